@@ -8,8 +8,12 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 
 UPSTREAM ?= http://localhost:4000
+# Processes that compile the product at each start cost minutes of the tests.
+unexport PYTHONDONTWRITEBYTECODE
+# Whole files on one worker, because they share servers; tests/conftest.py orders them.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install setup test-setup demo up test lint format types quick chaos bench browser screenshots fuzz reference site image wheel audit licences lock clean
+.PHONY: help install setup test-setup demo up test lint format types quick chaos bench browser screenshots fuzz reference site image wheel release audit licences lock clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -46,10 +50,10 @@ types: setup ## check types with mypy
 	$(PY) -m mypy
 
 test: test-setup lint types ## run all tests (15 minutes on two cores)
-	$(PY) -m pytest -m "not slow" -n 2 --dist loadfile $(ARGS)
+	$(PY) -m pytest -m "not slow" $(PARALLEL) $(ARGS)
 
 quick: setup ## run the tests that need only Python
-	$(PY) -m pytest -m "not slow and not kafka and not litellm and not browser" -n 2 --dist loadfile $(ARGS)
+	$(PY) -m pytest -m "not slow and not kafka and not litellm and not browser" $(PARALLEL) $(ARGS)
 
 chaos: test-setup ## run the long fault tests
 	$(PY) -m pytest tests/chaos $(ARGS)
@@ -57,8 +61,8 @@ chaos: test-setup ## run the long fault tests
 browser: test-setup ## test the dashboard in a real browser
 	$(PY) -m pytest -m browser $(ARGS)
 
-screenshots: test-setup ## take the screenshots of README and docs from a five-minute demo
-	$(PY) -m tests.dashboard.demo_screenshots docs/images
+screenshots: test-setup ## take the screenshots of README and docs from five minutes of traffic; dark ones go to build/
+	$(PY) -m tests.e2e.docs_screenshots docs/images build/dark-screenshots
 
 fuzz: setup ## fuzz the decoders for five minutes; needs atheris in .venv
 	$(PY) -m tests.fuzz.decode -max_total_time=300 $(ARGS)
@@ -75,9 +79,11 @@ site: setup ## build the documentation site in site/
 image: ## build both images with docker, podman or buildah; BASE=… for another base
 	deploy/setup/image
 
-wheel: setup ## build a reproducible wheel and the bill of materials in dist/; COMPILED=1: compiled tap
-	SOURCE_DATE_EPOCH=315532800 COMPILED=$(COMPILED) $(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
-	.venv/bin/cyclonedx-py requirements --output-reproducible -o dist/streamgauge.cdx.json requirements.lock
+wheel: setup ## build a reproducible wheel in dist/; COMPILED=1: compiled tap
+	SOURCE_DATE_EPOCH=315532800 COMPILED=$(COMPILED) $(PY) -m hatchling build -t wheel -d dist
+
+release: setup ## build the files of a release in dist/ and the images; VERSION=x.y.z checks the version first
+	$(PY) deploy/setup/release.py $(VERSION) $(ARGS)
 
 audit: setup ## check the locked packages for known vulnerabilities
 	$(PY) -m pip_audit --disable-pip --require-hashes -r requirements.lock

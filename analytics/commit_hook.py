@@ -22,5 +22,9 @@ class CommitHook(Protocol):
     ) -> Mapping[str, pl.DataFrame]:
         """Rows to add to this commit, by table. `tables` has the measured rows of `finished`."""
 
+    @property
+    def increments(self) -> Mapping[str, int]:
+        """Increments of the store's counters in this commit. Read after `rows`."""
+
     def committed(self) -> None:
         """Called after the commit: the rows returned last are in the store."""

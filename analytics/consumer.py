@@ -16,12 +16,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import polars as pl
 
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.finished_stream import FinishedStream
+from analytics.assembly.open_stream import OpenStream
 from analytics.assembly.partition import LOG_GONE, TAP_DIED
 from analytics.commit_hook import CommitHook
 from analytics.commit_policy import (
@@ -29,6 +30,8 @@ from analytics.commit_policy import (
     END_OF_LOG_S,
     IDLE_WAIT_S,
     MAX_PAUSE_S,
+    OBSERVE_EVERY_S,
+    OBSERVE_SHARE,
     OPEN_STREAMS_EVERY_S,
     POSITIONS_EVERY_S,
     CommitPolicy,
@@ -65,13 +68,19 @@ class Consumer:
         is_deleted_log: Callable[[str], bool] = lambda log_id: False,
         first_offset: Callable[[str], int] = lambda partition: 0,
         hooks: Sequence[CommitHook] = (),
+        observe: Callable[[Sequence[OpenStream], Iterable[Alive]], None] = lambda streams, taps: None,
     ) -> None:
         """`is_deleted_log`: whether the log with this id can no longer be read. Its open streams end as lost.
 
         `first_offset`: the first offset of a partition to read. `ship` has already sent the entries before it, even if they
-        still exist and the stored position is before them.
+        still exist and the stored position is before them. `observe` is called with the streams in flight and the newest
+        reports of the taps, at least `OBSERVE_EVERY_S` apart, also while the log is idle.
         """
         self._hooks = hooks
+        self._observe = observe
+        self._open_streams: Sequence[OpenStream] = ()
+        """The streams in flight when their file was last written. Some may have ended since."""
+        self._observe_due_s = 0.0
         self._reader = reader
         self._store = store
         self._assembler = assembler
@@ -152,6 +161,10 @@ class Consumer:
             self._interval_from_s = self._committed_s
         if self._open_changed and time.monotonic() >= self._open_due_at_s():
             self._write_open_streams()
+        if (now_s := time.monotonic()) >= self._observe_due_s:
+            self._observe(self._open_streams, self._assembler.taps.values())
+            cost_s = time.monotonic() - now_s
+            self._observe_due_s = now_s + max(OBSERVE_EVERY_S, cost_s / OBSERVE_SHARE)
         return bool(entries)
 
     def feed(self, entry: Entry) -> None:
@@ -225,7 +238,7 @@ class Consumer:
             return IDLE_WAIT_S
         if is_behind:
             return self._committed_s + max(interval_s, 2 * self._commit_cost_s) - now_s
-        # The last commit may have waited for upkeep, so its cost is capped.
+        # Upkeep may have run at the same time, so the cost is capped.
         cost_s = min(self._commit_cost_s / COMMIT_SHARE, MAX_PAUSE_S)
         return self._interval_from_s + max(interval_s, cost_s) - now_s
 
@@ -236,7 +249,8 @@ class Consumer:
         """Publish the streams in flight. They are only for display, so a failure is logged and ignored."""
         began_s = time.monotonic()
         try:
-            self._store.write_open_streams(open_stream_frame(self._assembler.open_streams()))
+            self._open_streams = self._assembler.open_streams()
+            self._store.write_open_streams(open_stream_frame(self._open_streams))
             self._open_changed = False
         except OSError as e:
             log.warning("cannot write the file of open streams: %s", e)
@@ -245,7 +259,7 @@ class Consumer:
 
     def commit(self) -> None:
         """Commit everything read so far in one transaction, then release log entries that are no longer needed."""
-        began_s, owned = time.monotonic(), self._owned
+        began_s, owned = time.process_time(), self._owned
         self._take_finished()
         self._take_failures()
         commit = Commit(self._reader.log_id if owned.high else "")  # a log that was never reached has no id
@@ -275,7 +289,7 @@ class Consumer:
         self._dead_letters.clear()
         owned.changed.clear()
         self._committed_s = time.monotonic()
-        self._commit_cost_s = self._committed_s - began_s
+        self._commit_cost_s = time.process_time() - began_s
 
     def _tables(self, log_id: str) -> dict[str, pl.DataFrame]:
         tables = measured_rows(self._finished, self._measure, self._dead_letters)
@@ -319,6 +333,8 @@ class Consumer:
         if "streams" in tables:
             increments["streams_lost"] = tables["streams"].filter(outcome=LOST.outcome).height
         increments.update(self._counters)
+        for hook in self._hooks:
+            increments.update(hook.increments)
         increments.update(self._dead_letters.counters)
         self._counters.clear()
         return increments

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from analytics.alerts.evaluator import STORE_EVERY_S, AlertEvaluator
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.partition import LOG_GONE
 from analytics.commit_hook import CommitHook
@@ -27,16 +28,29 @@ from analytics.commit_policy import IDLE_WAIT_S
 from analytics.consumer import Consumer
 from analytics.dialects import all_dialects
 from analytics.gc_tuning import tune_gc
-from analytics.measures.latency import StallLimit
+from analytics.hop_matching.job import HopJob
+from analytics.markers.http_endpoint import PATH as MARKERS_PATH
+from analytics.markers.http_endpoint import MarkersEndpoint
+from analytics.markers.marker_queue import MarkerQueue
 from analytics.measures.measure import measure
+from analytics.measures.sessions import Sessions
 from analytics.options import AnalyzeOptions
+from analytics.schema.objectives import Objectives
+from analytics.schema.stall_limit import StallLimit
+from analytics.storage.clients_table import write_clients
 from analytics.storage.commit import StoreFailed
 from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import SQLITE, StoreLocation, locate, without_password
+from analytics.storage.objectives_table import write_objectives
 from analytics.storage.partition_positions import PartitionLost
+from analytics.storage.prices_table import write_prices
+from analytics.storage.recent_responses import recent_responses
 from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
+from analytics.telemetry.objective_gauges import READ_EVERY_S
+from analytics.telemetry.plugin_exporters import PluginExporters
 from analytics.telemetry.telemetry import Telemetry
+from ingest.client_key import FILE, load_client_key
 from ingest.ready_file import Heartbeat, remove_ready_file, write_ready_file
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.interface import LogBroken, LogChanged, LogReader
@@ -59,6 +73,8 @@ class Ready:
 
     metrics: str | None
     """Prometheus endpoint."""
+    markers: str | None
+    """Receiver of markers."""
     otlp: str | None
     """OTLP receiver."""
     store: str
@@ -92,9 +108,18 @@ class _Log:
     """The log being read and its consumer. `read` replaces both when the log is replaced."""
 
     def __init__(
-        self, options: AnalyzeOptions, store: Store, hooks: Sequence[CommitHook], stall: StallLimit
+        self,
+        options: AnalyzeOptions,
+        store: Store,
+        hooks: Sequence[CommitHook],
+        stall: StallLimit,
+        alerts: AlertEvaluator,
     ) -> None:
         self._options, self._store, self._hooks, self._stall = options, store, hooks, stall
+        self._alerts = alerts
+        self._client_key = options.client_key or load_client_key(options.data / FILE)
+        self._sessions = Sessions(self._client_key)
+        self._sessions.restore(recent_responses(store))
         self._open()
 
     def _open(self) -> None:
@@ -109,8 +134,15 @@ class _Log:
                 lost_after_ns=int(options.lost_after_s * 1e9),
                 tap_gone_after_ns=int(gone_after_s * 1e9) if gone_after_s is not None else None,
                 checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
+                client_key=self._client_key,
             ),
-            partial(measure, stall=self._stall),
+            partial(
+                measure,
+                stall=self._stall,
+                fingerprint_key=self._store.fingerprint_key,
+                objectives=Objectives(options.objectives),
+                sessions=self._sessions,
+            ),
             replace(
                 options.commit_policy,
                 lost_after_s=options.lost_after_s,
@@ -119,6 +151,7 @@ class _Log:
             is_deleted_log=partial(_is_deleted_log, options),
             first_offset=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
             hooks=self._hooks,
+            observe=self._alerts.observe,
         )
         if hasattr(reader, "on_revoke"):  # `KafkaGroupReader`
             reader.on_revoke = self.consumer.release_partitions
@@ -147,15 +180,26 @@ class _Parts:
     store: Store
     log: _Log
     upkeep: Upkeep
+    hop_job: HopJob
     telemetry: Telemetry
     receiver: OtlpReceiver | None
+    alerts: AlertEvaluator
+    markers: MarkerQueue
+    exporters: PluginExporters
 
 
 def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib.ExitStack) -> _Parts:
     """Open everything in order. `closing` closes it in reverse order."""
     stall = StallLimit(int(options.stall_floor_s * 1e9), options.stall_factor)
-    telemetry = Telemetry(options.telemetry, version=options.version, stall=stall)
+    markers = MarkerQueue()
+    telemetry = Telemetry(
+        options.telemetry,
+        version=options.version,
+        stall=stall,
+        apps={MARKERS_PATH: MarkersEndpoint(markers, token=options.otlp_token)},
+    )
     closing.callback(telemetry.close)
+    closing.callback(markers.close)
     store = Store(
         location,
         memory_limit_bytes=options.memory_limit_bytes,
@@ -163,21 +207,40 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         instance=_instance(options),
     )
     closing.callback(store.close)
-    hooks: list[CommitHook] = [telemetry]
+    write_objectives(store, options.objectives)
+    write_prices(store, options.prices)
+    write_clients(store, options.clients)
+    alerts = AlertEvaluator(
+        options.alerts,
+        store.cursor,
+        instance=_instance(options),
+        client_names={client.client_id: client.name for client in options.clients},
+        publish=telemetry.update_open_streams,
+    )
+    closing.callback(alerts.close)
+    hop_job = HopJob(store, on_stored=telemetry.count_hops)
+    closing.callback(hop_job.close)
+    exporters = PluginExporters()
+    closing.callback(exporters.close)
+    hooks: list[CommitHook] = [telemetry, alerts, hop_job, markers, exporters]
     receiver = _otlp_receiver(options, store)
     if receiver is not None:
         closing.callback(receiver.close)
         hooks.append(receiver.queue)
-    read_log = _Log(options, store, hooks, stall)
+    read_log = _Log(options, store, hooks, stall, alerts)
     closing.callback(read_log.close)
     upkeep = Upkeep(
         store,
         events_s=options.retain_events_s,
         streams_s=options.retain_streams_s,
         rollups_s=options.retain_rollups_s,
+        more_tasks={
+            "evaluate_alerts": (STORE_EVERY_S, alerts.evaluate_store),
+            "read_objectives": (READ_EVERY_S, partial(telemetry.read_objectives, store.cursor)),
+        },
     )
     closing.callback(upkeep.close)
-    return _Parts(store, read_log, upkeep, telemetry, receiver)
+    return _Parts(store, read_log, upkeep, hop_job, telemetry, receiver, alerts, markers, exporters)
 
 
 def _consume(
@@ -195,8 +258,11 @@ def _consume(
             receiver.start()
             log.info("receiving spans of other services at %s", receiver.url)
         parts.upkeep.start()
+        parts.hop_job.start()
+        endpoint = parts.telemetry.endpoint
         ready = Ready(
-            metrics=parts.telemetry.metrics_url,
+            metrics=endpoint.url if endpoint is not None else None,
+            markers=endpoint.root + MARKERS_PATH if endpoint is not None else None,
             otlp=receiver.url if receiver is not None else None,
             store=without_password(options.store),
             kafka=options.kafka,
@@ -239,7 +305,17 @@ def _report_health(parts: _Parts) -> None:
     store, receiver = parts.store, parts.receiver
     health = {"store.conflicts": float(store.conflicts), "store.size": float(store.size_bytes())}
     received = receiver.queue.health() if receiver is not None else {}
-    parts.telemetry.update_health({**parts.log.consumer.health(), **health, **received})
+    parts.telemetry.update_health(
+        {
+            **parts.log.consumer.health(),
+            **health,
+            **received,
+            **parts.alerts.health(),
+            **parts.hop_job.health(),
+            **parts.markers.health(),
+            **parts.exporters.health(),
+        }
+    )
 
 
 def _instance(options: AnalyzeOptions) -> str:

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from analytics.alerts.evaluator import AlertOptions
 from analytics.commit_policy import CommitPolicy
+from analytics.schema.clients import Client
+from analytics.schema.objectives import DEFAULT, Objective
+from analytics.schema.prices import Price
 from analytics.telemetry.telemetry import TelemetryOptions
 
 
@@ -32,6 +36,14 @@ class AnalyzeOptions:
     """Globs of the paths whose generated text is stored."""
     stall_floor_s: float = 0.5
     stall_factor: float = 5.0
+    client_key: bytes | None = field(default=None, repr=False)
+    """Key of session ids. None: `client.key` in the data folder, created when missing."""
+    objectives: Sequence[Objective] = (DEFAULT,)
+    """In the order of their priority."""
+    prices: Sequence[Price] = ()
+    """In the order of their priority."""
+    clients: Sequence[Client] = ()
+    """Names of clients."""
     lost_after_s: float = 60.0
     tap_gone_after_s: float | None = 24 * 3600.0
     """A tap is lost after this silence, measured by other taps (`analytics.assembly.tap_liveness`). None: never."""
@@ -45,6 +57,7 @@ class AnalyzeOptions:
     """Bearer token that senders need. None: no authentication, loopback only."""
     allowed_hosts: Sequence[str] = ()
     """Further names in requests to the OTLP receiver (`ingest.allowed_hosts`)."""
+    alerts: AlertOptions = field(default_factory=AlertOptions)
     version: str = ""
     """Version of Streamgauge for the telemetry resource."""
     commit_policy: CommitPolicy = field(default_factory=CommitPolicy)

@@ -1,4 +1,4 @@
-"""Entry script of the dashboard: navigation, sign-in and sidebar. Streamlit runs it for each reader, on each full rerun.
+"""Entry script of the dashboard: navigation, sign-in, sidebar and page header. Streamlit runs it for each reader, on each full rerun.
 
 - Streamlit puts this file's folder on `sys.path`. It is replaced with the parent folder, so files here cannot shadow other
   modules and `dashboard` can be imported.
@@ -17,14 +17,13 @@ if str(HERE.parent) not in sys.path:
 
 import streamlit as st  # noqa: E402
 
-from dashboard import css, filters, oidc_login, page_settings  # noqa: E402
+from dashboard import filters, oidc_login, page_frame, page_settings, preloads, saved_views, zoom  # noqa: E402
 
 VIEWS = HERE / "views"
 LOGO = str(HERE / "logo.svg")
 
 st.set_page_config(page_title="Streamgauge", page_icon=LOGO, layout="wide")
 st.logo(LOGO, size="large")
-st.html(css.STYLE)
 if page_settings.requires_login():
     oidc_login.require_login()
 
@@ -32,7 +31,7 @@ page = st.navigation(
     {
         "": [
             st.Page(VIEWS / "overview.py", title="Overview", icon=":material/monitor_heart:", default=True,
-                    help="Health, requests, errors, TTFT, ITL, tokens per second, and changes."),
+                    help="Diagnosis, objectives, top offenders, requests, errors, TTFT, ITL, tokens per second."),
         ],
         "Analyse": [
             st.Page(VIEWS / "latency.py", title="Latency", icon=":material/timer:",
@@ -40,7 +39,9 @@ page = st.navigation(
             st.Page(VIEWS / "throughput.py", title="Throughput", icon=":material/speed:",
                     help="Input and output tokens, tokens per second, concurrency."),
             st.Page(VIEWS / "errors.py", title="Errors", icon=":material/error:",
-                    help="Outcomes over time, errors by phase, type, model and gateway, client aborts and wasted tokens."),
+                    help="Causes of errors, error rates by model and gateway, outcomes over time, client aborts and undelivered tokens."),
+            st.Page(VIEWS / "hops.py", title="Hops", icon=":material/conversion_path:",
+                    help="Delays, failed attempts and changes that each gateway adds."),
             st.Page(VIEWS / "compare.py", title="Compare", icon=":material/compare_arrows:",
                     help="Two selections side by side, with confidence intervals."),
         ],
@@ -48,6 +49,8 @@ page = st.navigation(
             st.Page(VIEWS / "streams.py", title="Streams", icon=":material/list:", help="Search finished streams."),
             st.Page(VIEWS / "stream.py", title="Stream", icon=":material/water:", visibility="hidden",
                     help="One stream: phases, events, gaps, usage."),
+            st.Page(VIEWS / "sessions.py", title="Sessions", icon=":material/forum:",
+                    help="Sessions of agents and chats: turns, user wait, model time and tool time, tokens."),
             st.Page(VIEWS / "live.py", title="Live", icon=":material/bolt:", help="Streams in flight."),
             st.Page(VIEWS / "traces.py", title="Traces", icon=":material/account_tree:", help="Search traces and their spans."),
         ],
@@ -55,10 +58,16 @@ page = st.navigation(
             st.Page(VIEWS / "pipeline.py", title="Pipeline", icon=":material/valve:",
                     help="Completeness and freshness of the data: positions, losses, versions."),
             st.Page(VIEWS / "sql.py", title="SQL", icon=":material/database:",
-                    help="Read-only SQL over the public tables, with examples."),
+                    help="Read-only SQL over the public tables: recipes, charts and downloads."),
         ],
     },
     expanded=True,
 )  # fmt: skip
+st.set_page_config(page_title=f"{page.title} · Streamgauge")
+zoom.keep(page.title)
+preloads.draw_hidden()
 filters.draw_sidebar()
+saved_views.draw_saved_views()
+# The widgets of the header are drawn here and not by the pages, so they keep their values when the page changes.
+page_frame.header(page.title)
 page.run()

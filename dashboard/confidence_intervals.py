@@ -1,12 +1,16 @@
-"""Bootstrap confidence intervals of the difference between two samples. Pure.
+"""Bootstrap confidence intervals of the difference between two samples, and Holm's correction for several tests. Pure.
 
 Percentile bootstrap with 10,000 resamples of both samples, at 95 %. The resampled statistics are drawn from their exact
 distribution instead of from resamples: order statistics of draws with replacement are beta distributed, and the rate of a
 resample is binomial. Results are deterministic: the same samples give the same interval.
+
+The p-value of a difference is twice the smaller share of resamples on either side of zero. With 10,000 resamples, it is at
+least 0.0002.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +27,18 @@ Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Rate:
+    """A number of cases among `of` cases."""
+
+    cases: int
+    of: int
+
+    @property
+    def value(self) -> float:
+        return self.cases / self.of if self.of else float("nan")
+
+
+@dataclass(frozen=True)
 class Difference:
     """The difference B − A of one statistic and its confidence interval."""
 
@@ -33,10 +49,19 @@ class Difference:
     a_count: int
     b_count: int
     enough: bool
+    p_value: float
+    ratio_low: float | None
+    ratio_high: float | None
+    """The interval of B / A. None if a resample of A, or B itself, is not positive."""
 
     @property
     def difference(self) -> float:
         return self.b - self.a
+
+    @property
+    def ratio(self) -> float | None:
+        """B / A, or None without an interval."""
+        return self.b / self.a if self.ratio_low is not None else None
 
     @property
     def clear(self) -> bool:
@@ -51,21 +76,34 @@ def quantile_difference(a: Values, b: Values, quantile: float, *, seed: int = 7)
     rng = np.random.default_rng(seed)
     needed = max(MIN_N, int(np.ceil(MIN_TAIL_N / min(quantile, 1 - quantile))))
     a, b = np.sort(a), np.sort(b)
-    differences = _quantiles(b, quantile, rng) - _quantiles(a, quantile, rng)
     return _difference(
-        float(np.quantile(a, quantile)), float(np.quantile(b, quantile)), differences, len(a), len(b), needed
+        (float(np.quantile(a, quantile)), float(np.quantile(b, quantile))),
+        (_quantiles(a, quantile, rng), _quantiles(b, quantile, rng)),
+        (len(a), len(b)),
+        needed,
     )
 
 
-def rate_difference(a: Values, b: Values, *, seed: int = 7) -> Difference | None:
-    """The difference of two rates. Samples contain zeros and ones. None if a sample is empty."""
-    if not len(a) or not len(b):
+def rate_difference(a: Rate, b: Rate, *, seed: int = 7) -> Difference | None:
+    """The difference of two rates. None if one has no cases."""
+    if not a.of or not b.of:
         return None
     rng = np.random.default_rng(seed)
-    differences = rng.binomial(len(b), b.mean(), RESAMPLES) / len(b) - rng.binomial(
-        len(a), a.mean(), RESAMPLES
-    ) / len(a)
-    return _difference(float(a.mean()), float(b.mean()), differences, len(a), len(b), MIN_N)
+    resampled = [rng.binomial(rate.of, rate.value, RESAMPLES) / rate.of for rate in (a, b)]
+    return _difference((a.value, b.value), (resampled[0], resampled[1]), (a.of, b.of), MIN_N)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values adjusted by Holm's method, in the same order.
+
+    If all null hypotheses hold, the probability that any adjusted value is below a level is at most that level.
+    """
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
 
 
 def _quantiles(ordered: Values, quantile: float, rng: np.random.Generator) -> Values:
@@ -88,7 +126,21 @@ def _quantiles(ordered: Values, quantile: float, rng: np.random.Generator) -> Va
 
 
 def _difference(
-    a: float, b: float, differences: Values, a_count: int, b_count: int, needed: int
+    values: tuple[float, float], resampled: tuple[Values, Values], counts: tuple[int, int], needed: int
 ) -> Difference:
-    low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Difference(a, b, float(low), float(high), a_count, b_count, min(a_count, b_count) >= needed)
+    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    differences = resampled[1] - resampled[0]
+    low, high = np.quantile(differences, ends)
+    beyond = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
+    has_ratio = resampled[0].min() > 0 and values[0] > 0 and values[1] > 0
+    ratio_low, ratio_high = np.quantile(resampled[1] / resampled[0], ends) if has_ratio else (None, None)
+    return Difference(
+        *values,
+        float(low),
+        float(high),
+        *counts,
+        enough=min(counts) >= needed,
+        p_value=min(1.0, 2 * (int(beyond) + 1) / (RESAMPLES + 1)),
+        ratio_low=None if ratio_low is None else float(ratio_low),
+        ratio_high=None if ratio_high is None else float(ratio_high),
+    )

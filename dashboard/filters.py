@@ -1,4 +1,4 @@
-"""The time range and the filters of all pages: widgets in the sidebar and the resulting `Selection`.
+"""The time range and the filters of all pages: widgets in the header and the sidebar, and the resulting `Selection`.
 
 - The URL contains every choice (`?range=1h&model=…&gateway=…&client=…`), so a link shows the same data to another reader.
 - Filter values in the URL stay selectable even if no stream in the range has them.
@@ -7,13 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
-from dashboard import formatting, query_runner
+from dashboard import formatting, query_runner, zoom
 from dashboard.charts.axes import TimeRange
 from dashboard.queries import overview
 from dashboard.queries.selection import Selection
@@ -33,31 +34,96 @@ REFRESH_S: dict[str, int | None] = {"5s": 5, "15s": 15, "60s": 60, "off": None}
 DEFAULT_REFRESH = "5s"
 FILTERS = {"model": "Models", "gateway": "Gateways", "client": "Clients"}
 """Dimension → label of its filter."""
+_CHOSEN = "filters-chosen"
+PAGE_FILTERS: dict[str, dict[str, str]] = {
+    "Streams": {"outcome": "Outcome", "cause": "Cause", "status": "HTTP status", "dialect": "Dialect"},
+}
+"""Title of a page → its own filters: name → label. They have no widget: links set them in the URL, and chips remove them."""
+
+
+def draw_time_range(*, enabled: bool = True) -> None:
+    """Draw the time range, the refresh interval and the time zone. `enabled` is False where the range does not apply."""
+    st.selectbox(
+        "Time range", [*RANGES, CUSTOM], index=list(RANGES).index(DEFAULT_RANGE), key="range", bind="query-params",
+        width=112, disabled=not enabled, on_change=zoom.clear,
+        help="Streams that started in this range. The URL contains the range and the filters."
+        if enabled
+        else "The time range does not apply to this page.",
+    )  # fmt: skip
+    if st.session_state.get("range") == CUSTOM:
+        now = datetime.now(UTC).replace(tzinfo=None, second=0, microsecond=0)
+        for key, label, value in (
+            ("from", "From (UTC)", now - timedelta(hours=1)),
+            ("until", "Until (UTC)", now),
+        ):
+            st.datetime_input(
+                label, value=value, key=key, bind="query-params", width=190, disabled=not enabled
+            )
+    st.selectbox("Refresh", list(REFRESH_S), key="refresh", bind="query-params", width=84)
+    st.toggle(
+        "UTC",
+        key="utc",
+        bind="query-params",
+        help="Show times in UTC instead of the time zone of your browser.",
+    )
 
 
 def draw_sidebar() -> None:
-    """Draw the widgets. Call once per run, before the page."""
+    """Draw the filters. Call once per run, before the page."""
     with st.sidebar:
-        st.selectbox(
-            "Time range", [*RANGES, CUSTOM], index=list(RANGES).index(DEFAULT_RANGE), key="range", bind="query-params",
-            help="Streams that started in this range. The URL contains the range and the filters.",
-        )  # fmt: skip
-        if st.session_state.get("range") == CUSTOM:
-            now = datetime.now(UTC).replace(tzinfo=None, second=0, microsecond=0)
-            st.datetime_input("From (UTC)", value=now - timedelta(hours=1), key="from", bind="query-params")
-            st.datetime_input("Until (UTC)", value=now, key="until", bind="query-params")
         offered = _options()
         for name, label in FILTERS.items():
             values = options(offered, name, key=name)
             st.multiselect(label, values, key=name, bind="query-params", placeholder="all", wrap=True)
-        with st.container(horizontal=True, vertical_alignment="bottom"):
-            st.selectbox("Refresh", list(REFRESH_S), key="refresh", bind="query-params", width=110)
-            st.toggle(
-                "UTC",
-                key="utc",
-                bind="query-params",
-                help="Show times in UTC instead of the time zone of your browser.",
+
+
+def draw_chips(page_filters: Iterable[str] = ()) -> None:
+    """Draw one button for each value of a filter. It removes the value. `page_filters` are those of `PAGE_FILTERS`."""
+    chosen = [(name, value) for name in FILTERS for value in selected(name)]
+    chosen += [(name, value) for name in page_filters for value in st.query_params.get_all(name)]
+    if not chosen and zoom.current() is None:
+        return
+    with st.container(horizontal=True, gap="small", key="chips"):
+        zoom.draw_zooms(time_zone())
+        for name, value in chosen:
+            st.button(
+                f"{name}: {formatting.markdown(value)}",
+                key=f"chip-{name}-{value}",
+                icon=":material/close:",
+                icon_position="right",
+                help="Remove this filter.",
+                on_click=_remove,
+                args=[(name, value)],
             )
+        if len(chosen) > 1:
+            st.button(
+                "Remove all filters",
+                key="chip-all",
+                type="tertiary",
+                on_click=_remove,
+                args=chosen,
+            )
+
+
+def choose(values: Mapping[str, str]) -> None:
+    """Set filters to one value each. For callbacks of the pages; `page_frame` then reruns the sidebar, too."""
+    for name, value in values.items():
+        st.session_state[name] = [value]
+    st.session_state[_CHOSEN] = True
+
+
+def was_chosen() -> bool:
+    """Whether `choose` set filters since the last call."""
+    return bool(st.session_state.pop(_CHOSEN, False))
+
+
+def _remove(*chosen: tuple[str, str]) -> None:
+    """Remove values of filters."""
+    for name, value in chosen:
+        if name in FILTERS:
+            st.session_state[name] = [v for v in selected(name) if v != value]
+        else:
+            st.query_params[name] = [v for v in st.query_params.get_all(name) if v != value]
 
 
 def options(offered: dict[str, list[str]], name: str, *, key: str) -> list[str]:
@@ -75,8 +141,35 @@ def _options() -> dict[str, list[str]]:
         return {}  # the page itself shows the error
 
 
+SHARED_PARAMETERS = ("range", "from", "until", zoom.KEY, "utc", "refresh", *FILTERS)
+"""URL parameters that all pages share."""
+EXCLUDED_PARAMETERS = frozenset({"token"})
+"""URL parameters that links do not repeat."""
+
+
+def shared_parameters() -> list[tuple[str, str]]:
+    """The URL parameters of this page for a link to another page with the same time range and filters."""
+    return [(key, value) for key in SHARED_PARAMETERS for value in st.query_params.get_all(key)]
+
+
+def page_address(page: str, parameters: Mapping[str, str]) -> str:
+    """The address of another page with the same time range and filters, for a link."""
+    return f"{page}?{urlencode([*parameters.items(), *shared_parameters()])}"
+
+
+def address_with(changes: Mapping[str, Sequence[str]]) -> str:
+    """The address of this page with other values of some parameters, for a link."""
+    kept = [
+        (key, value)
+        for key in st.query_params
+        if key not in changes and key not in EXCLUDED_PARAMETERS
+        for value in st.query_params.get_all(key)
+    ]
+    return "?" + urlencode([*kept, *((key, value) for key, values in changes.items() for value in values)])
+
+
 def selection(now: datetime | None = None) -> Selection:
-    """The selection of the sidebar. Relative ranges end at `now`."""
+    """The selection of the widgets. Relative ranges end at `now`."""
     state = st.session_state
     length = state.get("range", DEFAULT_RANGE)
     now = now or datetime.now(UTC)
@@ -86,6 +179,7 @@ def selection(now: datetime | None = None) -> Selection:
         since, until = state["from"].replace(tzinfo=UTC), state["until"].replace(tzinfo=UTC)
         if until <= since:
             since, until = until, since + timedelta(minutes=1)
+    since, until = zoom.current() or (since, until)
     return Selection(
         since=since,
         until=until,
@@ -114,9 +208,12 @@ def time_zone() -> ZoneInfo:
         return ZoneInfo("UTC")
 
 
-def time_range(chosen: Selection, bucket_s: int | None = None) -> TimeRange:
-    """The selection as a time axis."""
-    return TimeRange(chosen.since, chosen.until, time_zone(), bucket_s or chosen.bucket_s)
+def time_range(
+    chosen: Selection, bucket_s: int | None = None, marks: Sequence[tuple[datetime, str]] = ()
+) -> TimeRange:
+    """The selection as a time axis. `marks` as in `TimeRange`."""
+    zoom.remember_drawn(chosen.since, chosen.until)
+    return TimeRange(chosen.since, chosen.until, time_zone(), bucket_s or chosen.bucket_s, marks)
 
 
 def describe(chosen: Selection) -> str:
@@ -125,7 +222,8 @@ def describe(chosen: Selection) -> str:
     begin, end = chosen.since.astimezone(zone), chosen.until.astimezone(zone)
     until = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
     parts = [f"{formatting.span(chosen.length)}: {begin:%Y-%m-%d %H:%M:%S} – {until} {zone.key}"]
-    for label, values in (("model", chosen.models), ("gateway", chosen.gateways), ("client", chosen.clients)):
+    by_name = (("model", chosen.models), ("gateway", chosen.gateways), ("client", chosen.clients))
+    for label, values in (*by_name, *chosen.further):
         if values:
             parts.append(f"{label} {', '.join(values)}")
     return " · ".join(parts)

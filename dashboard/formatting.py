@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TypeGuard
 
 UNKNOWN = "–"
+MARKDOWN_SIGNS = frozenset("\\`*_{}[]()<>#+-.!|$~:&")
 
 
 def known(value: float | None) -> TypeGuard[float]:
@@ -66,6 +67,11 @@ def rate(value: float | None, unit: str = "tok/s") -> str:
     return f"{_three_digits(value) if abs(value) < 1000 else count(value)} {unit}"
 
 
+def factor(value: float | None) -> str:
+    """A ratio as a factor: 14.4×."""
+    return f"{_three_digits(value)}×" if known(value) else UNKNOWN
+
+
 def share(value: float | None) -> str:
     """A ratio as a percentage: 0.0213 → 2.13 %."""
     if not known(value):
@@ -90,6 +96,11 @@ def change(now: float | None, before: float | None) -> float | None:
     if not known(now) or not known(before) or before == 0:
         return None
     return (now - before) / before
+
+
+def markdown(name: str) -> str:
+    """A name as text in Markdown, whatever signs it has."""
+    return "".join(f"\\{sign}" if sign in MARKDOWN_SIGNS else sign for sign in name)
 
 
 def _three_digits(value: float) -> str:

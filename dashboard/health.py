@@ -53,17 +53,3 @@ def checks(summary: Mapping[str, float | None], slos: Slos) -> list[Check]:
         Check("TTFT p95", summary.get("ttft_p95_ns"), slos.ttft_s * 1e9, formatting.duration),
         Check("ITL p95", summary.get("itl_p95_ns"), slos.itl_s * 1e9, formatting.duration),
     ]
-
-
-def overall(found: list[Check]) -> State:
-    """Missed if any objective is missed, else met if any is met, else unknown."""
-    states = {check.state for check in found}
-    return "missed" if "missed" in states else "met" if "met" in states else "unknown"
-
-
-def headline(found: list[Check]) -> str:
-    """The overall state as text."""
-    missed = [check.name for check in found if check.state == "missed"]
-    if missed:
-        return f"Unhealthy: {' and '.join(missed)} above the objective"
-    return "Healthy: all objectives met" if overall(found) == "met" else "Health unknown: no measurements yet"

@@ -14,19 +14,21 @@ import contextlib
 import errno
 import http.client
 import ipaddress
+import json
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from dashboard import oidc_login, page_settings
-from dashboard.base_url import BaseUrl
+from dashboard.page_head import PageHead
 from dashboard.same_host import SameHost
 from dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
 from ingest.allowed_hosts import AllowedHosts, HostGate
@@ -55,6 +57,11 @@ class DashboardOptions:
     """Objectives of goodput and health, in seconds."""
     slo_error_rate: float = 0.05
     """Objective of health, as a share of streams."""
+    stall_floor_s: float = 0.5
+    stall_factor: float = 5.0
+    """The limit of stalls (`StallLimit`), which the page of a stream draws."""
+    saved_views: Sequence[tuple[str, str]] = ()
+    """Names and addresses, relative to the dashboard, of the links in the sidebar."""
     token: str | None = None
     """Token of the readers. None: no token on the loopback, elsewhere the stored token of the data folder."""
     oidc: Path | None = None
@@ -77,6 +84,9 @@ def run(options: DashboardOptions) -> int:
     os.environ[page_settings.ENV_SLO_TTFT] = repr(options.slo_ttft_s)
     os.environ[page_settings.ENV_SLO_ITL] = repr(options.slo_itl_s)
     os.environ[page_settings.ENV_SLO_ERROR_RATE] = repr(options.slo_error_rate)
+    os.environ[page_settings.ENV_STALL_FLOOR] = repr(options.stall_floor_s)
+    os.environ[page_settings.ENV_STALL_FACTOR] = repr(options.stall_factor)
+    os.environ[page_settings.ENV_SAVED_VIEWS] = json.dumps(dict(options.saved_views))
     os.environ[page_settings.ENV_OIDC] = str(options.oidc.resolve()) if options.oidc is not None else ""
     url = f"http://{_local_host(options.host)}:{port}"
     stopped = threading.Event()
@@ -134,7 +144,7 @@ def _serve(config: dict[str, object], token: str | None, hosts: AllowedHosts) ->
         signal.signal(number, _exit)
     sys.argv = [str(HERE / "app.py")]  # Streamlit reads the script's arguments from here
     try:
-        App(HERE / "app.py", middleware=[*gates, Middleware(BaseUrl)]).run(config=config)
+        App(HERE / "app.py", middleware=[*gates, Middleware(PageHead)]).run(config=config)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 HELP: dict[str, str] = {
     "requests": "Finished requests that started in the time range, without those refused by the tap. "
-    "Requests in flight are counted under Active.",
+    "Requests in flight are counted under In flight.",
+    "diagnosis": "The places (model, gateway, client, tap, server instance) whose errors, TTFT, ITL, stalls, losses or cache hits got "
+    "worse than in the rest of the range and the period before it, and when that began. Red: an objective is missed. Orange: something got "
+    "worse, and the objectives are met.",
     "active": "Streams in flight: opened at the tap and not yet ended (`open_streams`), regardless of the time range.",
     "error_rate": "Streams with an error outcome / (finished − client aborts − streams lost − refused by the tap). "
     "These three are shown separately.",
@@ -28,16 +31,46 @@ HELP: dict[str, str] = {
     "in which their stream started. From roll-ups by minute, model and gateway. Quantiles are within 1 %.",
     "tps_user": "Tokens per second of one stream: 1 / ITL. Quantiles are over streams.",
     "tps_e2e": "Output tokens / (last output − t0), which includes the wait for the first token.",
-    "tps_total": "Output tokens / length of the time range, over the streams that started in it and reported usage.",
-    "goodput": "Streams per second that meet every SLO. An unknown TTFT or ITL counts as a miss, and so does any outcome "
-    "except ok.",
+    "tps_total": "Output tokens / seconds of the time range since the first stored data, over the streams that started in it and "
+    "reported usage.",
+    "goodput": "Streams per second that meet their objective (table `objectives`), as it was when they were stored. An unknown "
+    "TTFT or ITL counts as a miss, and so does any outcome except ok.",
     "stall": "A gap between output events above max(500 ms, 5 × the median gap of the stream). Both numbers are configurable.",
     "burstiness": "Share of output bytes that arrived in the largest read or in reads ≤ 1 ms apart. "
     "Near 1: the response arrived almost at once.",
-    "wasted": "Output tokens from the upstream that were not delivered, because the client had disconnected: the output "
-    "tokens of an aborted stream × the undelivered share of its bytes. Known only if tokens were reported before the abort.",
+    "undelivered": "Output tokens from the upstream that were not delivered, because the client had disconnected: the output "
+    "tokens of an aborted stream × the undelivered share of its bytes. Known only if tokens were reported before the abort. "
+    "Wasted tokens (Throughput, `wasted_tokens`) also have failed attempts, repeated requests and errors after output.",
+    "wasted_tokens": "Tokens of answers without use: failed attempts of a gateway (`failed_attempt`), answers that the client requested "
+    "again within 60 s (`retried`), output not delivered because the client disconnected (`client_left`), errors after output. Each token "
+    "counts once. Only reported tokens are known.",
     "aborted_tokens": "Output tokens of aborted streams, delivered or not, where they were reported.",
     "cached": "Input tokens served from the prompt cache / input tokens, over the streams that report both.",
+    "hop_ttft": "TTFT of the stream between client and gateway − TTFT of the stream between gateway and model server. It includes "
+    "the time before the gateway forwards the request, and failed attempts.",
+    "hop_event": "Arrival of an output event at the client's tap − arrival of the same output from the model server, aligned by "
+    "cumulative characters, because gateways merge and split chunks. Each stream has its own p50, p95 and maximum; the number "
+    "is the median over streams.",
+    "hop_before": "From the start of the stream at the client's tap to the start of the gateway's request to the model server, "
+    "without failed attempts.",
+    "hop_tail": "From the end of the model server's response to the end of the gateway's.",
+    "hop_buffered": "Share of the model server's output events that the gateway sent only after the next one had arrived. "
+    "Median over streams.",
+    "hop_lost": "From the start of a failed attempt to the start of the next one.",
+    "hop_clock": "Bound of the error of the numbers that compare the clocks of two hosts. 0 if one tap process observed both "
+    "streams.",
+    "hop_matched": "Requests to a gateway for which the stream to the model server is known. A stream stays unmatched if no tap "
+    "observes its other side, if the gateway answered without the model server, or if several streams fit equally well.",
+    "blame": "Time from t0 to the end of the response, by part. Upstream: the model server, and the network to it. Gateway: "
+    "its time before forwarding and after the model server's end. Tap: from reading to writing. Client: sending its request, or "
+    "reading slowly. The client of a stream behind a gateway is the gateway.",
+    "session_time": "Model time + tool time + user wait is the time from the first request to the end of the last one.",
+    "session_model": "Time with a request of the session in flight.",
+    "session_tool": "Pauses before requests of the same turn, mostly after tool calls: the client ran tools.",
+    "session_user": "Pauses before the first request of a turn: waiting for the user.",
+    "session_unfinished": "Output tokens of requests that did not end ok.",
+    "burn_rate": "Share of bad streams / error budget of the objective (`objectives`). 1 spends the budget exactly in its 30 days. "
+    "Shown if a short and a long window burn too fast: page above 14.4 (1 h) or 6 (6 h), ticket above 1 (3 d).",
     "concurrency": "Streams open at the same time, counted from their starts and ends.",
     "end": "End to end: end of the response body − t0.",
 }

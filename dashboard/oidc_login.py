@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from analytics.extras import missing_package
 from ingest.allowed_hosts import parse_allowed_host
 
 REQUIRED = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")
@@ -62,7 +63,7 @@ def check_file(path: Path) -> str:
             f"invalid {path}: redirect_uri in [auth] is not a URL of the dashboard (--dashboard-oidc)."
         ) from None
     if find_spec("authlib") is None:
-        raise OSError("--dashboard-oidc needs the package Authlib. Install streamgauge[oidc].")
+        raise OSError(f"cannot use --dashboard-oidc: {missing_package('authlib')}")
     return public_host
 
 

@@ -1,4 +1,4 @@
-"""The frame of all pages: title, refresh, and messages for errors, an empty store and an empty selection.
+"""The frame of all pages: title, time range, filters, refresh, and messages for errors, an empty store and an empty selection.
 
 A refresh reruns one fragment. Widgets outside it, the scroll position and the URL stay.
 """
@@ -10,16 +10,30 @@ from datetime import UTC, datetime
 
 import streamlit as st
 
-from dashboard import filters, page_settings, query_runner
+from dashboard import filters, page_settings, query_runner, zoom
 from dashboard.queries import overview
 from dashboard.queries.selection import Selection
 
+WITHOUT_TIME_RANGE = ("Stream", "Live", "Pipeline", "SQL")
+"""Titles of the pages to which the time range does not apply."""
 
-def title(text: str, subtitle: str | None = None) -> None:
-    """Draw the heading of a page."""
-    st.title(text, anchor=False)
-    if subtitle:
-        st.caption(subtitle)
+
+def header(title: str) -> None:
+    """Draw the head of every page: its title, time range and refresh at the right, and the filters below."""
+    with st.container(
+        horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute", key="header"
+    ):
+        st.title(title, anchor=False, width="content")
+        with st.container(
+            horizontal=True,
+            vertical_alignment="bottom",
+            horizontal_alignment="right",
+            width="content",
+            key="controls",
+        ):
+            filters.draw_time_range(enabled=title not in WITHOUT_TIME_RANGE)
+    filters.draw_chips(filters.PAGE_FILTERS.get(title, ()))
+    zoom.draw_pointer()
 
 
 def show(
@@ -38,6 +52,8 @@ def show(
 
     @st.fragment(run_every=interval_s and (every_s or interval_s))
     def fragment() -> None:
+        if filters.was_chosen():
+            st.rerun()
         chosen = filters.selection()
         try:
             if needs_streams and not overview.any_stream(query_runner.query):
@@ -87,5 +103,5 @@ def _show_first_steps() -> None:
 
 def show_no_matches() -> None:
     """Show that the selection has no streams, although the store has some."""
-    st.info("No streams match the time range and filters. Choose a longer range or remove a filter in the sidebar.",
+    st.info("No streams match the time range and filters. Choose a longer range or remove a filter.",
             icon=":material/filter_alt_off:")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Settings of the pages: the data folder, the store and the objectives.
+"""Settings of the pages: the data folder, the store, the objectives and the limit of stalls.
 
 Streamlit runs the pages as scripts, so `launch` passes the settings in environment variables.
 """
@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from analytics.schema.stall_limit import StallLimit
 from analytics.storage.location import SQLITE
 from dashboard.health import Slos
 from ingest.ready_file import part_of_up, read_ready_file, silence
@@ -19,6 +20,9 @@ ENV_STORE = "STREAMGAUGE_STORE"
 ENV_SLO_TTFT = "STREAMGAUGE_SLO_TTFT"
 ENV_SLO_ITL = "STREAMGAUGE_SLO_ITL"
 ENV_SLO_ERROR_RATE = "STREAMGAUGE_SLO_ERROR_RATE"
+ENV_STALL_FLOOR = "STREAMGAUGE_STALL_FLOOR"
+ENV_STALL_FACTOR = "STREAMGAUGE_STALL_FACTOR"
+ENV_SAVED_VIEWS = "STREAMGAUGE_SAVED_VIEWS"
 ENV_OIDC = "STREAMGAUGE_DASHBOARD_OIDC"
 
 
@@ -40,6 +44,20 @@ def slos() -> Slos:
         itl_s=float(os.environ.get(ENV_SLO_ITL, default.itl_s)),
         error_rate=float(os.environ.get(ENV_SLO_ERROR_RATE, default.error_rate)),
     )
+
+
+def stall_limit() -> StallLimit:
+    """The limit of stalls. It holds for streams that analytics measures with the same settings."""
+    default = StallLimit()
+    return StallLimit(
+        round(float(os.environ.get(ENV_STALL_FLOOR, default.floor_ns / 1e9)) * 1e9),
+        float(os.environ.get(ENV_STALL_FACTOR, default.factor)),
+    )
+
+
+def saved_views() -> list[tuple[str, str]]:
+    """Names and addresses of saved views."""
+    return list(json.loads(os.environ.get(ENV_SAVED_VIEWS) or "{}").items())
 
 
 def requires_login() -> bool:

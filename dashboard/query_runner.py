@@ -1,21 +1,26 @@
 """Run the queries of the pages in child processes (`analytics.query.query_pool`). Analytics does not have to run.
 
 - One child runs the queries of the pages. Another, confined child runs the statements of the SQL page.
+- In the columns `name` and `client`, names from the settings replace client ids.
 - Results are cached for a few seconds and shared by all readers. The cache is bounded.
 - Every failure is a `QueryError` with a one-line message, which `page_frame` shows.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
+import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import polars as pl
 import streamlit as st
 
+from analytics.query.client_names import QUERY as CLIENT_NAMES
+from analytics.query.client_names import with_client_names
 from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import locate
@@ -29,10 +34,12 @@ MAX_RESULTS = 128
 """Maximum number of cached results. Nearly all have fewer than 1,000 rows, none more than `MAX_ROWS`."""
 MAX_ROWS = 20_000
 TIMEOUT_S = 20.0
-PREFETCH_SLOTS = threading.BoundedSemaphore(6)
-"""Limits the prefetches of all readers. The child process runs four queries at a time."""
+LANES = min(4, os.cpu_count() or 1)
+"""Prefetches that run at the same time. The child process runs four queries at a time, each on one core."""
+MAX_PREFETCHES = 64
+"""Maximum number of waiting prefetches of all readers. Further queries run when the page needs them."""
 
-__all__ = ["QueryError", "prefetch", "query", "query_catalog", "query_untrusted"]
+__all__ = ["QueryError", "client_name", "prefetch", "query", "query_catalog", "query_untrusted"]
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -45,19 +52,33 @@ def run(sql: str) -> pl.DataFrame:
     return _process(str(data_dir()), False).query(sql, max_rows=MAX_ROWS, timeout_s=TIMEOUT_S)
 
 
-def query_untrusted(sql: str, *, max_rows: int, timeout_s: float) -> pl.DataFrame:
-    """Filter a reader's statement and run it in the confined process. Raises QueryError."""
-    return _process(str(data_dir()), True).query(sql, max_rows=max_rows, timeout_s=timeout_s)
+def query_untrusted(sql: str, *, max_rows: int) -> pl.DataFrame:
+    """Filter a reader's statement and run it in the confined process. Raises QueryError.
+
+    Of an answer with more than `max_rows` rows, the first `max_rows` + 1.
+    """
+    return _process(str(data_dir()), True).query(sql, max_rows=max_rows, timeout_s=TIMEOUT_S, truncate=True)
+
+
+@st.cache_data(ttl=CACHED_CATALOG_S, max_entries=8, show_spinner=False)
+def _client_names(data: str) -> dict[str, str]:
+    """Client id → name."""
+    return dict(run(CLIENT_NAMES).iter_rows())
+
+
+def client_name(client_id: str | None) -> str | None:
+    """The name of a client, None without one. Raises QueryError."""
+    return _client_names(str(data_dir())).get(client_id or "")
 
 
 @st.cache_data(ttl=CACHED_S, max_entries=MAX_RESULTS, show_spinner=False)
 def _cached(sql: str, data: str) -> pl.DataFrame:
-    return run(sql)
+    return with_client_names(run(sql), _client_names(data))
 
 
 @st.cache_data(ttl=CACHED_CATALOG_S, max_entries=16, show_spinner=False)
 def _cached_catalog(sql: str, data: str) -> pl.DataFrame:
-    return run(sql)
+    return with_client_names(run(sql), _client_names(data))
 
 
 def query(sql: str) -> pl.DataFrame:
@@ -71,20 +92,38 @@ def query_catalog(sql: str) -> pl.DataFrame:
 
 
 def prefetch(run_queries: Callable[[], T]) -> Callable[[], T]:
-    """Start a query in the background, and return the same function.
+    """Queue queries to run in the background. The returned function waits for their result, or raises their QueryError.
 
-    `run_queries` calls `query`. A later call waits for the running query, gets its result, or raises its QueryError. If all
-    slots are in use, the query starts with that call.
+    Queries start in the order of the calls, `LANES` at a time, so that those of the top of the page are answered first. Those that
+    have not started yet run when the returned function is called.
     """
-    if (slots := PREFETCH_SLOTS).acquire(blocking=False):
-        threading.Thread(target=_run_in_slot, args=(run_queries, slots), name="prefetch", daemon=True).start()
-    return run_queries
-
-
-def _run_in_slot(run_queries: Callable[[], object], slots: threading.BoundedSemaphore) -> None:
-    # `slots` is a parameter because a reloaded module has another semaphore.
+    prefetched: Future[T] = Future()
     try:
-        with contextlib.suppress(QueryError):
-            run_queries()
-    finally:
-        slots.release()
+        _queue().put_nowait((prefetched, run_queries))
+    except queue.Full:
+        return run_queries
+
+    def result() -> T:
+        return run_queries() if prefetched.cancel() else prefetched.result()
+
+    return result
+
+
+@st.cache_resource(show_spinner=False)
+def _queue() -> queue.Queue[tuple[Future[Any], Callable[[], Any]]]:
+    """The prefetches of all readers, and the threads that run them."""
+    waiting: queue.Queue[tuple[Future[Any], Callable[[], Any]]] = queue.Queue(MAX_PREFETCHES)
+    for _ in range(LANES):
+        threading.Thread(target=_run_prefetches, args=(waiting,), name="prefetch", daemon=True).start()
+    return waiting
+
+
+def _run_prefetches(waiting: queue.Queue[tuple[Future[Any], Callable[[], Any]]]) -> None:
+    while True:
+        prefetched, run_queries = waiting.get()
+        if not prefetched.set_running_or_notify_cancel():
+            continue
+        try:
+            prefetched.set_result(run_queries())
+        except Exception as error:
+            prefetched.set_exception(error)

@@ -5,36 +5,54 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import csv
 import importlib
 import inspect
+import json
 import re
 import socket
 import sys
+import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import click
 import duckdb
+import msgspec
 
+import streamgauge
 from analytics.dialects import vendors
 from analytics.dialects.openai_choices import PROVIDER_FIELDS
 from analytics.schema.ddl import statements
+from analytics.schema.objectives import DEFAULT
+from analytics.schema.server_timing_names import SERVER_TIMING_NAMES
+from analytics.storage.location import SQLITE, locate
 from analytics.telemetry.metric_definitions import metric_definitions
 from analytics.telemetry.prometheus import prometheus_name
 from analytics.telemetry.semconv import PROFILES
+from dashboard.sql_recipes import RECIPES
 from ingest.tap import metrics as tap_metrics
 from streamgauge.cli import COMMAND_ORDER, cli
 from streamgauge.config import reference_text
-from streamgauge.settings import Settings
+from streamgauge.flags_from_settings import flag
+from streamgauge.mcp_server.server import INSTRUCTIONS, new_server
+from streamgauge.mcp_server.tools import Source, Tools
+from streamgauge.settings import RENAMED, Settings, variable
 
 DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"
 DATA = DOCS / "data"
+MAN = DOCS.parent / "deploy" / "man"
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "ms": 1}
+EXIT_CODES = (
+    "0 = done; 1 = `status` or `alerts` found a problem; 2 = wrong use, or the command failed with one line on stderr; "
+    "130 = interrupted. A part that an error stops exits with 1."
+)
 GENERATED = "This page is generated from the code by `make reference`."
 
 
@@ -43,8 +61,10 @@ def pages() -> dict[Path, str]:
     return {
         REFERENCE / "cli.md": _cli(),
         REFERENCE / "dialects.md": _with_sections(
-            REFERENCE / "dialects.md", systems=_systems(), providers=_providers()
+            REFERENCE / "dialects.md", systems=_systems(), providers=_providers(), timing=_server_timing()
         ),
+        DOCS / "how-to" / "query.md": _with_recipes(DOCS / "how-to" / "query.md"),
+        DOCS / "how-to" / "upgrade.md": _with_sections(DOCS / "how-to" / "upgrade.md", renamed=_renamed()),
         REFERENCE / "limits.md": _with_sections(REFERENCE / "limits.md", limits=_limits()),
         DOCS / "explanation" / "architecture.md": _with_sections(
             DOCS / "explanation" / "architecture.md", layers=_layers()
@@ -52,6 +72,9 @@ def pages() -> dict[Path, str]:
         REFERENCE / "configuration.md": reference_text(),
         REFERENCE / "tables.md": _tables(),
         REFERENCE / "metrics.md": _metrics(),
+        REFERENCE / "mcp.md": _mcp(),
+        REFERENCE / "python.md": _python(),
+        **{MAN / f"{name}.1": text for name, text in _man_pages()},
     }
 
 
@@ -68,6 +91,17 @@ def _with_sections(page: Path, **sections: Sequence[str]) -> str:
         _, end, after = rest.partition("<!-- end -->")
         text = "\n".join([before + begin, "", *lines, "", end + after])
     return text
+
+
+def _with_recipes(page: Path) -> str:
+    """The page with the recipes of the SQL page that it names."""
+    recipes = {recipe.name: recipe.sql for recipe in RECIPES}
+    return re.sub(
+        r"```sql\n-- name: (\w+)\n.*?```",
+        lambda found: f"```sql\n-- name: {found[1]}\n{recipes[found[1]]}\n```",
+        page.read_text(),
+        flags=re.DOTALL,
+    )
 
 
 def _systems() -> list[str]:
@@ -90,6 +124,14 @@ def _providers() -> list[str]:
         ("identified by", "providers"),
         [(how, ", ".join(f"`{name}`" for name in sorted(names))) for how, names in by],
     )
+
+
+def _server_timing() -> list[str]:
+    rows = [
+        (f"`{source}`", ", ".join(f"`{name}` → `{column}`" for name, column in names.items()))
+        for source, names in SERVER_TIMING_NAMES.items()
+    ]
+    return _table(("source", "name → column of `server_timing`"), rows)
 
 
 def _limits() -> list[str]:
@@ -123,6 +165,14 @@ def value_of(name: str) -> Any:
     return inspect.signature(found).parameters[argument].default if argument else found
 
 
+def _renamed() -> list[str]:
+    rows = [
+        [", ".join(f"`{form}`" for form in (flag(name), variable(name), name)) for name in names]
+        for names in RENAMED.items()
+    ]
+    return _table(("former", "now"), rows)
+
+
 def _layers() -> list[str]:
     """The import-linter contracts of pyproject.toml: a block for each package's layers, then the names of the others."""
     settings = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"].get("importlinter", {})
@@ -144,13 +194,33 @@ def _cli() -> str:
         + " `streamgauge COMMAND --help` prints the same. Flags that are settings can also be given in the",
         "environment or in a file: see [Configuration](configuration.md).",
         "",
+        f"Exit codes: {EXIT_CODES} `NO_COLOR=1` turns colours off.",
+        "",
+        "The wheel installs a man page for each command, such as `man streamgauge-up`.",
+        "",
+        *_json_output(),
     ]
-    context = click.Context(cli, info_name="streamgauge")
+    context = click.Context(cli, info_name="streamgauge", **cli.context_settings)
     for name in COMMAND_ORDER:
         command = cli.get_command(context, name)
         assert command is not None
         lines += _command(command, f"streamgauge {name}", context)
     return "\n".join(lines)
+
+
+def _json_output() -> list[str]:
+    rows = []
+    for row in csv.DictReader((DATA / "json_output.csv").open()):
+        keys = ", ".join(f"`{key}`" if key.isidentifier() else key for key in row["keys"].split(", "))
+        rows.append((f"`{row['command']}`", row["output"], keys))
+    return [
+        "## JSON output",
+        "",
+        "Commands that report print JSON with `--format json`. Later versions may add keys. Times are in UTC.",
+        "",
+        *_table(("command", "prints", "keys"), rows),
+        "",
+    ]
 
 
 def _command(command: click.Command, path: str, parent: click.Context, level: int = 2) -> Iterator[str]:
@@ -188,6 +258,98 @@ def _text(help_text: str) -> str:
     )
 
 
+def _man_pages() -> Iterator[tuple[str, str]]:
+    """(name, text) of a man page for the group and for each command."""
+    root = click.Context(cli, info_name="streamgauge", **cli.context_settings)
+    yield "streamgauge", _man_page(cli, root)
+    for name in COMMAND_ORDER:
+        command = cli.get_command(root, name)
+        assert command is not None
+        context = click.Context(command, info_name=name, parent=root)
+        yield f"streamgauge-{name}", _man_page(command, context)
+        if isinstance(command, click.Group):
+            for child_name in command.list_commands(context):
+                child = command.get_command(context, child_name)
+                assert child is not None
+                inner = click.Context(child, info_name=child_name, parent=context)
+                yield f"streamgauge-{name}-{child_name}", _man_page(child, inner)
+
+
+def _man_page(command: click.Command, context: click.Context) -> str:
+    path = context.command_path
+    name = _roff(path.replace(" ", "-"))
+    lines = [f'.TH "{name.upper()}" 1 "" "Streamgauge" "Streamgauge manual"']
+    lines += [".SH NAME", rf"{name} \- {_roff(command.get_short_help_str(200).rstrip('.'))}"]
+    lines += [
+        ".SH SYNOPSIS",
+        rf"\fB{_roff(path)}\fR {_roff(' '.join(command.collect_usage_pieces(context)))}",
+    ]
+    lines += [".SH DESCRIPTION"]
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        if paragraph.startswith("\b\n"):
+            lines += [".PP", ".nf", *map(_roff, paragraph.splitlines()[1:]), ".fi"]
+        else:
+            lines += [".PP", _roff(" ".join(paragraph.split()))]
+    if isinstance(command, click.Group):
+        children = [(child, command.get_command(context, child)) for child in command.list_commands(context)]
+        lines += [".SH COMMANDS"]
+        for child, found in children:
+            assert found is not None
+            lines += [".TP", rf"\fB{_roff(child)}\fR", _roff(found.get_short_help_str(200))]
+    groups = [(title, [o.get_help_record(context) for o in options]) for title, options in _groups(command)]
+    if any(record for _, records in groups for record in records):
+        lines += [".SH OPTIONS"]
+    for title, records in groups:
+        lines += [f".SS {_roff(title)}"] if title and any(records) else []
+        for left, right in filter(None, records):
+            words = (rf"\f{'B' if word.startswith('-') else 'I'}{_roff(word)}\fR" for word in left.split())
+            lines += [".TP", " ".join(words), _roff(_text(right))]
+    lines += [".SH EXIT STATUS", _roff(EXIT_CODES.replace("`", ""))]
+    if context.parent is None:
+        lines += [".SH ENVIRONMENT"]
+        lines += [".TP", r"\fBSTREAMGAUGE_*\fR", r"Settings, such as STREAMGAUGE_UPSTREAM for \-\-upstream."]
+        lines += [".TP", r"\fBNO_COLOR\fR", "Turns colours off."]
+        lines += [".SH FILES", ".TP", r"\fBstreamgauge.toml\fR", "Settings, in the working directory."]
+    else:
+        parents = _roff(context.parent.command_path.replace(" ", "-"))
+        lines += [".SH SEE ALSO", rf"\fB{parents}\fR(1)"]
+    return "\n".join(lines) + "\n"
+
+
+def _roff(text: str) -> str:
+    """The text of one line, escaped for roff and in ASCII, which every terminal shows."""
+    escaped = text.replace("\\", r"\e").replace("-", r"\-").replace("…", "...")
+    return rf"\&{escaped}" if escaped.startswith((".", "'")) else escaped
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [part for line in text.splitlines() for part in (line, "")]
+
+
+def _mcp() -> str:
+    tools = Tools(Source(location=locate(SQLITE, DOCS), objective=DEFAULT))
+    lines = [
+        "# MCP tools",
+        "",
+        f"The tools of `streamgauge mcp` ([how to use them](../how-to/use-from-agents.md)). {GENERATED}",
+        "",
+        *_paragraphs(INSTRUCTIONS),
+    ]
+    for tool in asyncio.run(new_server(tools, "").list_tools()):
+        rows = [
+            (
+                f"`{name}`",
+                part["description"],
+                "required" if "default" not in part else f"`{json.dumps(part['default'])}`",
+            )
+            for name, part in tool.input_schema["properties"].items()
+        ]
+        answer = ", ".join(f"`{name}`" for name in (tool.output_schema or {})["properties"])
+        lines += [f"## {tool.name}", "", *_paragraphs(str(tool.description))]
+        lines += [*_table(("argument", "meaning", "default"), rows), "", f"Answer: {answer}.", ""]
+    return "\n".join(lines)
+
+
 def _tables() -> str:
     lines = [
         "# Tables and views",
@@ -222,6 +384,96 @@ def _tables() -> str:
         lines += [f"## {name}", "", f"{'View. ' if is_view else ''}{comment or ''}".strip(), ""]
         lines += [*_table(head, [row[: len(head)] for row in rows]), ""]
     return "\n".join(lines)
+
+
+PYTHON_SECTIONS = {
+    "Connect": ("connect", "Connection"),
+    "Decode and measure": ("read", "Response", "measure", "Measures", "Event"),
+    "Errors": (
+        "QueryError", "StoreUnavailable", "QueryRejected", "QueryTimeout", "UnreadableResponse", "UnmeasurableEvents",
+    ),
+}  # fmt: skip
+
+
+def _python() -> str:
+    """The Python API, from signatures and docstrings."""
+    lines = [
+        "# Python API",
+        "",
+        GENERATED + " [Use any SQL client](../how-to/sql-clients.md) has recipes,",
+        "[Measurement](../explanation/measurement.md) defines the numbers.",
+        "",
+        "```python",
+        "import streamgauge as sg",
+        "```",
+        "",
+        "The import is fast, because each name is imported when it is used first. All names have types.",
+        "",
+    ]
+    for title, names in PYTHON_SECTIONS.items():
+        lines += [f"## {title}", ""]
+        for name in names:
+            found = getattr(streamgauge, name)
+            if inspect.isfunction(found):
+                lines += [f"### {name}", "", *_signature(found, f"sg.{name}"), *_docstring(found)]
+            elif issubclass(found, Exception):
+                lines += [
+                    f"### {name}",
+                    "",
+                    f"Subclass of `{found.__base__.__name__}`.",
+                    "",
+                    *_docstring(found),
+                ]
+            elif issubclass(found, msgspec.Struct):
+                lines += [f"### {name}", "", *_docstring(found), *_fields(found)]
+            else:
+                lines += [f"### {name}", "", *_docstring(found), *_members(found)]
+    return "\n".join(lines)
+
+
+def _signature(function: Callable[..., Any], name: str) -> list[str]:
+    text = f"{name}{inspect.signature(function)}".replace("'", "")  # annotations are strings
+    text = text.replace("(self, ", "(").replace("(self)", "()")
+    return ["```python", text, "```", ""]
+
+
+def _docstring(documented: object) -> list[str]:
+    """The docstring as Markdown: examples are code blocks."""
+    lines = []
+    for paragraph in (inspect.getdoc(documented) or "").split("\n\n"):
+        is_example = paragraph.startswith(">>> ")
+        lines += ["```python", paragraph, "```", ""] if is_example else [paragraph, ""]
+    return lines
+
+
+def _fields(struct: type[msgspec.Struct]) -> list[str]:
+    """A table of the fields, with the docstring below each."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
+    assert isinstance(tree, ast.ClassDef)
+    rows = []
+    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        text = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            text = " ".join(str(after.value.value).split())
+        rows.append((f"`{node.target.id}`", f"`{ast.unparse(node.annotation)}`", text))
+    return [*_table(("field", "type", "meaning"), rows), ""]
+
+
+def _members(cls: type) -> list[str]:
+    """The public methods and properties of a class, in their order."""
+    lines = []
+    for name, member in vars(cls).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property):
+            assert member.fget is not None
+            kind = inspect.signature(member.fget).return_annotation
+            lines += [f"**{name}**: `{kind}`", "", *_docstring(member)]
+        else:
+            lines += _signature(member, name) + _docstring(member)
+    return lines
 
 
 def _metrics() -> str:
@@ -287,6 +539,7 @@ class _EveryCounter(dict[str, int]):
 
 
 def main() -> int:
+    MAN.mkdir(exist_ok=True)
     for path, text in pages().items():
         path.write_text(text)
     return 0

@@ -60,6 +60,12 @@ CodingFault = Literal[
 ]
 
 
+WaitedFor = Literal["client", "tap"]
+Wait = tuple[int, int, WaitedFor]
+"""(start, end, who delayed the exchange), in ns since t0: a wait for the client to send its request or to read the response,
+or a delay by the tap."""
+
+
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=lambda name: name.lower()):
     """Base of all records. New fields are appended, with defaults, so old logs stay readable."""
 
@@ -71,6 +77,21 @@ class ResponseHeaders(msgspec.Struct, array_like=True, frozen=True, gc=False):
     headers: list[tuple[str, str]]
     headers_ns: int
     """When the final (not 1xx) response head was complete."""
+
+
+class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The conversation that a request body names, without text."""
+
+    session: str | None = None
+    """Session id (`ingest.session_ids`)."""
+    turns: int | None = None
+    """Turns in its messages: runs of user messages. None: unknown."""
+    previous_response_id: str | None = None
+    """The response that it continues."""
+    has_history: bool = True
+    """The messages are the whole conversation. False: the server keeps the earlier ones."""
+    can_be_continued: bool = True
+    """The server may keep the response, so that a later request can continue it."""
 
 
 class Opened(Record, frozen=True):
@@ -117,6 +138,8 @@ class Opened(Record, frozen=True):
     """False: the client sent `x-streamgauge-capture: none`. None: no such header."""
     query_model: str | None = None
     """The model that the query names (`ingest.identifiers.query_model`)."""
+    clock_id: str | None = None
+    """Clock of `mono_ns`: records with the same id can be compared. None in old logs: the clock of this incarnation."""
 
 
 class Request(Record, frozen=True):
@@ -129,6 +152,8 @@ class Request(Record, frozen=True):
     """The body is longer, or its end was not seen."""
     decoded: bool = False
     """The content coding was decoded by `ingest.redaction`."""
+    conversation: Conversation | None = None
+    """Read by `ingest.redaction` before it removed the text. None: not read."""
 
 
 class Frames(Record, frozen=True):
@@ -182,6 +207,8 @@ class Closed(Record, frozen=True):
     """Status of the tap's own response to a refused request. 505 for HTTP/2, which gets a GOAWAY. None: not refused."""
     first_byte_ns: int | None = None
     """When the first body byte arrived that no frame has: in a tunnel, or not captured by rule."""
+    waits: list[Wait] | None = None
+    """Disjoint and sorted. In the rest of [0, end_ns] the tap waited for the upstream. None: unknown (tunnels, old logs)."""
 
 
 class Lost(Record, frozen=True):

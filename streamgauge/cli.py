@@ -5,40 +5,47 @@ Invalid input and failed starts print one line to stderr and exit with code 2. E
 
 from __future__ import annotations
 
-import importlib
-import logging
+import importlib.util
 import os
 import sys
-from typing import Any
+from pathlib import Path
 
 import click
 import cloup
+from click.shell_completion import CompletionItem
 
 from streamgauge import __version__
-from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP, UP
-from streamgauge.flags_from_settings import flag, load, settings_options
-from streamgauge.log_format import configure_logging
-from streamgauge.settings import RENAMED, Settings, unknown_variables
 
 SECTIONS = {
     "Run": ("up", "demo", "tap", "ship", "analyze", "dashboard", "serve"),
-    "Query": ("sql", "export"),
-    "Operate": ("status", "rebuild", "config", "version"),
+    "Query": ("top", "sql", "export", "mcp"),
+    "Operate": ("status", "alerts", "mark", "rebuild", "config", "completion", "version"),
     "Develop": ("read", "simulate"),
 }
 COMMAND_ORDER = [name for names in SECTIONS.values() for name in names]
 LAZY_COMMANDS = {
+    "up": ("streamgauge.part_commands:up", "Run tap, analytics and dashboard; with --kafka also ship."),
     "demo": ("streamgauge.demo:demo_command", "Run everything with simulated traffic."),
+    "tap": ("streamgauge.part_commands:tap", "Run the tap: forward requests and write the record log."),
+    "ship": ("streamgauge.part_commands:ship", "Send the record log to Kafka."),
+    "analyze": ("streamgauge.part_commands:analyze", "Run analytics: measure streams and write the tables."),
+    "dashboard": ("streamgauge.part_commands:dashboard", "Run the dashboard on the tables of a data folder."),
+    "serve": ("streamgauge.part_commands:serve", "Run the read-only SQL server."),
+    "top": ("streamgauge.top.command:top_command", "Show the diagnosis and the traffic in the terminal."),
     "sql": ("streamgauge.sql:sql_command", "Query the tables."),
     "export": ("streamgauge.export:export_command", "Export tables and views to a DuckDB file."),
+    "mcp": ("streamgauge.mcp_server.command:mcp_command", "Run the MCP server for agents."),
     "status": ("streamgauge.status:status_command", "Show the counters of the pipeline and check that they reconcile."),
+    "alerts": ("streamgauge.alerts:alerts_command", "Show the alerts that fire, and those that resolved recently."),
+    "mark": ("streamgauge.mark:mark_command", "Store a marker, such as a deployment."),
     "rebuild": ("streamgauge.rebuild:rebuild_command", "Restore a damaged or missing catalog."),
     "config": ("streamgauge.config:config_command", "Check the configuration."),
-    "read": ("streamgauge.read:read_command", "Decode recorded responses: text, tool calls, tokens, events, outcome."),
+    "version": ("streamgauge.version:version_command", "Print the version."),
+    "completion": ("streamgauge.completion:completion_command", "Print the completion code of a shell."),
+    "read": ("streamgauge.read_command:read_command", "Decode recorded responses: text, tool calls, tokens, events, outcome."),
     "simulate": ("streamgauge.simulator.command:simulate_command", "Run a simulated LLM upstream."),
 }  # fmt: skip
-"""Import path and summary of commands in other modules. Only the command that runs is imported."""
-LIBRARIES = ("duckdb", "polars", "kafka-python", "opentelemetry-sdk", "streamlit", "uvloop", "msgspec")
+"""Import path and summary of each command. Only the command that runs is imported, so that `--help` is quick."""
 
 
 class LazyGroup(cloup.Group):
@@ -49,14 +56,19 @@ class LazyGroup(cloup.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in LAZY_COMMANDS:
-            return super().get_command(ctx, cmd_name)
+            return None
         module, _, name = LAZY_COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Without an import of the commands, as click's own would do."""
+        names = [name for name in COMMAND_ORDER if name.startswith(incomplete)]
+        items = [CompletionItem(name, help=LAZY_COMMANDS[name][1]) for name in names]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def list_sections(self, ctx: click.Context, include_default_section: bool = True) -> list[cloup.Section]:
-        lazy = {name: click.Command(name, help=summary) for name, (_, summary) in LAZY_COMMANDS.items()}
-        commands: dict[str, click.Command] = {**self.commands, **lazy}
+        commands = {name: click.Command(name, help=summary) for name, (_, summary) in LAZY_COMMANDS.items()}
         return [cloup.Section(title, {n: commands[n] for n in names}) for title, names in SECTIONS.items()]
 
 
@@ -79,90 +91,10 @@ def cli() -> None:
         _check_variables()
 
 
-@cli.command()
-@settings_options(*UP)
-def up(**given: Any) -> int:
-    """Run tap, analytics and dashboard together; with --kafka also ship."""
-    from streamgauge.up import run
-
-    return run(_load_settings(given))
-
-
-@cli.command()
-@settings_options(*TAP)
-def tap(**given: Any) -> int:
-    """Run the tap: forward requests and write the record log."""
-    from ingest.tap.main import run
-    from streamgauge.part_options import tap_options
-
-    return run(tap_options(_load_settings(given)))
-
-
-@cli.command()
-@settings_options(*SHIP)
-def ship(**given: Any) -> int:
-    """Send the record log to Kafka."""
-    from ingest.ship import run
-    from streamgauge.part_options import ship_options
-
-    return run(ship_options(_load_settings(given)))
-
-
-@cli.command()
-@settings_options(*ANALYZE)
-def analyze(**given: Any) -> int:
-    """Run analytics: measure streams and write the tables."""
-    from analytics.main import run
-    from streamgauge.part_options import analyze_options
-
-    return run(analyze_options(_load_settings(given)))
-
-
-@cli.command()
-@settings_options(*DASHBOARD)
-def dashboard(**given: Any) -> int:
-    """Run the dashboard on the tables of a data folder."""
-    sys.modules.pop("pandas", None)  # blocked by `main`
-    from dashboard.launch import run
-    from streamgauge.part_options import dashboard_options
-
-    return run(dashboard_options(_load_settings(given, use_running_parts=True)))
-
-
-@cli.command()
-@settings_options(*SERVE)
-def serve(**given: Any) -> int:
-    """Run the read-only SQL server.
-
-    The server uses DuckDB's Quack protocol. Clients need a token.
-    """
-    from analytics.query.errors import QueryError
-    from analytics.query.serve import run
-    from streamgauge.part_options import serve_options
-
-    try:
-        return run(serve_options(_load_settings(given, use_running_parts=True)))
-    except QueryError as e:
-        raise click.ClickException(str(e)) from None
-
-
-@cli.command()
-@click.option("--verbose", is_flag=True, help="Also print the versions of Python and libraries.")
-def version(verbose: bool) -> int:
-    """Print the version."""
-    click.echo(f"streamgauge {__version__}")
-    if verbose:
-        from importlib.metadata import version as version_of
-
-        click.echo(f"python {sys.version.split()[0]}")
-        for name in LIBRARIES:
-            click.echo(f"{name} {version_of(name)}")
-    return 0
-
-
 def main() -> None:
     """Entry point of the console script."""
     _exit_with_parent()
+    _check_packages()
     # DuckDB imports pandas, if installed, to check the type of bound values. Only the dashboard needs pandas. Blocking
     # the import saves 0.3 s and 40 MB.
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
@@ -172,6 +104,9 @@ def main() -> None:
         e.show()
         sys.exit(2)
     except click.NoSuchOption as e:
+        from streamgauge.flags_from_settings import flag
+        from streamgauge.settings import RENAMED
+
         former = RENAMED.get(e.option_name.removeprefix("--").replace("-", "_"))
         _fail(f"{e.option_name} is now {flag(former)}." if former else e.format_message())
     except click.UsageError as e:
@@ -181,38 +116,45 @@ def main() -> None:
         _fail(e.format_message())
     except click.Abort:
         sys.exit(130)
+    except ModuleNotFoundError as e:
+        from analytics.extras import extra_of, missing_package
+
+        if extra_of(e.name) is None:
+            raise
+        _fail(f"cannot run this command: {missing_package(e.name)}")
     except (OSError, ValueError) as e:
+        import logging
+
         if logging.getLogger().isEnabledFor(logging.DEBUG):
             raise
         _fail(str(e))
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _check_packages() -> None:
+    """Exit if another installed package, or a folder on the import path, hides one of the product's."""
+    root = Path(__file__).parents[1]
+    for name in ("ingest", "analytics", "dashboard"):
+        spec = importlib.util.find_spec(name)
+        found = None if spec is None or spec.origin is None else Path(spec.origin).parents[1]
+        if found != root:
+            _fail(
+                f"cannot start: Python finds the package {name!r} in {found or 'no folder'}, not in {root}. Start in "
+                "another folder, or install Streamgauge in an environment of its own, such as with uv tool install."
+            )
+
+
 def _check_variables() -> None:
     """Raises click.UsageError for variables with a misspelt or former name, as for such keys in the configuration file."""
+    if not any(name.startswith("STREAMGAUGE_") for name in os.environ):
+        return
+    from streamgauge.settings import unknown_variables
+
     wrong = [f"{name} (did you mean {correct}?)" for name, correct in unknown_variables().items() if correct]
     if wrong:
         raise click.UsageError(
             f"unknown environment variable {', '.join(wrong)}. Correct it, or unset it if it is not for Streamgauge."
         )
-
-
-def _load_settings(given: dict[str, Any], *, use_running_parts: bool = False) -> Settings:
-    """Load the settings, configure logging, and make new files private to the owner.
-
-    `use_running_parts`: use the store of the running analytics, unless it is set.
-    """
-    if use_running_parts:
-        from streamgauge.running_parts import load_with_running_parts
-
-        settings = load_with_running_parts(given)
-    else:
-        settings = load(given)
-    configure_logging(settings.log_format)
-    for name in unknown_variables():
-        logging.getLogger("streamgauge").warning("ignoring the variable %s: it is not a setting.", name)
-    os.umask(0o077)
-    return settings
 
 
 def _fail(message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -10,7 +11,9 @@ from pydantic import SecretStr
 
 from analytics.storage.location import without_password
 from streamgauge.flags_from_settings import default_text, flag, help_layout, load, settings_options
-from streamgauge.settings import GROUPS, Settings, config_file, setting_sources, unknown_variables
+from streamgauge.output_format import format_option, print_json
+from streamgauge.part_options import prices
+from streamgauge.settings import GROUPS, Settings, config_file, setting_sources, unknown_variables, variable
 
 
 @click.group("config")
@@ -20,30 +23,90 @@ def config_command() -> None:
 
 @config_command.command()
 @settings_options(*Settings.model_fields)
-def check(**given: Any) -> int:
-    """Check all settings and print them as TOML, with the source of each and without secrets."""
+@format_option(" table prints TOML.")
+def check(form: str, **given: Any) -> int:
+    """Check all settings and print them with the source of each and without secrets."""
     settings = load(given)
     sources = setting_sources([name for name, value in given.items() if value is not None and value != ()])
+    if form == "json":
+        print_json(_as_json(settings, sources))
+    else:
+        _print_toml(settings, sources)
+    return 0
+
+
+def _as_json(settings: Settings, sources: Mapping[str, str]) -> dict[str, Any]:
+    path = config_file()
+    return {
+        "file": str(path) if path.is_file() else None,
+        "prices": None if settings.price_file is None else len(prices(settings)),
+        "ignored_variables": [*unknown_variables()],
+        "settings": {name: _setting(settings, name, sources[name]) for name in Settings.model_fields},
+        "default_objective": settings.all_objectives[-1].table(),
+    }
+
+
+def _setting(settings: Settings, name: str, source: str) -> dict[str, Any]:
+    value: Any = getattr(settings, name)
+    if hidden := _hidden(name, value) is not None:
+        value = None
+    elif name == "objectives":
+        value = [objective.table() for objective in settings.objectives]
+    elif name == "clients":
+        value = {client.client_id: client.name for client in settings.clients}
+    elif name == "saved_views":
+        value = {view.name: view.address for view in settings.saved_views}
+    elif isinstance(value, tuple):
+        value = [str(item) for item in value]
+    elif not isinstance(value, bool | int | float | dict | None):
+        value = str(value)
+    return {"value": value, "source": source, "hidden": hidden}
+
+
+def _print_toml(settings: Settings, sources: Mapping[str, str]) -> None:
     path = config_file()
     click.echo(f"# file: {path if path.is_file() else f'{path} (not found)'}")
+    if settings.price_file is not None:
+        click.echo(f"# {settings.price_file} has {len(prices(settings))} prices.")
     for name in unknown_variables():
         click.echo(f"# {name} is ignored: it is not a setting.")
     for name in Settings.model_fields:
+        if name in ("objectives", "clients", "saved_views"):  # tables come last in TOML
+            continue
         click.echo(f"{_assignment(name, getattr(settings, name))}  # {sources[name]}")
-    return 0
+    for objective in settings.objectives:
+        click.echo(f"\n[[objectives]]  # {sources['objectives']}")
+        for key, value in objective.table().items():
+            click.echo(f"{key} = {_toml(value)}")
+    if settings.clients:
+        click.echo(f"\n[clients]  # {sources['clients']}")
+        for client in settings.clients:
+            click.echo(f"{client.client_id} = {_toml(client.name)}")
+    if settings.saved_views:
+        click.echo(f"\n[saved_views]  # {sources['saved_views']}")
+        for view in settings.saved_views:
+            click.echo(f"{_toml(view.name)} = {_toml(view.address)}")
+    default = settings.all_objectives[-1]
+    click.echo(f"\n# All other streams: {', '.join(f'{k} {v}' for k, v in default.table().items())}")
 
 
 def _assignment(name: str, value: Any) -> str:
     """A line of TOML. A comment if the setting has no value or is a secret."""
     if value is None:
         return f"# {name} = (not set)"
+    hidden = _hidden(name, value)
+    return f"{name} = {_toml(value)}" if hidden is None else f"# {name} = {hidden}"
+
+
+def _hidden(name: str, value: Any) -> str | None:
+    """What replaces a value that is, or may contain, a secret. None for other values."""
     if isinstance(value, SecretStr):
-        return f"# {name} = (set)"
-    if isinstance(value, dict) and value:  # the values may be secrets
-        return f"# {name} = (set: {', '.join(value)})"
+        return "(set)"
+    if isinstance(value, dict) and value:
+        return f"(set: {', '.join(value)})"
     if name == "store" and (shown := without_password(value)) != value:
-        return f"# {name} = {_toml(shown)}"
-    return f"{name} = {_toml(value)}"
+        return _toml(shown)
+    return None
 
 
 def _toml(value: Any) -> str:
@@ -57,10 +120,22 @@ def _toml(value: Any) -> str:
 
 
 @config_command.command()
-def reference() -> int:
-    """Print the reference of all settings as Markdown."""
-    click.echo(reference_text(), nl=False)
+@format_option(" table prints Markdown.")
+def reference(form: str) -> int:
+    """Print the reference of all settings."""
+    if form == "json":
+        print_json([_described(name) for name in Settings.model_fields])
+    else:
+        click.echo(reference_text(), nl=False)
     return 0
+
+
+def _described(name: str) -> dict[str, Any]:
+    group, metavar = help_layout(name)
+    return {
+        "name": name, "group": group, "flag": flag(name), "variable": variable(name), "metavar": metavar,
+        "default": default_text(name), "meaning": Settings.model_fields[name].description,
+    }  # fmt: skip
 
 
 _INTRODUCTION = """\
@@ -84,6 +159,36 @@ setting, such as `streamgauge_client_key` for `client_key`. Kubernetes and Docke
 
 In the file, several upstreams are a list: `upstream = ["litellm=http://localhost:4000", "vllm=http://localhost:8000"]`. In
 the environment they are separated by spaces.
+
+An objective is a table in the file, and JSON in the flag and in the environment. A stream has the first objective whose globs
+(`*` and `?`) match its model, gateway and client id. `--slo-ttft`, `--slo-itl` and `--slo-error-rate` are the objective of all
+other streams. Keys: `name` (by default the globs), `model`, `gateway`, `client`, and at least one of the limits `ttft`, `itl`,
+`error_rate` (highest share of failed streams) and `goodput` (lowest share of streams that meet the limits).
+
+```toml
+[[objectives]]
+model = "gpt-*"
+gateway = "litellm"
+ttft = "800ms"
+itl = "50ms"
+error_rate = 0.01
+goodput = 0.95
+```
+
+The table `clients` names client ids (keyed hashes of API keys). The dashboard and `streamgauge top` show the names, and the
+[table `clients`](tables.md#clients) has them. Put tables at the end of the file.
+
+```toml
+[clients]
+9f86d081884c7d659a2feaa0c55ad015 = "billing"
+```
+
+The table `saved_views` names addresses of the dashboard, as copied from the browser. The sidebar lists them.
+
+```toml
+[saved_views]
+"rate limits" = "streams?status=429&range=24h"
+```
 """
 
 

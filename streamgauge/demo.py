@@ -8,8 +8,8 @@ from typing import Any
 import click
 import cloup
 
+from analytics.extras import require
 from streamgauge.allowed_values import Address, Duration, Number, WholeNumber
-from streamgauge.demo_run import Demo, DemoOptions
 
 
 @cloup.command("demo")
@@ -66,5 +66,8 @@ def demo_command(workers: int, kafka: str | None, **options: Any) -> int:
     Starts a simulated gateway in every dialect, the tap, analytics, the dashboard, and clients that send requests through the
     tap. Runs until Ctrl-C. With --seconds it stops by itself and exits with 0 if measured and simulated values agree.
     """
+    require("duckdb" if options["no_dashboard"] else "streamlit")
+    from streamgauge.demo_run import Demo, DemoOptions
+
     up_flags = ("--workers", str(workers), *(("--kafka", kafka) if kafka else ()))
     return Demo(DemoOptions(**options, up_flags=up_flags)).run()

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from streamgauge.flags_from_settings import settings_options
+from streamgauge.output_format import format_option, print_json
 from streamgauge.running_parts import load_with_running_parts
 
 
@@ -22,8 +23,9 @@ from streamgauge.running_parts import load_with_running_parts
 )
 @click.option("--until", metavar="DURATION|TIME", help="Copy streams that started before this time.")
 @settings_options("data", "store")
+@format_option()
 def export_command(
-    data: Path | None, store: str | None, path: Path, since: str | None, until: str | None
+    data: Path | None, store: str | None, path: Path, since: str | None, until: str | None, form: str
 ) -> int:
     """Export tables and views to a DuckDB file.
 
@@ -33,14 +35,24 @@ def export_command(
     from analytics.storage.location import locate
 
     settings = load_with_running_parts({"data": data, "store": store})
+    tables: dict[str, int] = {}
+
+    def report(table: str, rows: int) -> None:
+        tables[table] = rows
+        click.echo(f"{table:<24} {rows:>12} rows", err=True)
+
     streams = export(
         locate(settings.store, settings.data),
         path,
         since=instant(since),
         until=instant(until),
-        report=lambda table, rows: click.echo(f"{table:<24} {rows:>12} rows", err=True),
+        report=report,
     )
-    click.echo(f"{path}: {streams} streams, {path.stat().st_size / 2**20:.1f} MiB")
+    size_bytes = path.stat().st_size
+    if form == "json":
+        print_json({"file": str(path), "streams": streams, "size_bytes": size_bytes, "tables": tables})
+    else:
+        click.echo(f"{path}: {streams} streams, {size_bytes / 2**20:.1f} MiB")
     return 0
 
 

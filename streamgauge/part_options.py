@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from analytics.extras import require
 from streamgauge.durations import parse_duration_s
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from analytics.main import AnalyzeOptions
     from analytics.query.serve import ServeOptions
+    from analytics.schema.prices import Price
     from dashboard.launch import DashboardOptions
     from ingest.ship import ShipOptions
     from ingest.tap.options import TapOptions
@@ -27,7 +29,7 @@ def tap_options(settings: Settings) -> TapOptions:
     from ingest.tap.header_rewrite import Forwarding
     from ingest.tap.options import TapOptions
 
-    _warn_if_exposed("the tap's admin port", settings.admin)
+    warn_if_exposed("the tap's admin port", settings.admin)
     return TapOptions(
         upstreams=settings.upstream,
         default_upstream=settings.default_upstream,
@@ -37,7 +39,8 @@ def tap_options(settings: Settings) -> TapOptions:
         allowed_hosts=settings.allowed_host,
         tap_name=settings.tap_name,
         workers=settings.workers,
-        client_key=settings.client_key.get_secret_value().encode() if settings.client_key else None,
+        client_key=_client_key(settings),
+        session_headers=_session_headers(settings),
         record_log_max_bytes=settings.record_log_max_bytes,
         record_log_max_age_s=parse_duration_s(settings.record_log_max_age),
         queue_bytes=settings.tap_queue,
@@ -64,6 +67,9 @@ def tap_options(settings: Settings) -> TapOptions:
 def ship_options(settings: Settings) -> ShipOptions:
     """Raises click.UsageError without Kafka brokers."""
     from analytics.decoding.content_coding import BodyDecoder
+    from analytics.decoding.conversation import ConversationReader
+    from ingest.client_key import FILE, load_client_key
+    from ingest.private_files import prepare_data_folder
     from ingest.redaction.record_redactor import Redactor
     from ingest.ship import ShipOptions
 
@@ -71,24 +77,40 @@ def ship_options(settings: Settings) -> ShipOptions:
         raise click.UsageError(
             "no Kafka broker. Pass --kafka HOST:PORT.", click.get_current_context(silent=True)
         )
+    prepare_data_folder(settings.data)
+    key = _client_key(settings) or load_client_key(settings.data / FILE)
     return ShipOptions(
         data=settings.data,
         brokers=settings.kafka,
-        redactor=Redactor(BodyDecoder, capture=settings.captured_routes),
+        redactor=Redactor(
+            BodyDecoder, capture=settings.captured_routes, conversation=ConversationReader(key)
+        ),
         topic=settings.kafka_topic,
         kafka_options=settings.kafka_options,
     )
 
 
+def prices(settings: Settings) -> tuple[Price, ...]:
+    """The prices in the price file. Raises click.UsageError."""
+    from streamgauge.price_file import read_prices
+
+    try:
+        return read_prices(settings.price_file) if settings.price_file is not None else ()
+    except ValueError as e:
+        raise click.UsageError(str(e), click.get_current_context(silent=True)) from None
+
+
 def analyze_options(settings: Settings) -> AnalyzeOptions:
+    from analytics.alerts.evaluator import AlertOptions
     from analytics.main import AnalyzeOptions
     from analytics.telemetry.telemetry import TelemetryOptions
     from streamgauge import __version__
 
     if settings.metrics:
-        _warn_if_exposed("analytics' metrics port", settings.metrics)
+        warn_if_exposed("analytics' metrics port", settings.metrics)
     if settings.otlp_listen:
-        _warn_if_exposed("the OTLP receiver", settings.otlp_listen)
+        require("uvicorn")
+        warn_if_exposed("the OTLP receiver", settings.otlp_listen)
     return AnalyzeOptions(
         data=settings.data,
         kafka=settings.kafka,
@@ -103,12 +125,22 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
         tap_gone_after_s=parse_duration_s(settings.tap_gone_after),
         stall_floor_s=settings.stall_floor,
         stall_factor=settings.stall_factor,
+        client_key=_client_key(settings),
+        objectives=settings.all_objectives,
+        prices=prices(settings),
+        clients=settings.clients,
         otlp_listen=settings.otlp_listen or None,
         otlp_token=_secret(settings.otlp_token),
         allowed_hosts=settings.allowed_host,
         version=__version__,
+        alerts=AlertOptions(
+            silence_s=settings.alert_silence,
+            first_output_s=settings.alert_first_output,
+            webhook=_secret(settings.alert_webhook),
+        ),
         telemetry=TelemetryOptions(
             semconv=settings.semconv,
+            server_metrics=settings.server_metrics,
             spans=not settings.no_spans,
             export=not settings.no_otlp,
             respect_sampling=not settings.export_unsampled,
@@ -122,7 +154,7 @@ def serve_options(settings: Settings) -> ServeOptions:
     from analytics.query.serve import ServeOptions
     from analytics.storage.location import locate
 
-    _warn_if_exposed("the SQL port, which is not encrypted,", f"{settings.sql_host}:{settings.sql_port}")
+    warn_if_exposed("the SQL port, which is not encrypted,", f"{settings.sql_host}:{settings.sql_port}")
     return ServeOptions(
         location=locate(settings.store, settings.data),
         data=settings.data,
@@ -143,17 +175,35 @@ def dashboard_options(settings: Settings) -> DashboardOptions:
         slo_ttft_s=settings.slo_ttft,
         slo_itl_s=settings.slo_itl,
         slo_error_rate=settings.slo_error_rate,
+        stall_floor_s=settings.stall_floor,
+        stall_factor=settings.stall_factor,
+        saved_views=settings.saved_views,
         token=_secret(settings.dashboard_token),
         oidc=settings.dashboard_oidc,
         allowed_hosts=settings.dashboard_allowed_host,
     )
 
 
+def _session_headers(settings: Settings) -> tuple[str, ...]:
+    """Those of the settings first, then those of plugins as far as the limit allows."""
+    from ingest.plugins import SESSION_HEADERS, load_plugins
+    from ingest.session_ids import MAX_HEADERS, parse_session_headers
+
+    found = load_plugins(SESSION_HEADERS, parse_session_headers)
+    return tuple(
+        dict.fromkeys((*settings.session_header, *(name for names in found.values() for name in names)))
+    )[:MAX_HEADERS]
+
+
+def _client_key(settings: Settings) -> bytes | None:
+    return settings.client_key.get_secret_value().encode() if settings.client_key else None
+
+
 def _secret(value: SecretStr | None) -> str | None:
     return value.get_secret_value() if value else None
 
 
-def _warn_if_exposed(port: str, address: str) -> None:
+def warn_if_exposed(port: str, address: str) -> None:
     """Log a warning if other machines can connect, because this may be unintended."""
     host = address.rpartition(":")[0]
     try:

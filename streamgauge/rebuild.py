@@ -7,12 +7,14 @@ from pathlib import Path
 import click
 
 from streamgauge.flags_from_settings import load, settings_options
+from streamgauge.output_format import format_option, print_json
 
 
 @click.command("rebuild")
 @settings_options("data")
 @click.option("--from-files", is_flag=True, help="Ignore the backup and read the Parquet files.")
-def rebuild_command(data: Path | None, from_files: bool) -> int:
+@format_option()
+def rebuild_command(data: Path | None, from_files: bool, form: str) -> int:
     """Restore a damaged or missing catalog.
 
     Reads the last backup of DATA/catalog.sqlite, else the Parquet files. Analytics must be stopped.
@@ -27,13 +29,18 @@ def rebuild_command(data: Path | None, from_files: bool) -> int:
         raise click.ClickException(
             f"cannot rebuild {location.catalog}: no backup and no Parquet file found. Check --data."
         )
+    tables: dict[str, int] = {}
+
+    def report(table: str, rows: int) -> None:
+        tables[table] = rows
+        click.echo(f"{table:<16} {rows:>12} rows", err=True)
+
     with lock_data_folder(settings.data):
-        source = rebuild(
-            location,
-            use_backup=not from_files,
-            report=lambda table, rows: click.echo(f"{table:<16} {rows:>12} rows", err=True),
+        source = rebuild(location, use_backup=not from_files, report=report)
+    if form == "json":
+        print_json({"catalog": str(location.catalog), "source": source.name.lower(), "tables": tables})
+    else:
+        click.echo(
+            f"restored {location.catalog} from {source.value}. A damaged file is kept in the same folder."
         )
-    click.echo(
-        f"restored {settings.data / 'catalog.sqlite'} from {source.value}. A damaged file is kept in the same folder."
-    )
     return 0

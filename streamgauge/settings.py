@@ -34,10 +34,17 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from analytics.alerts.webhook_url import check_url
+from analytics.schema.clients import Client
+from analytics.schema.objectives import DEFAULT, Objective
 from ingest.allowed_hosts import parse_allowed_host
+from ingest.session_ids import MAX_HEADERS, parse_session_header
 from ingest.tap.options import split_address
 from ingest.tap.upstreams import Upstream, default_index, parse_upstreams
+from streamgauge.client_names import parse_clients
 from streamgauge.durations import parse_duration_s, parse_seconds
+from streamgauge.objective_tables import EXAMPLE, parse_objectives
+from streamgauge.saved_views import SavedView, parse_saved_views
 
 CONFIG_FILE = "streamgauge.toml"
 PREFIX = "STREAMGAUGE_"
@@ -132,9 +139,11 @@ RECORD_LOG = "Advanced: record log and Kafka"
 STORE = "Advanced: store and retention"
 MEASUREMENT = "Advanced: measurement and content"
 TELEMETRY = "Advanced: traces, metrics and logs"
+ALERTS = "Advanced: alerts"
 DASHBOARD = "Advanced: dashboard"
 SQL = "Advanced: SQL server"
-GROUPS = (COMMON, TAP, TLS, RECORD_LOG, STORE, MEASUREMENT, TELEMETRY, DASHBOARD, SQL)
+MCP = "Advanced: MCP server"
+GROUPS = (COMMON, TAP, TLS, RECORD_LOG, STORE, MEASUREMENT, TELEMETRY, ALERTS, DASHBOARD, SQL, MCP)
 """Groups of `--help`, in this order."""
 
 Seconds = Annotated[float, BeforeValidator(parse_seconds)]
@@ -183,7 +192,10 @@ class Settings(BaseSettings):
         TAP, "HOST:PORT", "Address of the tap's /healthz, /readyz and /metrics.", default="127.0.0.1:4101")
     tap_name: str = _setting(TAP, "NAME", "Name of this tap in every row.", default_factory=socket.gethostname)
     client_key: SecretStr | None = _setting(
-        TAP, "SECRET", "Secret for hashing API keys to client_id; by default generated in the data folder.")
+        TAP, "SECRET", "Secret for hashing API keys and session ids; by default generated in the data folder.")
+    session_header: Annotated[tuple[str, ...], NoDecode] = _setting(
+        TAP, "NAME[:plain]", "Header with a session id, besides those of well-known clients; repeatable. Values are hashed unless "
+        "declared :plain.", default=())
     tap_queue: ByteSize = _setting(
         TAP, "BYTES", "Memory limit per worker for records not yet written to the record log.",
         default=ByteSize(64 * 2**20), ge=2**16)
@@ -241,6 +253,20 @@ class Settings(BaseSettings):
     stall_floor: Seconds = _setting(MEASUREMENT, "DURATION", "Gaps up to this length are never stalls.", default=0.5, gt=0)
     stall_factor: float = _setting(
         MEASUREMENT, "N", "A stall is longer than N times the median gap of its stream.", default=5.0, gt=0)
+    objectives: Annotated[tuple[Objective, ...], NoDecode] = _setting(
+        MEASUREMENT, "JSON",
+        "Objective of the streams that its globs match, such as " + EXAMPLE + "; repeatable, the first match applies.",
+        default=())
+    clients: Annotated[tuple[Client, ...], NoDecode] = _setting(
+        MEASUREMENT, "ID=NAME", "Name of a client id, shown instead of it; repeatable.", default=())
+    price_file: Path | None = _setting(
+        MEASUREMENT, "FILE", "CSV or TOML file with prices of tokens, for the cost of wasted tokens.")
+    slo_ttft: Seconds = _setting(
+        MEASUREMENT, "DURATION", "Time to first token of the default objective.", default=2.0, gt=0)
+    slo_itl: Seconds = _setting(
+        MEASUREMENT, "DURATION", "Inter-token latency of the default objective.", default=0.1, gt=0)
+    slo_error_rate: float = _setting(
+        MEASUREMENT, "SHARE", "Share of failed streams of the default objective.", default=0.05, ge=0, le=1)
     tap_gone_after: str | None = _setting(
         MEASUREMENT, "DURATION", "Mark open streams as lost when their tap sends nothing for this long, but other taps do.",
         default="24h")
@@ -250,6 +276,8 @@ class Settings(BaseSettings):
     semconv: Literal["1.41", "genai-main"] = _setting(
         TELEMETRY, "1.41|genai-main", "Version of the GenAI semantic conventions for spans and metrics.",
         default="1.41")
+    server_metrics: bool = _switch(
+        TELEMETRY, "Also export the metrics of model servers in the GenAI conventions, for a tap directly before them.")
     no_spans: bool = _switch(TELEMETRY, "Do not create spans for streams.")
     no_otlp: bool = _switch(TELEMETRY, "Do not export over OTLP, even if OTEL_EXPORTER_OTLP_ENDPOINT is set.")
     export_unsampled: bool = _switch(TELEMETRY, "Also export spans of traces that the caller did not sample.")
@@ -257,12 +285,19 @@ class Settings(BaseSettings):
         TELEMETRY, "HOST:PORT", "Address of the OTLP/HTTP receiver for spans, such as 127.0.0.1:4318; empty = off.",
         default="")
     otlp_token: SecretStr | None = _setting(
-        TELEMETRY, "SECRET", "Bearer token of span senders; required if --otlp-listen is not local.")
+        TELEMETRY, "SECRET", "Bearer token of senders of spans and markers; required if they are on other machines.")
     allowed_host: Annotated[tuple[str, ...], NoDecode] = _setting(
-        TELEMETRY, "NAME", "Host name in requests to --admin, --metrics and, without a token, --otlp-listen, besides localhost "
+        TELEMETRY, "NAME", "Host name in requests to --admin, --metrics, --mcp-port and, without a token, --otlp-listen, besides localhost "
         "and this machine's name; repeatable. IP addresses are always allowed.", default=())
     log_format: Literal["text", "json"] = _setting(
         TELEMETRY, "text|json", "Format of log lines on stderr.", default="text")
+
+    alert_silence: Seconds = _setting(
+        ALERTS, "DURATION", "Alert when a stream that has produced output is silent for longer; 0 = off.", default=5.0, ge=0)
+    alert_first_output: Seconds = _setting(
+        ALERTS, "DURATION", "Alert when a request has no output after this time; 0 = off.", default=60.0, ge=0)
+    alert_webhook: SecretStr | None = _setting(
+        ALERTS, "URL", "Receiver of alerts as JSON, such as an incoming webhook of Slack.")
 
     dashboard_host: str = _setting(DASHBOARD, "HOST", "Address that the dashboard listens on.", default="127.0.0.1")
     dashboard_token: SecretStr | None = _setting(
@@ -272,15 +307,19 @@ class Settings(BaseSettings):
     dashboard_allowed_host: Annotated[tuple[str, ...], NoDecode] = _setting(
         DASHBOARD, "NAME", "Host name of the dashboard, such as that of a reverse proxy, besides localhost and this "
         "machine's name; repeatable. IP addresses are always allowed.", default=())
-    slo_ttft: Seconds = _setting(DASHBOARD, "DURATION", "SLO for time to first token.", default=2.0, gt=0)
-    slo_itl: Seconds = _setting(DASHBOARD, "DURATION", "SLO for inter-token latency.", default=0.1, gt=0)
-    slo_error_rate: float = _setting(
-        DASHBOARD, "SHARE", "SLO for the share of failed streams.", default=0.05, ge=0, le=1)
+    saved_views: Annotated[tuple[SavedView, ...], NoDecode] = _setting(
+        DASHBOARD, "NAME=ADDRESS", "Named page with its time range and filters, listed in the sidebar of the dashboard; repeatable.",
+        default=())
 
     sql_host: str = _setting(SQL, "HOST", "Address that the SQL server listens on.", default="localhost")
     sql_port: int = _setting(SQL, "PORT", "SQL server port; 0 = any free port.", default=9494, ge=0, le=65535)
     sql_token: SecretStr | None = _setting(
         SQL, "SECRET", "SQL server token, at least 16 characters; by default generated.")
+
+    mcp_host: str = _setting(MCP, "HOST", "Address that the MCP server listens on with --http.", default="127.0.0.1")
+    mcp_port: int = _setting(MCP, "PORT", "MCP server port; 0 = any free port.", default=9495, ge=0, le=65535)
+    mcp_token: SecretStr | None = _setting(
+        MCP, "SECRET", "MCP server token, at least 16 characters; by default generated.")
     # fmt: on
 
     @model_validator(mode="after")
@@ -307,6 +346,13 @@ class Settings(BaseSettings):
         except ValueError as e:
             raise ValueError(f"the value is not JSON: {e}") from None
 
+    @field_validator("alert_webhook")
+    @classmethod
+    def _webhook(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            check_url(value.get_secret_value())
+        return value
+
     @field_validator("hung_after")
     @classmethod
     def _not_shorter_than_a_busy_start(cls, value: float) -> float:
@@ -322,6 +368,40 @@ class Settings(BaseSettings):
         if not isinstance(value, list | tuple) or not all(isinstance(v, str | Upstream) for v in value):
             raise ValueError("the value is not a list of URLs such as ['http://localhost:4000']")
         return parse_upstreams(value)
+
+    @field_validator("session_header", mode="before")
+    @classmethod
+    def _session_headers(cls, value: Any) -> tuple[str, ...]:
+        if isinstance(value, str):
+            value = value.replace(",", " ").split()
+        if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+            raise ValueError("the value is not a list of header names such as ['x-my-session']")
+        for name in value:
+            parse_session_header(name)
+        if len(value) > MAX_HEADERS:
+            raise ValueError(f"there are {len(value)} headers, above the limit of {MAX_HEADERS}")
+        return tuple(value)
+
+    @field_validator("objectives", mode="before")
+    @classmethod
+    def _objectives(cls, value: Any) -> tuple[Objective, ...]:
+        return parse_objectives(value)
+
+    @field_validator("clients", mode="before")
+    @classmethod
+    def _clients(cls, value: Any) -> tuple[Client, ...]:
+        return parse_clients(value)
+
+    @field_validator("saved_views", mode="before")
+    @classmethod
+    def _saved_views(cls, value: Any) -> tuple[SavedView, ...]:
+        return parse_saved_views(value)
+
+    @property
+    def all_objectives(self) -> tuple[Objective, ...]:
+        """The objectives in the order of their priority, the default one last."""
+        limits = round(self.slo_ttft * 1e9), round(self.slo_itl * 1e9), self.slo_error_rate
+        return (*self.objectives, Objective(DEFAULT.name, "*", "*", "*", *limits))
 
     @field_validator("allowed_host", "dashboard_allowed_host", mode="before")
     @classmethod

@@ -112,7 +112,7 @@ def _silent(stores: Sequence[Settings]) -> list[str]:
     return [sentence for sentence in found if sentence is not None]
 
 
-def render(rows: pl.DataFrame, form: str) -> bytes:
+def render(rows: pl.DataFrame, form: str, *, max_cell_chars: int = MAX_CELL_CHARS) -> bytes:
     """The rows as `table`, `json`, `csv` or `parquet`."""
     if form == "parquet":
         sink = io.BytesIO()
@@ -120,25 +120,25 @@ def render(rows: pl.DataFrame, form: str) -> bytes:
         return sink.getvalue()
     if form == "json":
         lines = (
-            json.dumps(_json_value(row), ensure_ascii=False, allow_nan=False)
+            json.dumps(json_value(row), ensure_ascii=False, allow_nan=False)
             for row in rows.iter_rows(named=True)
         )
         return ("[" + ",\n ".join(lines) + "]\n").encode()
     if form == "csv":
         return _csv(rows)
-    return _table(rows).encode()
+    return _table(rows, max_cell_chars).encode()
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Convert to JSON types: times as ISO 8601, other types as text, NaN and infinities as null."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(k): _json_value(v) for k, v in value.items()}
+        return {str(k): json_value(v) for k, v in value.items()}
     if isinstance(value, list | tuple | pl.Series):
-        return [_json_value(v) for v in value]
+        return [json_value(v) for v in value]
     if isinstance(value, dt.datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, dt.date | dt.time):
@@ -165,19 +165,19 @@ def _needs_text(kind: pl.DataType) -> bool:
 
 
 def _cell(value: Any) -> str | None:
-    json_value = _json_value(value)
-    if json_value is None or isinstance(json_value, str):
-        return json_value
-    return json.dumps(json_value, ensure_ascii=False)
+    found = json_value(value)
+    if found is None or isinstance(found, str):
+        return found
+    return json.dumps(found, ensure_ascii=False)
 
 
-def _table(rows: pl.DataFrame) -> str:
+def _table(rows: pl.DataFrame, max_cell_chars: int) -> str:
     """Aligned columns: numbers right-aligned, NULL empty."""
     if not rows.width:
         return "(no columns)\n"
     cells = []
     for name, kind in rows.schema.items():
-        shown = [_short("" if (text := _cell(v)) is None else text) for v in rows[name]]
+        shown = [_short("" if (text := _cell(v)) is None else text, max_cell_chars) for v in rows[name]]
         width = max([len(name), *(len(text) for text in shown)])
         pad = str.rjust if kind.is_numeric() else str.ljust
         cells.append([pad(text, width) for text in (name, *shown)] + ["─" * width])
@@ -186,6 +186,6 @@ def _table(rows: pl.DataFrame) -> str:
     return "\n".join(lines) + f"\n({rows.height} row{'' if rows.height == 1 else 's'})\n"
 
 
-def _short(text: str) -> str:
+def _short(text: str, max_chars: int) -> str:
     text = " ".join(text.splitlines())
-    return text if len(text) <= MAX_CELL_CHARS else text[: MAX_CELL_CHARS - 1] + "…"
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"

@@ -7,7 +7,8 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,6 +87,9 @@ def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE)
         new_ids = unread.stream_ids - open_ids
         in_log = len(new_ids) - len(stored_ids(tables, new_ids))
         damaged = _count_damaged_entries(tables)
+        alerts = tables.query(
+            "SELECT rule, gateway, model, message FROM alerts WHERE state = 'firing'"
+        ).to_dicts()
     totals_after = read_run_totals(log_dir)
     streams_captured = captured(counts.taps, totals_before, totals_after, now_ms=int(time.time() * 1000))
     tap_file = read_ready_file(data / "run" / "tap.json")
@@ -110,6 +114,7 @@ def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE)
     return {
         **_as_json(data, reconciliation, counts, unread, totals_after, tap),
         "events": _events(counts),
+        "alerts": alerts,
         "attach": location.attach_statement,
     }
 
@@ -295,6 +300,8 @@ def _stages(
             ("duplicate_records", "duplicate_records"),
             ("late_records", "late_records"),
             ("lost_streams", "streams_lost"),
+            ("ambiguous_hops", "hops_ambiguous"),
+            ("skipped_hops", "hops_skipped"),
         )
     }
     stages["tables"] = {"streams": counts.streams, "events": counts.events, "losses": counts.losses}
@@ -314,6 +321,7 @@ def render(status: Mapping[str, Any]) -> str:
         "the counters reconcile" if status["reconciles"] else "the counters DO NOT reconcile",
         *(f"unknown: {note}" for note in status["unknown"]),
         *status["events"],
+        *_alert_lines(status["alerts"]),
         *status["silent_parts"],
     ]
     lines.append("")
@@ -338,6 +346,15 @@ def render(status: Mapping[str, Any]) -> str:
             ]
     lines += ["", "attach from a DuckDB client", f"  {status['attach']}"]
     return "\n".join(lines)
+
+
+def _alert_lines(alerts: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not alerts:
+        return []
+    rules = Counter(alert["rule"] for alert in alerts)
+    listed = ", ".join(f"{count} {rule}" if count > 1 else rule for rule, count in rules.items())
+    noun = "alert" if len(alerts) == 1 else "alerts"
+    return [f"{len(alerts)} {noun} firing: {listed}. `streamgauge alerts` shows more."]
 
 
 def _tap_counters(tap: Mapping[str, Any] | None) -> dict[str, int] | None:

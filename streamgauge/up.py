@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from typing import Any
 
 import click
 
+from analytics.extras import require
 from analytics.storage.data_folder_lock import UP, lock_data_folder
 from ingest.private_files import write_json
 from ingest.ready_file import SILENT_AFTER_S, read_ready_file
@@ -210,19 +212,21 @@ class Supervisor:
         return bool(self.hung_after_s and part.progress and part.progress.silent_s >= self.hung_after_s)
 
     def stop(self) -> None:
-        """Stop the parts in order. Kills a part that exceeds its grace time."""
+        """Stop the parts in order. Kills a part that exceeds its grace time. Removes the ready files of killed parts."""
         for part in self.parts:
-            if part.process is None or part.process.poll() is not None:
-                continue
-            part.process.terminate()
-            try:
-                part.process.wait(part.grace_s)
-            except subprocess.TimeoutExpired:
-                log.error(
-                    "killing %s (pid %s): it did not stop within %.0f s", part.name, part.pid, part.grace_s
-                )
-                part.process.kill()
-                part.process.wait()
+            if part.process is not None and part.process.poll() is None:
+                part.process.terminate()
+                try:
+                    part.process.wait(part.grace_s)
+                except subprocess.TimeoutExpired:
+                    log.error(
+                        "killing %s (pid %s): it did not stop within %.0f s",
+                        part.name, part.pid, part.grace_s,
+                    )  # fmt: skip
+                    part.process.kill()
+                    part.process.wait()
+            with contextlib.suppress(OSError):
+                (self.run_dir / f"{part.name}.json").unlink(missing_ok=True)
 
     def write_state(self) -> None:
         """Update `run/up.json`."""
@@ -237,12 +241,16 @@ class Supervisor:
 
 
 def run(settings: Settings) -> int:
-    """Run all parts until SIGINT or SIGTERM. Returns 0 after a clean stop. Raises OSError if they cannot start."""
+    """Run all parts until SIGINT or SIGTERM. Returns 0 after a clean stop.
+
+    Raises OSError, or ModuleNotFoundError for a missing extra, if they cannot start.
+    """
     if not settings.upstream:
         raise click.UsageError(
             "no upstream. Pass the URL of a gateway, such as --upstream http://localhost:4000.",
             click.get_current_context(silent=True),
         )
+    require("duckdb" if settings.no_dashboard else "streamlit")
     with lock_data_folder(settings.data, UP):
         _check(settings)
         return _run_parts(settings)

@@ -14,6 +14,8 @@ from kafka import KafkaAdminClient
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
 SCRIPT = Path(__file__).parents[1] / "deploy" / "kafka" / "broker"
+QUICK_START = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+"""Compile quickly: a third less CPU time per start of a broker that lives for seconds."""
 
 
 @dataclass
@@ -30,6 +32,7 @@ class Broker:
             [SCRIPT, "start", "--port", "0", "--data", self.data, *self.arguments],
             capture_output=True,
             text=True,
+            env={**os.environ, **QUICK_START},
         )
         if done.returncode:
             error = done.stderr.strip()

@@ -34,6 +34,7 @@ from analytics.assembly.log_position import LogPosition
 from analytics.assembly.open_stream import OpenStream
 from analytics.assembly.partition import Checkpoint, Failure, Outbox, Partition
 from analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS
+from analytics.decoding.conversation import ConversationReader
 from analytics.schema.tables import LOSSES, frame
 from ingest.records import Alive, AnyRecord, Damaged, unpack
 
@@ -55,9 +56,10 @@ class Assembler:
         max_open_events: int = 4_000_000,
         max_held_bytes: int = 256 * 2**20,
         remember: int = 65_536,
+        client_key: bytes = b"",
     ) -> None:
         """`capture`: globs of paths whose text is kept. `max_open_events`: events of all open streams in memory (about 0.3 KB
-        each). `remember`: ids of ended streams per partition.
+        each). `remember`: ids of ended streams per partition. `client_key`: key of session ids (`ingest.client_key`).
         """
         self._lost_after_ns = lost_after_ns
         self._tap_gone_after_ns = tap_gone_after_ns
@@ -66,7 +68,7 @@ class Assembler:
         self._max_open_events = max_open_events
         self._max_held_bytes = max_held_bytes
         self._partitions: dict[str, Partition] = {}
-        self._out = Outbox(capture=capture, remember=remember)
+        self._out = Outbox(capture, remember, ConversationReader(client_key))
 
     @property
     def taps(self) -> dict[tuple[str, int, str], Alive]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from analytics.decoding.request_body import RequestParameters
 from analytics.decoding.stream_decoder import StreamDecoder
-from ingest.records import Closed, Opened, ResponseHeaders
+from ingest.records import Closed, Conversation, Opened, ResponseHeaders
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class FinishedStream:
     closed: Closed | None
     decoder: StreamDecoder | None
     """None if neither a body nor `Opened` was read."""
+    conversation: Conversation | None = None
+    """None without a request in JSON."""
     record_gaps: Sequence[RecordGap] = ()
     lost_bytes: int | None = None
     """Body bytes in missing records. None: unknown."""

@@ -14,13 +14,15 @@ import msgspec
 from analytics.assembly.finished_stream import FinishedStream, RecordGap
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.content_coding import BodyDecoder
-from analytics.decoding.request_body import NO_PARAMETERS, RequestParameters, parse_request_body
+from analytics.decoding.conversation import ConversationReader
+from analytics.decoding.request_body import NO_PARAMETERS, RequestParameters, parse_request_body, plain_body
 from analytics.decoding.stream_decoder import StreamDecoder
 from ingest import identifiers
 from ingest.records import (
     AnyRecord,
     Closed,
     CodingFault,
+    Conversation,
     Lost,
     Opened,
     Request,
@@ -42,6 +44,7 @@ class OpenStream:
     next_seq: int = 0
     opened: Opened | None = None
     request: RequestParameters = NO_PARAMETERS
+    conversation: Conversation | None = None
     request_body: bytes | None = None
     """Dropped when the response's body begins, unless text is kept."""
     response: ResponseHeaders | None = None
@@ -87,16 +90,16 @@ class OpenStream:
         if record.query_model is not None:
             self.request = RequestParameters(model=identifiers.name(record.query_model))
 
-    def read_request(self, record: Request) -> None:
+    def read_request(self, record: Request, read_conversation: ConversationReader) -> None:
         opened = self.opened
         if opened is not None:
-            by_query = self.request.model
-            request = parse_request_body(
-                record.body,
-                truncated=record.truncated,
-                path=opened.path,
-                headers={k: v for k, v in opened.headers if not (record.decoded and k == "content-encoding")},
-            )
+            by_query, headers = self.request.model, dict(opened.headers)
+            body, truncated = record.body, record.truncated
+            if not record.decoded:
+                body, truncated = plain_body(body, truncated, headers)
+            headers.pop("content-encoding", None)
+            request = parse_request_body(body, truncated=truncated, path=opened.path, headers=headers)
+            self.conversation = record.conversation or read_conversation(body, truncated)
             if request.model is None and by_query is not None:
                 request = msgspec.structs.replace(request, model=by_query)
             self.request = request
@@ -121,7 +124,12 @@ class OpenStream:
         """The next records of this stream, redacted for storage."""
         if self.redactor is None:
             self.redactor = Redactor(BodyDecoder, capture=capture)
-        return self.redactor.redact(records)
+        return [
+            msgspec.structs.replace(record, conversation=self.conversation)
+            if isinstance(record, Request)
+            else record
+            for record in self.redactor.redact(records)
+        ]
 
     def begin_body(self, *, capture: Sequence[str]) -> StreamDecoder:
         opened, response = self.opened, self.response
@@ -200,6 +208,7 @@ class OpenStream:
             response=self.response,
             closed=closed,
             decoder=self.decoder,
+            conversation=self.conversation,
             record_gaps=self.record_gaps,
             lost_bytes=self._lost_bytes(closed),
             uncaptured_bytes=self.uncaptured_bytes,

@@ -17,6 +17,7 @@ from analytics.assembly.log_position import LogPosition
 from analytics.assembly.open_stream import OpenStream
 from analytics.assembly.record_validation import invalid_frames, invalid_record, stream_of
 from analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS, Liveness
+from analytics.decoding.conversation import ConversationReader
 from ingest.ids import uuid7_wall_ns
 from ingest.records import (
     Alive,
@@ -79,6 +80,7 @@ class Outbox:
     capture: Sequence[str]
     """Globs of the paths whose text is kept."""
     remember: int
+    read_conversation: ConversationReader
     finished: list[FinishedStream] = field(default_factory=list)
     losses: list[tuple[str, str | None, str, RecordGap]] = field(default_factory=list)
     """(stream, tap, partition, gap)."""
@@ -218,7 +220,7 @@ class Partition:
                 self._read_opened(stream, record)
             elif isinstance(record, Request):
                 self._hold(stream, offset, record, RECORD_BYTES + len(record.body))
-                stream.read_request(record)
+                stream.read_request(record, self._out.read_conversation)
             elif isinstance(record, Closed):
                 stream.last_ns = max(stream.last_ns, record.end_ns)
                 self.finish(stream, record)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Opened
+from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Opened, Request, Wait
 
 STREAM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 MAX_NS = 2**61
@@ -17,6 +17,7 @@ MAX_NS = 2**61
 MAX_SMALL = 2**16
 """Upper bound of ports and worker numbers. Trace flags are one byte."""
 MAX_COUNTERS = 1000
+MAX_WAITS = 1000
 
 
 def stream_of(record: AnyRecord) -> str | None:
@@ -45,15 +46,25 @@ def invalid_record(record: AnyRecord) -> str | None:
             return "bad_numbers"
     elif record.seq == 0 and not isinstance(record, Lost):
         return "bad_numbers"  # the first record is `Opened`
-    if isinstance(record, Closed):
+    if isinstance(record, Request) and record.conversation is not None:
+        counts += (record.conversation.turns,)
+    elif isinstance(record, Closed):
         counts += (record.end_ns, record.request_bytes, record.response_bytes, record.delivered_bytes)
         times = (record.connected_ns, record.request_sent_ns, record.client_drain_ns, record.client_left_ns)
         times += (record.first_byte_ns,)
         if record.refused_status is not None and not 100 <= record.refused_status <= 999:
             return "bad_numbers"
+        if record.waits and not _valid_waits(record.waits):
+            return "bad_times"
     elif isinstance(record, Lost):
         counts += (record.last_seq - record.seq, record.last_seq, record.at_wall_ns, record.bytes)
     return None if _within(counts, 0) and _within(times, -MAX_NS) else "bad_numbers"
+
+
+def _valid_waits(waits: Sequence[Wait]) -> bool:
+    """Whether they are disjoint, sorted and bounded."""
+    times = [at_ns for from_ns, until_ns, _ in waits for at_ns in (from_ns, until_ns)]
+    return len(waits) <= MAX_WAITS and _within(times, 0) and times == sorted(times)
 
 
 def _invalid_alive(record: Alive) -> str | None:

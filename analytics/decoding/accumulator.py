@@ -24,6 +24,7 @@ from analytics.decoded.event import (
 from analytics.decoded.event_columns import EventColumns
 from analytics.decoded.raw_event import RawEvent
 from analytics.decoded.reports import ErrorReport, ServerStat, Usage
+from analytics.decoding.output_start import KEPT_CHARS, OutputStart, add_part
 from analytics.decoding.response_choice import Choice, ToolCall
 from ingest.identifiers import identifier, name
 
@@ -38,6 +39,7 @@ class StreamAccumulator:
     def __init__(self, *, keep_text: bool = False) -> None:
         self.keep_text = keep_text
         self.events = EventColumns()
+        self.output_start = OutputStart()
         self.choices: dict[int, Choice] = {}
         self.output_event_count = 0
         """Includes output without a row in `events`: a body that was not streamed, or an unterminated tail."""
@@ -151,8 +153,12 @@ class StreamAccumulator:
         columns.tokens.append(tokens)
         columns.finish_reason.append(None)
         if delta.kind == "text":
+            if self.text_chars < KEPT_CHARS:
+                add_part(self.output_start.text, text)
             self.text_chars += size
         else:
+            if self.reasoning_chars < KEPT_CHARS:
+                add_part(self.output_start.reasoning, text)
             self.reasoning_chars += size
         if self.keep_text:
             (choice.text if delta.kind == "text" else choice.reasoning).add(text)
@@ -171,8 +177,12 @@ class StreamAccumulator:
         self.output_event_count += count
         self.content_event_count += count
         if kind == "text":
+            if self.text_chars < KEPT_CHARS:
+                add_part(self.output_start.text, "".join(texts))
             self.text_chars += sum(sizes)
         else:
+            if self.reasoning_chars < KEPT_CHARS:
+                add_part(self.output_start.reasoning, "".join(texts))
             self.reasoning_chars += sum(sizes)
         if self.keep_text:
             channel = choice.text if kind == "text" else choice.reasoning
@@ -225,11 +235,15 @@ class StreamAccumulator:
             if call.arguments or call.name:
                 channel = "tool_call"
             self._add_tool_call(choice, call, at_ns)
+            if not call.server_side and (arguments := call.inserted_json + call.arguments):
+                self.output_start.add_arguments(delta.choice, call.key, arguments)
         if delta.tool_plan:
             chars += len(delta.tool_plan)
             channel, content = "reasoning", True
         if delta.reasoning:
             chars += len(delta.reasoning)
+            if self.reasoning_chars < KEPT_CHARS:
+                add_part(self.output_start.reasoning, delta.reasoning)
             self.reasoning_chars += len(delta.reasoning)
             channel, content = "reasoning", True
             if self.keep_text:
@@ -241,6 +255,8 @@ class StreamAccumulator:
                 choice.refusal.add(delta.refusal)
         if delta.text:
             chars += len(delta.text)
+            if self.text_chars < KEPT_CHARS:
+                add_part(self.output_start.text, delta.text)
             self.text_chars += len(delta.text)
             channel, content = "text", True
             if self.keep_text:

@@ -9,6 +9,7 @@ from typing import Any
 from analytics.decoded.event_columns import EventColumns
 from analytics.decoded.reports import ErrorReport, Usage
 from analytics.decoding.accumulator import StreamAccumulator
+from analytics.decoding.output_start import OutputStart
 from analytics.decoding.response_choice import ToolCall
 
 
@@ -51,6 +52,7 @@ class DecodedStream:
     reasoning_chars: int = _from_accumulator("reasoning_chars")
     tool_call_count: int = _from_accumulator("tool_call_count")
     tool_failure_count: int = _from_accumulator("tool_failure_count")
+    output_start: OutputStart = _from_accumulator("output_start")
     text: str = _text_of_first_choice("text")
     reasoning: str = _text_of_first_choice("reasoning")
     refusal: str = _text_of_first_choice("refusal")

@@ -101,13 +101,17 @@ def parse_request_body(
     Names in `headers` are lower case.
     """
     headers = headers or {}
-    coding = headers.get("content-encoding", "").strip().lower()
-    if coding and coding != "identity":
-        body, truncated = _inflate(body, coding, truncated)
+    body, truncated = plain_body(body, truncated, headers)
     members = _members(body, truncated)
     if members is None:
         members = _multipart(body, headers.get("content-type", ""))
     return _parameters(members, path)
+
+
+def plain_body(body: bytes, truncated: bool, headers: Mapping[str, str]) -> tuple[bytes, bool]:
+    """The body without its content coding, and whether it is cut."""
+    coding = headers.get("content-encoding", "").strip().lower()
+    return _inflate(body, coding, truncated) if coding and coding != "identity" else (body, truncated)
 
 
 def _members(body: bytes, truncated: bool) -> _Body | None:
@@ -130,8 +134,8 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]', re.DOTALL)
 """Complete strings and JSON punctuation. Whitespace and scalars lie between the matches."""
 
 
-def scan_members(body: bytes) -> Iterator[tuple[str, Any]]:
-    """The complete, known top-level members of a JSON object that may be cut anywhere, in order.
+def scan_members(body: bytes, names: frozenset[str] = _MEMBERS) -> Iterator[tuple[str, Any]]:
+    """The complete top-level members with `names` of a JSON object that may be cut anywhere, in order.
 
     A cut member is skipped, because a cut number would be another number.
     """
@@ -150,7 +154,7 @@ def scan_members(body: bytes) -> Iterator[tuple[str, Any]]:
             if depth == 1 and last_string is not None and value_from < 0:
                 name, value_from = _text(body[slice(*last_string)]), match.end()
         elif depth == 1:  # "," or "}": the member is complete
-            if name is not None and name in _MEMBERS:
+            if name is not None and name in names:
                 with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     yield name, _any_decoder.decode(body[value_from : match.start()])
             name, value_from = None, -1
@@ -179,6 +183,8 @@ def _parameters(found: _Body, path: str) -> RequestParameters:
         for name in names:
             if (value := getattr(found, name)) is not None:
                 return value
+        if not nested:
+            return None
         return next((nested[name] for name in nested_names if nested.get(name) is not None), None)
 
     effort = _name(found.reasoning_effort) or _name(reasoning.get("effort")) or _name(found.reasoning)

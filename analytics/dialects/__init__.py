@@ -11,7 +11,10 @@ from analytics.decoded.dialect import Dialect
 
 @cache
 def all_dialects() -> tuple[Dialect, ...]:
-    """Every `DIALECT` that a module of this package defines, sorted by name."""
+    """Every `DIALECT` that a module of this package defines, and those of plugins, sorted by name."""
+    from analytics.dialects.plugin_dialects import plugin_dialects
+
     modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
     dialects: list[Dialect] = [module.DIALECT for module in modules if hasattr(module, "DIALECT")]
+    dialects += plugin_dialects([dialect.name for dialect in dialects])
     return tuple(sorted(dialects, key=lambda dialect: dialect.name))

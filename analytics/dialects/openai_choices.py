@@ -25,7 +25,7 @@ from analytics.dialects.openai_chunk_types import Choice, Chunk, FirstChunk
 from analytics.dialects.openai_delta import read_delta, token_count
 from analytics.dialects.openai_tool_calls import ToolCallKeys, text_of
 from analytics.dialects.openai_usage import usage_of
-from analytics.dialects.server_stats import stats_of
+from analytics.dialects.server_stats import server_timing_stats, stats_of
 
 MAX_CHOICES = 4096
 MAX_CHOICE_INDEX = 2**15
@@ -45,7 +45,8 @@ PROVIDER_FIELDS = {
     "search_results": "perplexity",
     "obfuscation": "openai",
 }
-_STATS_FIELDS = ("perf_metrics", "timings", "time_info", "metrics", "stats")
+_STATS_FIELDS = ("perf_metrics", "timings", "time_info", "metrics", "stats", "meta_info")
+_TRTLLM_EVENT = "trtllm.perf_metrics"
 _USAGE_STATS = frozenset(
     {
         "queue_time", "prompt_time", "completion_time", "total_time",  # Groq
@@ -85,8 +86,8 @@ class ChoicesReader:
             return None
         if not (
             chunk.error is chunk.timings is chunk.x_groq is chunk.perf_metrics is chunk.time_info
-            is chunk.metrics is chunk.stats is chunk.base_resp is chunk.prompt_progress is None
-        ):  # fmt: skip
+            is chunk.metrics is chunk.stats is chunk.base_resp is chunk.prompt_progress is chunk.meta_info is None
+        ) or (chunk.nvext is not None and chunk.nvext.timing is not None):  # fmt: skip
             return None
         usage = None
         if chunk.usage is not None:
@@ -177,7 +178,7 @@ class ChoicesReader:
         if error is None and "base_resp" in value:
             error = _minimax_error(value["base_resp"])
         event.usage = self._usage(value) or event.usage
-        event.server_stats = self._stats(value)
+        event.server_stats = _trtllm_stats(value) if name == _TRTLLM_EVENT else self._stats(value)
         event.error = error
         event.kind = self._kind(event, value, roles)
         self._any_event = True
@@ -263,6 +264,9 @@ class ChoicesReader:
                 stats += stats_of(source, value[source])
         if "prompt_progress" in value:
             stats += stats_of("prompt_progress", value["prompt_progress"])
+        extension = value.get("nvext")
+        if isinstance(extension, dict):
+            stats += stats_of("nvext.timing", extension.get("timing"))
         groq = value.get("x_groq")
         if isinstance(groq, dict) and isinstance(groq.get("usage"), dict):
             stats += stats_of("x_groq", groq["usage"], only=_USAGE_STATS)
@@ -285,6 +289,12 @@ class ChoicesReader:
         if not event.deltas and ("choices" in value or "prompt_filter_results" in value):
             return "annotation"
         return "other"
+
+
+def _trtllm_stats(value: dict[str, Any]) -> list[ServerStat] | None:
+    """The event that TensorRT-LLM sends after `[DONE]`: response headers, by name."""
+    timing = value.get("Server-Timing")
+    return server_timing_stats(timing) if isinstance(timing, str) else None
 
 
 def _listed_tokens(choice: Choice) -> int | None:

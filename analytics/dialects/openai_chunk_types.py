@@ -54,6 +54,12 @@ class Choice(msgspec.Struct, gc=False):
     usage: Any = None
 
 
+class NvExt(msgspec.Struct, gc=False):
+    """NVIDIA Dynamo's extension."""
+
+    timing: Any = None
+
+
 class Chunk(msgspec.Struct, gc=False):
     choices: list[Choice] | None = None
     usage: Any = None
@@ -66,6 +72,8 @@ class Chunk(msgspec.Struct, gc=False):
     stats: Any = None
     base_resp: Any = None
     prompt_progress: Any = None
+    meta_info: Any = None
+    nvext: NvExt | None = None
 
 
 class FirstChunk(Chunk, gc=False):

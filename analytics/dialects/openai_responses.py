@@ -42,6 +42,7 @@ from analytics.dialects.openai_responses_types import (
     final_event_decoder,
     item_event_decoder,
 )
+from analytics.dialects.server_stats import stats_of
 
 CLIENT_TOOLS = frozenset({"function_call", "custom_tool_call"})
 _PATH = re.compile(r"/responses(/(?!input_tokens)[^/]+(/cancel)?)?/?$")
@@ -339,6 +340,7 @@ def _snapshot(kind: str, response: Snapshot | Final) -> DecodedEvent:
     decoded = DecodedEvent(
         kind="start" if kind == "response.created" else "progress",
         usage=normalised(response.usage) if isinstance(response.usage, dict) else None,
+        server_stats=stats_of("metrics", response.metrics) or None,
         response_id=response.id or None,
         model=response.model or None,
     )

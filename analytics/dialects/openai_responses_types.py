@@ -41,6 +41,7 @@ class Final(msgspec.Struct):
     model: str | None = None
     status: str | None = None
     usage: Any = None
+    metrics: Any = None
     error: Any = None
     output: list[WholeItem] | None = None
 
@@ -52,6 +53,7 @@ class Snapshot(msgspec.Struct):
     model: str | None = None
     status: str | None = None
     usage: Any = None
+    metrics: Any = None
     error: Any = None
 
 

@@ -1,10 +1,13 @@
 """Statistics that servers report about their processing: times in ns, rates in tok/s, counts in tokens, and the raw value.
 
-The ending of a name determines the unit, for all vendors. Times are in seconds unless the name says otherwise.
+The ending of a name determines the unit, for all vendors. Times are in seconds unless the name says otherwise. Members of nested
+objects are named by their path, such as `speculative_decoding.num_draft_tokens`.
+`analytics.schema.server_timing_names` lists the names that the view `server_timing` reads.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +17,9 @@ from analytics.dialects.numbers import finite_number
 
 MAX_STATS = 64
 MAX_RAW_CHARS = 200
+MAX_DEPTH = 3
 
-_RATES = ("per_second", "per_sec", "tokens_per_s", "_tps", "per-second")
+_RATES = ("per_second", "per_sec", "tokens_per_s", "_tps", "per-second", "throughput")
 _TIMES = ("time", "latency", "duration", "to_first_token", "to-first-token", "seconds")
 _TOKENS = ("tokens", "_n", "token_count", "tokens_count")
 
@@ -39,18 +43,43 @@ def unit_of(name: str) -> tuple[str, float]:
 
 
 def stats_of(source: str, values: Any, *, only: frozenset[str] | None = None) -> list[ServerStat]:
-    """One stat for each scalar member of an object, or for those in `only`."""
-    if not isinstance(values, Mapping):
-        return []
+    """One stat for each scalar member of an object and of the objects in it, or for those in `only`."""
     stats: list[ServerStat] = []
+    if isinstance(values, Mapping):
+        _add_members(stats, source, "", values, only)
+    return stats
+
+
+def _add_members(
+    stats: list[ServerStat], source: str, path: str, values: Mapping[str, Any], only: frozenset[str] | None
+) -> None:
     for name, raw in values.items():
-        if raw is None or isinstance(raw, (dict, list)) or (only is not None and name not in only):
+        if len(stats) >= MAX_STATS:
+            return
+        if raw is None or isinstance(raw, list) or (only is not None and name not in only):
+            continue
+        if isinstance(raw, dict):
+            if path.count(".") < MAX_DEPTH - 1:
+                _add_members(stats, source, f"{path}{name}.", raw, only)
             continue
         unit, factor = unit_of(name)
         number = finite_number(raw)
         value = None if number is None else number * factor
         text = raw if isinstance(raw, str) else compact(raw)
-        stats.append(ServerStat(source, name, value, unit, text[:MAX_RAW_CHARS]))
-        if len(stats) >= MAX_STATS:
-            break
+        stats.append(ServerStat(source, path + name, value, unit, text[:MAX_RAW_CHARS]))
+
+
+SERVER_TIMING = "server-timing"
+_DURATION = re.compile(r"\bdur\s*=\s*\"?([\d.]+)")
+
+
+def server_timing_stats(header: str) -> list[ServerStat]:
+    """The durations in a `Server-Timing` header (W3C), which are in ms: `queue;dur=1.5, ttft;desc="first token";dur=8`."""
+    stats = []
+    for entry in header.split(",")[:MAX_STATS]:
+        name, _, parameters = entry.strip().partition(";")
+        duration = _DURATION.search(parameters)
+        ms = finite_number(duration[1]) if duration else None
+        if duration and ms is not None:
+            stats.append(ServerStat(SERVER_TIMING, name.strip(), ms * 1e6, "ns", duration[1]))
     return stats

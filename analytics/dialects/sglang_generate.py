@@ -12,10 +12,11 @@ import msgspec
 
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, as_decoded_event
-from analytics.decoded.reports import ErrorReport, Usage
+from analytics.decoded.reports import ErrorReport, ServerStat, Usage
 from analytics.decoded.tolerant_json import decode_or_none, json_or_none
 from analytics.dialects.errors import error_from, failed_event
 from analytics.dialects.numbers import whole_number
+from analytics.dialects.server_stats import stats_of
 
 
 class _Event(msgspec.Struct):
@@ -26,6 +27,7 @@ class _Event(msgspec.Struct):
 
 
 _event = msgspec.json.Decoder(_Event)
+_NOT_STATS = ("id", "finish_reason")
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 
@@ -86,8 +88,13 @@ class SGLangReader:
             deltas=[ChoiceDelta(choice=index, text=new, finish_reason=reason)],
             usage=usage,
             error=error,
+            server_stats=_stats(meta) if reason else None,
             response_id=response_id if isinstance(response_id, str) and response_id else None,
         )
+
+
+def _stats(meta: dict[str, Any]) -> list[ServerStat] | None:
+    return stats_of("meta_info", {k: v for k, v in meta.items() if k not in _NOT_STATS}) or None
 
 
 def _usage(counts: dict[str, Any]) -> Usage:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.reports import ServerStat
-from analytics.dialects.server_stats import stats_of
+from analytics.dialects.server_stats import SERVER_TIMING, server_timing_stats, stats_of
 
 _HOSTS_BY_VENDOR: dict[str, tuple[str, ...]] = {
     # vendor → hosts or parent domains
@@ -102,6 +102,10 @@ SERVERS: dict[str, str] = {"llama.cpp": "llama.cpp", "lmstudio": "lmstudio"}
 """The response header `server` → vendor."""
 
 
+_TGI_TIMES = ("queue-time", "total-time")
+"""Headers of Hugging Face's TGI after `x-`, in ms."""
+
+
 def vendor_of(exchange: ExchangeInfo) -> str | None:
     """The vendor of an exchange; None when nothing identifies it."""
     headers = exchange.response_headers
@@ -124,13 +128,18 @@ def _vendor_of(host: str, path: str, server: str, headers: tuple[str, ...]) -> s
 
 
 def header_stats(headers: Mapping[str, str]) -> list[ServerStat]:
-    """Server stats in the response headers: `fireworks-*` and `openai-processing-ms`."""
+    """Server stats in the response headers: `fireworks-*`, `server-timing`, `openai-processing-ms`, and those of TGI."""
     fireworks = {
         name.removeprefix("fireworks-"): value
         for name, value in headers.items()
         if name.startswith("fireworks-")
     }
     stats = stats_of("fireworks_headers", fireworks)
+    if SERVER_TIMING in headers:
+        stats += server_timing_stats(headers[SERVER_TIMING])
     if "openai-processing-ms" in headers:
         stats += stats_of("openai_headers", {"processing-ms": headers["openai-processing-ms"]})
+    if "x-compute-type" in headers:
+        named = {f"{name}-ms": headers[f"x-{name}"] for name in _TGI_TIMES if f"x-{name}" in headers}
+        stats += stats_of("tgi_headers", named)
     return stats

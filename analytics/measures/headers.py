@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -95,8 +96,13 @@ def server_instance_of(response_headers: Headers) -> str | None:
     sent = _first_values(response_headers)
     known = next((sent[name] for name in _SERVER_INSTANCES if name in sent), None)
     if known is None:
-        known = next((value for name, value in sent.items() if _SERVER_INSTANCE.fullmatch(name)), None)
+        known = next((value for name, value in sent.items() if _names_instance(name)), None)
     return identifier(known)
+
+
+@lru_cache(1024)
+def _names_instance(header: str) -> bool:
+    return _SERVER_INSTANCE.fullmatch(header) is not None
 
 
 def _first_values(headers: Headers) -> dict[str, str]:

@@ -6,8 +6,10 @@ Times are in ns since t0. None means unknown or undefined. docs/explanation/meas
 - ttst: time between the first two output events of the choice that began first.
 - icl (inter-chunk latency): gap between two consecutive output events of one choice, pooled over the choices. Events of one
   read have gap 0. Quantiles interpolate linearly, as DuckDB's `quantile_cont`.
-- A stall is a gap above `StallLimit`.
+- A stall is a gap in which one party (`analytics.measures.blame`) took longer than `StallLimit`.
 - itl (inter-token latency): time from first to last output, divided by tokens - 1. Undefined with several choices.
+- Waits for the client and delays by the tap do not count in ttst, gaps and itl: these are figures of the upstream. Columns
+  count only the stalls that the upstream caused.
 - Burstiness: the share of output bytes that arrived in the largest read, or in reads within 1 ms of another read with output.
   The bytes of an output event count for the read that completed it.
 
@@ -17,7 +19,7 @@ Per-stream measures use plain Python: its sort and maps take less time than star
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress, pairwise
 from operator import sub
 from typing import NamedTuple
@@ -27,22 +29,14 @@ import polars as pl
 from analytics.decoded.event import OUTPUT_KINDS
 from analytics.decoded.event_columns import EventColumns
 from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.schema.tables import EVENTS, STALLS, with_all_columns
+from analytics.measures.blame import Cause, WaitedTime, waits_between
+from analytics.schema.stall_limit import StallLimit
+from analytics.schema.tables import EVENTS, OUTPUT_STALLS, with_all_columns
+from ingest.records import Closed, Wait
 
 _NON_REASONING = OUTPUT_KINDS - {"reasoning"}
 BURST_NS = 1_000_000
 """Reads at most this far apart count as one burst."""
-
-
-class StallLimit(NamedTuple):
-    """A gap is a stall if it exceeds both `floor_ns` and `factor` × the stream's median gap."""
-
-    floor_ns: int = 500_000_000
-    factor: float = 5.0
-
-    def of(self, median_gap_ns: float) -> float:
-        """The limit in ns for a stream."""
-        return max(self.floor_ns, self.factor * median_gap_ns)
 
 
 # -- first times and rates -------------------------------------------------------------------------------------------
@@ -100,14 +94,14 @@ class ChunkLatencies(NamedTuple):
 
     ttst_ns: int | None = None
     output_span_ns: int | None = None
-    """First to last output event. None with several choices or fewer than two events."""
+    """First to last output event without waits. None with several choices or fewer than two events."""
     last_output_seq: int | None = None
     icl_p50_ns: float | None = None
     icl_p95_ns: float | None = None
     icl_p99_ns: float | None = None
     icl_max_ns: int | None = None
     stall_count: int | None = None
-    """0 if there was output but no gap. None without output."""
+    """Stalls caused by the upstream. 0 if there was output but no gap. None without output."""
     stalled_ns: int | None = None
     burstiness: float | None = None
     listed_tokens: int | None = None
@@ -117,18 +111,46 @@ class ChunkLatencies(NamedTuple):
 NO_OUTPUT = ChunkLatencies()
 
 
-def chunk_latencies(events: EventColumns, stall: StallLimit) -> ChunkLatencies:
+class Stall(NamedTuple):
+    """`at_ns` is when the gap began, `cause_ns` the part of it that its cause took."""
+
+    at_ns: int
+    gap_ns: int
+    cause: Cause
+    cause_ns: int
+
+
+def output_waits(events: EventColumns, closed: Closed | None) -> Sequence[Wait]:
+    """The waits between the first and the last output event. Most streams have none."""
+    waits = closed.waits if closed is not None else None
+    if not waits:
+        return ()
+    first_ns = first_output_ns(events)
+    if first_ns is None or waits[-1][1] <= first_ns:
+        return ()
+    return waits_between(waits, first_ns, last_output_ns(events) or first_ns)
+
+
+def chunk_latencies(events: EventColumns, stall: StallLimit, waits: Sequence[Wait] = ()) -> ChunkLatencies:
+    """`waits` are those of `output_waits`."""
     is_output = _output_mask(events)
     if True not in is_output:
         return NO_OUTPUT
     choices = _times_by_choice(events, is_output)
+    # the lowest choice on a tie: they are in that order
+    began_first = min(range(len(choices)), key=lambda i: choices[i][0])
+    if waits:
+        choices = list(map(WaitedTime(waits).upstream_times, choices))
     gaps = sorted(_gaps(choices))
-    first = min(choices, key=lambda times: times[0])  # the lowest choice on a tie: they are in that order
+    first = choices[began_first]
     single = choices[0] if len(choices) == 1 else []
     median = quantile(gaps, 0.5)
     stalls: list[int] = []
     if median is not None and gaps[-1] > (limit_ns := stall.of(median)):
         stalls = [gap for gap in gaps if gap > limit_ns]
+        if waits:
+            found = stalls_of(events, median, stall, waits)
+            stalls = [one.cause_ns for one in found if one.cause == "upstream"]
     listed = None not in compress(events.tokens, is_output)
     return ChunkLatencies(
         ttst_ns=first[1] - first[0] if len(first) > 1 else None,
@@ -145,16 +167,26 @@ def chunk_latencies(events: EventColumns, stall: StallLimit) -> ChunkLatencies:
     )
 
 
-def inter_chunk_gaps(events: EventColumns) -> list[int]:
-    """The gaps of all choices in ns, sorted."""
-    return sorted(_gaps(_times_by_choice(events, _output_mask(events))))
+def inter_chunk_gaps(events: EventColumns, waits: Sequence[Wait] = ()) -> list[int]:
+    """The gaps of all choices without the waits, in ns, sorted."""
+    choices = _times_by_choice(events, _output_mask(events))
+    return sorted(_gaps(map(WaitedTime(waits).upstream_times, choices) if waits else choices))
 
 
-def stalls_of(events: EventColumns, median_gap_ns: float, stall: StallLimit) -> list[tuple[int, int]]:
-    """(start, length) of each stall in ns, sorted."""
+def stalls_of(
+    events: EventColumns, median_gap_ns: float, stall: StallLimit, waits: Sequence[Wait] = ()
+) -> list[Stall]:
+    """The stalls of a stream by any cause, sorted. `median_gap_ns` is without the waits."""
     limit_ns = stall.of(median_gap_ns)
-    pairs = (pair for times in _times_by_choice(events, _output_mask(events)) for pair in pairwise(times))
-    return sorted((a, b - a) for a, b in pairs if b - a > limit_ns)
+    waited = WaitedTime(waits)
+    found: list[Stall] = []
+    for times in _times_by_choice(events, _output_mask(events)):
+        for a, b in pairwise(times):
+            if b - a > limit_ns:
+                parts = waited.split(a, b)
+                if parts.cause_ns > limit_ns:
+                    found.append(Stall(a, b - a, parts.cause, parts.cause_ns))
+    return sorted(found)
 
 
 def quantile(ordered: Sequence[int], q: float) -> float | None:
@@ -172,7 +204,7 @@ def _output_mask(events: EventColumns) -> list[bool]:
     return list(map(OUTPUT_KINDS.__contains__, events.kind))
 
 
-def _gaps(choices: Sequence[Sequence[int]]) -> list[int]:
+def _gaps(choices: Iterable[Sequence[int]]) -> list[int]:
     gaps: list[int] = []
     for times in choices:
         gaps += map(sub, times[1:], times)
@@ -228,7 +260,8 @@ def _burstiness(events: EventColumns, is_output: Sequence[bool], *, separate_rea
 
 _GAP_COLUMNS = {
     "row": pl.UInt32(), "key": pl.UInt32(), "seq": pl.Int32(), "choice": pl.Int16(),
-    "from_ns": pl.Int64(), "until_ns": pl.Int64(), "gap_ns": pl.Int64(),
+    "at_ns": pl.Int64(), "gap_ns": pl.Int64(),
+    "upstream_ns": pl.Int64(), "cause": pl.String(), "cause_ns": pl.Int64(),
 }  # fmt: skip
 _IS_NEW_STREAM = pl.col("stream_id").ne_missing(pl.col("stream_id").shift()).fill_null(value=True)
 _OUTPUT = [
@@ -244,15 +277,23 @@ _FROM_NS = (
     .alias("from_ns")
 )
 _GAP = [
-    "row", "key", "seq", "choice", "from_ns", pl.col("at_ns").alias("until_ns"),
+    "row", "key", "seq", "choice", pl.col("from_ns").alias("at_ns"),
     (pl.col("at_ns") - pl.col("from_ns")).alias("gap_ns"),
 ]  # fmt: skip
 
+_CAUSED_BY_UPSTREAM = [
+    pl.col("gap_ns").alias("upstream_ns"), pl.lit("upstream").alias("cause"), pl.col("gap_ns").alias("cause_ns"),
+]  # fmt: skip
 
-def gap_rows(streams: pl.DataFrame, events: pl.DataFrame | None) -> pl.DataFrame:
+
+def gap_rows(
+    streams: pl.DataFrame, events: pl.DataFrame | None, waits: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """One row per inter-chunk gap of the measured streams, with `row` (index in `streams`) and `key` of its stream.
 
-    `streams` has a column `key`. The events of a stream are adjacent and in order. Table `events` has one choice per event.
+    `gap_ns` is the whole gap, `upstream_ns` the gap without waits, and `cause_ns` the part that its `cause` took. `streams` has
+    a column `key`, `waits` the rows of `output_waits`. The events of a stream are adjacent and in order. Table `events` has
+    one choice per event.
     """
     if events is None or events.is_empty() or not streams["icl_p50_ns"].count():
         return pl.DataFrame(schema=_GAP_COLUMNS)
@@ -268,23 +309,50 @@ def gap_rows(streams: pl.DataFrame, events: pl.DataFrame | None) -> pl.DataFrame
     outputs = events.lazy().select(_OUTPUT).filter("output")
     if events["choice"].max():
         outputs = outputs.sort("run", "choice", maintain_order=True)
-    return (
+    gaps = (
         outputs.with_columns(_FROM_NS)
         .filter(pl.col("from_ns").is_not_null())
         .join(runs.drop("stream_id"), on="run")
         .select(_GAP)
         .collect()
+        .with_columns(_CAUSED_BY_UPSTREAM)
     )
+    return gaps if waits is None or waits.is_empty() else _split_gaps(gaps, streams, waits)
+
+
+def _split_gaps(gaps: pl.DataFrame, streams: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+    """The gaps with the parts of the streams that have waits. Only these take a Python step per gap."""
+    rows = streams.with_row_index("row").select("row", "stream_id")
+    waited = {
+        row: WaitedTime(list(zip(*columns, strict=True)))
+        for row, *columns in waits.sort("stream_id", "from_ns")
+        .join(rows, on="stream_id")
+        .group_by("row")
+        .agg("from_ns", "until_ns", "cause")
+        .iter_rows()
+    }
+    within = pl.col("row").is_in(list(waited))
+    split = gaps.filter(within)
+    parts = [
+        waited[row].split(at_ns, at_ns + gap_ns)
+        for row, at_ns, gap_ns in split.select("row", "at_ns", "gap_ns").iter_rows()
+    ]
+    split = split.with_columns(
+        pl.Series("upstream_ns", [p.upstream_ns for p in parts], pl.Int64),
+        pl.Series("cause", [p.cause for p in parts], pl.String),
+        pl.Series("cause_ns", [p.cause_ns for p in parts], pl.Int64),
+    )
+    return pl.concat([gaps.filter(~within), split])
 
 
 def stall_rows(streams: pl.DataFrame, gaps: pl.DataFrame, stall: StallLimit) -> pl.DataFrame:
-    """Rows of table `stalls`: the gaps above the limit, of streams whose row counts a stall."""
-    long_gaps = gaps.filter(pl.col("gap_ns") > stall.floor_ns)
+    """Rows of table `output_stalls`. The upstream's are of streams whose row counts a stall."""
+    long_gaps = gaps.filter(pl.col("cause_ns") > stall.floor_ns)
     if long_gaps.is_empty():
         return long_gaps
-    stalled = streams.with_row_index("row").filter(pl.col("stall_count") > 0)
     return (
-        long_gaps.join(stalled, on="row", maintain_order="left")
-        .filter(pl.col("gap_ns") > stall.factor * pl.col("icl_p50_ns"))
-        .select(STALLS.keys())
+        long_gaps.join(streams.with_row_index("row"), on="row", maintain_order="left")
+        .filter((pl.col("stall_count") > 0) | (pl.col("cause") != "upstream"))
+        .filter(pl.col("cause_ns") > stall.factor * pl.col("icl_p50_ns"))
+        .select(OUTPUT_STALLS.keys())
     )

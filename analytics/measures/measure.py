@@ -27,7 +27,9 @@ import polars as pl
 from analytics.assembly.finished_stream import FinishedStream
 from analytics.decoded.reports import ServerStat, Usage
 from analytics.decoding.stream_decoder import StreamDecoder
+from analytics.measures.blame import split_stream
 from analytics.measures.event_rows import event_frame
+from analytics.measures.fingerprints import fingerprints
 from analytics.measures.headers import (
     request_id_of,
     server_instance_of,
@@ -37,43 +39,80 @@ from analytics.measures.headers import (
 from analytics.measures.latency import (
     NO_OUTPUT,
     ChunkLatencies,
-    StallLimit,
     chunk_latencies,
     last_output_ns,
+    output_waits,
     times_to_first,
     token_rates,
 )
 from analytics.measures.operation import operation_of
 from analytics.measures.outcome import Verdict, verdict_of
-from analytics.schema.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
+from analytics.measures.sessions import Sessions
+from analytics.schema.objectives import Objectives
+from analytics.schema.stall_limit import StallLimit
+from analytics.schema.tables import (
+    EVENTS,
+    OUTPUT_WAITS,
+    SERVER_STATS,
+    STREAMS,
+    USAGE_REPORTS,
+    frame,
+    frame_of_rows,
+)
 from ingest import identifiers
 from ingest.redaction.stored_values import numbers_only
 
 _MAX_COUNT = 2**62
 _DEFAULT_STALL = StallLimit()
+_DEFAULT_OBJECTIVES = Objectives()
 _encode_lines = msgspec.json.Encoder().encode_lines
 _UNKNOWN_WITHOUT_UPSTREAM = ("gateway", "provider", "server_address", "server_port", "end_ns")
+_EMPTY_ROW: dict[str, Any] = dict.fromkeys(STREAMS)
 _in_order = itemgetter(*STREAMS)
+_OPENED = (
+    "gateway", "tap", "client_id", "method", "path", "trace_id", "span_id", "parent_span_id", "trace_flags",
+    "server_address", "server_port", "client_start_ns",
+)  # fmt: skip
+_CLOSED = (
+    "end_ns", "connected_ns", "request_sent_ns", "request_bytes", "response_bytes", "delivered_bytes", "client_drain_ns",
+)  # fmt: skip
+_DECODED = (
+    "finish_reason", "event_count", "output_event_count", "text_chars", "reasoning_chars", "tool_call_count",
+    "comment_count", "malformed_events", "choice_count", "unterminated_tail", "tool_failure_count",
+)  # fmt: skip
+_CHUNKS = ("icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "icl_max_ns", "stall_count", "stalled_ns", "burstiness")
+"""Columns with the names of attributes."""
+_of_opened, _of_closed, _of_decoder, _of_chunks = (
+    attrgetter(*names) for names in (_OPENED, _CLOSED, _DECODED, _CHUNKS)
+)
 
 
 def measure(
-    finished: Sequence[FinishedStream], stall: StallLimit = _DEFAULT_STALL
+    finished: Sequence[FinishedStream],
+    stall: StallLimit = _DEFAULT_STALL,
+    fingerprint_key: bytes = b"",
+    objectives: Objectives = _DEFAULT_OBJECTIVES,
+    sessions: Sessions | None = None,
 ) -> dict[str, pl.DataFrame]:
     """The rows of finished streams by table, with the columns and types of schema.sql."""
     if not finished:
         return {table: rows.clear() for table, rows in _EMPTY.items()}
-    rows = [_row(stream, stall) for stream in finished]
+    rows = [_row(stream, stall, fingerprint_key) for stream in finished]
+    (sessions or Sessions()).add_to(rows, finished)
+    for row in rows:
+        _add_objective(row, objectives)
     return {
         "streams": frame(STREAMS, dict(zip(STREAMS, zip(*map(_in_order, rows), strict=True), strict=True))),
         "events": event_frame(finished),
         "usage_reports": _usage_reports(finished),
         "server_stats": _server_stats(finished),
+        "output_waits": _output_waits(finished),
     }
 
 
-def _row(stream: FinishedStream, stall: StallLimit) -> dict[str, Any]:
+def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> dict[str, Any]:
     verdict = verdict_of(stream)
-    row: dict[str, Any] = dict.fromkeys(STREAMS)
+    row = _EMPTY_ROW.copy()
     row["stream_id"] = stream.stream_id
     row["started_at"] = stream.started_wall_ns // 1000
     row["lost_bytes"] = stream.lost_bytes
@@ -83,7 +122,8 @@ def _row(stream: FinishedStream, stall: StallLimit) -> dict[str, Any]:
     _add_verdict(row, verdict)
     decoder = stream.decoder
     if decoder is not None:
-        chunks = chunk_latencies(decoder.events, stall) if decoder.events else NO_OUTPUT
+        events = decoder.events
+        chunks = chunk_latencies(events, stall, output_waits(events, stream.closed)) if events else NO_OUTPUT
         row["dialect"] = decoder.dialect
         row["provider"] = decoder.provider
         row["operation"] = decoder.operation or row["operation"]
@@ -92,11 +132,19 @@ def _row(stream: FinishedStream, stall: StallLimit) -> dict[str, Any]:
         if not verdict.is_lost:
             _add_body(row, stream, decoder, chunks)
             if not stream.uncaptured_bytes:
-                _add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok")
+                row["output_fingerprint"], row["tool_fingerprint"] = fingerprints(decoder, fingerprint_key)
+                add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok")
     if stream.opened is not None and not stream.opened.gateway:  # refused before it had an upstream
         row.update(dict.fromkeys(_UNKNOWN_WITHOUT_UPSTREAM))
         row["method"], row["path"] = row["method"] or None, row["path"] or None
     return row
+
+
+def _add_objective(row: dict[str, Any], objectives: Objectives) -> None:
+    found = objectives.of(row["request_model"] or row["response_model"], row["gateway"], row["client_id"])
+    if found is not None:
+        row["objective"] = found.name
+        row["meets_objective"] = found.meets(row["outcome"], row["ttft_ns"], row["itl_ns"])
 
 
 def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
@@ -109,11 +157,9 @@ def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
         return
     row["request_headers"] = stored_request_headers(opened.headers)
     row["operation"] = operation_of(opened.path)
-    for name in (
-        "gateway", "tap", "client_id", "method", "path", "trace_id", "span_id", "parent_span_id", "trace_flags",
-        "server_address", "server_port", "client_start_ns",
-    ):  # fmt: skip
-        row[name] = getattr(opened, name)
+    row.update(zip(_OPENED, _of_opened(opened), strict=True))
+    row["clock_id"] = opened.clock_id or opened.incarnation
+    row["clock_ns"] = opened.mono_ns
 
 
 def _add_transport(row: dict[str, Any], stream: FinishedStream) -> None:
@@ -121,11 +167,11 @@ def _add_transport(row: dict[str, Any], stream: FinishedStream) -> None:
         row["http_status"] = stream.response.status
         row["headers_ns"] = stream.response.headers_ns
     if stream.closed is not None:
-        for name in (
-            "end_ns", "connected_ns", "request_sent_ns", "request_bytes", "response_bytes", "delivered_bytes",
-            "client_drain_ns",
-        ):  # fmt: skip
-            row[name] = getattr(stream.closed, name)
+        row.update(zip(_CLOSED, _of_closed(stream.closed), strict=True))
+        if stream.closed.waits is not None:
+            row["waited_upstream_ns"], row["waited_client_ns"], row["tap_delay_ns"] = split_stream(
+                stream.closed.waits, stream.closed.end_ns
+            )
         if stream.response is None:
             row["http_status"] = stream.closed.refused_status
 
@@ -152,24 +198,17 @@ def _add_body(
     kinds = decoder.events.kind
     row["terminator_ns"] = decoder.events.at_ns[kinds.index("terminal")] if "terminal" in kinds else None
     row["last_output_ns"] = last_output_ns(decoder.events)
-    row["finish_reason"] = decoder.finish_reason
-    for name in (
-        "event_count", "output_event_count", "text_chars", "reasoning_chars", "tool_call_count", "comment_count",
-        "malformed_events", "choice_count", "unterminated_tail", "tool_failure_count",
-    ):  # fmt: skip
-        row[name] = getattr(decoder, name)
-    for name in (
-        "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "icl_max_ns", "stall_count", "stalled_ns", "burstiness",
-    ):  # fmt: skip
-        row[name] = getattr(chunks, name)
+    row.update(zip(_DECODED, _of_decoder(decoder), strict=True))
+    row.update(zip(_CHUNKS, _of_chunks(chunks), strict=True))
     if stream.capture_content:
         row["output_text"] = _text(decoder.text)
         row["reasoning_text"] = _text(decoder.reasoning)
 
 
-def _add_tokens(
+def add_tokens(
     row: dict[str, Any], decoder: StreamDecoder, chunks: ChunkLatencies, *, ended_ok: bool
 ) -> None:
+    """Set the columns of tokens and rates. `row` has `last_output_ns`, and None as `output_tokens`."""
     usage = decoder.usage
     n: int | None = None
     if usage is not None:
@@ -203,6 +242,18 @@ def _usage_covers_output(decoder: StreamDecoder, chunks: ChunkLatencies) -> bool
     last = chunks.last_output_seq
     return last is None or any(
         seq >= last for seq, _, usage in reversed(decoder.usage_reports) if usage.output_tokens is not None
+    )
+
+
+def _output_waits(finished: Sequence[FinishedStream]) -> pl.DataFrame:
+    return frame_of_rows(
+        OUTPUT_WAITS,
+        [
+            (stream.stream_id, *wait)
+            for stream in finished
+            if stream.decoder is not None and stream.closed is not None and stream.closed.waits
+            for wait in output_waits(stream.decoder.events, stream.closed)
+        ],
     )
 
 
@@ -267,6 +318,7 @@ _EMPTY = {
     "events": frame(EVENTS, dict.fromkeys(EVENTS, ())),
     "usage_reports": frame(USAGE_REPORTS, dict.fromkeys(USAGE_REPORTS, ())),
     "server_stats": frame(SERVER_STATS, dict.fromkeys(SERVER_STATS, ())),
+    "output_waits": frame(OUTPUT_WAITS, dict.fromkeys(OUTPUT_WAITS, ())),
 }
 
 

@@ -18,6 +18,7 @@ because we cannot know which event ends it. A known dialect without its terminal
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Literal, get_args
 
 import msgspec
@@ -103,8 +104,12 @@ class Verdict(msgspec.Struct, frozen=True):
         return self.outcome == "tap_lost"
 
 
+_FACTS = tuple(name for name in Facts.__struct_fields__ if name != "first_output_ns")
+_of_decoder = attrgetter(*_FACTS)
+
+
 def facts_of(decoder: StreamDecoder) -> Facts:
-    facts = {name: getattr(decoder, name) for name in Facts.__struct_fields__ if name != "first_output_ns"}
+    facts = dict(zip(_FACTS, _of_decoder(decoder), strict=True))
     return Facts(first_output_ns=first_output_ns(decoder.events), **facts)
 
 

@@ -15,9 +15,17 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from analytics.measures.latency import StallLimit, gap_rows, stall_rows
+from analytics.measures.latency import gap_rows, stall_rows
 from analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
-from analytics.schema.tables import HISTOGRAM_MINUTES, STREAM_MINUTES, STREAMS, with_all_columns
+from analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK
+from analytics.schema.stall_limit import StallLimit
+from analytics.schema.tables import (
+    CLIENT_MINUTES,
+    HISTOGRAM_MINUTES,
+    STREAM_MINUTES,
+    STREAMS,
+    with_all_columns,
+)
 
 METRICS = (
     "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_max_ns",
@@ -26,6 +34,7 @@ METRICS = (
 """Columns of `streams` with a histogram. The pooled gaps have one too, `icl_ns`."""
 _SOURCE = ("minute", "gateway", "provider", "model")
 _ENDING = ("dialect", "operation", "outcome", "error_phase", "error_type", "http_status")
+_CLIENT = ("minute", "client_id", "gateway", "model", "objective")
 _MAX_SUMMAND = 2**47
 """39 hours in ns."""
 _DEFAULT_STALL = StallLimit()
@@ -34,9 +43,10 @@ _DEFAULT_STALL = StallLimit()
 def rollups(
     tables: Mapping[str, pl.DataFrame], stall: StallLimit = _DEFAULT_STALL
 ) -> dict[str, pl.DataFrame]:
-    """The rows of `stream_minutes`, `histogram_minutes` and `stalls` for these rows of `streams` and `events`.
+    """The rows of the tables of roll-ups and of `output_stalls` for these rows of `streams` and `events`.
 
-    `stall` is the limit that the streams were measured with. The events of a stream are adjacent and in order.
+    `stall` is the limit that the streams were measured with. The events of a stream are adjacent and in order. `output_waits`
+    has their waits.
     """
     streams = tables.get("streams")
     if streams is None or streams.is_empty():
@@ -47,18 +57,19 @@ def rollups(
     streams = streams.with_columns(
         sources.join(keys, on=_SOURCE, how="left", nulls_equal=True, maintain_order="left")["key"]
     )
-    gaps = gap_rows(streams, tables.get("events"))
+    gaps = gap_rows(streams, tables.get("events"), tables.get("output_waits"))
     queries = {
         "stream_minutes": streams.lazy()
         .group_by(*_SOURCE, *_ENDING)
         .agg(_COUNTS)
         .select(STREAM_MINUTES.keys()),
+        "client_minutes": streams.lazy().group_by(*_CLIENT).agg(_CLIENT_COUNTS).select(CLIENT_MINUTES.keys()),
         "histogram_minutes": _histogram_minutes(streams.lazy(), gaps, keys.lazy()),
     }
     found = dict(zip(queries, pl.collect_all(queries.values()), strict=True))
     stalls = stall_rows(streams, gaps, stall)
     if not stalls.is_empty():
-        found["stalls"] = stalls
+        found["output_stalls"] = stalls
     return found
 
 
@@ -72,15 +83,30 @@ def _sums(**columns: str) -> list[pl.Expr]:
     return [_known_sum(pl.col(column), name) for name, column in columns.items()]
 
 
+_MEETING = pl.col("meets_objective").fill_null(value=False) & (pl.col("outcome") == OK)
+_CLIENT_COUNTS = [
+    pl.lit(value=False).alias("settled"),
+    pl.len().cast(pl.Int64).alias("streams"),
+    (~pl.col("outcome").is_in(NOT_COUNTED)).sum().cast(pl.Int64).alias("counted"),
+    (~pl.col("outcome").is_in(NOT_ERRORS)).sum().cast(pl.Int64).alias("errors"),
+    _MEETING.sum().cast(pl.Int64).alias("meeting_objective"),
+    *_sums(
+        input_tokens="input_tokens", cached_input_tokens="cached_input_tokens", output_tokens="output_tokens"
+    ),
+]
 _COUNTS = [
     pl.lit(value=False).alias("settled"),
     pl.len().cast(pl.Int64).alias("streams"),
     pl.col("ttft_ns").count().cast(pl.Int64).alias("streams_with_output"),
     pl.col("output_tokens").count().cast(pl.Int64).alias("streams_with_output_tokens"),
     pl.col("aborted_after_terminal").sum().cast(pl.Int64),
+    _MEETING.sum().cast(pl.Int64).alias("meeting_objective"),
     pl.col("stall_count").count().cast(pl.Int64).alias("streams_with_stalls_known"),
     (pl.col("stall_count") > 0).sum().cast(pl.Int64).alias("stalled_streams"),
-    *_sums(stalls="stall_count", stalled_ns="stalled_ns"),
+    *_sums(
+        stalls="stall_count", stalled_ns="stalled_ns", waited_upstream_ns="waited_upstream_ns",
+        waited_client_ns="waited_client_ns", tap_delay_ns="tap_delay_ns",
+    ),
     _known_sum(
         pl.when(pl.col("stall_count").is_not_null()).then(pl.col("last_output_ns") - pl.col("ttft_ns")),
         "output_ns",
@@ -138,7 +164,7 @@ _DERIVED = [
     pl.coalesce("request_model", "response_model").alias("model"),
 ]
 _VALUES = [pl.col(name).cast(pl.Float64) for name in METRICS]
-_GAP_VALUES = [pl.lit("icl_ns").alias("metric"), pl.col("gap_ns").cast(pl.Float64).alias("value")]
+_GAP_VALUES = [pl.lit("icl_ns").alias("metric"), pl.col("upstream_ns").cast(pl.Float64).alias("value")]
 _IS_NUMBER = pl.col("value").is_finite()  # false for NULL, NaN and infinity
 _BUCKET = _bucket(pl.col("value"))
 _FILLED = [pl.len().cast(pl.Int32).alias("n"), pl.col("value").sum().alias("total")]

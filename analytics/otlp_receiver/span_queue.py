@@ -54,7 +54,7 @@ class SpanQueue:
         self._batches: deque[Batch] = deque()
         self._spans = 0
         self._taken: list[Batch] = []
-        self._increments: Counter[str] = Counter()
+        self._outcome: Counter[str] = Counter()
         self._closed = False
         self._counters: Counter[str] = Counter()
 
@@ -89,6 +89,10 @@ class SpanQueue:
     def waiting(self) -> bool:
         return bool(self._batches)
 
+    @property
+    def increments(self) -> Mapping[str, int]:
+        return {}
+
     def rows(
         self, finished: Sequence[FinishedStream], tables: Mapping[str, pl.DataFrame]
     ) -> Mapping[str, pl.DataFrame]:
@@ -106,8 +110,8 @@ class SpanQueue:
             log.warning("received spans are rejected: %s", message_without_values(e))
             self._answer(stored=False)
             return {}
-        self._increments["stored"] = new.height
-        self._increments["doubled"] = sum(len(batch.rows) for batch in self._taken) - new.height
+        self._outcome["stored"] = new.height
+        self._outcome["doubled"] = sum(len(batch.rows) for batch in self._taken) - new.height
         return {"spans": new}
 
     def _not_stored(self, received: pl.DataFrame) -> pl.DataFrame:
@@ -123,12 +127,12 @@ class SpanQueue:
 
     def committed(self) -> None:
         """Acknowledge the rows of the last `rows` call."""
-        self.count(**self._increments)
+        self.count(**self._outcome)
         self._answer(stored=True)
 
     def _answer(self, *, stored: bool) -> None:
         taken, self._taken = self._taken, []
-        self._increments.clear()
+        self._outcome.clear()
         for batch in taken:
             batch.stored.set_result(stored)
 

@@ -11,9 +11,12 @@ MAX_DEPTH = 16
 
 
 def encode(table: pa.Table) -> memoryview:
-    """The table as an IPC stream."""
+    """The table as an IPC stream. ENUM values become text."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
+    schema = pa.schema([column.with_type(_without_enums(column.type)) for column in table.schema])
+    if schema != table.schema:
+        table = table.cast(schema)
+    with pa.ipc.new_stream(sink, schema) as stream:
         stream.write_table(table)
     return memoryview(sink.getvalue())
 
@@ -21,7 +24,7 @@ def encode(table: pa.Table) -> memoryview:
 def decode(body: bytes, *, untrusted: bool) -> pa.Table:
     """The inverse. `untrusted`: the bytes come from a process that ran untrusted SQL. Raises QueryRejected.
 
-    Rejects unions and deep types, because polars and DuckDB crash on some of them.
+    Rejects unions, dictionaries and deep types: polars and DuckDB crash on some of them, such as an empty list of ENUM.
     """
     try:
         stream = pa.ipc.open_stream(body)
@@ -42,5 +45,21 @@ def _check_type(name: str, kind: pa.DataType, depth: int) -> None:
         raise not_convertible(f"column {name!r} is nested more than {MAX_DEPTH} levels deep")
     if pa.types.is_union(kind):
         raise not_convertible(f"column {name!r} contains a UNION")
+    if pa.types.is_dictionary(kind):
+        raise not_convertible(f"column {name!r} contains an ENUM")
     for place in range(kind.num_fields):
         _check_type(name, kind.field(place).type, depth - 1)
+
+
+def _without_enums(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_map(kind):
+        return pa.map_(_without_enums(kind.key_type), _without_enums(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_enums(field.type)) for field in kind])
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_without_enums(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(_without_enums(kind.value_type))
+    return kind

@@ -8,6 +8,11 @@ READ_ONLY = "cannot run the statement: the store is read-only. Write a SELECT."
 class QueryError(Exception):
     """The query has no result."""
 
+    def __init__(self, message: str, *, position: int | None = None) -> None:
+        """`position`: index of the character of the statement that the message is about."""
+        super().__init__(message)
+        self.position = position
+
 
 class StoreUnavailable(QueryError):
     """The store does not exist yet, or cannot be attached or read."""
@@ -34,20 +39,22 @@ MAX_MESSAGE_CHARS = 2000
 """A message can quote a value of the statement."""
 
 
-def to_wire(error: QueryError, *hidden: str | None) -> dict[str, str]:
-    """The error's kind and message for another process. Paths in `hidden` are removed from the message."""
+def to_wire(error: QueryError, *hidden: str | None) -> dict[str, str | int | None]:
+    """The error's kind, message and position for another process. Paths in `hidden` are removed from the message."""
     text = str(error)
     for path in hidden:
         text = text.replace(path, "…") if path else text
     return {
         "error": type(error).__name__,
         "message": text if len(text) <= MAX_MESSAGE_CHARS else text[:MAX_MESSAGE_CHARS] + "…",
+        "position": error.position,
     }
 
 
-def of_kind(name: object, message: object) -> QueryError:
+def of_kind(name: object, message: object, position: object = None) -> QueryError:
     """The inverse of `to_wire`. An unknown kind is QueryRejected."""
-    return _KINDS.get(str(name), QueryRejected)(" ".join(str(message).split()))
+    kind = _KINDS.get(str(name), QueryRejected)
+    return kind(" ".join(str(message).split()), position=position if isinstance(position, int) else None)
 
 
 def too_slow(timeout_s: float) -> QueryTimeout:

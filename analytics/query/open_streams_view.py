@@ -1,16 +1,21 @@
 """The view `open_streams`: streams in flight, read from small Parquet files.
 
-Each analytics process replaces its own file TABLES/open_streams/NAME.live atomically, and the view reads all of them.
-`read_parquet` rejects a pattern without matches, so each query that mentions the view creates it with the names of the
-present files. Without files the view is empty.
+Each analytics process replaces its own file TABLES/open_streams/NAME.live atomically, several times per second. Each query that
+mentions the view reads all files once, before it runs. `read_parquet` would open a file again for each scan, and fail on one
+that was replaced since it read the schema. It reads only files of object stores, which are replaced every few seconds.
+Without files the view is empty.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 from analytics.schema.columns import sql_columns
 from analytics.schema.sql_quoting import literal
@@ -20,17 +25,25 @@ PATTERN = "open_streams/*.live"
 """Relative to the tables folder."""
 
 COLUMNS = sql_columns(NAME)
+_COMMENTS = re.findall(
+    rf"COMMENT ON (?:TABLE|COLUMN) {NAME}(\.\w+)? IS ('(?:[^']|'')*');",
+    (resources.files("analytics.schema") / "open_streams.sql").read_text(),
+)
 _EMPTY = "SELECT {} WHERE false".format(
     ", ".join(f"NULL::{kind} AS {name}" for name, kind in COLUMNS.items())
 )
-_ROWS = "SELECT {} FROM read_parquet({{}}, union_by_name = true)".format(
-    ", ".join(f"{name}::{kind} AS {name}" for name, kind in COLUMNS.items())
-)
+_ROWS = "SELECT {} FROM {{}}".format(", ".join(f"{name}::{kind} AS {name}" for name, kind in COLUMNS.items()))
 
 
 def define(connection: duckdb.DuckDBPyConnection) -> None:
     """Create an empty view, which lists of tables show, for all connections of this database."""
     connection.execute(f"CREATE OR REPLACE VIEW memory.main.{NAME} AS {_EMPTY}")
+    connection.execute(
+        ";".join(
+            f"COMMENT ON {'COLUMN' if column else 'VIEW'} memory.main.{NAME}{column} IS {comment}"
+            for column, comment in _COMMENTS
+        )
+    )
 
 
 def prepare(cursor: duckdb.DuckDBPyConnection, sql: str, data_paths: Sequence[str]) -> None:
@@ -40,13 +53,41 @@ def prepare(cursor: duckdb.DuckDBPyConnection, sql: str, data_paths: Sequence[st
     """
     if NAME not in sql.lower():
         return
-    files: list[str] = []
+    local: list[Path] = []
+    remote: list[str] = []
     for data_path in data_paths:
         if "://" in data_path:
             found = cursor.execute(f"SELECT file FROM glob({literal(data_path + PATTERN)})").fetchall()
-            files += [str(file) for (file,) in found]
+            remote += [str(file) for (file,) in found]
         else:
-            files += sorted(map(str, Path(data_path).glob(PATTERN)))
-    if files:
-        names = ", ".join(map(literal, files))
-        cursor.execute(f"CREATE OR REPLACE TEMP VIEW {NAME} AS {_ROWS.format(f'[{names}]')}")
+            local += sorted(Path(data_path).glob(PATTERN))
+    rows = []
+    if remote:
+        names = ", ".join(map(literal, remote))
+        rows.append(_ROWS.format(f"read_parquet([{names}], union_by_name = true)"))
+    if files := list(filter(None, map(_content, local))):
+        cursor.register("open_streams_rows", _table(files))
+        rows.append(_ROWS.format("open_streams_rows"))
+    if rows:
+        cursor.execute(f"CREATE OR REPLACE TEMP VIEW {NAME} AS {' UNION ALL '.join(rows)}")
+
+
+def _content(file: Path) -> bytes | None:
+    """The bytes of a file, None if it was removed."""
+    with contextlib.suppress(FileNotFoundError):
+        return file.read_bytes()
+    return None
+
+
+def _table(files: Sequence[bytes]) -> pa.Table:
+    """The rows of Parquet files. Raises duckdb.IOException."""
+    import pyarrow.parquet  # 10 MB that most queries do not need
+
+    try:
+        tables = [pyarrow.parquet.read_table(pa.BufferReader(file), use_threads=False) for file in files]
+        found = pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowException, OSError) as e:
+        raise duckdb.IOException(f"a file of streams in flight is damaged: {e}") from None
+    for name in COLUMNS.keys() - set(found.column_names):  # written by an earlier version
+        found = found.append_column(name, pa.nulls(found.num_rows))
+    return found

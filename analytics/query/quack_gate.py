@@ -12,7 +12,9 @@ reply `{"answer": N}` with Arrow IPC bytes, or `{"answer": N, "error", "message"
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import sys
 import threading
 import time
 from collections import deque
@@ -86,6 +88,17 @@ class Gate:
             return _error(f"{_PREFIXES.get(type(e), 'refused')}: {e}")
         except BaseException as e:
             return _error(f"refused: query failed: {one_line(e)}")
+
+    def check_database(self) -> None:
+        """End the process if an internal error of DuckDB has made the database unusable. The supervisor starts another."""
+        try:
+            with contextlib.closing(self._reader.connection.cursor()) as cursor:
+                cursor.execute("SELECT 1")
+        except duckdb.FatalException as e:
+            print(f"DuckDB failed: {one_line(e)}", file=sys.stderr, flush=True)
+            os._exit(1)
+        except duckdb.Error:
+            pass  # for example no memory at the moment
 
     def answered(self, header: dict[str, Any], body: bytes) -> None:
         """Called with each reply of the supervisor."""

@@ -2,8 +2,9 @@
 
 Protocol
 1. The first message on stdin holds `ChildOptions`. The child replies `{"ready": true}`, or an error and ends.
-2. Each further message is a request `{"id", "sql", "max_rows", "timeout_s"}`. The answer is `{"id", "grown_bytes"}` with
-   Arrow IPC bytes as the body, or `{"id", "error", "message", "broken"}`. `broken`: the database may be unusable.
+2. Each further message is a request `{"id", "sql", "max_rows", "timeout_s", "truncate"}`. The answer is `{"id",
+   "grown_bytes"}` with Arrow IPC bytes as the body, or `{"id", "error", "message", "position", "broken"}`. `broken`: the
+   database may be unusable.
 3. The process ends with stdin.
 
 An untrusted child reads a copy of the catalog, checks each statement (`StatementFilter`) and is confined (`sandbox`).
@@ -91,6 +92,8 @@ def main() -> int:
         return 0
     options = ChildOptions.from_json(first[0])
     confine(options)
+    if options.untrusted:
+        sandbox.lower_priority()  # before the start, or hostile statements that end their children keep the CPUs busy
     try:
         worker = _Worker(options, answers)
     except QueryError as e:
@@ -118,8 +121,6 @@ class _Worker:
         self._threads = ThreadPoolExecutor(1 if options.untrusted else self._limits.concurrent)
         self._base_bytes = sandbox.address_space_bytes()
         limit(options)
-        if options.untrusted:
-            sandbox.lower_priority()  # only now: a start at low priority delays readers
 
     def start(self, request: dict[str, Any]) -> None:
         """Run the request on a thread. The parent sends at most `Limits.concurrent` at once."""
@@ -151,7 +152,12 @@ class _Worker:
         sql = str(request["sql"])
         if self._filter is not None:
             self._filter.check(sql)
-        table = self._reader.arrow(sql, int(request["max_rows"]), float(request["timeout_s"]))
+        table = self._reader.arrow(
+            sql,
+            int(request["max_rows"]),
+            float(request["timeout_s"]),
+            truncate=bool(request.get("truncate")),
+        )
         max_bytes = self._limits.max_answer_bytes
         if table.nbytes > max_bytes:
             raise QueryRejected(

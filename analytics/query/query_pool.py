@@ -50,7 +50,7 @@ from analytics.storage.location import StoreLocation
 
 GRACE_S = 0.5
 """Time in which a child can interrupt the query itself before it is killed."""
-START_GRACE_S = 1.5
+START_GRACE_S = 1.0
 """Time to start a child, in a running untrusted pool, that does not count towards a query's deadline."""
 MODULE = "analytics.query.query_child"
 
@@ -88,15 +88,18 @@ class QueryPool:
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="query-starter")
         self._starter.submit(self._warm_up)
 
-    def query(self, sql: str, *, max_rows: int = 100_000, timeout_s: float = 20.0) -> pl.DataFrame:
+    def query(
+        self, sql: str, *, max_rows: int = 100_000, timeout_s: float = 20.0, truncate: bool = False
+    ) -> pl.DataFrame:
         """The rows of one SELECT. UUIDs are text, instants are in UTC, intervals are durations.
 
-        Raises QueryRejected (also for more than `max_rows` rows), QueryTimeout and StoreUnavailable.
+        Raises QueryRejected (also for more than `max_rows` rows), QueryTimeout and StoreUnavailable. `truncate`: of an
+        answer with more rows, the first `max_rows` + 1.
         """
-        body = self.answer(sql, max_rows=max_rows, timeout_s=timeout_s)
+        body = self.answer(sql, max_rows=max_rows, timeout_s=timeout_s, truncate=truncate)
         return to_polars(decode(body, untrusted=self._untrusted))
 
-    def answer(self, sql: str, *, max_rows: int, timeout_s: float) -> bytes:
+    def answer(self, sql: str, *, max_rows: int, timeout_s: float, truncate: bool = False) -> bytes:
         """As `query`, as Arrow IPC bytes (`arrow_answer`). They are not validated."""
         max_rows = min(max_rows, self.limits.max_rows)
         timeout_s = min(timeout_s, self.limits.timeout_s)
@@ -117,7 +120,8 @@ class QueryPool:
                 try:
                     waited_s = min(time.monotonic() - asked_s, grace_s)
                     grace_s, deadline_s = grace_s - waited_s, deadline_s + waited_s
-                    return self._run(child, sql, max_rows, timeout_s, deadline_s)
+                    request = {"sql": sql, "max_rows": max_rows, "truncate": truncate}
+                    return self._run(child, request, timeout_s, deadline_s)
                 except _Repeat as e:
                     if failed is not None:
                         raise e.error from None
@@ -166,13 +170,12 @@ class QueryPool:
         return child
 
     def _run(
-        self, child: ChildProcess, sql: str, max_rows: int, timeout_s: float, deadline_s: float
+        self, child: ChildProcess, request: dict[str, Any], timeout_s: float, deadline_s: float
     ) -> bytes:
         remaining_s = deadline_s - time.monotonic()
         if remaining_s <= 0:
             raise too_slow(timeout_s)
-        request = {"sql": sql, "max_rows": max_rows, "timeout_s": remaining_s}
-        call = child.call(request, deadline_s + GRACE_S)
+        call = child.call(request | {"timeout_s": remaining_s}, deadline_s + GRACE_S)
         if not call.done.wait(max(0.0, deadline_s + GRACE_S - time.monotonic())):
             child.kill()
             raise too_slow(timeout_s)
@@ -185,7 +188,7 @@ class QueryPool:
         header, body = answer
         child.retired |= bool(header.get("broken")) or self._has_grown(header)
         if "error" in header:
-            error = of_kind(header["error"], header.get("message"))
+            error = of_kind(header["error"], header.get("message"), header.get("position"))
             if isinstance(error, StoreUnavailable):  # compaction may have removed a file of the snapshot
                 raise _Repeat(error, alone=False)
             raise too_slow(timeout_s) if isinstance(error, QueryTimeout) else error

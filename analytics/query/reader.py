@@ -19,6 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from analytics.query import open_streams_view, public_catalog, several_stores
+from analytics.query.error_position import in_part, position_of
 from analytics.query.errors import (
     READ_ONLY,
     QueryError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 SEARCH_PATH = f"SET search_path = '{ALIAS}.main,memory.main'"
 INTERRUPT_AGAIN_S = 0.05
 """An interrupt that arrives before the statement runs has no effect, so it is repeated."""
+_WRAPPER = "FROM (\n"
 _NO_MEMORY = ("bad_alloc", "memory allocation failed", "Memory allocation failure", "failed to allocate")
 _UNREADABLE = ("database is locked", "disk I/O error", "database disk image is malformed", "Failed to probe")
 
@@ -137,24 +139,27 @@ class Reader:
 
         return to_polars(self.arrow(sql, max_rows, timeout_s))
 
-    def arrow(self, sql: str, max_rows: int, timeout_s: float) -> pa.Table:
-        """As `query`, as an Arrow table with DuckDB's own types."""
+    def arrow(self, sql: str, max_rows: int, timeout_s: float, *, truncate: bool = False) -> pa.Table:
+        """As `query`, as an Arrow table with DuckDB's own types.
+
+        `truncate`: of an answer with more than `max_rows` rows, the first `max_rows` + 1.
+        """
         try:
             with closing(self.cursor()) as cursor, interrupted_after(cursor, timeout_s):
                 open_streams_view.prepare(cursor, sql, self._data_paths)
                 result = cursor.execute(limited(cursor, sql, max_rows)).to_arrow_table()
         except duckdb.Error as e:
-            raise self.translated(e, timeout_s) from None
+            raise self.translated(e, timeout_s, sql) from None
         except MemoryError:
             raise too_much_memory(self._memory_limit_bytes) from None
         except pa.ArrowException as e:
             raise not_convertible(e) from None
-        if result.num_rows > max_rows:
+        if result.num_rows > max_rows and not truncate:
             raise too_many_rows(max_rows)
         return result
 
-    def translated(self, error: duckdb.Error, timeout_s: float) -> QueryError:
-        """The QueryError for an error of DuckDB."""
+    def translated(self, error: duckdb.Error, timeout_s: float, sql: str = "") -> QueryError:
+        """The QueryError for an error of DuckDB. `sql`: the statement that `limited` wrapped."""
         if isinstance(error, duckdb.InterruptException):
             return too_slow(timeout_s)
         text = message(error, self._location)
@@ -164,7 +169,7 @@ class Reader:
             return not_convertible(error)
         if isinstance(error, duckdb.IOException) or any(reason in text for reason in _UNREADABLE):
             return StoreUnavailable(f"cannot read the store {self._location.label}: {text}")
-        return QueryRejected(text)
+        return QueryRejected(text, position=_position(str(error), sql))
 
     def close(self) -> None:
         """Close the database. Running queries end with an error."""
@@ -192,11 +197,20 @@ def limited(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> str:
         raise not_one_statement(len(statements))
     if statements[0].type != duckdb.StatementType.SELECT:
         raise QueryRejected(READ_ONLY)
-    text = statements[0].query.strip().rstrip(";")
-    wrapped = f"FROM (\n{text}\n) LIMIT {max_rows + 1}"
+    wrapped = f"{_WRAPPER}{_inner(statements[0].query)}\n) LIMIT {max_rows + 1}"
     if (count := len(cursor.extract_statements(wrapped))) != 1:
         raise not_one_statement(count)
     return wrapped
+
+
+def _inner(sql: str) -> str:
+    return sql.strip().rstrip(";")
+
+
+def _position(error: str, sql: str) -> int | None:
+    """The position in the statement of an error about the wrapped statement."""
+    inner = _inner(sql)
+    return in_part(position_of(error, _WRAPPER + inner), sql, inner, start=len(_WRAPPER))
 
 
 @contextmanager

@@ -40,8 +40,8 @@ SCOPES, SCOPE_ABI = 0b11, 6
 
 OOM_SCORE = 500
 """When memory runs out, the kernel kills this process before a tap or analytics (scores reach 1000)."""
-NICENESS = 5
-"""Lower priority than the tap and analytics: a third of their share when the CPU is busy."""
+NICENESS = 10
+"""Lower priority than the tap and analytics: a tenth of their share when the CPU is busy."""
 OPEN_FILES = 512
 """A query opens its Parquet files a few at a time; libraries and pipes take about 30."""
 DEFAULT_STACK_BYTES = 8 * 2**20

@@ -2,7 +2,7 @@
 
 The first message on stdin holds `ChildOptions` and `host`, `port`, `token`. The process replies `{"ready": true}` or an
 error. Then it sends one message for each statement and receives its answer (`quack_gate`). It returns each message with
-an `id`. It ends with stdin.
+an `id`, or ends if DuckDB has failed. It ends with stdin.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def main() -> int:
     max_bytes = options.limits.max_answer_bytes + MESSAGE_OVERHEAD_BYTES
     while (message := pipe_messages.receive(0, max_bytes)) is not None:
         if "id" in message[0]:
+            gate.check_database()
             report(message[0])
         else:
             gate.answered(*message)

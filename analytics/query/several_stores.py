@@ -14,6 +14,8 @@ from analytics.storage.database import attach, data_path_of
 from analytics.storage.location import ALIAS, StoreLocation
 
 SEARCH_PATH = "SET search_path = 'memory.main'"
+FROM_SETTINGS = ("objectives", "prices", "clients")
+"""Stores with the same settings have the same rows in these tables, which count once."""
 _TABLES = """
 SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name IN ('main', 'internal')
 """
@@ -33,7 +35,10 @@ def combine(connection: duckdb.DuckDBPyConnection, others: Sequence[StoreLocatio
     for schema, table in connection.execute(_TABLES, [ALIAS]).fetchall():
         # The histograms of one minute in two stores must be merged, as those of minutes that are not settled.
         columns = "* REPLACE (false AS settled)" if table == "histogram_minutes" else "*"
-        union = " UNION ALL BY NAME ".join(f"SELECT {columns} FROM {a}.{schema}.{table}" for a in aliases)
+        all_rows = "" if table in FROM_SETTINGS else "ALL "
+        union = f" UNION {all_rows}BY NAME ".join(
+            f"SELECT {columns} FROM {a}.{schema}.{table}" for a in aliases
+        )
         connection.execute(f"CREATE VIEW memory.{schema}.{table} AS {union}")
     connection.execute(statements()[1])
     return data_paths

@@ -13,14 +13,16 @@ estimate the cost of a statement, and a statement that crashes the parser ends o
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import duckdb
 
+from analytics.query.error_position import of_byte
 from analytics.query.errors import READ_ONLY, QueryRejected, not_one_statement
 from analytics.query.open_streams_view import NAME as OPEN_STREAMS
 from analytics.storage.database import new_database, one_line
@@ -29,6 +31,9 @@ from analytics.storage.location import ALIAS
 MAX_SQL_BYTES = 64 * 1024
 MAX_NESTING = 200
 """Levels of brackets. Statements written by people stay below 20; the parser recurses a few times for each."""
+
+MAX_NAME_CHARS = 64
+"""Characters of a name that are compared to find the nearest."""
 
 TABLE_FUNCTIONS = frozenset(
     {
@@ -93,7 +98,11 @@ class StatementFilter:
                         f"cannot run the statement: a WITH query cannot be named {name!r}. Rename it."
                     )
             for item in _objects(node):
-                self._check(item, ctes)
+                try:
+                    self._check(item, ctes)
+                except QueryRejected as error:
+                    error.position = of_byte(sql, item.get("query_location"))
+                    raise
         return tree
 
     def _parse(self, sql: str) -> dict[str, Any]:
@@ -107,7 +116,10 @@ class StatementFilter:
         if tree.get("error_type") == "not implemented":
             raise QueryRejected(READ_ONLY)
         if tree.get("error"):
-            raise QueryRejected(" ".join(str(tree.get("error_message", "not SQL")).splitlines()[:1]))
+            raise QueryRejected(
+                " ".join(str(tree.get("error_message", "not SQL")).splitlines()[:1]),
+                position=int(tree["position"]) if str(tree.get("position", "")).isdecimal() else None,
+            )
         if len(tree["statements"]) != 1:
             raise not_one_statement(len(tree["statements"]))
         return tree
@@ -129,7 +141,7 @@ class StatementFilter:
             if name not in self.functions:
                 raise QueryRejected(
                     f"cannot run the statement: the function {name!r} does not exist or is not allowed here. "
-                    "Use another function."
+                    f"{_did_you_mean(name, self.functions) or 'Use another function.'}"
                 )
 
         for part in ("column_names", "using_columns", "groups"):
@@ -156,7 +168,8 @@ class StatementFilter:
                 return
         full = ".".join(part for part in (catalog, schema, name) if part)
         raise QueryRejected(
-            f"cannot run the statement: there is no public table {full!r}. SHOW TABLES lists the tables."
+            f"cannot run the statement: there is no public table {full!r}. "
+            f"{_did_you_mean(name, self._public) or 'SHOW TABLES lists the tables.'}"
         )
 
     def _is_public(self, name: str) -> bool:
@@ -214,6 +227,12 @@ def nesting(sql: str) -> int:
         elif character in _CLOSING:
             level -= 1
     return deepest
+
+
+def _did_you_mean(name: str, offered: Iterable[str]) -> str:
+    """A question with the nearest name, empty if none is near."""
+    near = difflib.get_close_matches(name[:MAX_NAME_CHARS], sorted(offered), n=1, cutoff=0.7)
+    return f"Did you mean {near[0]!r}?" if near else ""
 
 
 def _check_columns(names: Any) -> None:

@@ -23,6 +23,10 @@ CREATE TABLE IF NOT EXISTS streams (
     tool_call_count INTEGER, comment_count BIGINT,
     response_bytes BIGINT, malformed_events BIGINT, lost_bytes BIGINT, delivered_bytes BIGINT,
     client_drain_ns BIGINT, aborted_after_terminal BOOLEAN,
+    waited_upstream_ns BIGINT, waited_client_ns BIGINT, tap_delay_ns BIGINT,
+    session_id VARCHAR, turn INTEGER,
+    objective VARCHAR, meets_objective BOOLEAN,
+    clock_id VARCHAR, clock_ns BIGINT, output_fingerprint VARCHAR, tool_fingerprint VARCHAR,
     server_address VARCHAR, server_port INTEGER, trace_flags SMALLINT, request_bytes BIGINT,
     choice_count INTEGER, unterminated_tail BOOLEAN, tool_failure_count INTEGER,
     output_text VARCHAR, reasoning_text VARCHAR,
@@ -93,9 +97,10 @@ CREATE TABLE IF NOT EXISTS stream_minutes (
     outcome VARCHAR NOT NULL, error_phase VARCHAR, error_type VARCHAR, http_status SMALLINT,
     settled BOOLEAN NOT NULL,
     streams BIGINT NOT NULL, streams_with_output BIGINT NOT NULL, streams_with_output_tokens BIGINT NOT NULL,
-    aborted_after_terminal BIGINT NOT NULL,
+    aborted_after_terminal BIGINT NOT NULL, meeting_objective BIGINT NOT NULL,
     streams_with_stalls_known BIGINT NOT NULL, stalled_streams BIGINT NOT NULL,
     stalls BIGINT, stalled_ns BIGINT, output_ns BIGINT, icl_max_ns BIGINT,
+    waited_upstream_ns BIGINT, waited_client_ns BIGINT, tap_delay_ns BIGINT,
     input_tokens BIGINT, cached_input_tokens BIGINT, input_tokens_with_cache_known BIGINT,
     output_tokens BIGINT, reasoning_tokens BIGINT, output_tokens_with_reasoning_known BIGINT,
     events BIGINT, output_events BIGINT, text_chars BIGINT, reasoning_chars BIGINT, tool_calls BIGINT, malformed_events BIGINT,
@@ -111,8 +116,68 @@ CREATE TABLE IF NOT EXISTS histogram_minutes (
     buckets SMALLINT[] NOT NULL, counts INTEGER[] NOT NULL
 );
 
-CREATE TABLE IF NOT EXISTS stalls (
+CREATE TABLE IF NOT EXISTS client_minutes (
+    minute TIMESTAMPTZ NOT NULL,
+    client_id VARCHAR, gateway VARCHAR, model VARCHAR, objective VARCHAR,
+    settled BOOLEAN NOT NULL,
+    streams BIGINT NOT NULL, counted BIGINT NOT NULL, errors BIGINT NOT NULL, meeting_objective BIGINT NOT NULL,
+    input_tokens BIGINT, cached_input_tokens BIGINT, output_tokens BIGINT
+);
+
+-- Written at the start of analytics from its settings. A stream has the first objective whose globs match it.
+CREATE TABLE IF NOT EXISTS objectives (
+    priority INTEGER NOT NULL, name VARCHAR NOT NULL,
+    model VARCHAR NOT NULL, gateway VARCHAR NOT NULL, client VARCHAR NOT NULL,
+    ttft_ns BIGINT, itl_ns BIGINT, error_rate DOUBLE, goodput DOUBLE
+);
+
+-- Written at the start of analytics from the price file. The first row whose glob matches applies.
+CREATE TABLE IF NOT EXISTS prices (
+    priority INTEGER NOT NULL, model VARCHAR NOT NULL,
+    input DOUBLE NOT NULL, cached_input DOUBLE NOT NULL, output DOUBLE NOT NULL, currency VARCHAR NOT NULL
+);
+
+-- Written at the start of analytics from its settings.
+CREATE TABLE IF NOT EXISTS clients (client_id VARCHAR NOT NULL, name VARCHAR NOT NULL);
+
+-- Events outside of the streams, such as deployments.
+CREATE TABLE IF NOT EXISTS markers (marked_at TIMESTAMPTZ NOT NULL, text VARCHAR NOT NULL, source VARCHAR NOT NULL);
+
+-- The view `stalls` has these rows, with the cause `gateway` for those in `gateway_stalls`.
+CREATE TABLE IF NOT EXISTS output_stalls (
     stream_id UUID NOT NULL, started_at TIMESTAMPTZ NOT NULL,
     gateway VARCHAR, provider VARCHAR, model VARCHAR, server_instance VARCHAR,
-    seq INTEGER NOT NULL, choice SMALLINT, from_ns BIGINT NOT NULL, until_ns BIGINT NOT NULL, gap_ns BIGINT NOT NULL
+    seq INTEGER NOT NULL, choice SMALLINT, at_ns BIGINT NOT NULL, gap_ns BIGINT NOT NULL,
+    cause VARCHAR NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS output_waits (
+    stream_id UUID NOT NULL, from_ns BIGINT NOT NULL, until_ns BIGINT NOT NULL, cause VARCHAR NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS gateway_stalls (stream_id UUID NOT NULL, seq INTEGER NOT NULL);
+
+CREATE TABLE IF NOT EXISTS hops (
+    outer_stream_id UUID NOT NULL, inner_stream_id UUID NOT NULL, outer_started_at TIMESTAMPTZ NOT NULL,
+    outer_gateway VARCHAR, inner_gateway VARCHAR, model VARCHAR,
+    matched_by VARCHAR NOT NULL, attempt INTEGER NOT NULL,
+    inner_outcome VARCHAR NOT NULL, inner_error_type VARCHAR, lost_ns BIGINT,
+    gateway_before_ns BIGINT, added_ttft_ns BIGINT, added_tail_ns BIGINT,
+    added_event_p50_ns BIGINT, added_event_p95_ns BIGINT, added_event_max_ns BIGINT,
+    aligned_event_count BIGINT, merged_event_count BIGINT, split_event_count BIGINT, buffered_share DOUBLE,
+    gateway_stall_count INTEGER,
+    clock_offset_ns BIGINT, clock_error_ns BIGINT
+);
+
+CREATE TABLE IF NOT EXISTS hop_changes (
+    outer_stream_id UUID NOT NULL, inner_stream_id UUID NOT NULL, outer_started_at TIMESTAMPTZ NOT NULL,
+    what VARCHAR NOT NULL, outer_value VARCHAR, inner_value VARCHAR
+);
+
+-- Appended when an alert fires or resolves. The view `alerts` has one row per alert.
+CREATE TABLE IF NOT EXISTS alert_events (
+    alert_id UUID NOT NULL, changed_at TIMESTAMPTZ NOT NULL, instance VARCHAR NOT NULL,
+    rule VARCHAR NOT NULL, gateway VARCHAR, model VARCHAR, metric VARCHAR, state VARCHAR NOT NULL,
+    began_at TIMESTAMPTZ NOT NULL, value DOUBLE NOT NULL, threshold DOUBLE NOT NULL, message VARCHAR NOT NULL,
+    stream_id UUID, client_id VARCHAR
 );

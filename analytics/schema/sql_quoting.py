@@ -1,6 +1,8 @@
-"""Quote text and names for SQL statements."""
+"""Quote text, names and instants for SQL statements."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 
 def literal(text: str) -> str:
@@ -11,3 +13,8 @@ def literal(text: str) -> str:
 def identifier(name: str) -> str:
     """A quoted name of a table or column."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def instant(at: datetime) -> str:
+    """A TIMESTAMPTZ literal, exact to the microsecond."""
+    return f"TIMESTAMPTZ '{at.astimezone(UTC).strftime('%Y-%m-%d %H:%M:%S.%f')}+00'"

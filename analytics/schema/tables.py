@@ -36,7 +36,17 @@ TAPS = _columns("taps")
 SPANS = _columns("spans")
 STREAM_MINUTES = _columns("stream_minutes")
 HISTOGRAM_MINUTES = _columns("histogram_minutes")
-STALLS = _columns("stalls")
+CLIENT_MINUTES = _columns("client_minutes")
+OBJECTIVES = _columns("objectives")
+PRICES = _columns("prices")
+CLIENTS = _columns("clients")
+MARKERS = _columns("markers")
+OUTPUT_STALLS = _columns("output_stalls")
+GATEWAY_STALLS = _columns("gateway_stalls")
+OUTPUT_WAITS = _columns("output_waits")
+HOPS = _columns("hops")
+HOP_CHANGES = _columns("hop_changes")
+ALERT_EVENTS = _columns("alert_events")
 
 
 def frame(columns: Columns, values: Mapping[str, Sequence[Any]]) -> pl.DataFrame:

@@ -116,6 +116,8 @@ SELECT
     sum(parts.output_tokens)::BIGINT AS output_tokens,
     sum(parts.reasoning_tokens)::BIGINT AS reasoning_tokens,
     sum(parts.cached_input_tokens)::BIGINT AS cached_input_tokens,
+    sum(parts.input_tokens_with_cache_known)::BIGINT AS input_tokens_with_cache_known,
+    sum(parts.cached_input_tokens) / nullif(sum(parts.input_tokens_with_cache_known), 0) AS cache_hit_share,
     sum(parts.output_tokens) / 60.0 AS output_tokens_per_s,
     sum(parts.streams_with_output_tokens)::BIGINT AS streams_with_output_tokens,
     sum(parts.events)::BIGINT AS events,
@@ -210,7 +212,7 @@ COMMENT ON VIEW latency_by_minute IS
 COMMENT ON VIEW errors_by_minute IS
 'Per minute, gateway, provider and model: streams by outcome; error_rate = errors / (streams - client_abort - tap_lost - refused).';
 COMMENT ON VIEW throughput_by_minute IS
-'Per minute, gateway, provider and model: streams, tokens, events and bytes of the streams that started. NULL if no stream reported a value.';
+'Per minute, gateway, provider and model: streams, tokens, events and bytes of the streams that started. cache_hit_share: cached input / input of streams that report both.';
 COMMENT ON VIEW slow_streams IS
 'Streams of the last 24 hours above the 95th percentile of their gateway and model in time to first token or inter-token latency.';
 COMMENT ON VIEW gateway_comparison IS
@@ -221,3 +223,233 @@ SELECT name, sum(value)::BIGINT AS value FROM internal.counter_parts GROUP BY na
 
 COMMENT ON VIEW counters IS
 'Counters since the store was created: entries, records, bytes, rows by table. expired_* are rows deleted by retention.';
+
+CREATE OR REPLACE VIEW stalls AS
+SELECT
+    stall.stream_id, started_at, gateway, provider, model, server_instance, stall.seq, choice, at_ns, gap_ns,
+    if(by_gateway.stream_id IS NOT NULL AND cause = 'upstream', 'gateway', cause) AS cause
+FROM output_stalls AS stall LEFT JOIN gateway_stalls AS by_gateway USING (stream_id, seq);
+
+COMMENT ON VIEW stalls IS
+'One row per stall, an output gap above max(stall floor, factor x the stream''s median gap), with its cause: upstream, gateway, tap or client.';
+
+-- Bad streams by objective and minute, one row for each of its error budgets. A store may still have minutes of former objectives.
+CREATE OR REPLACE VIEW internal.budget_minutes AS
+SELECT objective, 'error_rate' AS indicator, error_rate AS budget, minute, client_id, gateway, model, counted, errors AS bad
+FROM main.client_minutes JOIN (SELECT DISTINCT name AS objective, error_rate FROM main.objectives WHERE error_rate > 0) USING (objective)
+UNION ALL
+SELECT objective, 'goodput', 1 - goodput, minute, client_id, gateway, model, counted, counted - meeting_objective
+FROM main.client_minutes JOIN (SELECT DISTINCT name AS objective, goodput FROM main.objectives WHERE goodput < 1) USING (objective);
+
+CREATE OR REPLACE VIEW burn_rates AS
+WITH windows AS (
+    SELECT objective, indicator, budget, gateway, model,
+        $BURN_SUMS
+    FROM internal.budget_minutes WHERE minute > now() - INTERVAL 3 DAY GROUP BY ALL
+), rates AS (
+    SELECT *, $BURN_RATES
+    FROM windows
+)
+SELECT
+    objective, indicator, gateway, model, budget, $BURN_COLUMNS,
+    CASE
+        WHEN burn_1h > $FAST_BURN AND burn_5m > $FAST_BURN AND bad_1h >= $LEAST_BAD
+            OR burn_6h > $SLOW_BURN AND burn_30m > $SLOW_BURN AND bad_6h >= $LEAST_BAD THEN 'page'
+        WHEN burn_3d > $STEADY_BURN AND burn_6h > $STEADY_BURN AND bad_3d >= $LEAST_BAD THEN 'ticket'
+    END AS severity
+FROM rates;
+
+COMMENT ON VIEW burn_rates IS
+'Per objective, indicator, gateway and model: share of bad streams / error budget in the last 5 m to 3 d, and the severity if a short and a long window burn too fast.';
+
+CREATE OR REPLACE VIEW error_budgets AS
+SELECT
+    objective, indicator, any_value(budget) AS budget,
+    sum(counted)::BIGINT AS counted, sum(bad)::BIGINT AS bad,
+    sum(bad) / nullif(sum(counted), 0) / any_value(budget) AS spent
+FROM internal.budget_minutes WHERE minute > now() - INTERVAL $BUDGET_DAYS DAY GROUP BY objective, indicator;
+
+COMMENT ON VIEW error_budgets IS
+'Per objective and indicator: the error budget and the share of it spent by the streams of the last $BUDGET_DAYS days. Above 1: the objective is missed.';
+
+-- The last report wins, and the body over the headers (seq NULL).
+CREATE OR REPLACE VIEW server_timing AS
+WITH names(source, name, meaning) AS (VALUES $SERVER_NAMES),
+reported AS (
+    SELECT
+        stream_id, string_agg(DISTINCT source, ', ' ORDER BY source) AS source,
+        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'queue_ns') AS queue_ns,
+        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'prefill_ns') AS own_prefill_ns,
+        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'prefill_start_ns') AS prefill_start_ns,
+        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'prefill_end_ns') AS prefill_end_ns,
+        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'decode_ns') AS own_decode_ns,
+        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'ttft_ns') AS own_ttft_ns,
+        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'total_ns') AS own_total_ns,
+        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'kv_cache_hit_tokens') AS kv_cache_hit_tokens,
+        arg_max(value, coalesce(seq, -1)) FILTER (meaning = 'kv_cache_hit_share') AS kv_cache_hit_share,
+        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'draft_tokens') AS draft_tokens,
+        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'accepted_draft_tokens') AS accepted_draft_tokens,
+        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'output_tokens') AS output_tokens
+    FROM server_stats JOIN names USING (source, name) WHERE value BETWEEN 0 AND $MAX_VALUE GROUP BY stream_id
+), phases AS (
+    SELECT *,
+        coalesce(own_prefill_ns, prefill_end_ns - prefill_start_ns, own_ttft_ns - queue_ns) AS prefill_ns,
+        coalesce(own_ttft_ns, queue_ns + prefill_ns) AS ttft_ns
+    FROM reported
+)
+SELECT
+    stream_id, source, queue_ns,
+    CASE WHEN prefill_ns >= 0 THEN prefill_ns END AS prefill_ns,
+    CASE WHEN coalesce(own_decode_ns, own_total_ns - ttft_ns) >= 0 THEN coalesce(own_decode_ns, own_total_ns - ttft_ns) END AS decode_ns,
+    CASE WHEN ttft_ns >= 0 THEN ttft_ns END AS ttft_ns,
+    coalesce(own_total_ns, ttft_ns + own_decode_ns) AS total_ns,
+    kv_cache_hit_tokens, kv_cache_hit_share, draft_tokens, accepted_draft_tokens, output_tokens
+FROM phases;
+
+COMMENT ON VIEW server_timing IS
+'What the server reported about its processing, one row per stream, by the same names for all servers. TTFT and total start at the server.';
+
+-- Only the last 24 hours, because these are streams and not roll-ups.
+CREATE OR REPLACE VIEW server_drift AS
+SELECT
+    date_trunc('minute', started_at) AS minute, gateway, coalesce(request_model, response_model) AS model,
+    count(streams.ttft_ns - timing.ttft_ns) AS streams,
+    quantile_cont(streams.ttft_ns - timing.ttft_ns, 0.5) AS ttft_drift_p50_ns,
+    quantile_cont(streams.ttft_ns - timing.ttft_ns, 0.95) AS ttft_drift_p95_ns,
+    count(streams.output_tokens - timing.output_tokens) AS streams_with_output_tokens,
+    sum(streams.output_tokens) FILTER (timing.output_tokens IS NOT NULL)::BIGINT AS observed_output_tokens,
+    sum(timing.output_tokens) FILTER (streams.output_tokens IS NOT NULL)::BIGINT AS reported_output_tokens
+FROM streams JOIN server_timing AS timing USING (stream_id)
+WHERE started_at > now() - INTERVAL 24 HOUR
+    AND (streams.ttft_ns - timing.ttft_ns IS NOT NULL OR streams.output_tokens - timing.output_tokens IS NOT NULL)
+GROUP BY ALL;
+
+COMMENT ON VIEW server_drift IS
+'Observed minus server-reported, last 24 hours, by minute, gateway and model: TTFT, and output tokens in the usage against those in the server statistics.';
+
+CREATE OR REPLACE VIEW alerts AS
+SELECT
+    alert_id, any_value(rule) AS rule, any_value(gateway) AS gateway, any_value(model) AS model, any_value(metric) AS metric,
+    if(bool_or(state = 'resolved'), 'resolved', 'firing') AS state,
+    min(began_at) AS began_at,
+    min(changed_at) FILTER (state = 'firing') AS fired_at,
+    min(changed_at) FILTER (state = 'resolved') AS resolved_at,
+    max(value) AS value, any_value(threshold) AS threshold,
+    arg_min(message, changed_at) AS message, arg_min(stream_id, changed_at) AS stream_id, arg_min(client_id, changed_at) AS client_id,
+    any_value(instance) AS instance
+FROM alert_events GROUP BY alert_id;
+
+COMMENT ON VIEW alerts IS
+'One row per alert: the rule, where and since when it applies, its state (firing or resolved), the worst value, the limit and an affected stream.';
+
+-- Requests of sessions in order, without the inner streams of hops, which repeat them. A pause is the time in which no request of the
+-- session was in flight. Its kind follows from the turn, else from the tool calls of the response before it.
+CREATE OR REPLACE VIEW session_turns AS
+WITH requests AS (
+    SELECT session_id, stream_id, client_id, gateway, coalesce(request_model, response_model) AS model, turn, started_at,
+        started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS ended_at,
+        ttft_ns, end_ns, outcome, finish_reason, tool_call_count, input_tokens, output_tokens
+    FROM streams WHERE session_id IS NOT NULL AND stream_id NOT IN (SELECT inner_stream_id FROM hops)
+), ordered AS (
+    SELECT *, row_number() OVER (PARTITION BY session_id ORDER BY started_at, stream_id) AS request,
+        max(ended_at) OVER earlier AS idle_since, max(turn) OVER earlier AS last_turn,
+        arg_max(coalesce(tool_call_count, 0) > 0, ended_at) OVER earlier AS tools_called
+    FROM requests WINDOW earlier AS (
+        PARTITION BY session_id ORDER BY started_at, stream_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+)
+SELECT
+    session_id, request::INTEGER AS request, turn, stream_id, client_id, gateway, model, started_at, ended_at,
+    CASE WHEN started_at > idle_since THEN 1000 * date_diff('microsecond', idle_since, started_at) END AS pause_ns,
+    CASE WHEN started_at > idle_since THEN
+        CASE WHEN turn > last_turn THEN 'user' WHEN turn = last_turn OR tools_called THEN 'tool' ELSE 'user' END
+    END AS pause,
+    1000 * greatest(0, date_diff('microsecond', greatest(started_at, idle_since), ended_at)) AS model_ns,
+    ttft_ns, end_ns, outcome, finish_reason, tool_call_count, input_tokens, output_tokens
+FROM ordered;
+
+COMMENT ON VIEW session_turns IS
+'One row per request of a session, in order, with the pause before it (user or tool) and its time that no earlier request covers (model_ns).';
+
+CREATE OR REPLACE VIEW sessions AS
+SELECT
+    session_id, arg_min(client_id, started_at) AS client_id,
+    min(started_at) AS first_at, max(ended_at) AS last_at,
+    coalesce(max(turn), 1 + count(*) FILTER (pause = 'user'))::INTEGER AS turns,
+    count(*) AS requests,
+    list(DISTINCT model ORDER BY model) FILTER (model IS NOT NULL) AS models,
+    sum(part.input_tokens)::BIGINT AS input_tokens, sum(part.output_tokens)::BIGINT AS output_tokens,
+    coalesce(sum(pause_ns) FILTER (pause = 'user'), 0)::BIGINT AS user_wait_ns,
+    sum(part.model_ns)::BIGINT AS model_ns,
+    coalesce(sum(pause_ns) FILTER (pause = 'tool'), 0)::BIGINT AS tool_ns,
+    count(*) FILTER ($IS_ERROR) AS errors,
+    sum(part.output_tokens) FILTER (outcome <> 'ok')::BIGINT AS unfinished_output_tokens
+FROM session_turns AS part GROUP BY session_id;
+
+COMMENT ON VIEW sessions IS
+'One row per session. user_wait_ns + model_ns + tool_ns is the time from first_at to last_at; unfinished_output_tokens are those of requests that did not end ok (see wasted_tokens for tokens without use).';
+
+-- Each stream has one reason, the first that applies, so that a token counts once. Of a hop, only the inner stream counts: the outer
+-- one has the same tokens. `client` is the stream at the client: the outer one of a hop, else the stream itself. A request is
+-- repeated if the same client sends one with the same path, model and size within 60 s of the end.
+CREATE OR REPLACE VIEW wasted_tokens AS
+WITH attempts AS (
+    SELECT inner_stream_id, outer_stream_id, attempt < max(attempt) OVER (PARTITION BY outer_stream_id) AS was_replaced FROM hops
+), suspects AS (
+    SELECT stream_id, started_at, gateway, coalesce(request_model, response_model) AS model, $IS_ERROR AS failed, ttft_ns,
+        input_tokens, cached_input_tokens, output_tokens, text_chars + reasoning_chars AS chars,
+        coalesce(outer_stream_id, stream_id) AS client_stream_id, coalesce(was_replaced, false) AS was_replaced
+    FROM streams LEFT JOIN attempts ON inner_stream_id = stream_id
+    WHERE (outer_stream_id IS NOT NULL OR $IS_ERROR OR outcome = 'client_abort')
+        AND stream_id NOT IN (SELECT outer_stream_id FROM hops)
+), at_client AS (
+    SELECT suspects.stream_id, $IS_ERROR AS client_failed, outcome = 'client_abort' AS client_left, client.client_id AS final_client_id,
+        client.ttft_ns IS NOT NULL AS client_had_output,
+        client.path, client.request_bytes, coalesce(client.gateway, '') AS client_gateway,
+        coalesce(client.request_model, '') AS client_model,
+        client.started_at + to_microseconds(client.end_ns // 1000) AS client_ended_at,
+        least(coalesce(client.delivered_bytes / nullif(client.response_bytes, 0), 0), 1)
+            * least(coalesce((client.text_chars + client.reasoning_chars) / nullif(suspects.chars, 0), 1), 1) AS delivered_share
+    FROM suspects JOIN streams AS client ON client.stream_id = suspects.client_stream_id
+), repeated AS (
+    SELECT at_client.stream_id
+    FROM at_client ASOF JOIN (
+        SELECT client_id, path, request_bytes, coalesce(gateway, '') AS gateway, coalesce(request_model, '') AS model, started_at
+        FROM streams
+    ) AS again
+        ON again.client_id = final_client_id AND again.path = at_client.path AND again.request_bytes = at_client.request_bytes
+        AND again.gateway = client_gateway AND again.model = client_model AND client_ended_at < again.started_at
+    WHERE (client_failed OR client_left) AND again.started_at < client_ended_at + INTERVAL 60 SECOND
+), reasons AS (
+    SELECT suspects.*, final_client_id, client_had_output, delivered_share,
+        CASE
+            WHEN was_replaced THEN 'failed_attempt'
+            WHEN stream_id IN (FROM repeated) THEN 'retried'
+            WHEN client_left THEN 'client_left'
+            WHEN failed AND ttft_ns IS NOT NULL THEN 'error_after_output'
+        END AS reason
+    FROM suspects JOIN at_client USING (stream_id)
+), spent AS (
+    SELECT stream_id, started_at, gateway, model, final_client_id AS client_id, reason,
+        CASE WHEN reason = 'client_left' THEN round(output_tokens * (1 - delivered_share))::BIGINT ELSE output_tokens END
+            AS output_tokens,
+        CASE WHEN reason = 'client_left' AND client_had_output THEN 0 ELSE input_tokens END AS input_tokens,
+        cached_input_tokens
+    FROM reasons
+    WHERE reason = 'client_left'
+        OR reason IS NOT NULL AND (ttft_ns IS NOT NULL OR input_tokens IS NOT NULL OR output_tokens IS NOT NULL)
+)
+SELECT
+    spent.stream_id, spent.started_at, spent.gateway, spent.model, spent.client_id, spent.reason,
+    spent.output_tokens, spent.input_tokens,
+    CASE WHEN spent.output_tokens IS NOT NULL OR spent.input_tokens IS NOT NULL THEN (
+        coalesce(spent.output_tokens, 0) * price.output
+        + greatest(coalesce(spent.input_tokens, 0) - coalesce(cached_input_tokens, 0), 0) * price.input
+        + least(coalesce(cached_input_tokens, 0), coalesce(spent.input_tokens, 0)) * price.cached_input
+    ) / 1e6 END AS cost,
+    price.currency
+FROM spent
+LEFT JOIN prices AS price
+    ON price.priority = (SELECT min(candidate.priority) FROM prices AS candidate WHERE spent.model GLOB candidate.model);
+
+COMMENT ON VIEW wasted_tokens IS
+'Tokens without use, one row per stream: failed attempts, repeated requests, clients that disconnected, errors after output.';

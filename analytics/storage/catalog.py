@@ -18,7 +18,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import polars as pl
@@ -39,7 +39,8 @@ CREATION_WAIT_S = 30.0
 LOCK_IDLE_S, ELECTION_IDLE_S = 30, 1800
 """PostgreSQL ends the session of a lock holder after this time without a statement. One upkeep task may take long."""
 _LOCK_SPACE = 0x5367_4C6B  # "SgLk": our part of the key space of PostgreSQL's advisory locks
-_COMMITS, _UPKEEP, _CREATION = 1, 2, 3
+_COMMITS, _UPKEEP, _CREATION, _HOPS = 1, 2, 3, 4
+_TASKS = {"upkeep": _UPKEEP, "hops": _HOPS}
 _CONFLICTS = (
     "conflict",
     "unique constraint",
@@ -240,15 +241,15 @@ class Catalog:
             yield
 
     @contextlib.contextmanager
-    def elected(self) -> Iterator[bool]:
-        """True in one process at a time, which does the upkeep. Requires a separate cursor."""
+    def elected(self, task: Literal["upkeep", "hops"] = "upkeep") -> Iterator[bool]:
+        """True in one process at a time, which does the task. Requires a separate cursor."""
         if not self.is_postgres:
             yield True
             return
         self._connection.execute("BEGIN TRANSACTION")
         try:
             self._postgres(f"SET LOCAL idle_in_transaction_session_timeout = {ELECTION_IDLE_S * 1000}")
-            yield self.query(f"SELECT pg_try_advisory_xact_lock({_LOCK_SPACE}, {_UPKEEP})") in (
+            yield self.query(f"SELECT pg_try_advisory_xact_lock({_LOCK_SPACE}, {_TASKS[task]})") in (
                 [("true",)],
                 [("t",)],
             )

@@ -7,7 +7,9 @@ replaced when they differ.
 from __future__ import annotations
 
 import hashlib
+import secrets
 import uuid
+from typing import NamedTuple
 
 import duckdb
 import polars as pl
@@ -27,7 +29,9 @@ OPTIONS = {
 """DuckLake options of the store. Small files can be skipped by their statistics, and merging them needs little memory."""
 SORTED_BY = {
     "streams": "stream_id", "events": "stream_id, seq", "usage_reports": "stream_id", "server_stats": "stream_id",
-    "spans": "started_at", "stalls": "stream_id", "stream_minutes": "minute", "histogram_minutes": "minute, metric",
+    "spans": "started_at", "output_stalls": "stream_id", "output_waits": "stream_id", "gateway_stalls": "stream_id",
+    "hops": "outer_stream_id", "hop_changes": "outer_stream_id",
+    "stream_minutes": "minute", "histogram_minutes": "minute, metric", "client_minutes": "minute",
 }  # fmt: skip
 """Sort order of merged files. Ids are UUIDv7, so they sort by time."""
 
@@ -41,8 +45,16 @@ _INTERNAL = (
 )
 
 
-def prepare(connection: duckdb.DuckDBPyConnection, catalog: Catalog, location: StoreLocation) -> str:
-    """Create missing tables, views and comments. Returns the store's id. Requires `Catalog.creation`; can be repeated after
+class StoreKeys(NamedTuple):
+    """Random values of a store, created with it."""
+
+    store_id: str
+    fingerprint_key: bytes
+    """Key of the fingerprints in `streams`. Readers of the tables cannot read it."""
+
+
+def prepare(connection: duckdb.DuckDBPyConnection, catalog: Catalog, location: StoreLocation) -> StoreKeys:
+    """Create missing tables, views and comments. Requires `Catalog.creation`; can be repeated after
     an interruption.
 
     Raises OSError for a store of another version, duckdb.Error if the store cannot be written.
@@ -69,14 +81,17 @@ def prepare(connection: duckdb.DuckDBPyConnection, catalog: Catalog, location: S
         with transaction(connection):
             connection.execute(comments)
     store_id = meta.get("store_id") or str(uuid.uuid4())
-    current = {"schema": schema, "views": views_digest, "store_id": store_id}
+    fingerprint_key = meta.get("fingerprint_key") or secrets.token_hex(32)
+    current = {
+        "schema": schema, "views": views_digest, "store_id": store_id, "fingerprint_key": fingerprint_key,
+    }  # fmt: skip
     if meta != current:
         with catalog.transaction():
             catalog.change("DELETE FROM streamgauge_meta")
             catalog.insert(
                 "streamgauge_meta", pl.DataFrame({"key": [*current.keys()], "value": [*current.values()]})
             )
-    return store_id
+    return StoreKeys(store_id, bytes.fromhex(fingerprint_key))
 
 
 def _update_data_path(catalog: Catalog, path: str) -> None:

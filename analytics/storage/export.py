@@ -14,12 +14,21 @@ from analytics.storage.database import attach, message, new_database
 from analytics.storage.location import ALIAS, StoreLocation
 from ingest.ids import smallest_uuid7
 
-BY_ID = ("streams", "events", "usage_reports", "server_stats", "stalls")
+BY_ID = (
+    "streams",
+    "events",
+    "usage_reports",
+    "server_stats",
+    "output_stalls",
+    "output_waits",
+    "gateway_stalls",
+)
 BY_TIME = {
-    "spans": "started_at", "losses": "lost_at", "dead_letters": "set_aside_at", "stream_minutes": "minute",
-    "histogram_minutes": "minute",
+    "spans": "started_at", "hops": "outer_started_at", "hop_changes": "outer_started_at",
+    "alert_events": "changed_at", "losses": "lost_at", "dead_letters": "set_aside_at", "stream_minutes": "minute",
+    "histogram_minutes": "minute", "client_minutes": "minute", "markers": "marked_at",
 }  # fmt: skip
-WHOLE = ("log_positions", "taps", "internal.counter_parts")
+WHOLE = ("log_positions", "taps", "objectives", "prices", "clients", "internal.counter_parts")
 
 
 def export(

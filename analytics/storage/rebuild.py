@@ -33,13 +33,15 @@ SLICE_ROWS = 2_000_000
 ROLLUP_STREAMS = 20_000
 KEYS = {
     "streams": "stream_id", "events": "stream_id, seq", "usage_reports": "stream_id, seq, at_ns",
-    "server_stats": "stream_id, seq, source, name", "stalls": "stream_id, seq", "spans": "trace_id, span_id",
-    "losses": None, "dead_letters": None,
+    "server_stats": "stream_id, seq, source, name", "output_stalls": "stream_id, seq", "spans": "trace_id, span_id",
+    "output_waits": "stream_id, from_ns",
+    "gateway_stalls": "stream_id, seq", "hops": "outer_stream_id, inner_stream_id",
+    "hop_changes": None, "alert_events": "alert_id, state, changed_at", "losses": None, "dead_letters": None, "markers": None,
 }  # fmt: skip
 """By table: the key by which duplicate rows are dropped. None: all columns."""
 COLUMNS = "COLUMNS(name -> NOT starts_with(name, '_ducklake_'))"
 """All columns except those that DuckLake adds to merged files."""
-ROLLUPS = ("stream_minutes", "histogram_minutes")
+ROLLUPS = ("stream_minutes", "histogram_minutes", "client_minutes")
 
 
 class Source(Enum):
@@ -154,7 +156,12 @@ def _compute_rollups(store: Store, connection: duckdb.DuckDBPyConnection) -> int
             "WHERE stream_id > ?::UUID AND stream_id <= ?::UUID ORDER BY events.stream_id, seq",
             [after, last],
         ).pl()
-        computed = rollups({"streams": streams, "events": events}, store.stall)
+        waits = connection.execute(
+            "SELECT * REPLACE (stream_id::VARCHAR AS stream_id) FROM output_waits "
+            "WHERE stream_id > ?::UUID AND stream_id <= ?::UUID",
+            [after, last],
+        ).pl()
+        computed = rollups({"streams": streams, "events": events, "output_waits": waits}, store.stall)
         store.commit(Commit("", tables={name: computed[name] for name in ROLLUPS if name in computed}))
         done, after = done + streams.height, last
 

@@ -11,10 +11,32 @@ from analytics.storage.database import first_row, transaction
 from analytics.storage.ducklake_format import TableLayout
 from ingest.ids import smallest_uuid7
 
-_BY_STREAM_ID = {"events": ("events",), "streams": ("usage_reports", "server_stats", "stalls", "streams")}
+_BY_STREAM_ID = {
+    "events": ("events",),
+    "streams": (
+        "usage_reports",
+        "server_stats",
+        "output_stalls",
+        "output_waits",
+        "gateway_stalls",
+        "streams",
+    ),
+}
 _BY_TIME = {
-    "streams": {"spans": "started_at", "losses": "lost_at", "dead_letters": "set_aside_at"},
-    "rollups": {"stream_minutes": "minute", "histogram_minutes": "minute"},
+    "streams": {
+        "spans": "started_at",
+        "hops": "outer_started_at",
+        "hop_changes": "outer_started_at",
+        "losses": "lost_at",
+        "dead_letters": "set_aside_at",
+        "alert_events": "changed_at",
+    },
+    "rollups": {
+        "stream_minutes": "minute",
+        "histogram_minutes": "minute",
+        "client_minutes": "minute",
+        "markers": "marked_at",
+    },
 }
 """By kind of age: the tables with that age, and the column with the age of a row."""
 

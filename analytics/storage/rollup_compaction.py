@@ -3,8 +3,8 @@
 Contract
 1. Commits only append (`analytics.measures.rollup`). Some minutes after its end, the rows of a minute are summed in one
    exclusive transaction. Later rows are summed in the next compaction. Until then the views sum them.
-2. Names come from clients and upstreams. Each minute keeps its `MOST_NAMES` busiest models and as many error types. All others
-   become `_other`.
+2. Names come from clients and upstreams. Each minute keeps its `MOST_NAMES` busiest models, clients and error types. All
+   others become `_other`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,38 @@ SECONDS_OPEN = 120.0
 
 _KEY = "minute, gateway, provider, model, dialect, operation, outcome, error_phase, error_type, http_status"
 _SUMS = (
-    "streams", "streams_with_output", "streams_with_output_tokens", "aborted_after_terminal", "streams_with_stalls_known",
-    "stalled_streams", "stalls", "stalled_ns", "output_ns", "input_tokens", "cached_input_tokens",
+    "streams", "streams_with_output", "streams_with_output_tokens", "aborted_after_terminal", "meeting_objective",
+    "streams_with_stalls_known", "stalled_streams", "stalls", "stalled_ns", "output_ns",
+    "waited_upstream_ns", "waited_client_ns", "tap_delay_ns", "input_tokens", "cached_input_tokens",
     "input_tokens_with_cache_known", "output_tokens", "reasoning_tokens", "output_tokens_with_reasoning_known", "events",
     "output_events", "text_chars", "reasoning_chars", "tool_calls", "malformed_events", "request_bytes", "response_bytes",
     "delivered_bytes", "lost_bytes",
 )  # fmt: skip
+_CLIENT_KEY = "minute, client_id, gateway, model, objective"
+_CLIENT_SUMS = (
+    "streams", "counted", "errors", "meeting_objective", "input_tokens", "cached_input_tokens", "output_tokens",
+)  # fmt: skip
 _DUE = "minute IN (SELECT minute FROM temp.due_minutes)"
 _NEAR = "minute BETWEEN make_timestamptz(?) AND make_timestamptz(?)"
 """In addition to `_DUE`: DuckDB pushes this condition into the scan."""
+
+
+def _sums(names: tuple[str, ...]) -> str:
+    return ", ".join(
+        f"CASE WHEN count({name}) > 0 THEN least(sum({name}), {2**63 - 1})::BIGINT END AS {name}"
+        for name in names
+    )
+
+
 _ADDED = {
     "stream_minutes": (
-        f"SELECT {_KEY}, true AS settled, "
-        + "".join(
-            f"CASE WHEN count({name}) > 0 THEN least(sum({name}), {2**63 - 1})::BIGINT END AS {name}, "
-            for name in _SUMS
-        )
-        + "max(icl_max_ns) AS icl_max_ns, min(first_at) AS first_at, max(last_at) AS last_at "
+        f"SELECT {_KEY}, true AS settled, {_sums(_SUMS)}, "
+        "max(icl_max_ns) AS icl_max_ns, min(first_at) AS first_at, max(last_at) AS last_at "
         f"FROM stream_minutes WHERE {_NEAR} AND {_DUE} GROUP BY {_KEY} ORDER BY {_KEY}"
+    ),
+    "client_minutes": (
+        f"SELECT {_CLIENT_KEY}, true AS settled, {_sums(_CLIENT_SUMS)} "
+        f"FROM client_minutes WHERE {_NEAR} AND {_DUE} GROUP BY {_CLIENT_KEY} ORDER BY {_CLIENT_KEY}"
     ),
     "histogram_minutes": (
         f"SELECT *, true AS settled FROM internal.unsettled_histograms WHERE {_NEAR} AND {_DUE} "
@@ -57,8 +71,9 @@ def compact_rollups(connection: duckdb.DuckDBPyConnection, now_s: float) -> int:
             chosen = _choose(connection, int((now_s - 60 - SECONDS_OPEN) * 1e6))
             if chosen:
                 minutes, *ends = chosen
-                _fold(connection, "model", ("stream_minutes", "histogram_minutes"))
+                _fold(connection, "model", ("stream_minutes", "histogram_minutes", "client_minutes"))
                 _fold(connection, "error_type", ("stream_minutes",))
+                _fold(connection, "client_id", ("client_minutes",))
                 for table, added in _ADDED.items():
                     run(f"CREATE OR REPLACE TEMP TABLE added_up AS {added}", ends)
                     run(f"DELETE FROM {table} WHERE minute IN (SELECT minute FROM temp.added_up)")
@@ -73,7 +88,8 @@ def _choose(connection: duckdb.DuckDBPyConnection, until_us: int) -> tuple[int, 
     run = connection.execute
     run(
         "CREATE OR REPLACE TEMP TABLE due_minutes AS SELECT minute FROM ("
-        "SELECT minute FROM stream_minutes WHERE NOT settled UNION SELECT minute FROM histogram_minutes WHERE NOT settled"
+        "SELECT minute FROM stream_minutes WHERE NOT settled UNION SELECT minute FROM histogram_minutes WHERE NOT settled "
+        "UNION SELECT minute FROM client_minutes WHERE NOT settled"
         f") WHERE minute <= make_timestamptz(?) ORDER BY minute LIMIT {MINUTES_A_STEP}",
         [until_us],
     )
@@ -84,9 +100,9 @@ def _choose(connection: duckdb.DuckDBPyConnection, until_us: int) -> tuple[int, 
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, name: str, tables: tuple[str, ...]) -> None:
-    """Replace names that are not among the busiest of their minute by `_other`."""
+    """Replace names that are not among the busiest of their minute in the first table by `_other`."""
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE folded_names AS SELECT minute, {name} AS name FROM stream_minutes "
+        f"CREATE OR REPLACE TEMP TABLE folded_names AS SELECT minute, {name} AS name FROM {tables[0]} "
         f"WHERE {_DUE} AND {name} <> '{OTHER}' GROUP BY minute, {name} "
         f"QUALIFY row_number() OVER (PARTITION BY minute ORDER BY sum(streams) DESC, {name}) > {MOST_NAMES}"
     )

@@ -21,8 +21,8 @@ import duckdb
 import polars as pl
 
 from analytics.assembly.log_position import LogPosition
-from analytics.measures.latency import StallLimit
 from analytics.measures.rollup import rollups
+from analytics.schema.stall_limit import StallLimit
 from analytics.storage.appender import Appender
 from analytics.storage.catalog import NAME, Catalog, is_conflict
 from analytics.storage.commit import Commit, StoreFailed, run_transaction
@@ -99,7 +99,7 @@ class Store:
             try:
                 with self.catalog.creation():
                     attach(self._connection, location, read_only=False)
-                    self.store_id = prepare(self._connection, self.catalog, location)
+                    self.store_id, self.fingerprint_key = prepare(self._connection, self.catalog, location)
                 self.layouts: Mapping[str, TableLayout] = read_layouts(self.catalog)
                 self._schema_version = SnapshotBuilder(self.catalog).schema_version
                 self.data_path = data_path_of(self._connection)

@@ -16,7 +16,7 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import duckdb
@@ -49,9 +49,13 @@ OFTEN = (
     "usage_reports",
     "server_stats",
     "spans",
-    "stalls",
+    "output_stalls",
+    "hops",
+    "hop_changes",
+    "output_waits",
     "stream_minutes",
     "histogram_minutes",
+    "client_minutes",
 )
 """Tables that grow with the traffic. Others have few rows, which stay inlined until `merge_all`."""
 NEVER_FLUSHED = ("log_positions", "taps", "counter_parts")
@@ -62,9 +66,15 @@ class Upkeep:
     """The upkeep thread of one process, with its own connections."""
 
     def __init__(
-        self, store: Store, *, events_s: float | None, streams_s: float | None, rollups_s: float | None = None
+        self,
+        store: Store,
+        *,
+        events_s: float | None,
+        streams_s: float | None,
+        rollups_s: float | None = None,
+        more_tasks: Mapping[str, tuple[float, Callable[[], object]]] | None = None,
     ) -> None:
-        """Ages as `retention.ages_s` takes them."""
+        """Ages as `retention.ages_s` takes them. `more_tasks`: further `tasks`."""
         self._location = store.location
         self._layouts = store.layouts
         self._data_path = store.data_path
@@ -85,6 +95,7 @@ class Upkeep:
             "retain": (600, lambda: self.retain(time.time())),
             "merge_all": (3600, self.merge_all),
             "orphans": (ORPHANS_S, self.orphans),
+            **(more_tasks or {}),
         }
         """(Interval in seconds, function) by task."""
 

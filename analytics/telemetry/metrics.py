@@ -26,21 +26,34 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 
 from analytics.assembly.finished_stream import FinishedStream
-from analytics.measures.latency import inter_chunk_gaps
+from analytics.measures.latency import inter_chunk_gaps, output_waits
+from analytics.measures.operation import INFERENCE
 from analytics.measures.outcome import LOST
+from analytics.measures.server_timing import reported_ttft_ns
+from analytics.measures.silence import Phase, Silence, longest
 from analytics.schema.outcomes import NOT_ERRORS, REFUSED
 from analytics.telemetry.combined_export import CombinedExporter, with_metrics
 from analytics.telemetry.metric_definitions import (
+    BUDGET_SPENT,
+    BURN_RATE,
+    CACHE_HITS,
+    CACHE_INPUT,
+    HOP_HISTOGRAMS,
+    IN_FLIGHT,
     OBSERVED,
+    SERVER_HISTOGRAMS,
+    SILENCE,
     STALLED,
     STALLS,
     STREAM_HISTOGRAMS,
     STREAMS,
+    TTFT_DRIFT,
     metric_definitions,
 )
 from analytics.telemetry.metric_series import Counter, Distribution, Sample, SeriesSet
-from analytics.telemetry.prometheus import PrometheusEndpoint
-from analytics.telemetry.semconv import INFERENCE, NAMESPACE, OTHER, UNKNOWN_MODALITY, Names, operation_name
+from analytics.telemetry.objective_gauges import ObjectiveGauges
+from analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
+from analytics.telemetry.semconv import NAMESPACE, OTHER, UNKNOWN_MODALITY, Names, operation_name
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +96,8 @@ class _Group:
         """(column, factor, series)."""
         self.counters: list[tuple[str, float, Counter]] = []
         self.chunks: Distribution | None = None
+        self.cache_input, self.cache_hits = Counter(), Counter()
+        self.ttft_drift: Distribution | None = None
 
 
 class Metrics:
@@ -97,10 +112,16 @@ class Metrics:
         exporter: MetricExporter | None = None,
         listen: str | None = None,
         allowed_hosts: Iterable[str] = (),
+        server_metrics: bool = False,
         export_counters: Callable[[], Mapping[str, int]] = dict,
+        apps: Mapping[str, WsgiApp] | None = None,
     ) -> None:
-        """`listen`: HOST:PORT of the Prometheus endpoint. If it is in use, a warning is logged and there is no endpoint."""
+        """`listen`: HOST:PORT of the Prometheus endpoint. If it is in use, a warning is logged and there is no endpoint.
+
+        `server_metrics`: also count `SERVER_HISTOGRAMS`. `apps`: applications of the endpoint, by path.
+        """
         self._names, self._export_counters = names, export_counters
+        self._server_histograms = SERVER_HISTOGRAMS if server_metrics else ()
         self._series = SeriesSet(metric_definitions(names), time.time_ns())
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._sdk_reader, self._series_reader = InMemoryMetricReader(), self._series.reader()
@@ -113,13 +134,20 @@ class Metrics:
         self._providers, self._errors = _Capped(), _Capped()
         self._health: dict[str, float] = {}
         self._stored = self._lost = 0
+        self._open: dict[tuple[str, str | None, Phase], tuple[int, float]] = {}
+        """(streams, longest silence in s) by gateway, model and phase. Groups without streams stay, at 0."""
+        for i, element in ((IN_FLIGHT, 0), (SILENCE, 1)):
+            meter.create_observable_gauge(i.name, [self._observe_open(element)], i.unit, i.description)
+        self.objectives = objectives = ObjectiveGauges(names)
+        for i, observe in ((BURN_RATE, objectives.observe_burn), (BUDGET_SPENT, objectives.observe_spent)):
+            meter.create_observable_gauge(i.name, [observe], i.unit, i.description)
         for i in OBSERVED:
             create = meter.create_observable_gauge if i.kind == "gauge" else meter.create_observable_counter
             create(i.name, [self._observe(i.name)], i.unit, i.description)
         self.endpoint = None
         if listen is not None:
             try:
-                self.endpoint = PrometheusEndpoint(listen, self.read, allowed_hosts)
+                self.endpoint = PrometheusEndpoint(listen, self.read, allowed_hosts, apps)
             except OSError as e:  # not fatal: streams are still stored
                 log.warning("no Prometheus endpoint: %s", e)
 
@@ -131,6 +159,25 @@ class Metrics:
             return [Observation(value)] if value is not None else []
 
         return observed
+
+    def _observe_open(self, element: int) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observed(_: CallbackOptions) -> Iterable[Observation]:
+            for (gateway, model, phase), values in self._open.items():
+                attributes = {NAMESPACE + "gateway": gateway, NAMESPACE + "phase": phase}
+                if model is not None:
+                    attributes[self._names.request_model] = model
+                yield Observation(values[element], attributes)
+
+        return observed
+
+    def update_open_streams(self, found: Iterable[Silence]) -> None:
+        """Replace the gauges of streams in flight. The new map is published at once, for the exporters' threads."""
+        groups = dict.fromkeys(self._open, (0, 0.0))
+        for (gateway, model, phase), (streams, silent_ns) in longest(found).items():
+            key = (gateway, self._models(model), phase)
+            before = groups.get(key, (0, 0.0))
+            groups[key] = (before[0] + streams, max(before[1], silent_ns / 1e9))
+        self._open = groups
 
     def update_health(self, health: Mapping[str, float]) -> None:
         self._health |= {NAMESPACE + name: value for name, value in health.items()}
@@ -159,10 +206,29 @@ class Metrics:
                         series.add(value * factor, sample)
                 for column, factor, counter in group.counters:
                     counter.value += (row.get(column) or 0) * factor
+                cached = row.get("cached_input_tokens")
+                if cached is not None:
+                    group.cache_hits.value += cached
+                    group.cache_input.value += row.get("input_tokens") or 0
+                _add_drift(group, stream, row, sample)
                 if group.chunks is not None and stream.decoder is not None:
-                    group.chunks.add_sorted_ns(inter_chunk_gaps(stream.decoder.events))
+                    events = stream.decoder.events
+                    group.chunks.add_sorted_ns(inter_chunk_gaps(events, output_waits(events, stream.closed)))
         self._stored += len(finished)
         self._health[NAMESPACE + "pipeline.freshness"] = max(0.0, (now_ns - newest_ns) / 1e9)
+
+    def count_hops(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Count committed rows of `hops`. A negative value counts as 0: the gateway sent output before the model server."""
+        with self._series.lock:
+            for row in rows:
+                attributes = {NAMESPACE + "gateway": row["outer_gateway"] or "unknown"}
+                if model := self._models(row["model"]):
+                    attributes[self._names.request_model] = model
+                for histogram in HOP_HISTOGRAMS:
+                    value = row[histogram.column or ""]
+                    if value is not None:
+                        series = self._series.distribution(histogram.name, attributes)
+                        series.add(max(0.0, value * histogram.factor))
 
     def _group_of(self, row: Mapping[str, Any]) -> _Group:
         get = row.get
@@ -205,10 +271,17 @@ class Metrics:
             modality = {names.token_modality: UNKNOWN_MODALITY} if names.token_modality else {}
             for column, metric in names.token_counters.items():
                 group.counters.append((column, 1, series.counter(metric, {**attributes, **modality})))
+        if generates and outcome != REFUSED:
+            for histogram in self._server_histograms[: 1 if failed else None]:
+                assert histogram.column
+                add(histogram.name, histogram.column, histogram.factor, {**attributes, **error})
         for histogram in STREAM_HISTOGRAMS:
             assert histogram.column
             add(histogram.name, histogram.column, histogram.factor, base)
         group.counters.append(("stall_count", 1, series.counter(STALLS.name, base)))
+        group.cache_input = series.counter(CACHE_INPUT.name, base)
+        group.cache_hits = series.counter(CACHE_HITS.name, base)
+        group.ttft_drift = series.distribution(TTFT_DRIFT.name, base)
         group.counters.append(("stalled_ns", 1e-9, series.counter(STALLED.name, base)))
         return group
 
@@ -234,6 +307,15 @@ class Metrics:
         if self.endpoint is not None:
             self.endpoint.close()
         self._provider.shutdown(timeout_millis=5_000)
+
+
+def _add_drift(group: _Group, stream: FinishedStream, row: Mapping[str, Any], sample: Sample | None) -> None:
+    ttft_ns = row.get("ttft_ns")
+    if group.ttft_drift is None or ttft_ns is None or stream.decoder is None:
+        return
+    reported_ns = reported_ttft_ns(stream.decoder.server_stats)
+    if reported_ns is not None:
+        group.ttft_drift.add(max(0.0, (ttft_ns - reported_ns) / 1e9), sample)
 
 
 def _sample(row: Mapping[str, Any], now_ns: int) -> Sample | None:

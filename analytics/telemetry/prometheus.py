@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -34,19 +35,30 @@ def prometheus_name(metric: str, unit: str | None) -> str:
     return name if suffix is None or name.endswith(suffix) else f"{name}_{suffix}"
 
 
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+IDLE_S = 10.0
+"""Longest wait for a part of a request."""
+
+
 class PrometheusEndpoint:
-    """Serves `GET /metrics`."""
+    """Serves `GET /metrics`, and other applications by path."""
 
     def __init__(
-        self, listen: str, read: Callable[[], MetricsData | None], allowed_hosts: Iterable[str] = ()
+        self,
+        listen: str,
+        read: Callable[[], MetricsData | None],
+        allowed_hosts: Iterable[str] = (),
+        apps: Mapping[str, WsgiApp] | None = None,
     ) -> None:
-        """`allowed_hosts`: see `ingest.allowed_hosts`. Raises OSError (one line) if it cannot bind the address."""
+        """`apps`: other applications by path.
+
+        `allowed_hosts`: see `ingest.allowed_hosts`. Raises OSError (one line) if it cannot bind the address."""
         host, _, port = listen.rpartition(":")
         registry = CollectorRegistry()
         self.collector = _Families(read)
         registry.register(self.collector)
         hosts = AllowedHosts("--allowed-host", allowed_hosts, listen_host=host)
-        app = _checked(make_wsgi_app(registry), hosts)
+        app = _checked(_by_path(apps or {}, make_wsgi_app(registry)), hosts)
         bare = host.strip("[]") or "127.0.0.1"
         try:
             family = socket.getaddrinfo(bare, int(port), type=socket.SOCK_STREAM)[0][0]
@@ -58,7 +70,8 @@ class PrometheusEndpoint:
             ) from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="prometheus", daemon=True)
         self._thread.start()
-        self.url = f"http://{host or '127.0.0.1'}:{self._server.server_port}/metrics"
+        self.root = f"http://{host or '127.0.0.1'}:{self._server.server_port}"
+        self.url = f"{self.root}/metrics"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -69,17 +82,32 @@ class PrometheusEndpoint:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that pauses for too long or disconnects is not an error of ours."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
 
 class _ServerIPv6(_Server):
     address_family = socket.AF_INET6
 
 
 class _QuietHandler(WSGIRequestHandler):
+    timeout = IDLE_S
+
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not logged."""
 
 
-def _checked(app: Callable[..., Any], hosts: AllowedHosts) -> Callable[..., Any]:
+def _by_path(apps: Mapping[str, WsgiApp], other: Any) -> WsgiApp:
+    def routed(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        found: Iterable[bytes] = apps.get(environ["PATH_INFO"], other)(environ, start_response)
+        return found
+
+    return routed
+
+
+def _checked(app: WsgiApp, hosts: AllowedHosts) -> WsgiApp:
     """WSGI middleware that refuses requests with other hosts. WSGI joins repeated headers with commas, which are refused."""
 
     def checked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:

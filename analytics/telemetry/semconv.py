@@ -18,6 +18,30 @@ TOKEN_BOUNDS = (
 )  # fmt: skip
 """Bucket boundaries of token counts."""
 
+SERVER_DURATION = "gen_ai.server.request.duration"
+SERVER_TTFT = "gen_ai.server.time_to_first_token"
+SERVER_TTFT_BOUNDS = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+)
+SERVER_TPOT = "gen_ai.server.time_per_output_token"
+SERVER_TPOT_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+"""Metrics of model servers, the same in both profiles. The bounds, in seconds, are those of the conventions."""
+
 NAMESPACE = "streamgauge."
 """Prefix of names outside the conventions."""
 OTHER = "_other"
@@ -35,6 +59,7 @@ class Names:
     request_model: str = "gen_ai.request.model"
     response_model: str = "gen_ai.response.model"
     response_id: str = "gen_ai.response.id"
+    conversation_id: str = "gen_ai.conversation.id"
     finish_reasons: str = "gen_ai.response.finish_reasons"
     time_to_first_chunk: str = "gen_ai.response.time_to_first_chunk"
     output_type: str = "gen_ai.output.type"
@@ -61,7 +86,7 @@ class Names:
     openai_api_type: str = "openai.api.type"
     exception_event: str = "gen_ai.client.operation.exception"
     duration_metric: str = "gen_ai.client.operation.duration"
-    """Metric of operations in `INFERENCE`."""
+    """Metric of operations in `analytics.measures.operation.INFERENCE`."""
     other_duration_metric: str = "gen_ai.client.operation.duration"
     """Metric of all other operations."""
     first_chunk_metric: str = "gen_ai.client.operation.time_to_first_chunk"
@@ -90,8 +115,6 @@ _REQUEST = {
     "presence_penalty": "gen_ai.request.presence_penalty",
     "stop_sequences": "gen_ai.request.stop_sequences",
 }
-INFERENCE = frozenset(("chat", "generate_content", "text_completion"))
-"""Values of `gen_ai.operation.name` that generate output."""
 UNKNOWN_MODALITY = "unknown"
 """The conventions' value for tokens without a reported modality."""
 

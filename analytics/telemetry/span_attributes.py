@@ -38,6 +38,7 @@ _CONVENTIONAL = {
     "request_model": "request_model",
     "response_model": "response_model",
     "response_id": "response_id",
+    "session_id": "conversation_id",
     "input_tokens": "input_tokens",
     "output_tokens": "output_tokens",
     "cached_input_tokens": "cache_read_tokens",

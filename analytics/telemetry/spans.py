@@ -24,14 +24,15 @@ from opentelemetry.trace.status import Status, StatusCode
 from analytics.assembly.finished_stream import FinishedStream
 from analytics.decoded.event_columns import EventColumns
 from analytics.measures.latency import (
-    StallLimit,
     first_event_ns,
     first_nonreasoning_output_ns,
     first_output_ns,
     last_output_ns,
+    output_waits,
     stalls_of,
 )
 from analytics.measures.outcome import LOST
+from analytics.schema.stall_limit import StallLimit
 from analytics.telemetry import span_attributes
 from analytics.telemetry.semconv import NAMESPACE, Names
 from analytics.telemetry.span_attributes import Attributes, Row, SpanAttributes, failed
@@ -188,10 +189,12 @@ class SpanBuilder:
                 mark(tool.began_ns, "tool_call", {self._names.tool_name: tool.name} if tool.name else None)
             if len(tools) > MAX_TOOL_CALLS:
                 attributes[NAMESPACE + "tool_calls_not_shown"] = len(tools) - MAX_TOOL_CALLS
-        if row.get("stall_count"):
-            stalls = stalls_of(columns, row["icl_p50_ns"], self._stall)
-            for at_ns, gap_ns in stalls[:MAX_STALLS]:
-                mark(at_ns, "stall", {NAMESPACE + "stall.duration": gap_ns / 1e9})
+        waits = output_waits(columns, stream.closed)
+        if row.get("stall_count") or (waits and row.get("icl_p50_ns") is not None):
+            stalls = stalls_of(columns, row["icl_p50_ns"], self._stall, waits)
+            for at_ns, gap_ns, cause, _ in stalls[:MAX_STALLS]:
+                more = {NAMESPACE + "stall.duration": gap_ns / 1e9, NAMESPACE + "stall.cause": cause}
+                mark(at_ns, "stall", more)
             if len(stalls) > MAX_STALLS:
                 attributes[NAMESPACE + "stalls_not_shown"] = len(stalls) - MAX_STALLS
         if decoder.error is not None:

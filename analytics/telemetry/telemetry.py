@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import duckdb
 import polars as pl
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
 from analytics.assembly.finished_stream import FinishedStream
-from analytics.measures.latency import StallLimit
+from analytics.measures.silence import Silence
+from analytics.schema.stall_limit import StallLimit
 from analytics.telemetry import metrics as telemetry_metrics
 from analytics.telemetry import spans
 from analytics.telemetry.exception_events import ExceptionEvents
 from analytics.telemetry.otlp_export import ExportQueue, exporter_of, is_enabled, span_queue
+from analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
 from analytics.telemetry.semconv import names_of
 from analytics.telemetry.span_table import SpanTable
 
@@ -39,6 +42,8 @@ class TelemetryOptions:
     """Which telemetry is produced. The standard OTEL_* variables configure the OTLP endpoint."""
 
     semconv: str = "1.41"
+    server_metrics: bool = False
+    """Also export `gen_ai.server.*`."""
     spans: bool = True
     """Build spans, for the table and for export."""
     export: bool = True
@@ -59,9 +64,11 @@ class Telemetry:
         *,
         version: str = "",
         stall: StallLimit = _DEFAULT_STALL,
+        apps: Mapping[str, WsgiApp] | None = None,
     ) -> None:
         """Raises ValueError (one line) for an unknown profile or protocol. A metrics address in use is only a warning here,
-        because streams must still be stored (`up` checks the address before it starts anything).
+        because streams must still be stored (`up` checks the address before it starts anything). `apps`: other applications of the
+        metrics address, by path.
         """
         names = names_of(options.semconv)
         resource = resource_of(version)
@@ -98,7 +105,9 @@ class Telemetry:
                 exporter=exporter,
                 listen=options.metrics,
                 allowed_hosts=options.allowed_hosts,
+                server_metrics=options.server_metrics,
                 export_counters=self.counters,
+                apps=apps,
             )
 
     @property
@@ -107,12 +116,31 @@ class Telemetry:
         return False
 
     @property
-    def metrics_url(self) -> str | None:
-        return self.metrics.endpoint.url if self.metrics is not None and self.metrics.endpoint else None
+    def increments(self) -> Mapping[str, int]:
+        return {}
+
+    @property
+    def endpoint(self) -> PrometheusEndpoint | None:
+        return self.metrics.endpoint if self.metrics is not None else None
 
     def update_health(self, health: Mapping[str, float]) -> None:
         if self.metrics is not None:
             self.metrics.update_health(health)
+
+    def update_open_streams(self, found: Sequence[Silence]) -> None:
+        if self.metrics is not None:
+            self.metrics.update_open_streams(found)
+
+    def count_hops(self, rows: pl.DataFrame) -> None:
+        """Count committed rows of `hops`."""
+        if self.metrics is not None:
+            self.metrics.count_hops(rows.iter_rows(named=True))
+
+    def read_objectives(self, new_cursor: Callable[[], duckdb.DuckDBPyConnection]) -> None:
+        """Update the gauges of burn rates and error budgets. Raises duckdb.Error."""
+        if self.metrics is not None:
+            with new_cursor() as cursor:
+                self.metrics.objectives.read(cursor)
 
     def counters(self) -> dict[str, int]:
         queue, events = self._spans, self._exceptions

@@ -1,8 +1,11 @@
-"""Response times of the dashboard's pages over 10 million events and 200,000 streams, and its memory.
+"""Response times of the dashboard's pages and of `streamgauge top` over 10 million events and 200,000 streams, and memory.
 
 The bench fills a store by SQL and runs a `streamgauge demo` over it, so new streams arrive meanwhile. Chromium clicks from page
 to page. *answered* is the time from the click until the script of the page has ended and everything is sent; *drawn* is the
-time until all charts are drawn. All processes share the machine, including the browser, which has no graphics card.
+time until all charts are drawn. The row *verdict* is the time until Overview shows the diagnosis: the store ends with an
+incident. All processes share the machine, including the browser, which has no graphics card.
+
+`streamgauge top --once` is timed as a process, and its report in a running process.
 
 Memory is the resident size of the dashboard's process before and after many refreshes of the overview. Refreshes are far enough
 apart that no result is reused.
@@ -11,6 +14,7 @@ apart that no result is reused.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -18,21 +22,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
+from analytics.query.query_pool import QueryPool
 from analytics.query.reader import Reader
-from analytics.storage.location import CATALOG_FILE, locate
+from analytics.schema.objectives import DEFAULT
+from analytics.storage.location import CATALOG_FILE, SQLITE, locate
 from bench.dashboard.browser_timing import PAGES, Timing, click_page, look_up_stream, refresh_page
 from bench.dashboard.generated_store import fill, row_counts
+from dashboard.queries.selection import Selection
 from ingest.ready_file import read_ready_file
+from streamgauge.top.command import MAX_ROWS
+from streamgauge.top.report import read_report
 from tests.dashboard.browser import reader
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 120.0
 TIMEOUT_S = 60.0
 STREAMS = "SELECT count(*) FROM streams"
+ERRORS = "[data-testid=stAlertContentError], [data-testid=stException]"
 REFRESH_INTERVAL_S = 2.1
 """Results are shared for 2 s."""
 
@@ -73,12 +85,14 @@ def pages(url: str, data: Path, ranges: list[str], rounds: int) -> None:
         ORDER BY hash(stream_id) LIMIT {(rounds + 1) * len(ranges)}""", 10_000, TIMEOUT_S).rows()  # fmt: skip
     began = store.query(STREAMS, 1, TIMEOUT_S).item()
     found: dict[tuple[str, str], list[Timing]] = {}
+    errors = 0
     with reader(url, width=1440) as seen:
         for chosen in ranges:
             seen.open(f"{PAGES[-1].lower()}?range={chosen}")
             for number in range(rounds + 1):
                 for page in PAGES:
                     timing = click_page(seen.page, page)
+                    errors += seen.page.locator(ERRORS).count()
                     if number:  # the first round is a warm-up
                         found.setdefault((page, chosen), []).append(timing)
             seen.open(f"stream?range={chosen}")
@@ -99,11 +113,59 @@ def pages(url: str, data: Path, ranges: list[str], rounds: int) -> None:
             slowest_s = max(slowest_s, drawn_s)
             cells.append(f"{answered_s:.2f} s | {drawn_s:.2f} s | {max(t.drawn_s for t in timings):.2f} s")
         print(f"| {page} | " + " | ".join(cells) + " |")
+    verdicts = [_verdict_cells([t.verdict_s for t in found[PAGES[0], chosen]]) for chosen in ranges]
+    print("| verdict | " + " | ".join(verdicts) + " |")
     more = store.query(STREAMS, 1, TIMEOUT_S).item() - began
     store.close()
     print(
-        f"slowest median {slowest_s:.2f} s; {more} streams arrived meanwhile; problems in the browser: {problems}"
+        f"slowest median {slowest_s:.2f} s; {more} streams arrived meanwhile; errors on pages: {errors}; "
+        f"problems in the browser: {problems}"
     )
+
+
+def _verdict_cells(seconds: Sequence[float | None]) -> str:
+    known = [s for s in seconds if s is not None]
+    return f"{statistics.median(known):.2f} s | | {max(known):.2f} s" if known else "– | | –"
+
+
+def top(data: Path, ranges: Sequence[str], rounds: int) -> None:
+    """Print the median and maximum of `streamgauge top --once` and of its report in a running process."""
+    print(
+        "| `top` | once, median | slowest | report, median | slowest | headline |\n|---|--:|--:|--:|--:|---|"
+    )
+    with contextlib.closing(QueryPool(locate(SQLITE, data), untrusted=False)) as tables:
+        for chosen in ranges:
+            command = [
+                sys.executable,
+                "-m",
+                "streamgauge",
+                "top",
+                "--once",
+                "--format",
+                "json",
+                "--range",
+                chosen,
+                "--data",
+                str(data),
+            ]
+            once_s, report_s, headline = [], [], ""
+            for _ in range(rounds + 1):
+                began_s = time.monotonic()
+                done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=TIMEOUT_S)
+                if done.returncode:
+                    raise SystemExit(f"{' '.join(command)}: {done.stderr.decode().strip()}")
+                once_s.append(time.monotonic() - began_s)
+                found = json.loads(done.stdout)
+                since, until = (datetime.fromisoformat(found[name]) for name in ("since", "until"))
+                began_s = time.monotonic()
+                chosen_time = Selection(since=since, until=until)
+                read_report(
+                    partial(tables.query, max_rows=MAX_ROWS, timeout_s=TIMEOUT_S), chosen_time, DEFAULT
+                )
+                report_s.append(time.monotonic() - began_s)
+                headline = found["headline"]
+            cells = (f"{f(s[1:]):.2f} s" for s in (once_s, report_s) for f in (statistics.median, max))
+            print(f"| {chosen} | {' | '.join(cells)} | {headline} |")
 
 
 def memory(url: str, pid: int, refreshes: int, chosen: str) -> None:
@@ -131,10 +193,12 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=200_000)
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--rate", type=float, default=5.0, help="new streams per second")
-    parser.add_argument("--ranges", default="24h,15m")
+    parser.add_argument(
+        "--ranges", default="24h,6h,30d", help="6h has a previous period to compare with; 30d uses roll-ups"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--refreshes", type=int, default=100)
-    parser.add_argument("--only", choices=("fill", "pages", "memory"))
+    parser.add_argument("--only", choices=("fill", "pages", "top", "memory"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         data = options.data or Path(temporary)
@@ -148,6 +212,8 @@ def main() -> int:
         with running(data, options.rate) as dashboard:
             if options.only in (None, "pages"):
                 pages(str(dashboard["url"]), data, options.ranges.split(","), options.rounds)
+            if options.only in (None, "top"):
+                top(data, options.ranges.split(","), options.rounds)
             if options.only in (None, "memory"):
                 memory(
                     str(dashboard["url"]),

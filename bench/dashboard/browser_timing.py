@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from playwright.sync_api import Page
 
 PAGES = (
-    "Overview", "Latency", "Throughput", "Errors", "Compare", "Streams", "Live", "Traces", "Pipeline", "SQL",
+    "Overview", "Latency", "Throughput", "Errors", "Hops", "Compare", "Streams", "Sessions", "Live", "Traces", "Pipeline", "SQL",
 )  # fmt: skip
 """The pages of the menu. The page of a single stream is not in it."""
 PATIENCE_MS = 60_000
@@ -18,15 +18,20 @@ _DONE = f"""
     && !document.querySelector('[data-testid=stSkeleton]')
     && [...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every(c => c.querySelector('svg, canvas'))
     && !document.querySelector('[data-stale=true]')"""
+_VERDICT = "document.querySelector('[class*=st-key-verdict-]')?.innerText.trim()"
 _TITLED = "document.querySelector('[data-testid=stMain] h1')?.textContent.trim() === title"
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds from the click until the script had ended and everything was sent, and until all charts were drawn."""
+    """Seconds from the click until the script had ended and everything was sent, and until all charts were drawn.
+
+    `verdict_s`: until the diagnosis was on the page, None on pages without one.
+    """
 
     answered_s: float
     drawn_s: float
+    verdict_s: float | None = None
 
 
 def _time_until(page: Page, condition: str, argument: str) -> Timing:
@@ -34,14 +39,15 @@ def _time_until(page: Page, condition: str, argument: str) -> Timing:
     found = page.wait_for_function(
         f"""title => {{
             if (!({condition})) return false;
+            if ({_VERDICT}) window.verdict ??= performance.now() - window.began;
             if ({_ENDED}) window.answered ??= performance.now() - window.began;
-            return ({_DONE}) && [window.answered, performance.now() - window.began];
+            return ({_DONE}) && [window.answered, performance.now() - window.began, window.verdict ?? null];
         }}""",
         arg=argument,
         timeout=PATIENCE_MS,
     )
-    answered_ms, drawn_ms = found.json_value()
-    return Timing(answered_ms / 1000, drawn_ms / 1000)
+    answered_ms, drawn_ms, verdict_ms = found.json_value()
+    return Timing(answered_ms / 1000, drawn_ms / 1000, None if verdict_ms is None else verdict_ms / 1000)
 
 
 def click_page(page: Page, title: str) -> Timing:
@@ -51,7 +57,7 @@ def click_page(page: Page, title: str) -> Timing:
     link = page.locator("[data-testid=stSidebarNavLink]").filter(has_text=title)
     link.evaluate_all(
         """(links, title) => {
-            window.answered = undefined;
+            window.answered = window.verdict = undefined;
             window.began = performance.now();
             links.find(link => link.innerText.split('\\n').pop().trim() === title).click();
         }""",
@@ -64,7 +70,7 @@ def look_up_stream(page: Page, stream_id: str, expected_text: str) -> Timing:
     """Time the lookup of a stream, until the page shows `expected_text`."""
     field = page.get_by_label("Stream id")
     field.fill(stream_id)
-    page.evaluate("window.answered = undefined; window.began = performance.now()")
+    page.evaluate("window.answered = window.verdict = undefined; window.began = performance.now()")
     field.press("Enter")
     return _time_until(page, "document.body.innerText.includes(title)", expected_text)
 

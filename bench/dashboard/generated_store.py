@@ -1,5 +1,7 @@
 """A store filled by SQL like a busy day: streams with events, usage, spans and server statistics.
 
+The last 6 % of the time have an incident: one model at one gateway answers most requests with HTTP 429.
+
 Deterministic except for the end of the day, which is now. Ids are UUIDv7, which begin with the time as in the tap, so the rows
 of a stream are stored together.
 """
@@ -29,7 +31,8 @@ chosen AS (
     SELECT *, now() - to_microseconds(((1 - i / {streams}) * {hours} * 3600e6)::BIGINT) AS started_at,
         floor(pow(a, 2) * {models})::INTEGER AS m, floor(pow(b, 1.5) * {gateways})::INTEGER AS gw,
         floor(pow(c, 2) * {clients})::INTEGER AS cl,
-        CASE WHEN d < 0.03 THEN 'http_error' WHEN d < 0.035 THEN 'truncated' WHEN d < 0.04 THEN 'inband_error'
+        CASE WHEN d < 0.03 OR (m = 1 AND gw = 1 AND i > 0.94 * {streams} AND f < 0.7) THEN 'http_error'
+            WHEN d < 0.035 THEN 'truncated' WHEN d < 0.04 THEN 'inband_error'
             WHEN d < 0.06 THEN 'client_abort' ELSE 'ok' END AS outcome
     FROM samples),
 timed AS (
@@ -55,6 +58,8 @@ SELECT (printf('%012x', epoch_ms(started_at)) || '7' || substr(md5(i::VARCHAR), 
     (exp(6.5 + n1))::BIGINT AS input_tokens, CASE WHEN flows THEN {events} + i % 40 END AS output_tokens,
     CASE WHEN flows THEN 0 END AS reasoning_tokens, (exp(5 + n1))::BIGINT AS cached_input_tokens,
     CASE WHEN flows THEN 'usage' END AS token_source,
+    'default' AS objective,
+    CASE WHEN outcome = 'ok' THEN first <= 2e9 AND itl <= 1e8 WHEN outcome <> 'client_abort' THEN FALSE END AS meets_objective,
     CASE WHEN flows THEN itl END AS itl_ns, CASE WHEN flows THEN itl * 0.9 END AS icl_p50_ns,
     CASE WHEN flows THEN itl * 2 END AS icl_p95_ns, CASE WHEN flows THEN itl * 3 END AS icl_p99_ns,
     CASE WHEN flows THEN (itl * CASE WHEN e < 0.02 THEN 60 ELSE 4 END)::BIGINT END AS icl_max_ns,
@@ -83,7 +88,33 @@ FROM (SELECT stream_id, ttft_ns, headers_ns, itl_ns, started_at FROM streams), r
 ORDER BY stream_id, k
 """
 
+SPLITS = """
+UPDATE streams SET tap_delay_ns = 200000, waited_client_ns = 100000, waited_upstream_ns = end_ns - 300000,
+    session_id = CASE WHEN hash(stream_id) % 2 = 0 THEN md5('session' || (epoch(started_at)::BIGINT // 600) || client_id) END,
+    turn = 1
+"""
+"""Who took the time, and sessions of ten minutes for half of the streams."""
+
 REST = (
+    """
+    INSERT INTO hops BY NAME
+    SELECT outer_stream_id, inner_stream_id, outer_started_at, outer_gateway, inner_gateway, model, 'span' AS matched_by,
+        1 AS attempt, 'ok' AS inner_outcome, (5e6 + r * 1e6)::BIGINT AS gateway_before_ns,
+        (2e7 + r * 3e7)::BIGINT AS added_ttft_ns,
+        (1e6 + r * 1e6)::BIGINT AS added_tail_ns, (1e6 + r * 1e6)::BIGINT AS added_event_p50_ns,
+        (2e6 + r * 4e6)::BIGINT AS added_event_p95_ns, (1e7 + r * 9e7)::BIGINT AS added_event_max_ns, 45 AS aligned_event_count,
+        1 AS merged_event_count, 0 AS split_event_count, r / 10 AS buffered_share, 0 AS gateway_stall_count,
+        0 AS clock_offset_ns, 0 AS clock_error_ns
+    FROM (
+        SELECT stream_id AS outer_stream_id, lead(stream_id) OVER by_time AS inner_stream_id, started_at AS outer_started_at,
+            gateway AS outer_gateway, lead(gateway) OVER by_time AS inner_gateway, request_model AS model,
+            row_number() OVER by_time AS n, hash(stream_id) % 1000 / 1000 AS r
+        FROM streams WHERE outcome = 'ok' WINDOW by_time AS (ORDER BY started_at, stream_id))
+    WHERE n % 2 = 1 AND inner_stream_id IS NOT NULL ORDER BY outer_started_at""",
+    """
+    INSERT INTO hop_changes BY NAME
+    SELECT outer_stream_id, inner_stream_id, outer_started_at, 'model' AS what, model AS outer_value, model || '-2026' AS inner_value
+    FROM hops WHERE hash(outer_stream_id) % 2 = 0 ORDER BY outer_started_at""",
     """
     INSERT INTO usage_reports BY NAME
     SELECT stream_id, 48 AS seq, last_output_ns AS at_ns, input_tokens, output_tokens, '{"completion_tokens": 50}' AS raw
@@ -127,6 +158,7 @@ def fill(data: Path, *, streams: int, hours: float, events: int = EVENTS_OF_STRE
             }  # fmt: skip
             connection.execute(STREAMS.format(**sizes))
             connection.execute("RESET threads")
+            connection.execute(SPLITS)
             connection.execute(EVENTS.format(**sizes))
             for statement in REST:
                 connection.execute(statement)

@@ -23,8 +23,8 @@ from typing import ClassVar
 
 from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer
-from analytics.measures.latency import StallLimit
 from analytics.measures.measure import measure
+from analytics.schema.stall_limit import StallLimit
 from analytics.storage.location import locate
 from analytics.storage.store import Store
 from bench.scale import page

@@ -7,7 +7,7 @@ them UTC. Durations are in ns and are drawn in the unit that suits the largest o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -16,10 +16,13 @@ import altair as alt
 import polars as pl
 
 from dashboard import formatting
+from dashboard.charts import colors
 
 SECONDS_BELOW = timedelta(minutes=6)  # longer time axes have labels without seconds
 DATES_ABOVE = timedelta(hours=26)  # longer time axes have labels with dates
 LABEL_PX = 180
+Y_AXIS_PX = 30
+"""Least width of the labels of a vertical axis over time, so that the same time is at the same place in charts above each other."""
 TIME_TOOLTIP: Any = "utcyearmonthdatehoursminutesseconds"
 
 
@@ -31,6 +34,8 @@ class TimeRange:
     until: datetime
     zone: ZoneInfo
     bucket_s: int
+    marks: Sequence[tuple[datetime, str]] = field(default=())
+    """Instants that every chart marks with a vertical line, and their texts: onsets of incidents, and markers."""
 
     def axis(self, *, fixed: bool = False) -> alt.X:
         """The axis over the column `at`. `fixed` sets its domain, which Vega-Lite rejects for marks with x and x2."""
@@ -43,10 +48,33 @@ class TimeRange:
         axis = alt.Axis(grid=False, labelOverlap=True, labelFlush=True, format=labels, tickCount=8)
         return alt.X("at:T", scale=scale, title=None, axis=axis)
 
+    def mark_lines(self) -> list[alt.Chart]:
+        """A layer with a vertical line per mark inside the range, for charts whose axis is `fixed`."""
+        inside = [(at, text) for at, text in self.marks if self.since <= at < self.until]
+        if not inside:
+            return []
+        frame = pl.DataFrame(inside, schema={"at": pl.Datetime("us", "UTC"), "mark": pl.String}, orient="row")
+        lines = (
+            alt.Chart(to_wall_time(frame, self.zone, "at"))
+            .mark_rule(color=colors.MARK, strokeWidth=2, strokeDash=[2, 3])
+            .encode(
+                x=self.axis(fixed=True),
+                tooltip=[alt.Tooltip("at:T", title="time", timeUnit=TIME_TOOLTIP), "mark:N"],
+            )
+        )
+        return [lines]
+
     def with_until(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Add the column `until`, the end of each point of `at`, both as wall time."""
-        until = (pl.col("at") + pl.duration(seconds=self.bucket_s)).alias("until")
-        return to_wall_time(frame.with_columns(until), self.zone, "at", "until")
+        """Add the columns `until`, the end of each point of `at`, and `begin`, its beginning, all as wall time.
+
+        `at` and `until` are limited to the range, so that all axes of a page end at the same instants.
+        """
+        since, end = (pl.lit(at).cast(pl.Datetime("us", "UTC")) for at in (self.since, self.until))
+        until = pl.min_horizontal(pl.col("at") + pl.duration(seconds=self.bucket_s), end)
+        limited = frame.with_columns(
+            pl.col("at").alias("begin"), pl.max_horizontal("at", since).alias("at"), until.alias("until")
+        )
+        return to_wall_time(limited, self.zone, "begin", "at", "until")
 
     def extend(self, frame: pl.DataFrame, *, low: str, high: str) -> pl.DataFrame:
         """Add a rectangle of zero height at each end of the range, so the axis covers the whole range."""

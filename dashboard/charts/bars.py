@@ -1,4 +1,4 @@
-"""Charts with one row per name: stacked bars, and dots that compare several values of a row."""
+"""Charts with one row per name: a matrix of error rates, and dots that compare several values of a row."""
 
 from __future__ import annotations
 
@@ -9,35 +9,40 @@ import polars as pl
 
 from dashboard.charts import colors
 from dashboard.charts.axes import duration_text, duration_unit, largest, names_axis
-from dashboard.charts.drawing import Drawing
+from dashboard.charts.drawing import CLICKED, Drawing
 
 ROW_PX = 24
 AXIS_PX = 50
 LEGEND_PX = 40
+ERROR_CELL = "#d64545"
 
 
-def stacked_bars(frame: pl.DataFrame, outcome_colors: Mapping[str, str], *, rows: int = 0) -> alt.Chart:
-    """Horizontal bars of `n` by `name`, largest first, stacked by `outcome`. The chart has room for at least `rows` rows."""
-    shown = colors.present(outcome_colors, frame, "outcome")
-    totals = frame.group_by("name").agg(pl.col("n").sum()).sort("n", "name", descending=[True, False])
-    names = totals["name"].to_list()
-    # Blank names pad the chart, so charts next to each other have bars of the same height.
-    domain = names + [" " * (i + 1) for i in range(rows - len(names))]
-    rank = {name: i for i, name in enumerate(shown)}
-    ranked = frame.with_columns(pl.col("outcome").replace_strict(rank, return_dtype=pl.Int32).alias("rank"))
-    chart: alt.Chart = (
-        alt.Chart(ranked)
-        .mark_bar(cornerRadius=2, size=ROW_PX - 8)
-        .encode(
-            y=alt.Y("name:N", scale=alt.Scale(domain=domain), title=None, axis=names_axis()),
-            x=alt.X("n:Q", title="streams", axis=alt.Axis(tickMinStep=1, tickCount=5)),
-            color=colors.scale("outcome", shown),
-            order="rank:Q",
-            tooltip=["name:N", "outcome:N", alt.Tooltip("n:Q", title="streams")],
-        )
-        .properties(height=ROW_PX * len(domain) + AXIS_PX)
+def error_matrix(frame: pl.DataFrame) -> Drawing:
+    """Error rate by `model` (rows) and `gateway` (columns), as colour and text. Models with most errors first.
+
+    A click selects the `model` and `gateway` of a cell (`drawing.CLICKED`).
+    """
+    models = frame["model"].unique(maintain_order=True).to_list()
+    base = alt.Chart(frame).encode(
+        y=alt.Y("model:N", sort=models, title=None, axis=names_axis()),
+        x=alt.X("gateway:N", title=None, axis=alt.Axis(orient="top", labelAngle=0)),
     )
-    return chart
+    clicked = alt.selection_point(name=CLICKED, fields=["model", "gateway"], on="click", clear=False)
+    # The opacity carries the rate, so a healthy cell has the background of either theme.
+    cells = (
+        base.mark_rect(color=ERROR_CELL, cursor="pointer")
+        .encode(
+            opacity=alt.Opacity(
+                "error_rate:Q", scale=alt.Scale(domain=[0, 1], range=[0.04, 0.75]), legend=None
+            ),
+            tooltip=["model:N", "gateway:N", alt.Tooltip("error_rate:Q", title="error rate", format=".1%"),
+                     alt.Tooltip("errors:Q"), alt.Tooltip("requests:Q")],
+        )
+        .add_params(clicked)
+    )  # fmt: skip
+    # The text has no tooltip, so the cell below it receives the click.
+    text = base.mark_text(color=colors.RULE).encode(text=alt.Text("error_rate:Q", format=".1%"))
+    return alt.layer(cells, text).properties(height=ROW_PX * len(models) + AXIS_PX)
 
 
 def dots(frame: pl.DataFrame, phase_colors: Mapping[str, str]) -> Drawing:

@@ -13,7 +13,7 @@ import polars as pl
 from dashboard import formatting
 from dashboard.charts import colors
 from dashboard.charts.axes import TIME_TOOLTIP, TimeRange, duration_unit, largest, log_x
-from dashboard.charts.drawing import HEIGHT
+from dashboard.charts.drawing import HEIGHT, OVER_TIME
 
 HEATMAP_HEIGHT = 240
 
@@ -36,12 +36,12 @@ def heatmap(frame: pl.DataFrame, time: TimeRange, *, counted: str = "streams") -
             y2="high:Q",
             color=alt.Color("n:Q", legend=legend, scale=alt.Scale(type="sqrt")),
             tooltip=[
-                alt.Tooltip("at:T", title="from", timeUnit=TIME_TOOLTIP),
+                alt.Tooltip("begin:T", title="from", timeUnit=TIME_TOOLTIP),
                 alt.Tooltip("range:N"),
                 alt.Tooltip("n:Q", title=counted, format=",d"),
             ],
         )
-        .properties(height=HEATMAP_HEIGHT)
+        .properties(height=HEATMAP_HEIGHT, usermeta=OVER_TIME)
     )
     return chart
 

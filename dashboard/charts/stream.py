@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -31,8 +31,10 @@ class StreamAxis:
         return alt.X(f"{field}:Q", scale=scale, title=title, axis=alt.Axis(grid=True))
 
 
-def phase_waterfall(phases: Sequence[Phase], axis: StreamAxis) -> Drawing:
-    """One bar per phase, with its length."""
+def phase_waterfall(
+    phases: Sequence[Phase], axis: StreamAxis, phase_colors: Mapping[str, str] | None = None
+) -> Drawing:
+    """One bar per phase, with its length. Without `phase_colors`, all bars have one colour."""
     frame = pl.DataFrame(
         {
             "phase": [p.name for p in phases],
@@ -47,18 +49,18 @@ def phase_waterfall(phases: Sequence[Phase], axis: StreamAxis) -> Drawing:
         x=axis.x("start"),
         tooltip=["phase:N", "length:N", "meaning:N"],
     )
-    color = colors.SINGLE
-    bars = base.mark_bar(cornerRadius=2, height=14, minBandSize=2).encode(x2="end:Q", color=alt.value(color))
+    color = colors.scale("phase", phase_colors or {p.name: colors.SINGLE for p in phases})
+    bars = base.mark_bar(cornerRadius=2, height=14, minBandSize=2).encode(x2="end:Q", color=color)
     # A tick keeps very short phases visible.
-    ticks = base.mark_tick(thickness=2, height=14, color=color)
+    ticks = base.mark_tick(thickness=2, height=14).encode(color=color)
     lengths = base.mark_text(align="left", dx=6, fontSize=12, color=colors.RULE).encode(
         x=axis.x("end"), text="length:N"
     )
     return alt.layer(bars, ticks, lengths).properties(height=26 * len(phases) + 40)
 
 
-def event_marks(events: pl.DataFrame, axis: StreamAxis, stall_ns: float | None) -> Drawing:
-    """Each event as a mark in the row of its kind, and a band behind each stall."""
+def event_marks(events: pl.DataFrame, axis: StreamAxis, stalls: pl.DataFrame) -> Drawing:
+    """Each event as a mark in the row of its kind, and a band behind each stall in the colour of its cause."""
     frame = events.with_columns(
         (pl.col("at_ns") / axis.divisor).alias("at"), duration_text("gap_ns").alias("gap")
     )
@@ -81,22 +83,29 @@ def event_marks(events: pl.DataFrame, axis: StreamAxis, stall_ns: float | None) 
             ],
         )
     )  # fmt: skip
-    bands = [_stall_bands(events, axis, stall_ns)] if stall_ns is not None else []
-    return alt.layer(*bands, marks).properties(height=26 * len(kinds) + 45)
+    bands = [_stall_bands(stalls, axis)] if stalls.height else []
+    layers = alt.layer(*bands, marks, height=26 * len(kinds) + 45)
+    chart: alt.LayerChart = layers.resolve_scale(color="independent")
+    return chart
 
 
-def _stall_bands(events: pl.DataFrame, axis: StreamAxis, stall_ns: float) -> alt.Chart:
-    stalls = events.filter(pl.col("gap_ns") >= stall_ns).select(
-        ((pl.col("at_ns") - pl.col("gap_ns")) / axis.divisor).alias("from"),
-        (pl.col("at_ns") / axis.divisor).alias("to"),
+def _stall_bands(stalls: pl.DataFrame, axis: StreamAxis) -> alt.Chart:
+    frame = stalls.select(
+        (pl.col("at_ns") / axis.divisor).alias("from"),
+        ((pl.col("at_ns") + pl.col("gap_ns")) / axis.divisor).alias("to"),
         duration_text("gap_ns").alias("stall"),
+        "cause",
     )
     chart: alt.Chart = (
-        alt.Chart(stalls)
-        .mark_rect(color=colors.STALL, opacity=0.16)
-        .encode(x=axis.x("from"), x2="to:Q", tooltip="stall:N")
+        alt.Chart(frame)
+        .mark_rect(opacity=0.28)
+        .encode(x=axis.x("from"), x2="to:Q", color=_cause_color(frame), tooltip=["stall:N", "cause:N"])
     )
     return chart
+
+
+def _cause_color(frame: pl.DataFrame) -> alt.Color:
+    return colors.scale("cause", colors.present(colors.CAUSES, frame, "cause"))
 
 
 def cumulative_output(events: pl.DataFrame, axis: StreamAxis, unit: str) -> alt.Chart:
@@ -126,10 +135,13 @@ def cumulative_output(events: pl.DataFrame, axis: StreamAxis, unit: str) -> alt.
     return chart
 
 
-def gap_points(events: pl.DataFrame, axis: StreamAxis, stall_ns: float | None) -> Drawing:
-    """The gap before each output event on a log axis, and a line at the shortest stall.
+def gap_points(
+    events: pl.DataFrame, axis: StreamAxis, stalls: pl.DataFrame, limit_ns: float | None = None
+) -> Drawing:
+    """The gap before each output event on a log axis. Stalls have a ring in the colour of their cause.
 
-    Gaps of 0 (two events in one read) are left out, because a log axis cannot show them.
+    A rule marks `limit_ns`, above which a gap is a stall. Gaps of 0 (two events in one read) are left out, because a log axis
+    cannot show them.
     """
     frame = events.filter(pl.col("gap_ns") > 0).select(
         (pl.col("at_ns") / axis.divisor).alias("at"),
@@ -140,7 +152,7 @@ def gap_points(events: pl.DataFrame, axis: StreamAxis, stall_ns: float | None) -
     )
     kinds = [kind for kind in colors.EVENT_KINDS if kind in set(frame["kind"])]
     scale = alt.Scale(domain=kinds, range=[colors.EVENT_KINDS[kind] for kind in kinds])
-    layers = [
+    layers: list[alt.Chart] = [
         alt.Chart(frame)
         .mark_point(size=28, filled=True, opacity=0.75)
         .encode(
@@ -150,13 +162,38 @@ def gap_points(events: pl.DataFrame, axis: StreamAxis, stall_ns: float | None) -
             tooltip=["seq:Q", "kind:N", "gap:N"],
         )
     ]
-    if stall_ns is not None:
+    stalled = frame.join(stalls.select("seq", "cause"), on="seq")
+    if stalled.height:
         layers.append(
-            alt.Chart(pl.DataFrame({"stall": [stall_ns / 1e6]}))
-            .mark_rule(strokeDash=[4, 4], color=colors.STALL)
-            .encode(y="stall:Q", tooltip=alt.Tooltip("stall:Q", title="shortest stall, ms"))
+            alt.Chart(stalled)
+            .mark_point(size=170, filled=False, strokeWidth=2.5, opacity=1)
+            .encode(
+                x=axis.x("at", titled=True),
+                y="gap_ms:Q",
+                color=_cause_color(stalled),
+                tooltip=["seq:Q", "kind:N", "gap:N", "cause:N"],
+            )
         )
-    return alt.layer(*layers).properties(height=190, title=_heading("gap before each output event, ms"))
+    if limit_ns is not None:
+        layers += _limit(limit_ns)
+    layered = alt.layer(*layers, height=190, title=_heading("gap before each output event, ms"))
+    chart: alt.LayerChart = layered.resolve_scale(color="independent")
+    return chart
+
+
+def _limit(limit_ns: float) -> list[alt.Chart]:
+    """A rule at the limit of stalls, with its value."""
+    frame = pl.DataFrame(
+        {"gap_ms": [limit_ns / 1e6], "text": [f"stall: above {formatting.duration(limit_ns)}"]}
+    )
+    base = alt.Chart(frame).encode(
+        y=alt.Y("gap_ms:Q", scale=alt.Scale(type="log")), tooltip=alt.Tooltip("text:N", title=" ")
+    )
+    rule = base.mark_rule(color=colors.STALL, strokeDash=[4, 3], strokeWidth=1.5)
+    text = base.mark_text(
+        align="left", baseline="bottom", dx=4, dy=-3, fontSize=11, color=colors.STALL
+    ).encode(x=alt.value(0), text="text:N")
+    return [rule, text]
 
 
 def _y_axis(**options: Any) -> alt.Axis:

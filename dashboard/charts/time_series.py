@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import altair as alt
@@ -10,9 +10,14 @@ import polars as pl
 
 from dashboard import formatting
 from dashboard.charts import colors
-from dashboard.charts.axes import TIME_TOOLTIP, TimeRange, duration_unit, largest, to_wall_time
-from dashboard.charts.drawing import HEIGHT, Drawing
+from dashboard.charts.axes import TIME_TOOLTIP, Y_AXIS_PX, TimeRange, duration_unit, largest, to_wall_time
+from dashboard.charts.drawing import HEIGHT, OVER_TIME, Drawing
+from dashboard.queries.selection import MIN_SAMPLES
 
+FADED = 0.35
+"""Opacity of points with few samples."""
+REST_OPACITY = 0.55
+"""Factor of the opacity of series that are not highlighted."""
 OUTLIER_FACTOR = 4.0
 """A maximum this many times above the 95th percentile of all points flattens the other points."""
 
@@ -29,14 +34,22 @@ def time_lines(
     objective: float | None = None,
     percent: bool = False,
     clip_outliers: bool = False,
+    highlighted: Collection[str] = (),
+    samples: str | None = None,
+    top: float | None = None,
+    height: int = HEIGHT,
 ) -> Drawing:
     """Lines of `value` over `at`, one per value of the column `series`.
 
     - A column that ends in `_ns` is a duration and gets the unit that suits it. `to_text` formats the values of the tooltip.
     - A line breaks where a point of time has no data. A point without neighbours is a dot.
     - The tooltip shows all series at the point of time nearest to the pointer.
-    - `objective` adds a dashed line.
-    - `clip_outliers` ends the axis below outliers, and shows the maximum in the axis title.
+    - `objective` adds a dashed line, each mark of the time range a vertical one.
+    - `highlighted` series are drawn bold, and the others thin and grey. Without any that occurs, all are equal. The series
+      "total" is always bold.
+    - `samples` is the column with the number of samples of each point, which the tooltip shows. Points with less than
+      `MIN_SAMPLES` are faded.
+    - `clip_outliers` ends the axis below outliers, and shows the maximum in the axis title. `top` ends the axis at a value.
     """
     frame = frame.filter(pl.col(value).is_not_null())
     divisor = 1.0
@@ -48,31 +61,78 @@ def time_lines(
     if series is None:
         frame, series_colors = frame.with_columns(pl.lit("").alias(name)), {"": colors.SINGLE}
     shown = colors.present(series_colors or colors.by_name(sorted(set(frame[name]))), frame, name)
+    n = pl.col(samples) if samples else pl.lit(None)
+    text = pl.col(value).map_elements(to_text, return_dtype=pl.String)
     points = frame.select(
         "at",
         name,
         (pl.col(value) / divisor).alias("y"),
-        pl.col(value).map_elements(to_text, return_dtype=pl.String).alias("text"),
+        pl.format("{} (n {})", text, n).alias("text") if samples else text.alias("text"),
+        (n >= MIN_SAMPLES).fill_null(True).alias("sampled"),
     )
-    scale = alt.Scale(zero=True, nice=True)
+    scale = alt.Scale(zero=True, nice=True) if top is None else alt.Scale(domain=[0, top / divisor])
     if clip_outliers and (ceiling := _ceiling(points)) is not None:
         scale = alt.Scale(domain=[0, ceiling], nice=True, clamp=False)
         unit = f"{unit or ''} (max {to_text(largest(frame, value))})"
-    axis = alt.Axis(tickCount=5, format="%") if percent else alt.Axis(tickCount=5)
-    base = alt.Chart(to_wall_time(break_at_gaps(points, name, time.bucket_s), time.zone, "at")).encode(
-        x=time.axis(fixed=True),
-        y=alt.Y("y:Q", title=unit, scale=scale, axis=axis),
-        color=colors.scale(name, shown),
-    )
-    layers = [
-        base.mark_line(invalid="break-paths-show-path-domains", clip=True),
-        base.transform_filter("datum.isolated").mark_point(clip=True),
-    ]
+    axis = alt.Axis(tickCount=5, minExtent=Y_AXIS_PX, format="%" if percent else alt.Undefined)
+    y = alt.Y("y:Q", title=unit, scale=scale, axis=axis)
+    layers = _lines(break_at_gaps(points, name, time.bucket_s), name, shown, highlighted, time, y)
     if objective is not None:
         rule = alt.Chart(pl.DataFrame({"slo": [objective / divisor]}))
         layers.append(rule.mark_rule(strokeDash=[4, 4], color=colors.RULE).encode(y="slo:Q"))
+    layers += time.mark_lines()
     layers.append(_shared_tooltip(points, name, list(shown), time))
-    return alt.layer(*layers, height=HEIGHT)
+    return alt.layer(*layers, height=height, usermeta=OVER_TIME)
+
+
+def _lines(
+    points: pl.DataFrame,
+    name: str,
+    shown: Mapping[str, str],
+    highlighted: Collection[str],
+    time: TimeRange,
+    y: alt.Y,
+) -> list[alt.Chart]:
+    """Layers of the lines: the faded line through all points, the full line through points with enough samples, and dots."""
+    bold = [n for n in shown if n in highlighted]
+    drawn = {n: color if not bold or n in bold else colors.UNNAMED for n, color in shown.items()}
+    width: Any = alt.value(1.8)
+    if bold or colors.TOTAL in shown:
+        is_thick = alt.FieldOneOfPredicate(field=name, oneOf=[*bold, colors.TOTAL])
+        width = alt.condition(is_thick, alt.value(2.8), alt.value(1.0 if bold else 1.5))
+
+    def layer(data: pl.DataFrame, opacity: float) -> alt.Chart:
+        opacities: Any = alt.value(opacity)
+        if bold:
+            is_bold = alt.FieldOneOfPredicate(field=name, oneOf=bold)
+            opacities = alt.condition(is_bold, alt.value(opacity), alt.value(opacity * REST_OPACITY))
+        chart: alt.Chart = alt.Chart(to_wall_time(data, time.zone, "at")).encode(
+            x=time.axis(fixed=True),
+            y=y,
+            color=colors.scale(name, drawn),
+            opacity=opacities,
+            strokeWidth=width,
+        )
+        return chart
+
+    def line(data: pl.DataFrame, opacity: float) -> alt.Chart:
+        drawn_line: alt.Chart = layer(data, opacity).mark_line(
+            invalid="break-paths-show-path-domains", clip=True
+        )
+        return drawn_line
+
+    sampled = points.with_columns(pl.when("sampled").then("y").alias("y"))
+    layers = []
+    if not points["sampled"].all():
+        layers.append(line(points, FADED))
+    # A layer without numbers would make Vega warn of an infinite extent.
+    if sampled["y"].drop_nulls().len():
+        layers.append(line(sampled, 1.0))
+    for is_sampled, opacity in ((True, 1.0), (False, FADED)):
+        dots = points.filter("isolated", pl.col("sampled") == is_sampled)
+        if not dots.is_empty():
+            layers.append(layer(dots, opacity).mark_point(clip=True))
+    return layers
 
 
 def _ceiling(points: pl.DataFrame) -> float | None:
@@ -82,20 +142,33 @@ def _ceiling(points: pl.DataFrame) -> float | None:
 
 
 def break_at_gaps(points: pl.DataFrame, series: str, bucket_s: int) -> pl.DataFrame:
-    """The points with the column `isolated` (no neighbour on either side), and a NULL after each point before a gap."""
+    """The points with the column `isolated` (no neighbour on either side), and a NULL after each point before a gap.
+
+    A point with enough samples between points without is isolated, too.
+    """
     step = pl.duration(seconds=bucket_s)
     ordered = points.sort(series, "at").with_columns(
         (pl.col("at").shift(-1).over(series) > pl.col("at") + step).fill_null(True).alias("ends"),
         (pl.col("at").shift(1).over(series) < pl.col("at") - step).fill_null(True).alias("begins"),
+    )
+    ordered = ordered.with_columns(
+        (
+            pl.col("sampled")
+            & (~pl.col("sampled").shift(-1).over(series).fill_null(False) | pl.col("ends"))
+            & (~pl.col("sampled").shift(1).over(series).fill_null(False) | pl.col("begins"))
+        ).alias("lonely")
     )
     breaks = ordered.filter("ends").with_columns(
         pl.col("at") + step,
         pl.lit(None, dtype=pl.Float64).alias("y"),
         pl.lit(None, dtype=pl.String).alias("text"),
         pl.lit(False).alias("begins"),
+        pl.lit(False).alias("lonely"),
+        pl.lit(True).alias("sampled"),
     )
     points = pl.concat([ordered, breaks]).sort(series, "at")
-    return points.select("at", series, "y", "text", (pl.col("begins") & pl.col("ends")).alias("isolated"))
+    isolated = (pl.col("begins") & pl.col("ends")) | pl.col("lonely")
+    return points.select("at", series, "y", "text", "sampled", isolated.alias("isolated"))
 
 
 def _shared_tooltip(points: pl.DataFrame, series: str, names: list[str], time: TimeRange) -> alt.Chart:
@@ -129,8 +202,9 @@ def time_bars(
     *,
     series: str,
     series_colors: Mapping[str, str],
-    unit: str,
-) -> alt.Chart:
+    unit: str | None,
+    height: int = HEIGHT,
+) -> Drawing:
     """Bars of `value` over `at`, stacked in the order of the colours."""
     shown = colors.present(series_colors, frame, series)
     rank = {name: i for i, name in enumerate(shown)}
@@ -150,15 +224,14 @@ def time_bars(
         .encode(
             x=time.axis(),
             x2="until:T",
-            y=alt.Y("bottom:Q", title=unit, axis=alt.Axis(tickCount=5)),
+            y=alt.Y("bottom:Q", title=unit, axis=alt.Axis(tickCount=5, minExtent=Y_AXIS_PX)),
             y2="top:Q",
             color=colors.scale(series, shown),
             tooltip=[
-                alt.Tooltip("at:T", title="from", timeUnit=TIME_TOOLTIP),
+                alt.Tooltip("begin:T", title="from", timeUnit=TIME_TOOLTIP),
                 alt.Tooltip(f"{series}:N"),
-                alt.Tooltip(f"{value}:Q", format=",.4~g", title=unit),
+                alt.Tooltip(f"{value}:Q", format=",.4~g", title=unit or value),
             ],
         )
-        .properties(height=HEIGHT)
     )
-    return chart
+    return alt.layer(chart, *time.mark_lines(), height=height, usermeta=OVER_TIME)

@@ -1,4 +1,4 @@
-"""SQL for errors, client aborts and wasted tokens."""
+"""SQL for errors, client aborts and undelivered tokens."""
 
 from __future__ import annotations
 
@@ -8,48 +8,70 @@ from analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST, REQUESTS
 from dashboard.queries import Query
 from dashboard.queries.selection import DIMENSIONS, Selection
 
-GROUPINGS: dict[str, str] = {
-    **DIMENSIONS,
-    "phase": "coalesce(error_phase, '–')",
-    "type": "coalesce(error_type, '–')",
-    "HTTP status": "coalesce(CAST(http_status AS VARCHAR), '–')",
-}
-"""Grouping → SQL of its value."""
+CAUSE = "CASE WHEN outcome = 'http_error' THEN 'HTTP ' || http_status ELSE outcome END"
+"""SQL of the short name of an error's cause."""
 
 
-def outcomes_timeline(query: Query, selection: Selection) -> pl.DataFrame:
-    """`at, outcome, n`: streams by outcome over time, without `ok`."""
+def causes_timeline(query: Query, selection: Selection, *, most: int = 7) -> pl.DataFrame:
+    """`at, cause, n`: errors over time by the `most` frequent causes, and "others"."""
     return query(f"""
-        SELECT {selection.bucket()} AS "at", outcome, count(*) AS n FROM streams
-        WHERE {selection.where()} AND outcome <> 'ok' GROUP BY ALL ORDER BY "at", outcome""")
+        WITH chosen AS (SELECT {selection.bucket()} AS "at", {CAUSE} AS cause FROM streams
+                WHERE {selection.where()} AND {IS_ERROR}),
+            frequent AS (SELECT cause FROM chosen GROUP BY cause ORDER BY count(*) DESC, cause LIMIT {most:d})
+        SELECT "at", CASE WHEN cause IN (SELECT cause FROM frequent) THEN cause ELSE 'others' END AS cause, count(*) AS n
+        FROM chosen GROUP BY ALL ORDER BY "at", cause""")
 
 
-def rate_timeline(query: Query, selection: Selection, dimension: str, *, most: int = 7) -> pl.DataFrame:
-    """`at, name, error_rate, n` of the `most` groups with the most errors."""
+def rate_timeline(query: Query, selection: Selection) -> pl.DataFrame:
+    """`at, error_rate, n` of all requests."""
     return query(f"""
-        WITH chosen AS (SELECT *, {DIMENSIONS[dimension]} AS name FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
-            worst AS (SELECT name FROM chosen GROUP BY name
-                ORDER BY count(*) FILTER ({IS_ERROR}) DESC, name LIMIT {most:d})
-        SELECT {selection.bucket()} AS "at", name, {ERROR_RATE} AS error_rate, count(*) AS n
-        FROM chosen WHERE name IN (SELECT name FROM worst) GROUP BY ALL ORDER BY "at", name""")
+        SELECT {selection.bucket()} AS "at", {ERROR_RATE} AS error_rate, count(*) AS n
+        FROM streams WHERE {selection.where()} AND {IS_REQUEST} GROUP BY ALL ORDER BY "at" """)
 
 
-def counts(query: Query, selection: Selection, grouping: str, *, most: int = 15) -> pl.DataFrame:
-    """`name, outcome, n`: errors of the `most` largest groups."""
+def worst_pairs(query: Query, selection: Selection, *, most: int = 6) -> pl.DataFrame:
+    """`at, model, gateway, error_rate, n, errors, total_errors, total_n` over time of the `most` pairs with most errors above
+    their share, worst first. The totals are those of the pair."""
     return query(f"""
-        WITH chosen AS (SELECT {GROUPINGS[grouping]} AS name, outcome FROM streams WHERE {selection.where()} AND {IS_ERROR}),
-            largest AS (SELECT name FROM chosen GROUP BY name ORDER BY count(*) DESC, name LIMIT {most:d})
-        SELECT name, outcome, count(*) AS n FROM chosen WHERE name IN (SELECT name FROM largest)
-        GROUP BY ALL ORDER BY n DESC, name""")
+        WITH chosen AS (
+                SELECT *, {DIMENSIONS["model"]} AS the_model, {DIMENSIONS["gateway"]} AS the_gateway
+                FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
+            overall AS (SELECT {ERROR_RATE} AS rate FROM chosen),
+            worst AS (
+                SELECT the_model, the_gateway, count(*) FILTER ({IS_ERROR}) AS total_errors, count(*) AS total_n,
+                    total_errors - total_n * any_value(overall.rate) AS excess
+                FROM chosen, overall GROUP BY the_model, the_gateway HAVING total_errors > 0
+                ORDER BY excess DESC, the_model, the_gateway LIMIT {most:d})
+        SELECT {selection.bucket()} AS "at", the_model AS model, the_gateway AS gateway, {ERROR_RATE} AS error_rate,
+            count(*) AS n, count(*) FILTER ({IS_ERROR}) AS errors, any_value(total_errors) AS total_errors,
+            any_value(total_n) AS total_n
+        FROM chosen JOIN worst USING (the_model, the_gateway)
+        GROUP BY "at", the_model, the_gateway ORDER BY any_value(excess) DESC, model, gateway, "at" """)
 
 
-def kinds(query: Query, selection: Selection, *, most: int = 100) -> pl.DataFrame:
-    """`outcome, error_phase, error_type, http_status, n, models, gateways, last_at, message`: the kinds of errors."""
+def matrix(query: Query, selection: Selection, *, most: int = 200) -> pl.DataFrame:
+    """`model, gateway, requests, errors, error_rate` of each pair with requests, most errors first."""
     return query(f"""
-        SELECT outcome, error_phase, error_type, http_status, count(*) AS n,
-            count(DISTINCT {DIMENSIONS["model"]}) AS models, count(DISTINCT {DIMENSIONS["gateway"]}) AS gateways,
-            max(started_at) AS last_at, arg_max(error_message, started_at) AS message
-        FROM streams WHERE {selection.where()} AND {IS_ERROR} GROUP BY ALL ORDER BY n DESC, outcome LIMIT {most:d}""")
+        SELECT {DIMENSIONS["model"]} AS model, {DIMENSIONS["gateway"]} AS gateway, {REQUESTS} AS requests,
+            count(*) FILTER ({IS_ERROR}) AS errors, {ERROR_RATE} AS error_rate
+        FROM streams WHERE {selection.where()} AND {IS_REQUEST} GROUP BY ALL
+        ORDER BY errors DESC, requests DESC, model, gateway LIMIT {most:d}""")
+
+
+def causes(query: Query, selection: Selection, *, most: int = 100) -> pl.DataFrame:
+    """`http_status, error_type, error_phase, n, share, clients, models, gateways, first_at, last_at, stream_id, message`:
+    the causes of errors, most frequent first.
+
+    `share` is the share of all errors of the selection. `stream_id` and `message` are those of the newest error.
+    """
+    return query(f"""
+        SELECT http_status, error_type, error_phase, count(*) AS n, count(*) / sum(count(*)) OVER () AS share,
+            count(DISTINCT {DIMENSIONS["client"]}) AS clients, count(DISTINCT {DIMENSIONS["model"]}) AS models,
+            count(DISTINCT {DIMENSIONS["gateway"]}) AS gateways, min(started_at) AS first_at, max(started_at) AS last_at,
+            arg_max(stream_id, started_at) AS stream_id, arg_max(error_message, started_at) AS message
+        FROM streams WHERE {selection.where()} AND {IS_ERROR}
+        GROUP BY http_status, error_type, error_phase
+        ORDER BY n DESC, http_status, error_type, error_phase LIMIT {most:d}""")
 
 
 ABORTS = f"""
@@ -57,20 +79,20 @@ ABORTS = f"""
     count(*) FILTER (outcome = 'client_abort' AND ttft_ns IS NULL) AS before_output,
     sum(output_tokens) FILTER (outcome = 'client_abort')::BIGINT AS output_tokens,
     sum(output_tokens * (1 - least(delivered_bytes / nullif(response_bytes, 0), 1))) FILTER (outcome = 'client_abort')
-        AS wasted_tokens,
+        AS undelivered_tokens,
     sum(response_bytes - delivered_bytes) FILTER (outcome = 'client_abort')::BIGINT AS undelivered_bytes"""
 """Aggregates of client aborts. Undelivered tokens are estimated from the undelivered share of the bytes."""
 
 
 def abort_summary(query: Query, selection: Selection) -> dict[str, float | None]:
-    """Client aborts: `aborts, abort_share, aborts_with_tokens, output_tokens, wasted_tokens, undelivered_bytes, before_output,
+    """Client aborts: `aborts, abort_share, aborts_with_tokens, output_tokens, undelivered_tokens, undelivered_bytes, before_output,
     lost, refused, after_terminal`.
 
-    - `aborts_with_tokens`: aborted streams with known output tokens. `output_tokens` are their tokens and `wasted_tokens` the
+    - `aborts_with_tokens`: aborted streams with known output tokens. `output_tokens` are their tokens and `undelivered_tokens` the
       undelivered part of them.
     - `before_output`: aborted before the first token.
     - `lost`: streams lost by the tap; `refused`: requests that the tap refused. Neither are aborts.
-    - `after_terminal`: the client left after the terminal event, which is no abort.
+    - `after_terminal`: the client disconnected after the terminal event, which is no abort.
     """
     rows = query(f"""
         SELECT {ABORTS}, count(output_tokens) FILTER (outcome = 'client_abort') AS aborts_with_tokens,
@@ -83,7 +105,7 @@ def abort_summary(query: Query, selection: Selection) -> dict[str, float | None]
 
 
 def aborts(query: Query, selection: Selection, dimension: str, *, most: int = 50) -> pl.DataFrame:
-    """`name, requests, aborts, abort_share, before_output, aborted_after_ns` (median), `output_tokens, wasted_tokens,
+    """`name, requests, aborts, abort_share, before_output, aborted_after_ns` (median), `output_tokens, undelivered_tokens,
     undelivered_bytes` of the groups with client aborts."""
     return query(f"""
         SELECT * FROM (

@@ -6,9 +6,11 @@ from datetime import datetime
 
 import polars as pl
 
-from analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST, REQUESTS
+from analytics.schema.outcomes import ERROR_RATE, IS_COUNTED, IS_ERROR, IS_REQUEST, OK, REQUESTS
 from dashboard.queries import Query
 from dashboard.queries.selection import CLIENT, DIMENSIONS, GATEWAY, MAX_STREAM_S, MODEL, Selection, instant
+
+MAX_MARKERS = 50
 
 SUMMARY = f"""
     {REQUESTS} AS requests,
@@ -17,8 +19,11 @@ SUMMARY = f"""
     count(*) FILTER (outcome = 'tap_lost') AS lost,
     count(*) FILTER (outcome = 'refused') AS refused,
     {ERROR_RATE} AS error_rate,
-    quantile_cont(ttft_ns, [0.5, 0.95, 0.99]) AS ttft_q,
-    quantile_cont(itl_ns, [0.5, 0.95]) AS itl_q,
+    count(*) FILTER ({IS_COUNTED}) AS counted,
+    count(ttft_ns) AS ttft_n,
+    quantile_cont(ttft_ns, [0.5, 0.9, 0.95, 0.98, 0.99]) AS ttft_q,
+    count(itl_ns) AS itl_n,
+    quantile_cont(itl_ns, [0.5, 0.9, 0.95, 0.98]) AS itl_q,
     quantile_cont(tps_user, 0.5) AS tps_user_p50,
     sum(output_tokens)::BIGINT AS output_tokens,
     sum(stall_count)::BIGINT AS stalls
@@ -35,28 +40,23 @@ TREND = f"""
 """Aggregates of a point of a time series of requests (`IS_REQUEST`), with one quantile of the latencies."""
 
 SUMMARY_COLUMNS = """* EXCLUDE (ttft_q, itl_q),
-    ttft_q[1] AS ttft_p50_ns, ttft_q[2] AS ttft_p95_ns, ttft_q[3] AS ttft_p99_ns,
-    itl_q[1] AS itl_p50_ns, itl_q[2] AS itl_p95_ns"""
+    ttft_q[1] AS ttft_p50_ns, ttft_q[2] AS ttft_p90_ns, ttft_q[3] AS ttft_p95_ns, ttft_q[4] AS ttft_p98_ns, ttft_q[5] AS ttft_p99_ns,
+    itl_q[1] AS itl_p50_ns, itl_q[2] AS itl_p90_ns, itl_q[3] AS itl_p95_ns, itl_q[4] AS itl_p98_ns"""
 """Columns of a query over SUMMARY, with one column per quantile."""
 
 
-def is_good(slo_ttft_s: float, slo_itl_s: float) -> str:
-    """SQL condition: a stream has the outcome ok and meets every SLO. An unknown metric is a miss."""
-    return (
-        f"outcome = 'ok' AND coalesce(ttft_ns <= {slo_ttft_s * 1e9:.0f}, FALSE) "
-        f"AND coalesce(itl_ns <= {slo_itl_s * 1e9:.0f}, FALSE)"
-    )
+IS_GOOD = f"meets_objective AND outcome = '{OK}'"
+IS_BAD = "NOT meets_objective"
+"""SQL conditions: a stream is known to meet its objective; a stream failed or is known to miss a limit of its objective."""
 
 
-def summary_now_and_before(
-    query: Query, selection: Selection, *, slo_ttft_s: float, slo_itl_s: float
-) -> dict[str, dict[str, float | None]]:
+def summary_now_and_before(query: Query, selection: Selection) -> dict[str, dict[str, float | None]]:
     """{"now": …, "before": …}: the columns of SUMMARY and `good`, of the selection and the previous period."""
     before = selection.before()
     frame = query(f"""
         SELECT {SUMMARY_COLUMNS} FROM (
             SELECT started_at >= {instant(selection.since)} AS is_now, {SUMMARY},
-                count(*) FILTER ({is_good(slo_ttft_s, slo_itl_s)}) AS good
+                count(*) FILTER ({IS_GOOD}) AS good
             FROM streams
             WHERE started_at >= {instant(before.since)} AND started_at < {instant(selection.until)}
                 AND {selection.filters()}
@@ -71,6 +71,21 @@ def summary_now_and_before(
         "good": 0,
     }
     return {"now": rows.get(True, empty), "before": rows.get(False, empty)}
+
+
+def data_began(query: Query) -> datetime | None:
+    """When the first stored stream started, or None."""
+    found: datetime | None = query("SELECT min(first_at) AS at FROM stream_minutes")["at"][0]
+    return found
+
+
+def markers(query: Query, selection: Selection) -> list[tuple[datetime, str]]:
+    """The newest `MAX_MARKERS` markers of the time range, such as deployments."""
+    frame = query(f"""
+        SELECT marked_at, text FROM markers
+        WHERE marked_at >= {instant(selection.since)} AND marked_at < {instant(selection.until)}
+        ORDER BY marked_at DESC LIMIT {MAX_MARKERS}""")
+    return [(at, text) for at, text in frame.iter_rows()]
 
 
 def active_streams(query: Query, selection: Selection) -> int:
@@ -88,27 +103,39 @@ def active_at(query: Query, selection: Selection, at: datetime) -> int:
     return int(frame["n"][0])
 
 
-def timeline(query: Query, selection: Selection, *, slo_ttft_s: float, slo_itl_s: float) -> pl.DataFrame:
+def timeline(query: Query, selection: Selection) -> pl.DataFrame:
     """`at`, the columns of TREND at the 95th percentile, and `good`."""
     return query(f"""
         SELECT {selection.bucket()} AS "at", {TREND.format(quantile=0.95)},
-            count(*) FILTER ({is_good(slo_ttft_s, slo_itl_s)}) AS good
+            count(*) FILTER ({IS_GOOD}) AS good
         FROM streams WHERE {selection.where()} AND {IS_REQUEST} GROUP BY ALL ORDER BY "at" """)
+
+
+def samples_per_s(query: Query, selection: Selection, name: str, *, most: int = 7) -> float:
+    """Requests per second of the median one of the `most` busiest groups, while it had requests. `name`: SQL of the group."""
+    found = query(f"""
+        SELECT median(per_s) AS per_s FROM (
+            SELECT {name} AS name, count(*) / greatest(epoch(max(started_at) - min(started_at)), 1) AS per_s
+            FROM streams WHERE {selection.where()} AND {IS_REQUEST}
+            GROUP BY ALL ORDER BY count(*) DESC, name LIMIT {most:d})""")["per_s"][0]
+    return float(found or 0)
 
 
 def timeline_by(
     query: Query, selection: Selection, dimension: str, *, quantile: float = 0.95, most: int = 7
 ) -> pl.DataFrame:
-    """`at`, `name` and the columns of TREND, of the `most` busiest values of a dimension and of "others"."""
+    """`at`, `name` and the columns of TREND, of the `most` busiest values of a dimension, of "others" and of "total"."""
     column = DIMENSIONS[dimension]
     return query(f"""
         WITH busiest AS (
                 SELECT {column} AS value FROM streams WHERE {selection.where()} AND {IS_REQUEST}
                 GROUP BY value ORDER BY count(*) DESC, value LIMIT {most:d})
-        SELECT {selection.bucket()} AS "at",
-            CASE WHEN {column} IN (SELECT value FROM busiest) THEN {column} ELSE 'others' END AS name,
-            {TREND.format(quantile=f"{quantile:.4f}")}
-        FROM streams WHERE {selection.where()} AND {IS_REQUEST} GROUP BY ALL ORDER BY "at", name""")
+        SELECT "at", coalesce(name, 'total') AS name, {TREND.format(quantile=f"{quantile:.4f}")}
+        FROM (
+            SELECT *, {selection.bucket()} AS "at",
+                CASE WHEN {column} IN (SELECT value FROM busiest) THEN {column} ELSE 'others' END AS name
+            FROM streams WHERE {selection.where()} AND {IS_REQUEST})
+        GROUP BY GROUPING SETS (("at", name), ("at")) ORDER BY "at", name""")
 
 
 def largest_changes(query: Query, selection: Selection, *, least: int = 5, most: int = 6) -> pl.DataFrame:
@@ -140,17 +167,7 @@ def largest_changes(query: Query, selection: Selection, *, least: int = 5, most:
         LIMIT {most:d}""")
 
 
-def is_bad(slo_ttft_s: float, slo_itl_s: float) -> str:
-    """SQL condition: a stream has an error outcome or is known to miss a latency SLO."""
-    return (
-        f"({IS_ERROR} OR coalesce(ttft_ns > {slo_ttft_s * 1e9:.0f}, FALSE) "
-        f"OR coalesce(itl_ns > {slo_itl_s * 1e9:.0f}, FALSE))"
-    )
-
-
-def top_contributors(
-    query: Query, selection: Selection, *, slo_ttft_s: float, slo_itl_s: float, least: int = 5, most: int = 8
-) -> pl.DataFrame:
+def top_contributors(query: Query, selection: Selection, *, least: int = 5, most: int = 8) -> pl.DataFrame:
     """Models, gateways and clients with more bad streams than their share of the requests, with at least `least` requests.
 
     `dimension, name, requests, bad, bad_share` (of its requests), `of_all_bad` (its share of all bad streams), `of_all`
@@ -159,7 +176,7 @@ def top_contributors(
     dimension = "WHEN 3 THEN 'model' WHEN 5 THEN 'gateway' ELSE 'client'"
     return query(f"""
         WITH chosen AS (
-                SELECT {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, {is_bad(slo_ttft_s, slo_itl_s)} AS is_bad,
+                SELECT {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, coalesce({IS_BAD}, FALSE) AS is_bad,
                     outcome, ttft_ns, itl_ns
                 FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
             grouped AS (

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import polars as pl
 
-from analytics.schema.sql_quoting import literal
+from analytics.schema.dimensions import CLIENT as CLIENT
+from analytics.schema.dimensions import DIMENSIONS as DIMENSIONS
+from analytics.schema.dimensions import GATEWAY as GATEWAY
+from analytics.schema.dimensions import MODEL as MODEL
+from analytics.schema.dimensions import is_client, is_one_of
+from analytics.schema.sql_quoting import instant as instant
 
-MODEL = "coalesce(request_model, response_model, '(no model)')"
-GATEWAY = "coalesce(gateway, '(no gateway)')"
-CLIENT = "coalesce(client_id, '(no key)')"
-DIMENSIONS: dict[str, str] = {"model": MODEL, "gateway": GATEWAY, "client": CLIENT}
-"""Dimension → SQL of its value. The model is the requested one, else the one in the response."""
+FURTHER_DIMENSIONS: dict[str, str] = {
+    name: f"coalesce({column}::VARCHAR, '(none)')"
+    for name, column in (
+        ("provider", "provider"), ("dialect", "dialect"), ("operation", "operation"), ("path", "path"),
+        ("response model", "response_model"), ("server instance", "server_instance"), ("tap", "tap"),
+        ("token source", "token_source"), ("streamed", "streamed"),
+    )
+}  # fmt: skip
+"""Dimensions that the filters of all pages do not have."""
 
 BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 POINTS = 60
-"""Approximate number of points of a line."""
+"""Approximate number of points of a line with many samples."""
+MIN_POINTS = 15
+"""Approximate number of points of a line with few samples."""
+MIN_SAMPLES = 20
+"""Points with fewer samples are drawn faded, because quantiles and rates of so few vary by chance."""
 MAX_STREAM_S = 3600
 """Longest stream that counts as open at a past instant. It limits how many streams a query reads."""
-
-
-def instant(at: datetime) -> str:
-    """A TIMESTAMPTZ literal, exact to the microsecond."""
-    return f"TIMESTAMPTZ '{at.astimezone(UTC).strftime('%Y-%m-%d %H:%M:%S.%f')}+00'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +44,10 @@ class Selection:
     models: tuple[str, ...] = ()
     gateways: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
+    further: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Names of FURTHER_DIMENSIONS with their values."""
+    least_bucket_s: float = 0.0
+    """Lower limit of `bucket_s`."""
 
     @property
     def length(self) -> timedelta:
@@ -44,13 +55,25 @@ class Selection:
 
     @property
     def bucket_s(self) -> int:
-        """Seconds between the points of a time series: a round number that gives about 60 points."""
-        target_s = self.length.total_seconds() / POINTS
+        """Seconds between the points of a time series: a round number that gives about 60 points, or fewer if widened."""
+        target_s = max(self.length.total_seconds() / POINTS, self.least_bucket_s)
         return next((b for b in BUCKETS_S if b >= target_s), BUCKETS_S[-1])
 
-    def covered_s(self) -> pl.Expr:
-        """Seconds of each point `at` inside the range. The first and last point are partly outside."""
-        begin = pl.max_horizontal("at", pl.lit(self.since).cast(pl.Datetime("us", "UTC")))
+    def widened(self, samples_per_s: float) -> Selection:
+        """With points that have MIN_SAMPLES at this rate of one series, as far as MIN_POINTS remain."""
+        widest_s = self.length.total_seconds() / MIN_POINTS
+        wanted_s = MIN_SAMPLES / samples_per_s if samples_per_s > 0 else 0.0
+        return replace(self, least_bucket_s=min(wanted_s, widest_s))
+
+    def seconds_with_data(self, began: datetime | None) -> float:
+        """Seconds of the range since the first stored data, at least 1: the divisor of rates."""
+        since = self.since if began is None else max(self.since, began)
+        return max((self.until - since).total_seconds(), 1.0)
+
+    def covered_s(self, began: datetime | None = None) -> pl.Expr:
+        """Seconds of each point `at` inside the range and since the first stored data."""
+        since = self.since if began is None else max(self.since, began)
+        begin = pl.max_horizontal("at", pl.lit(since).cast(pl.Datetime("us", "UTC")))
         end = pl.min_horizontal(
             pl.col("at") + pl.duration(seconds=self.bucket_s),
             pl.lit(self.until).cast(pl.Datetime("us", "UTC")),
@@ -63,12 +86,11 @@ class Selection:
 
     def filters(self) -> str:
         """SQL condition of the filters without the time range."""
-        by_column: Iterable[tuple[str, tuple[str, ...]]] = (
-            (MODEL, self.models),
-            (GATEWAY, self.gateways),
-            (CLIENT, self.clients),
-        )
-        parts = [f"{column} IN ({', '.join(map(literal, values))})" for column, values in by_column if values]
+        by_column = [(MODEL, self.models), (GATEWAY, self.gateways)]
+        by_column += [(FURTHER_DIMENSIONS[name], values) for name, values in self.further]
+        parts = [is_one_of(column, values) for column, values in by_column if values]
+        if self.clients:
+            parts.append(is_client(CLIENT, self.clients))
         return " AND ".join(parts) or "TRUE"
 
     def where(self) -> str:

@@ -52,6 +52,15 @@ def events(query: Query, stream_id: UUID, *, most: int = 4000) -> tuple[pl.DataF
     return frame.drop("total"), int(frame["total"][0]) if frame.height else 0
 
 
+def stalls(query: Query, stream_id: UUID, *, most: int = 500) -> pl.DataFrame:
+    """The longest stalls of a stream in order: `seq, choice, at_ns` (of the output event before it), `gap_ns, cause`."""
+    return query(f"""
+        SELECT * FROM (
+            SELECT seq, choice, at_ns, gap_ns, cause FROM stalls WHERE stream_id = '{stream_id}'::UUID
+            ORDER BY gap_ns DESC, seq LIMIT {most:d})
+        ORDER BY seq""")
+
+
 def usage_reports(query: Query, stream_id: UUID) -> pl.DataFrame:
     """The usage reports of a stream in order, at most 200."""
     return query(f"SELECT * FROM usage_reports WHERE stream_id = '{stream_id}'::UUID ORDER BY seq LIMIT 200")

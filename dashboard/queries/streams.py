@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import polars as pl
 
+from analytics.schema.dimensions import is_one_of
 from analytics.schema.outcomes import IS_ERROR
 from analytics.schema.sql_quoting import literal
 from dashboard.queries import Query
-from dashboard.queries.selection import CLIENT, GATEWAY, MODEL, Selection
+from dashboard.queries.selection import CLIENT, DIMENSIONS, GATEWAY, MODEL, Selection
 
 COLUMNS = f"""
-    stream_id, started_at, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, outcome, error_type, finish_reason,
+    stream_id, started_at, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, http_status, outcome, error_type, finish_reason,
     ttft_ns, itl_ns, icl_max_ns, tps_user, end_ns, input_tokens, output_tokens, stall_count
 """
 ORDERS: dict[str, str] = {
@@ -35,34 +38,52 @@ KINDS: dict[str, str] = {
 }
 """Name → SQL condition of a kind of streams."""
 
+FACETS: dict[str, str] = {
+    "outcome": "outcome",
+    "cause": "error_type",
+    "status": "http_status::VARCHAR",
+    **DIMENSIONS,
+    "dialect": "dialect",
+}
+"""Filter → SQL of its value. Streams with NULL have no value."""
+TOP_VALUES = 5
+
+
+def condition(
+    *, kind: str = "all", text: str = "", filters: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """SQL condition: a kind, a text in ids, trace ids, error types or models, and values of `FACETS`."""
+    parts = [KINDS[kind], _matches(text)]
+    parts += [is_one_of(FACETS[name], values) for name, values in (filters or {}).items() if values]
+    return " AND ".join(parts)
+
 
 def table(
-    query: Query,
-    selection: Selection,
-    *,
-    kind: str = "all",
-    order: str = "newest",
-    text: str = "",
-    limit: int = 25,
+    query: Query, selection: Selection, where: str = "TRUE", *, order: str = "newest", limit: int = 25
 ) -> pl.DataFrame:
-    """The selected streams (`COLUMNS`). `text` matches ids, trace ids, error types and models."""
+    """The selected streams (`COLUMNS`) that match a condition."""
     return query(f"""
-        SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {KINDS[kind]} AND {_matches(text)}
+        SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {where}
         ORDER BY {ORDERS[order]}, stream_id LIMIT {limit:d}""")
 
 
-def matching(query: Query, selection: Selection, condition: str, *, limit: int = 15) -> pl.DataFrame:
-    """The newest streams that match an SQL condition (`COLUMNS`)."""
+def facets(query: Query, selection: Selection, where: str = "TRUE") -> pl.DataFrame:
+    """`facet, name, n`: the most frequent values of each of `FACETS` among the selected streams."""
+    facet = " ".join(f"WHEN grouping({name}) = 0 THEN {literal(name)}" for name in FACETS)
     return query(f"""
-        SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {condition}
-        ORDER BY started_at DESC, stream_id LIMIT {limit:d}""")
+        SELECT CASE {facet} END AS facet, coalesce({", ".join(FACETS)}) AS name, count(*) AS n
+        FROM (
+            SELECT {", ".join(f"{sql} AS {name}" for name, sql in FACETS.items())}
+            FROM streams WHERE {selection.where()} AND {where})
+        GROUP BY GROUPING SETS ({", ".join(f"({name})" for name in FACETS)})
+        HAVING coalesce({", ".join(FACETS)}) IS NOT NULL
+        QUALIFY row_number() OVER (PARTITION BY facet ORDER BY n DESC, name) <= {TOP_VALUES}
+        ORDER BY facet, n DESC, name""")
 
 
-def count(query: Query, selection: Selection, *, kind: str = "all", text: str = "") -> int:
+def count(query: Query, selection: Selection, where: str = "TRUE") -> int:
     """Number of streams of `table` without its limit."""
-    found = query(
-        f"SELECT count(*) AS n FROM streams WHERE {selection.where()} AND {KINDS[kind]} AND {_matches(text)}"
-    )
+    found = query(f"SELECT count(*) AS n FROM streams WHERE {selection.where()} AND {where}")
     return int(found["n"][0])
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import polars as pl
 
 from analytics.schema.outcomes import IS_REQUEST
 from dashboard.queries import Query
 from dashboard.queries.selection import DIMENSIONS, MAX_STREAM_S, Selection, instant
+
+CACHE_HIT_SHARE = (
+    "sum(cached_input_tokens) / nullif(sum(input_tokens) FILTER (cached_input_tokens IS NOT NULL), 0)"
+)
+"""SQL over streams: share of input tokens read from the prompt cache, where both are reported."""
 
 
 def tokens_timeline(query: Query, selection: Selection) -> pl.DataFrame:
@@ -25,13 +32,27 @@ def tokens_timeline(query: Query, selection: Selection) -> pl.DataFrame:
 
 
 def speed_timeline(query: Query, selection: Selection, dimension: str, *, most: int = 7) -> pl.DataFrame:
-    """`at, name, tps_user` (median), `output_tokens, n` of the `most` busiest groups."""
+    """`at, name, tps_user` (median), `output_tokens, cache_hit_share, n` of the `most` busiest groups."""
     return query(f"""
         WITH chosen AS (SELECT *, {DIMENSIONS[dimension]} AS name FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
             busiest AS (SELECT name FROM chosen GROUP BY name ORDER BY count(*) DESC, name LIMIT {most:d})
         SELECT {selection.bucket()} AS "at", name, quantile_cont(tps_user, 0.5) AS tps_user,
-            sum(output_tokens)::BIGINT AS output_tokens, count(*) AS n
+            sum(output_tokens)::BIGINT AS output_tokens, {CACHE_HIT_SHARE} AS cache_hit_share, count(*) AS n
         FROM chosen WHERE name IN (SELECT name FROM busiest) GROUP BY ALL ORDER BY "at", name""")
+
+
+def ttft_by_cache_hit(query: Query, selection: Selection) -> pl.DataFrame:
+    """`name, n, first, value_ns`: p50 and p95 of the TTFT by the share of the prompt read from the cache, in four ranges."""
+    return query(f"""
+        WITH hits AS (
+                SELECT least(cached_input_tokens / input_tokens, 1) AS hit_share, ttft_ns FROM streams
+                WHERE {selection.where()} AND cached_input_tokens IS NOT NULL AND input_tokens > 0 AND ttft_ns IS NOT NULL),
+            ranges AS (
+                SELECT CASE WHEN hit_share = 0 THEN 'no hit' WHEN hit_share < 0.5 THEN 'below 50 %'
+                        WHEN hit_share < 0.9 THEN '50 – 90 %' ELSE '90 – 100 %' END AS name,
+                    min(hit_share) AS low, count(*) AS n, quantile_cont(ttft_ns, 0.5) AS p50, quantile_cont(ttft_ns, 0.95) AS p95
+                FROM hits GROUP BY ALL)
+        SELECT name, n, first, value_ns FROM (UNPIVOT ranges ON p50, p95 INTO NAME first VALUE value_ns) ORDER BY low, first""")
 
 
 def concurrency(query: Query, selection: Selection) -> pl.DataFrame:
@@ -56,13 +77,26 @@ def concurrency(query: Query, selection: Selection) -> pl.DataFrame:
         FROM running WHERE "at" >= {instant(selection.since)} GROUP BY ALL ORDER BY "at" """)
 
 
-def table(query: Query, selection: Selection, dimension: str, *, most: int = 50) -> pl.DataFrame:
+def wasted(query: Query, selection: Selection, *, most: int = 30) -> pl.DataFrame:
+    """`model, reason, streams, output_tokens, input_tokens, cost, currency` of the view `wasted_tokens`, largest first."""
+    return query(f"""
+        WITH wasted AS (SELECT *, model AS request_model, NULL::VARCHAR AS response_model FROM wasted_tokens)
+        SELECT model, reason, count(*) AS streams, sum(output_tokens)::BIGINT AS output_tokens,
+            sum(input_tokens)::BIGINT AS input_tokens, sum(cost) AS cost, currency
+        FROM wasted WHERE {selection.where()} GROUP BY ALL
+        ORDER BY cost DESC NULLS LAST, output_tokens DESC NULLS LAST, streams DESC, model, reason LIMIT {most:d}""")
+
+
+def table(
+    query: Query, selection: Selection, dimension: str, *, began: datetime | None = None, most: int = 50
+) -> pl.DataFrame:
     """`name, requests, input_tokens, cached_share, output_tokens, reasoning_share, output_per_s, tps_user_p50, tps_user_p5,
-    tps_e2e_p50, burstiness_p50, known` by group. `known`: share of streams with known output tokens."""
-    seconds = selection.length.total_seconds()
+    tps_e2e_p50, burstiness_p50, known` by group. `known`: share of streams with known output tokens.
+    Rates are per second of the range since `began`, the first stored data."""
+    seconds = selection.seconds_with_data(began)
     return query(f"""
         SELECT {DIMENSIONS[dimension]} AS name, count(*) AS requests, sum(input_tokens)::BIGINT AS input_tokens,
-            sum(cached_input_tokens) / nullif(sum(input_tokens) FILTER (cached_input_tokens IS NOT NULL), 0) AS cached_share,
+            {CACHE_HIT_SHARE} AS cached_share,
             sum(output_tokens)::BIGINT AS output_tokens,
             sum(reasoning_tokens) / nullif(sum(output_tokens) FILTER (reasoning_tokens IS NOT NULL), 0) AS reasoning_share,
             sum(output_tokens) / {seconds:.3f} AS output_per_s,

@@ -1,76 +1,50 @@
-"""Tables of the overview: contributors to bad streams, and changes. Each row links to the page filtered by it."""
+"""Tables of the overview: contributors to bad streams, and changes. The name in each row filters all pages."""
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
+from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 import streamlit as st
 
+from analytics.schema.clients import shortened
 from dashboard import filters, formatting
 from dashboard.metric_help import metric_help
 from dashboard.queries.selection import Selection
-from dashboard.tables import columns
-
-FILTER_LINK = columns.link(
-    "", display_text="filter", width=48, help="Opens this page with this filter in a new tab."
-)
-EXCLUDED_PARAMETERS = frozenset({*filters.FILTERS, "token"})
+from dashboard.tables.html_table import Column, ms, number, percent, show_table
 
 
-def filter_address(dimension: str, name: str) -> str:
-    """The address of this page with one dimension filtered to one name."""
-    kept = [
-        (key, value)
-        for key in st.query_params
-        if key not in EXCLUDED_PARAMETERS
-        for value in st.query_params.get_all(key)
-    ]
-    other = [(key, value) for key in filters.FILTERS if key != dimension for value in filters.selected(key)]
-    return "?" + urlencode([*kept, *other, (dimension, name)])
+def _filter_address(row: Mapping[str, Any]) -> str:
+    return filters.address_with({row["dimension"]: (row["name"],)})
 
 
-def _filter_links(frame: pl.DataFrame) -> pl.Series:
-    links = [
-        filter_address(dimension, name) for dimension, name in frame.select("dimension", "name").iter_rows()
-    ]
-    return pl.Series("link", links, pl.String)
+NAME = Column(name="name", heading="Name", text=shortened, link=_filter_address, help="Filters all pages by this name.")  # fmt: skip
+DIMENSION = Column(name="dimension", heading="Kind", line=True, priority=2)
 
 
 def show_contributors(frame: pl.DataFrame) -> None:
     """Groups with more than their share of bad streams (`queries.overview.top_contributors`)."""
     if frame.is_empty():
-        st.caption("None: there are no bad streams, or every group has its share of them.")
+        st.caption("No model, gateway or client has more than its share of unsuccessful streams.")
         return
-    columns.show(
-        frame.select(
-            _filter_links(frame),
-            "dimension",
-            columns.short_client(),
-            *columns.scaled(columns.TO_PERCENT, "of_all_bad", "of_all", "bad_share"),
-            "bad",
-            *columns.scaled(columns.TO_PERCENT, "error_rate"),
-            *columns.scaled(columns.NS_TO_MS, "ttft_p95_ns", "itl_p95_ns"),
-        ),
-        key="contributors",
-        alt="Models, gateways and clients with more than their share of bad streams",
-        height="content",
-        column_config={
-            "link": FILTER_LINK,
-            "dimension": columns.text("", width=61),
-            "name": columns.text("Name", width=118),
-            "of_all_bad": columns.progress(
-                "of bad", format="%.0f %%", min_value=0, max_value=100, width=92, color="orange",
-                help="Its share of all bad streams of the selection.",
-            ),
-            "of_all": columns.number("of traffic", format="%.0f %%", width=72, help="Its share of all requests."),
-            "bad_share": columns.percent("bad", width=64, help="Bad streams / its own requests."),
-            "bad": columns.count("streams", help="Bad streams."),
-            "error_rate": columns.percent("errors", help=metric_help("error_rate")),
-            "ttft_p95_ns": columns.ms("TTFT p95"),
-            "itl_p95_ns": columns.number("ITL p95", format="%.1f ms"),
-        },
-    )  # fmt: skip
+    columns = [
+        NAME,
+        DIMENSION,
+        percent("of_all_bad", "Share of unsuccessful", digits=0, bar=True,
+                help="Its share of all unsuccessful streams of the selection."),
+        percent("of_all", "Share of requests", digits=0, help="Its share of all requests."),
+        percent("bad_share", "Unsuccessful", help="Unsuccessful streams / its own requests."),
+        number("bad", "Streams", priority=3, help="Unsuccessful streams."),
+        percent("error_rate", "Error rate", priority=2, help=metric_help("error_rate")),
+        ms("ttft_p95_ns", "TTFT p95", priority=3),
+        ms("itl_p95_ns", "ITL p95", digits=1, priority=3),
+    ]  # fmt: skip
+    show_table(
+        columns,
+        frame,
+        label="Models, gateways and clients with more than their share of unsuccessful streams",
+    )
 
 
 def show_changes(frame: pl.DataFrame, chosen: Selection) -> None:
@@ -81,34 +55,17 @@ def show_changes(frame: pl.DataFrame, chosen: Selection) -> None:
             f"{formatting.span(chosen.length)}."
         )
         return
-    columns.show(
-        frame.select(
-            _filter_links(frame),
-            "dimension",
-            columns.short_client(),
-            *columns.scaled(columns.NS_TO_MS, "ttft_p50_ns"),
-            *columns.scaled(columns.TO_PERCENT, "ttft_change", "error_rate", "error_change"),
-            *columns.scaled(columns.NS_TO_MS, "ttft_p50_before_ns"),
-            *columns.scaled(columns.TO_PERCENT, "error_rate_before"),
-            "requests",
-            "requests_before",
-        ),
-        key="changes",
-        alt="Largest changes",
-        height="content",
-        column_config={
-            "link": FILTER_LINK,
-            "dimension": columns.text("", width=61),
-            "name": columns.text("Name", width=96),
-            "ttft_p50_ns": columns.ms("TTFT p50", width=72),
-            "ttft_change": columns.number("change", format="%+.0f %%", width=60),
-            "error_rate": columns.percent("errors", width=56, help=metric_help("error_rate")),
-            "error_change": columns.number(
-                "change", format="%+.1f", width=60, help="Change of the error rate in percentage points."
-            ),
-            "ttft_p50_before_ns": columns.ms("TTFT before"),
-            "error_rate_before": columns.percent("errors before"),
-            "requests": columns.count("requests"),
-            "requests_before": columns.count("requests before"),
-        },
-    )
+    points = "Change of the error rate in percentage points."
+    columns = [
+        NAME,
+        DIMENSION,
+        ms("ttft_p50_ns", "TTFT p50"),
+        percent("ttft_change", "Change", digits=0, sign=True),
+        percent("error_rate", "Error rate", help=metric_help("error_rate")),
+        number("error_change", "Change", unit="points", digits=1, factor=100, sign=True, help=points),
+        ms("ttft_p50_before_ns", "TTFT before", priority=3),
+        percent("error_rate_before", "Errors before", priority=3),
+        number("requests", "Requests", priority=4),
+        number("requests_before", "Requests before", priority=4),
+    ]
+    show_table(columns, frame, label="Largest changes")

@@ -1,97 +1,138 @@
-"""Tables of single streams, finished or in flight. Each row links to the page of its stream."""
+"""Tables of single streams, finished or in flight. Each row opens the page of its stream."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import polars as pl
 import streamlit as st
 
+from analytics.schema.clients import shortened
+from analytics.schema.outcomes import NOT_COUNTED, OK
 from dashboard import filters
-from dashboard.tables import columns
+from dashboard.tables import html_table
+from dashboard.tables.html_table import Column, State, ms, number, seconds, show_table
 
 OUTCOME_SIGNS = {
-    "ok": "✓ ok",
-    "client_abort": "◌ client_abort",
-    "tap_lost": "? tap_lost",
-    "refused": "⊘ refused",
+    "ok": "✓",
+    "client_abort": "◌",
+    "tap_lost": "?",
+    "refused": "⊘",
 }
 """Signs that distinguish outcomes without colour. All other outcomes are errors and have the sign ✕."""
-LINK_TO_STREAM = ("stream?id=" + pl.col("stream_id").cast(pl.String)).alias("link")
-
-SHARED_COLUMNS: dict[str, Any] = {
-    "link": columns.link(
-        "Stream",
-        display_text=r"id=(?:.*)([0-9a-f]{8})$",
-        width=90,
-        help="Opens the page of the stream. Shown are the last digits of its id.",
-    ),
-    "model": columns.text("Model", width=170),
-    "gateway": columns.text("Gateway", width=110),
-    "client": columns.text("Client", width=110, help="Keyed hash of the API key."),
-    "ttft_ns": columns.ms("TTFT", width=90),
-}
+ID_DIGITS = 8
 
 
-def show_streams(frame: pl.DataFrame, *, key: str, height: int | Literal["auto"] = "auto") -> None:
-    """Finished streams (`queries.streams.COLUMNS`)."""
+def outcome_text(outcome: str) -> str:
+    """An outcome with its sign."""
+    return f"{OUTCOME_SIGNS.get(outcome, '✕')} {outcome}"
+
+
+def outcome_state(outcome: str | None) -> State | None:
+    if outcome is None or outcome == OK:
+        return None
+    return "muted" if outcome in NOT_COUNTED else "bad"
+
+
+def outcome_column(name: str = "outcome", **options: Any) -> Column:
+    """Outcomes with their signs. Errors have a colour."""
+    return Column(name=name, heading="Outcome", text=outcome_text, line=True,
+                  state=lambda row: outcome_state(row.get(name)), **options)  # fmt: skip
+
+
+def stream_column(
+    name: str = "stream_id",
+    heading: str = "Stream",
+    *,
+    opens_row: bool = False,
+    help_text: str = "Opens the stream.",
+) -> Column:
+    """Links to pages of streams. The text is the last digits of the id."""
+
+    def link(row: Mapping[str, Any]) -> str | None:
+        return None if row[name] is None else filters.page_address("stream", {"id": str(row[name])})
+
+    return Column(name=name, heading=heading, text=lambda value: str(value)[-ID_DIGITS:], line=True, mono=True, link=link,
+                  opens_row=opens_row, help=f"{help_text} The text is the last digits of its id.", priority=0)  # fmt: skip
+
+
+MODEL = Column(name="model", heading="Model", priority=2)
+GATEWAY = Column(name="gateway", heading="Gateway", priority=2, min_characters=11)
+CLIENT = Column(name="client", heading="Client", priority=6, min_characters=11, text=shortened,
+                help="Name of the client, or keyed hash of its API key.")  # fmt: skip
+HTTP = Column(name="http_status", heading="HTTP", number=True, priority=1)
+
+
+def show_streams(
+    frame: pl.DataFrame, *, sort_address: Callable[[str], str] | None = None, order: str = "newest"
+) -> None:
+    """Finished streams (`queries.streams.COLUMNS`).
+
+    `sort_address` gives the address of the page in another order of `queries.streams.ORDERS`; `order` is the present one.
+    """
     zone = filters.time_zone()
-    signed = pl.col("outcome").map_elements(lambda o: OUTCOME_SIGNS.get(o, f"✕ {o}"), return_dtype=pl.String)
-    shown = frame.select(
-        LINK_TO_STREAM,
-        columns.local_time("started_at", zone).alias("started"),
-        "model",
-        signed,
-        pl.coalesce("error_type", "finish_reason").alias("reason"),
-        *columns.scaled(columns.NS_TO_MS, "ttft_ns", "itl_ns", "icl_max_ns"),
-        "tps_user",
-        *columns.scaled(columns.NS_TO_S, "end_ns"),
-        *("input_tokens", "output_tokens", "stall_count", "gateway", "client"),
-    )
-    config = {
-        **SHARED_COLUMNS,
-        "started": columns.instant("Started", format="MM-DD HH:mm:ss.SSS", width=150),
-        "outcome": columns.text("Outcome", width=120),
-        "reason": columns.text("Reason", width=150, help="The error type, or the finish reason."),
-        "itl_ns": columns.number("ITL", format="%.1f ms", width=90),
-        "icl_max_ns": columns.ms("Longest gap", width=100),
-        "tps_user": columns.tokens_per_s("Speed", width=100),
-        "end_ns": columns.number("Duration", format="%.2f s", width=90),
-        "input_tokens": columns.count("Tokens in", width=80, help="Reported input tokens."),
-        "output_tokens": columns.count("Tokens out", width=85, help="Reported output tokens."),
-        "stall_count": columns.count("Stalls", width=65),
+    sorts: dict[str, dict[str, Any]] = {
+        name: {"sort_address": sort_address(key)} if sort_address else {} for name, key in SORTED_BY.items()
     }
-    columns.show(shown, column_config=config, key=key, alt="Streams", height=height)
+    reason = Column(name="reason", heading="Cause", priority=0, help="The error type, or the finish reason.",
+                    state=lambda row: outcome_state(row["outcome"]))  # fmt: skip
+    columns = [
+        stream_column(opens_row=True),
+        outcome_column(priority=0),
+        HTTP,
+        reason,
+        html_table.instant("started_at", "Started", zone, form="%m-%d %H:%M:%S.%f", priority=3, **sorts["started_at"]),
+        MODEL,
+        GATEWAY,
+        ms("ttft_ns", "TTFT", priority=3, **sorts["ttft_ns"]),
+        ms("itl_ns", "ITL", digits=1, priority=4, **sorts["itl_ns"]),
+        ms("icl_max_ns", "Longest gap", priority=5, **sorts["icl_max_ns"]),
+        number("stall_count", "Stalls", priority=6),
+        number("tps_user", "Tokens/s", digits=1, priority=5),
+        seconds("end_ns", "Duration", digits=2, priority=3, **sorts["end_ns"]),
+        number("input_tokens", "Tokens in", priority=6, help="Reported input tokens."),
+        number("output_tokens", "Tokens out", priority=5, help="Reported output tokens.", **sorts["output_tokens"]),
+        CLIENT,
+    ]  # fmt: skip
+    ordered_by = next((name for name, key in SORTED_BY.items() if key == order), None)
+    show_table(
+        columns,
+        frame.with_columns(pl.coalesce("error_type", "finish_reason").alias("reason")),
+        label="Streams",
+        order=ordered_by,
+    )
     st.caption(f"Started: time zone {zone.key}.")
+
+
+SORTED_BY = {
+    "started_at": "newest",
+    "ttft_ns": "highest TTFT",
+    "itl_ns": "highest ITL",
+    "icl_max_ns": "longest gap",
+    "end_ns": "longest",
+    "output_tokens": "most output",
+}
+"""Column → order of `queries.streams.ORDERS`."""
 
 
 def show_open_streams(frame: pl.DataFrame) -> None:
     """Streams in flight (`queries.live.open_streams`)."""
+    columns = [
+        stream_column(opens_row=True),
+        Column(name="state", heading="State", line=True, priority=0),
+        MODEL,
+        GATEWAY,
+        seconds("age_ns", "Open for", priority=1),
+        seconds("silent_ns", "Since last event", priority=1),
+        ms("ttft_ns", "TTFT", priority=3),
+        number("tps", "Tokens/s", digits=1, priority=4, help="Output tokens / time from first to last output."),
+        number("output_tokens", "Tokens out", priority=4, help="Output tokens reported so far."),
+        number("event_count", "Events", priority=5),
+        number("output_event_count", "Output events", priority=5, help="Events with output. A chunk is not a token."),
+        number("events_per_s", "Output events/s", digits=1, priority=5),
+        Column(name="http_status", heading="HTTP", number=True, priority=6),
+        CLIENT,
+    ]  # fmt: skip
     waiting = pl.when(pl.col("ttft_ns").is_null()).then(pl.lit("waiting")).otherwise(pl.lit("streaming"))
-    shown = frame.select(
-        LINK_TO_STREAM,
-        waiting.alias("state"),
-        "model",
-        *columns.scaled(columns.NS_TO_S, "age_ns", "silent_ns"),
-        *columns.scaled(columns.NS_TO_MS, "ttft_ns"),
-        *("tps", "events_per_s", "output_tokens", "output_event_count", "event_count"),
-        *("gateway", "client", "http_status"),
-    )
-    config = {
-        **SHARED_COLUMNS,
-        "state": columns.text("State", width=90),
-        "age_ns": columns.seconds("Open for", width=90),
-        "silent_ns": columns.number("Last event", format="%.1f s ago", width=110),
-        "events_per_s": columns.number(
-            "Output events/s", format="%.1f", width=110, help="A chunk is not a token."
-        ),
-        "tps": columns.tokens_per_s(
-            "Speed", width=100, help="Output tokens / time from first to last output."
-        ),
-        "output_tokens": columns.count("Tokens out", width=85, help="Output tokens reported so far."),
-        "output_event_count": columns.count("Output events", width=110),
-        "event_count": columns.count("Events", width=80),
-        "http_status": columns.count("HTTP", width=70),
-    }
-    height: int | Literal["auto"] = 560 if frame.height > 9 else "auto"
-    columns.show(shown, key="live", height=height, alt="Streams in flight", column_config=config)
+    show_table(columns, frame.with_columns(waiting.alias("state")), label="Streams in flight")

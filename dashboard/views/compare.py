@@ -1,23 +1,35 @@
-"""Two selections side by side: differences with confidence intervals, and whether the samples are large enough."""
+"""Two groups of streams side by side: failures first, then durations of `ok` streams.
+
+URL parameters of this page, besides the time range and the filters of all pages:
+- `onset`: an instant in UTC, `2026-01-02T03:04:05`. With it, A is the time before and B the time after the onset, unless
+  `A-when` and `B-when` say otherwise. `compare?range=1h&onset=2026-01-02T03:04:05&model=m&gateway=g` is a complete link.
+- `A-when`, `B-when`: one of SHIFTS, `before onset` or `after onset`.
+- `A-model`, `A-gateway`, `A-client` (repeatable, also with B): replace the filters of all pages for this side.
+- `dimension`: one of FURTHER_DIMENSIONS; `A-value`, `B-value` (repeatable): its values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import timedelta
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import polars as pl
 import streamlit as st
 
-from dashboard import filters, formatting, page_frame, query_runner
+from dashboard import comparison, filters, formatting, page_frame, query_runner
 from dashboard.charts import colors, distributions
-from dashboard.confidence_intervals import MIN_N, RESAMPLES, Difference, quantile_difference, rate_difference
-from dashboard.metric_cards import Summary
+from dashboard.charts.drawing import draw
+from dashboard.charts.forest import forest
+from dashboard.comparison import Row
+from dashboard.confidence_intervals import MIN_N, RESAMPLES
 from dashboard.metric_help import metric_help
 from dashboard.panels import panel
 from dashboard.queries import compare, latency, overview
-from dashboard.queries.selection import Selection
+from dashboard.queries.selection import FURTHER_DIMENSIONS, Selection
 from dashboard.query_runner import query
+from dashboard.tables.html_table import Column, show_table
 
 SHIFTS: dict[str, timedelta | None] = {
     "same time": timedelta(0),
@@ -26,143 +38,170 @@ SHIFTS: dict[str, timedelta | None] = {
     "1 d earlier": timedelta(days=1),
     "7 d earlier": timedelta(days=7),
 }
+BEFORE, AFTER = "before onset", "after onset"
+NO_DIMENSION = "none"
 SIDE_COLORS = colors.by_name(("A", "B"))
 Sides = Mapping[str, Selection]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One metric of the comparison."""
+def parse_onset(text: str) -> datetime | None:
+    """An instant in UTC, or None."""
+    try:
+        at = datetime.fromisoformat(text.strip().replace(" ", "T"))
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return at if 2000 <= at.year <= 9000 else None
 
-    label: str
-    less_is_better: bool
-    to_text: Callable[[float | None], str]
-    found: Difference | None
 
-    @property
-    def result(self) -> str:
-        found = self.found
-        if found is None:
-            return "unknown on one side"
-        if not found.enough:
-            return f"too few streams ({found.a_count} and {found.b_count})"
-        if not found.clear:
-            return "no clear difference"
-        return "B is better" if (found.difference < 0) == self.less_is_better else "B is worse"
-
-    def signed(self, value: float) -> str:
-        """A difference with its sign. Differences of shares are in percentage points."""
-        text = self.to_text(abs(value)).replace(" %", " points")
-        return ("+" if value > 0 else "−" if value < 0 else "±") + text
+def around(base: Selection, onset: datetime, when: str) -> Selection:
+    """The part of the time range before or after the onset, or as much time on each side of an onset outside the range."""
+    since, until = base.since, base.until
+    if not since < onset < until:
+        since, until = onset - base.length, onset + base.length
+    return (
+        replace(base, since=since, until=onset) if when == BEFORE else replace(base, since=onset, until=until)
+    )
 
 
 def choose_side(
-    letter: str, default_shift: str, offered: dict[str, list[str]]
-) -> Callable[[Selection], Selection]:
-    """Draw the widgets of one side. Returns a function from the selection of the page to the selection of this side."""
+    letter: str, default_when: str, offered: dict[str, list[str]], further_values: Sequence[str]
+) -> Callable[[Selection], Selection | None]:
+    """Draw the widgets of one side. Returns a function from the selection of the page to that of this side, or to None
+    without an onset that it needs."""
     st.markdown(f"**{letter}**")
-    names = list(SHIFTS)
-    shift = st.selectbox(
-        "When", names, index=names.index(default_shift), key=f"{letter}-when", bind="query-params"
-    )
+    names = [*SHIFTS, BEFORE, AFTER]
     selected: dict[str, tuple[str, ...]] = {}
-    for name, label in filters.FILTERS.items():
-        key = f"{letter}-{name}"
-        values = filters.options(offered, name, key=key)
-        selected[name] = tuple(
-            st.multiselect(label, values, key=key, bind="query-params", placeholder="as in the sidebar")
+    further: tuple[str, ...] = ()
+    with st.grid(2, min_column_width=180):
+        when = st.selectbox(
+            "When", names, index=names.index(default_when), key=f"{letter}-when", bind="query-params"
         )
+        for name, label in filters.FILTERS.items():
+            key = f"{letter}-{name}"
+            values = filters.options(offered, name, key=key)
+            selected[name] = tuple(
+                st.multiselect(
+                    label,
+                    values,
+                    key=key,
+                    bind="query-params",
+                    placeholder=", ".join(filters.selected(name)) or "all",
+                )
+            )
+        if dimension != NO_DIMENSION:
+            key = f"{letter}-value"
+            values = filters.options({dimension: list(further_values)}, dimension, key=key)
+            label = dimension.capitalize()
+            further = tuple(st.multiselect(label, values, key=key, bind="query-params", placeholder="all"))
 
-    def side_of(base: Selection) -> Selection:
-        shift_by = SHIFTS[shift]
-        back = base.length if shift_by is None else shift_by
-        return replace(
+    def side_of(base: Selection) -> Selection | None:
+        chosen = replace(
             base,
-            since=base.since - back,
-            until=base.until - back,
             models=selected["model"] or base.models,
             gateways=selected["gateway"] or base.gateways,
             clients=selected["client"] or base.clients,
+            further=((dimension, further),) if further else (),
         )
+        if when in (BEFORE, AFTER):
+            return around(chosen, onset, when) if onset is not None else None
+        shift_by = SHIFTS[when]
+        back = base.length if shift_by is None else shift_by
+        return replace(chosen, since=base.since - back, until=base.until - back)
 
     return side_of
 
 
-def compare_samples(a: pl.DataFrame, b: pl.DataFrame) -> list[Row]:
-    """Each metric with the confidence interval of its difference."""
-
-    def quantile(
-        label: str, column: str, q: float, to_text: Callable[[float | None], str], less_is_better: bool = True
-    ) -> Row:
-        samples = [f[column].drop_nulls().cast(pl.Float64).to_numpy() for f in (a, b)]
-        return Row(label, less_is_better, to_text, quantile_difference(samples[0], samples[1], q))
-
-    is_error = [f.filter("is_counted")["is_error"].cast(pl.Float64).to_numpy() for f in (a, b)]
-    return [
-        quantile("TTFT p50", "ttft_ns", 0.5, formatting.duration),
-        quantile("TTFT p95", "ttft_ns", 0.95, formatting.duration),
-        quantile("ITL p50", "itl_ns", 0.5, formatting.duration),
-        quantile("ITL p95", "itl_ns", 0.95, formatting.duration),
-        quantile("Speed p50", "tps_user", 0.5, formatting.rate, less_is_better=False),
-        quantile("End to end p50", "end_ns", 0.5, formatting.duration),
-        Row("Error rate", True, formatting.share, rate_difference(is_error[0], is_error[1])),
-    ]
-
-
 def body(base: Selection) -> None:
-    sides = {"A": side_a(base), "B": side_b(base)}
-    if sides["A"] == sides["B"]:
+    a, b = side_a(base), side_b(base)
+    if a is None or b is None:
+        st.info(
+            "Enter the onset as an instant in UTC, for example `2026-01-02T03:04:05`.",
+            icon=":material/schedule:",
+        )
+        return
+    if a == b:
         st.info("A and B are the same selection. Choose another time, model, gateway or client for one of them.",
                 icon=":material/compare_arrows:")  # fmt: skip
         return
-    summaries = {letter: compare.summary(query, side) for letter, side in sides.items()}
+    sides = {"A": a, "B": b}
+    counts = {letter: compare.counts(query, side) for letter, side in sides.items()}
     for column, letter in zip(st.columns(2), sides, strict=True):
-        column.metric(f"{letter}: requests", formatting.count(summaries[letter]["requests"]), border=True)
+        column.metric(
+            f"{letter}: requests", formatting.count(counts[letter]["requests"]), border=True,
+            help=f"{formatting.count(counts[letter]['ok'])} of them ended ok.",
+        )  # fmt: skip
         column.caption(filters.describe(sides[letter]))
-    samples = {letter: compare.sample(query, side) for letter, side in sides.items()}
-    if any(f.is_empty() for f in samples.values()):
+    if not all(found["requests"] for found in counts.values()):
         st.warning("No comparison: one side has no streams.", icon=":material/warning:")
         return
-    show_differences(compare_samples(samples["A"], samples["B"]))
-    st.caption(" ".join(method_notes(summaries, min(f.height for f in samples.values()))))
+    causes = {letter: compare.causes(query, side) for letter, side in sides.items()}
+    samples = {letter: compare.ok_sample(query, side) for letter, side in sides.items()}
+    failures = comparison.failure_rows(counts["A"], counts["B"], causes["A"], causes["B"])
+    rows = comparison.adjusted([*failures, *comparison.duration_rows(samples["A"], samples["B"])])
+    st.markdown(f"**{formatting.markdown(comparison.summary(rows))}**")
+    show_rows("Failures", "Shares of all requests with a known outcome, client aborts of all requests, and `ok` streams "
+              "with a stall.", rows[: len(failures)])  # fmt: skip
+    show_rows("Durations of ok streams", "Only streams that ended `ok`, because a failed stream is shorter than a complete "
+              "one.", rows[len(failures) :])  # fmt: skip
+    st.caption(" ".join(method_notes(counts)))
     show_ttft(sides)
 
 
-def show_differences(rows: list[Row]) -> None:
-    unknown = formatting.UNKNOWN
-    st.dataframe(
-        {
-            "Metric": [row.label for row in rows],
-            "A": [row.to_text(row.found.a) if row.found else unknown for row in rows],
-            "B": [row.to_text(row.found.b) if row.found else unknown for row in rows],
-            "B − A": [row.signed(row.found.difference) if row.found else unknown for row in rows],
-            "95 % interval": [
-                f"{row.signed(row.found.low)} … {row.signed(row.found.high)}" if row.found else unknown
-                for row in rows
-            ],
-            "Result": [row.result for row in rows],
-        },
-        hide_index=True,
-        key="differences",
-        alt="Differences between A and B",
+def show_rows(title: str, help_text: str, rows: Sequence[Row]) -> None:
+    """A forest plot and the table of its values."""
+    st.header(title, anchor=False, help=help_text)
+    plot = forest(rows)
+    with st.container(border=True):
+        if plot is None:
+            st.caption("No effects are known.")
+        else:
+            draw(plot, f"{title}: effects with their 95 % intervals", key=f"forest-{title}")
+    columns = [
+        Column(name="label", heading="Metric"),
+        Column(name="result", heading="Result"),
+        Column(name="a", heading="A", number=True),
+        Column(name="b", heading="B", number=True),
+        Column(name="difference", heading="B − A", number=True),
+        Column(name="interval", heading="95 % interval", number=True),
+    ]
+    show_table(
+        columns,
+        pl.DataFrame([_texts(row) for row in rows]),
+        label=f"{title}: differences between A and B",
+        stacks=True,
     )
 
 
-def method_notes(summaries: Mapping[str, Summary], smaller_side: int) -> list[str]:
+def _texts(row: Row) -> dict[str, str | None]:
+    """A row of the table of differences."""
+    found = row.found
+    texts: dict[str, str | None] = {"label": row.label, "result": row.result}
+    if found is None:
+        return texts | dict.fromkeys(("a", "b", "difference", "interval"))
+    return texts | {
+        "a": row.to_text(found.a),
+        "b": row.to_text(found.b),
+        "difference": row.signed(found.difference),
+        "interval": f"{row.signed(found.low)} … {row.signed(found.high)}",
+    }
+
+
+def method_notes(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
     notes = [
-        f"Intervals: percentile bootstrap, {RESAMPLES:,} resamples of up to {compare.SAMPLE_STREAMS:,} streams per side."
+        f"Intervals: percentile bootstrap at 95 %, {RESAMPLES:,} resamples. Rates count all streams; quantiles use up to "
+        f"{compare.SAMPLE_STREAMS:,} `ok` streams per side.",
+        "Results are adjusted by Holm's method: over all rows together, equal selections show a difference in at most 5 % of "
+        "comparisons. An interval may therefore exclude zero without a clear difference.",
     ]
-    if any((summary["requests"] or 0) > compare.SAMPLE_STREAMS for summary in summaries.values()):
+    if any(found["ok"] > compare.SAMPLE_STREAMS for found in counts.values()):
         notes.append(
             "Larger sides are sampled by a hash of the stream id, so values can differ slightly from other pages."
         )
-    if smaller_side < MIN_N:
+    if (smaller := min(found["ok"] for found in counts.values())) < MIN_N:
         notes.append(
-            f"The smaller side has {smaller_side} streams. Differences are judged from {MIN_N} streams on each side."
+            f"The smaller side has {smaller} `ok` streams. Differences are judged from {MIN_N} streams on each side."
         )
-    notes.append(
-        "With seven metrics at 95 %, about one in three comparisons of equal selections shows a difference by chance."
-    )
     return notes
 
 
@@ -180,16 +219,31 @@ def show_ttft(sides: Sides) -> None:
     )
 
 
-page_frame.title(
-    "Compare", "B compared with A. Both use the time range and filters of the sidebar unless set here."
-)
-try:
-    offered = overview.filter_options(query, filters.selection())
-except query_runner.QueryError:
-    offered = {}
+st.caption("B compared with A. Both use the time range and filters of the page unless set here.")
+has_onset = "onset" in st.query_params
+with st.container(horizontal=True, vertical_alignment="bottom"):
+    onset_text = st.text_input(
+        "Onset (UTC)", key="onset", bind="query-params", placeholder="2026-01-02T03:04:05", max_chars=40, width=240,
+        help="Start of an incident. Choose *before onset* and *after onset* as the times of A and B.",
+    )  # fmt: skip
+    dimension = st.selectbox(
+        "Further dimension",
+        [NO_DIMENSION, *FURTHER_DIMENSIONS],
+        key="dimension",
+        bind="query-params",
+        width=200,
+    )
+onset = parse_onset(onset_text or "")
+offered: dict[str, list[str]] = {}
+further_values: list[str] = []
+with contextlib.suppress(query_runner.QueryError):  # the body shows the error
+    chosen = filters.selection()
+    offered = overview.filter_options(query, chosen)
+    if dimension != NO_DIMENSION:
+        further_values = compare.values(query, chosen, dimension)
 left, right = st.columns(2)
 with left.container(border=True):
-    side_a = choose_side("A", "previous period", offered)
+    side_a = choose_side("A", BEFORE if has_onset else "previous period", offered, further_values)
 with right.container(border=True):
-    side_b = choose_side("B", "same time", offered)
+    side_b = choose_side("B", AFTER if has_onset else "same time", offered, further_values)
 page_frame.show(body, uses_time_range=False)

@@ -1,51 +1,67 @@
-"""Outcomes and errors by group, client aborts with wasted tokens, and examples."""
+"""Outcomes and errors by group, client aborts with undelivered tokens, and examples."""
 
 from __future__ import annotations
 
-import polars as pl
+from functools import partial
+
 import streamlit as st
 
-from dashboard import filters, formatting, page_frame, page_settings
+from analytics.schema.outcomes import IS_ERROR
+from dashboard import filters, formatting, page_frame, page_settings, verdict
 from dashboard.charts import bars, colors
-from dashboard.charts.axes import TimeRange
-from dashboard.charts.drawing import draw_legend
+from dashboard.charts.axes import TimeRange, largest
+from dashboard.charts.drawing import draw, draw_legend, draw_placeholder
 from dashboard.charts.time_series import time_bars, time_lines
 from dashboard.metric_cards import Summary, card
 from dashboard.metric_help import metric_help
 from dashboard.panels import panel
 from dashboard.queries import errors, overview, streams
-from dashboard.queries.selection import Selection
-from dashboard.query_runner import query
-from dashboard.tables.columns import short_client
-from dashboard.tables.groups import show_aborts, show_error_kinds
+from dashboard.queries.selection import DIMENSIONS, Selection
+from dashboard.query_runner import prefetch, query
+from dashboard.tables.groups import show_aborts, show_causes
 from dashboard.tables.streams import show_streams
 
-GROUPINGS = ("model", "gateway", "client", "type", "phase", "HTTP status")
+CAUSES_PX, RATE_PX, SMALL_PX = 160, 120, 100
+PAIR = f"({DIMENSIONS['model']}, {DIMENSIONS['gateway']})"
 
 
 def body(chosen: Selection) -> None:
-    slos = page_settings.slos()
-    periods = overview.summary_now_and_before(query, chosen, slo_ttft_s=slos.ttft_s, slo_itl_s=slos.itl_s)
+    prefetch(partial(verdict.onsets_of, chosen))
+    chosen = chosen.widened(overview.samples_per_s(query, chosen, "TRUE"))
+    for queries in (
+        partial(overview.summary_now_and_before, query, chosen),
+        partial(errors.abort_summary, query, chosen),
+        partial(errors.causes_timeline, query, chosen),
+        partial(errors.rate_timeline, query, chosen),
+        partial(errors.causes, query, chosen),
+        partial(errors.aborts, query, chosen, by),
+        partial(streams.table, query, chosen, IS_ERROR, limit=20),
+    ):
+        prefetch(queries)
+    periods = overview.summary_now_and_before(query, chosen)
     if not periods["now"].get("requests") and not periods["now"].get("refused"):
         page_frame.show_no_matches()
         return
     show_cards(periods["now"], periods["before"], errors.abort_summary(query, chosen))
-    show_timelines(chosen, filters.time_range(chosen))
-    show_groups(chosen)
-    st.subheader("Kinds of errors", anchor=False)
-    show_error_kinds(errors.kinds(query, chosen))
-    st.subheader(
-        f"Client aborts and wasted tokens by {by}",
+    show_timelines(chosen, verdict.time_range(chosen))
+    # A pair has fewer streams, so its points are wider.
+    pairs = chosen.widened(overview.samples_per_s(query, chosen, PAIR))
+    show_worst(pairs, verdict.time_range(pairs))
+    st.header("Causes of errors", anchor=False)
+    show_causes(errors.causes(query, chosen))
+    show_matrix(chosen)
+    st.header(
+        f"Client aborts and undelivered tokens by {by}",
         anchor=False,
-        help="Clients that left before the terminal event. Not errors of the upstream.",
+        help="Clients that disconnected before the terminal event. Not errors of the upstream.",
     )
     show_aborts(errors.aborts(query, chosen, by), group=by)
-    st.subheader("Latest errors", anchor=False)
-    latest = streams.table(query, chosen, kind="errors", limit=20)
+    st.header("Latest errors", anchor=False)
+    latest = streams.table(query, chosen, IS_ERROR, limit=20)
     if latest.is_empty():
         st.caption("No errors in this selection.")
     else:
-        show_streams(latest, key="examples")
+        show_streams(latest)
 
 
 def show_cards(now: Summary, before: Summary, aborts: Summary) -> None:
@@ -53,13 +69,13 @@ def show_cards(now: Summary, before: Summary, aborts: Summary) -> None:
     rate, rate_before = now.get("error_rate"), before.get("error_rate")
     abort_help = (
         f"{share(aborts['abort_share'])} of all requests; {count(aborts['before_output'])} before the first token. "
-        f"Not included: {count(aborts['after_terminal'])} that left after the terminal event."
+        f"Not included: {count(aborts['after_terminal'])} that disconnected after the terminal event."
     )
-    wasted_help = (
+    undelivered_help = (
         f"Known for {count(aborts['aborts_with_tokens'])} of {count(aborts['aborts'])} aborts, which generated "
         f"{count(aborts['output_tokens'])} tokens. Undelivered: {formatting.size(aborts['undelivered_bytes'])}."
     )
-    with st.grid(6, min_column_width=150):
+    with st.grid(3, min_column_width=150):
         card("Error rate", share(rate), now=rate, before=rate_before, before_text=share(rate_before), is_share=True,
              help_text=metric_help("error_rate"))  # fmt: skip
         card("Errors", count(now.get("errors")), now=now.get("errors"), before=before.get("errors"),
@@ -67,60 +83,81 @@ def show_cards(now: Summary, before: Summary, aborts: Summary) -> None:
         card("Client aborts", count(aborts["aborts"]), now=aborts["aborts"], before=before.get("aborts"),
              help_text=metric_help("aborts", more=abort_help))  # fmt: skip
         card(
-            "Wasted tokens", count(aborts["wasted_tokens"]), help_text=metric_help("wasted", more=wasted_help)
+            "Undelivered tokens",
+            count(aborts["undelivered_tokens"]),
+            help_text=metric_help("undelivered", more=undelivered_help),
         )
         card("Lost by the tap", count(aborts["lost"]), help_text=metric_help("tap_lost"))
         card("Refused by the tap", count(aborts["refused"]), help_text=metric_help("refused"))
 
 
 def show_timelines(chosen: Selection, time: TimeRange) -> None:
-    outcomes = errors.outcomes_timeline(query, chosen)
-    rates = errors.rate_timeline(query, chosen, by)
-    group_colors = colors.of_groups(rates)
-    with st.grid(2, min_column_width=340):
-        panel(
-            "Outcomes except ok",
-            outcomes,
-            lambda f: time_bars(
-                f, "n", time, series="outcome", series_colors=colors.OUTCOMES, unit="streams"
-            ),
-            legend=colors.present(colors.OUTCOMES, outcomes, "outcome"),
-            help_text="Client aborts, streams lost and requests refused by the tap (grey) are not errors.",
+    """Errors by cause, and below them the error rate, on the same time axis."""
+    causes = errors.causes_timeline(query, chosen)
+    objective = page_settings.slos().error_rate
+    with st.container(border=True):
+        st.markdown(
+            "**Errors by cause**", help="Streams with an error outcome, by the HTTP status or the outcome."
         )
-        panel(
-            f"Error rate by {by}",
-            rates,
-            lambda f: time_lines(
-                f,
-                "error_rate",
-                time,
-                series="name",
-                series_colors=group_colors,
-                to_text=formatting.share,
-                percent=True,
-            ),
-            legend=group_colors,
-            help_text=metric_help("error_rate"),
-            value="error_rate",
-        )
-
-
-def show_groups(chosen: Selection) -> None:
-    counts = {grouping: errors.counts(query, chosen, grouping, most=8) for grouping in GROUPINGS}
-    outcomes = pl.concat(f.select("outcome") for f in counts.values())
-    if outcomes.is_empty():
-        return
-    draw_legend(colors.present(colors.OUTCOMES, outcomes, "outcome"))
-    rows = max(f["name"].n_unique() for f in counts.values())
-    with st.grid(3, min_column_width=310):
-        for grouping, frame in counts.items():
-            panel(
-                f"Errors by {grouping}",
-                frame.with_columns(short_client()),
-                lambda f: bars.stacked_bars(f, colors.OUTCOMES, rows=rows),
+        legend = colors.present(colors.ERROR_CAUSES, causes, "cause")
+        draw_legend(legend)
+        if causes.is_empty():
+            draw_placeholder()
+        else:
+            bars_of = time_bars(
+                causes, "n", time, series="cause", series_colors=legend, unit=None, height=CAUSES_PX
             )
+            draw(bars_of, "Errors by cause", key="chart-causes")
+        st.markdown(
+            "**Error rate**", help=metric_help("error_rate", more="The dashed line is the objective.")
+        )
+        lines = time_lines(
+            errors.rate_timeline(query, chosen), "error_rate", time, to_text=formatting.share, percent=True,
+            objective=objective, samples="n", height=RATE_PX,
+        )  # fmt: skip
+        draw(lines, "Error rate", key="chart-rate")
 
 
-page_frame.title("Errors")
+def show_worst(chosen: Selection, time: TimeRange) -> None:
+    """One small chart for each of the worst pairs of model and gateway, all with the same axes."""
+    found = errors.worst_pairs(query, chosen)
+    if found.is_empty():
+        return
+    st.header(
+        "Worst combinations",
+        anchor=False,
+        help="Error rates of the pairs of model and gateway with most errors above the average rate. The title filters by the pair.",
+    )
+    top = max(largest(found, "error_rate"), 2 * page_settings.slos().error_rate)
+    with st.grid(3, min_column_width=250, key="worst"):
+        for pair in found.partition_by("model", "gateway", maintain_order=True):
+            model, gateway = str(pair["model"][0]), str(pair["gateway"][0])
+            title = f"{model} @ {gateway}"
+            errors_of, n = int(pair["total_errors"][0]), int(pair["total_n"][0])
+            with st.container(border=True, gap="small"):
+                st.button(
+                    f"**{formatting.markdown(title)}**", key=f"worst-{title}", type="tertiary",
+                    on_click=filters.choose, args=({"model": model, "gateway": gateway},),
+                )  # fmt: skip
+                lines = time_lines(
+                    pair, "error_rate", time, to_text=formatting.share, percent=True, samples="n", top=top,
+                    objective=page_settings.slos().error_rate, height=SMALL_PX,
+                )  # fmt: skip
+                draw(lines, f"Error rate of {title}", key=f"chart-worst-{title}")
+                st.caption(f"{formatting.count(errors_of)} of {formatting.count(n)} requests failed")
+
+
+def show_matrix(chosen: Selection) -> None:
+    panel(
+        "Error rate by model and gateway",
+        errors.matrix(query, chosen),
+        bars.error_matrix,
+        help_text=f"{metric_help('error_rate')} A click on a cell filters by its model and gateway.",
+        # Other filters begin with another selection, so the same cell can be clicked again.
+        key=f"matrix-{chosen.models}-{chosen.gateways}",
+        on_click=filters.choose,
+    )
+
+
 by = filters.choice("By", list(filters.FILTERS), "model", key="by")
 page_frame.show(body)

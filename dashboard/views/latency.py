@@ -6,20 +6,21 @@ Roll-ups answer long ranges and pooled gaps (`queries.rollups`). All other queri
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import polars as pl
 import streamlit as st
 
-from dashboard import filters, page_frame
+from dashboard import page_frame, verdict
 from dashboard.charts import bars, colors, distributions
-from dashboard.charts.drawing import HEIGHT, draw_legend
+from dashboard.charts.drawing import HEIGHT, choose_series
 from dashboard.charts.time_series import time_lines
 from dashboard.metric_help import metric_help
 from dashboard.panels import panel
-from dashboard.queries import latency, rollups
+from dashboard.queries import latency, overview, rollups
 from dashboard.queries.selection import Selection
-from dashboard.query_runner import query
+from dashboard.query_runner import prefetch, query
 from dashboard.tables.groups import show_quantiles, show_stalls
 
 QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
@@ -58,6 +59,7 @@ def minutes_read(nth: int) -> str:
 
 
 def body(chosen: Selection) -> None:
+    prefetch(partial(verdict.onsets_of, chosen))
     column = METRICS[metric]
     pooled = column == rollups.POOLED_GAPS
     if pooled and not rollups.can_answer(chosen, group):
@@ -67,8 +69,18 @@ def body(chosen: Selection) -> None:
             icon=":material/filter_alt_off:",
         )
         return
+    chosen = chosen.widened(overview.samples_per_s(query, chosen, latency.GROUPS[group]))
     source = source_of(chosen, column, group)
     counted = "gaps" if pooled else "streams"
+    of = (query, chosen, column, group)
+    for queries in (
+        partial(source.queries.quantile_timeline, *of, QUANTILES[quantile], **source.options),
+        partial(source.queries.distribution, *of, **source.options),
+        partial(source.queries.heatmap, query, chosen, column, **source.options),
+        partial(source.queries.first_times, query, chosen, group, QUANTILES[quantile], **source.options),
+        partial(source.queries.stalls, query, chosen, group),
+    ):
+        prefetch(queries)
     quantiles = source.queries.table(query, chosen, column, group, **source.options)
     if not quantiles["n"].sum():
         page_frame.show_no_matches()
@@ -80,7 +92,7 @@ def body(chosen: Selection) -> None:
             f"From roll-ups by minute: {minutes_read(nth)}; quantiles within {rollups.QUANTILE_ERROR}{of_these}."
         )
     show_charts(chosen, source, column, counted)
-    st.subheader(f"{metric} by {group}", anchor=False)
+    st.header(f"{metric} by {group}", anchor=False)
     show_quantiles(quantiles, group=group, counted=counted)
     panel(
         f"First byte, chunk, token and answer token, {quantile} by {group}",
@@ -89,13 +101,13 @@ def body(chosen: Selection) -> None:
         help_text="The first byte and the first chunk may contain no output (role-only chunks, pings). Tools that measure TTFT "
         "there report less. Visible reasoning is between the first token and the first answer token.",
     )
-    st.subheader(f"Stalls by {group}", anchor=False, help=metric_help("stall"))
+    st.header(f"Stalls by {group}", anchor=False, help=metric_help("stall"))
     show_stalls(source.queries.stalls(query, chosen, group), group=group)
 
 
 def show_charts(chosen: Selection, source: Source, column: str, counted: str) -> None:
     """The metric over time and its distributions."""
-    time = filters.time_range(chosen, source.bucket_s)
+    time = verdict.time_range(chosen, source.bucket_s)
     help_text = metric_help(HELP[column]) if column in HELP else ""
     timeline = source.queries.quantile_timeline(
         query, chosen, column, group, QUANTILES[quantile], **source.options
@@ -112,11 +124,19 @@ def show_charts(chosen: Selection, source: Source, column: str, counted: str) ->
             help_text=help_text or None,
         )
 
-    draw_legend(group_colors)
+    highlighted = choose_series(group_colors)
     panel(
         f"{metric}, {quantile} by {group}",
         timeline,
-        lambda f: time_lines(f, "value_ns", time, series="name", series_colors=group_colors),
+        lambda f: time_lines(
+            f,
+            "value_ns",
+            time,
+            series="name",
+            series_colors=group_colors,
+            highlighted=highlighted,
+            samples="n",
+        ),
         help_text=help_text or None,
         value="value_ns",
     )
@@ -145,7 +165,7 @@ def show_gap_heatmap(chosen: Selection, bucket_s: int) -> None:
     """All gaps between chunks over time. With a client filter, which roll-ups lack, the median gap of each stream."""
     if rollups.can_answer(chosen, "everything"):
         nth = rollups.sampling_interval(query, chosen, rollups.POOLED_GAPS)
-        time = filters.time_range(chosen, rollups.bucket_s(chosen))
+        time = verdict.time_range(chosen, rollups.bucket_s(chosen))
         panel(
             "Inter-chunk latency over time, all gaps",
             rollups.heatmap(query, chosen, rollups.POOLED_GAPS, nth=nth),
@@ -154,7 +174,7 @@ def show_gap_heatmap(chosen: Selection, bucket_s: int) -> None:
             note=f"From {minutes_read(nth)}." if nth > 1 else None,
         )
         return
-    time = filters.time_range(chosen, bucket_s)
+    time = verdict.time_range(chosen, bucket_s)
     panel(
         "Inter-chunk latency over time, median of each stream",
         latency.heatmap(query, chosen, "icl_p50_ns"),
@@ -163,7 +183,6 @@ def show_gap_heatmap(chosen: Selection, bucket_s: int) -> None:
     )
 
 
-page_frame.title("Latency")
 with st.container(horizontal=True, vertical_alignment="bottom"):
     metric = st.selectbox("Metric", list(METRICS), key="metric", bind="query-params", width=290)
     group = st.selectbox("By", list(latency.GROUPS), key="split", bind="query-params", width=150)

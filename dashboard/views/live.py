@@ -36,11 +36,11 @@ def body(chosen: Selection) -> None:
     if streams.is_empty():
         st.info("No streams in flight match the filters.", icon=":material/hourglass_empty:")
         return
-    st.caption("Longest silent first. Values are as of the last commit of each row.")
+    st.caption("Sorted by silence, longest first. Times are as of the last heartbeat of the tap.")
     show_open_streams(streams)
     if streams.height == MAX_ROWS:
         st.caption(f"Only the {MAX_ROWS} longest silent streams are shown.")
 
 
-page_frame.title("Live", "Streams in flight. The time range does not apply; the other filters do.")
+st.caption("Streams in flight. The time range does not apply; the other filters do.")
 page_frame.show(body, every_s=EVERY_S, uses_time_range=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -14,11 +13,9 @@ from dashboard import formatting, page_frame, page_settings
 from dashboard.queries import pipeline
 from dashboard.queries.selection import Selection
 from dashboard.query_runner import query
-from dashboard.tables.query_result import show_result
+from dashboard.tables.records import show_records
 
 EXPIRED = "expired_streams_rows"
-
-show_table = partial(show_result, readable=True)
 
 
 def body(_: Selection) -> None:
@@ -37,23 +34,23 @@ def body(_: Selection) -> None:
         "`streamgauge status` reconciles the counters of all parts: captured = stored + in flight + lost."
     )
     show_taps(counters, finished, in_flight)
-    st.subheader("Streams by tap", anchor=False)
-    show_table(by_tap, key="taps")
-    st.subheader(
+    st.header("Streams by tap", anchor=False)
+    show_records(by_tap, label="Streams by tap")
+    st.header(
         "Positions in the record log",
         anchor=False,
         help="`high`: the end of the consumed records. `low`: the oldest record of a stream that is still open. After a "
         "restart, analytics reads again from `low`.",
     )
-    show_table(pipeline.positions(query), key="positions")
-    st.subheader("Losses", anchor=False)
+    show_records(pipeline.positions(query), label="Positions in the record log")
+    st.header("Losses", anchor=False)
     if causes.is_empty():
         st.caption("None.")
     else:
-        show_table(causes, key="causes")
-        show_table(pipeline.losses(query), key="losses")
+        show_records(causes, label="Losses by cause")
+        show_records(pipeline.losses(query), label="Latest losses")
     dead_letters = pipeline.dead_letters(query)
-    st.subheader(
+    st.header(
         "Dead letters",
         anchor=False,
         help="Records that could not be decoded (`dead_letters`): reasons and hashes, no content.",
@@ -61,7 +58,7 @@ def body(_: Selection) -> None:
     if dead_letters.is_empty():
         st.caption("None.")
     else:
-        show_table(dead_letters, key="dead-letters")
+        show_records(dead_letters, label="Dead letters")
     show_totals(counters)
 
 
@@ -77,13 +74,13 @@ def show_cards(freshness: dict[str, object], finished: int, in_flight: int, lost
             ("Lost by the tap", formatting.count(lost), "Finished streams with the outcome `tap_lost`."),
             ("Latest end", age(freshness["newest_end_at"]), "When the latest finished stream ended."),
             ("Last commit", age(freshness["committed_at"]), "When analytics last committed a position."),
-            ("Tap last alive", age(pipeline.last_alive(query)), alive_help),
+            ("Last heartbeat", age(pipeline.last_alive(query)), alive_help),
         ):
             st.metric(label, value, border=True, help=help_text, height="stretch")
 
 
 def show_taps(counters: pl.DataFrame, finished: int, in_flight: int) -> None:
-    """The runs of the taps, and the streams that they opened compared with the stored streams."""
+    """The tap processes, and the streams that they opened compared with the stored streams."""
     runs = pipeline.taps(query)
     if runs.is_empty():
         return
@@ -94,19 +91,21 @@ def show_taps(counters: pl.DataFrame, finished: int, in_flight: int) -> None:
         f"Streams opened by the taps: {count(opened)}. Stored: {count(finished)} finished, {count(in_flight)} in flight, "
         f"{count(expired)} expired. The counts can differ by the streams of the last few seconds."
     )
-    st.subheader("Tap runs", anchor=False, help="Each run of each tap worker, as of its latest alive record.")
-    show_table(runs, key="runs")
+    st.header(
+        "Tap processes", anchor=False, help="One row per process of a tap worker, as of its last heartbeat."
+    )
+    show_records(runs, label="Tap processes")
 
 
 def show_totals(counters: pl.DataFrame) -> None:
     with st.grid(2, min_column_width=310, key="totals"):
         with st.container():
-            st.subheader("Stored rows", anchor=False)
-            show_table(pipeline.sizes(query), key="sizes")
+            st.header("Stored rows", anchor=False)
+            show_records(pipeline.sizes(query), label="Stored rows")
         with st.container():
             if counters.height:
-                st.subheader("Counters of analytics", anchor=False, help="Since the creation of the store.")
-                show_table(counters, key="counters")
+                st.header("Counters of analytics", anchor=False, help="Since the creation of the store.")
+                show_records(counters, label="Counters of analytics")
     try:
         own_version = version("streamgauge")
     except PackageNotFoundError:
@@ -126,5 +125,5 @@ def age(at: Any) -> str:
     return f"{formatting.duration(since.total_seconds() * 1e9) if short else formatting.span(since)} ago"
 
 
-page_frame.title("Pipeline", "Completeness and freshness of the data of all pages.")
+st.caption("Completeness and freshness of the data of all pages.")
 page_frame.show(body, needs_streams=False, uses_time_range=False)

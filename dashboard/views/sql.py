@@ -1,143 +1,191 @@
-"""SQL over the public tables: read-only, with limits on time and rows; results as table, chart and download."""
+"""SQL over the public tables: read-only, with limits on time and rows; results as table, chart and download.
+
+The address contains the statement that was run, and the columns of the chart. A link with a statement runs it.
+"""
 
 from __future__ import annotations
 
 import time
-from functools import partial
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from typing import Any
 
-import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import filters, formatting, page_frame, query_runner
-from dashboard.charts.axes import to_wall_time
-from dashboard.charts.drawing import draw
-from dashboard.downloads import as_csv, as_parquet
+from analytics.query.statement_filter import allowed_functions
+from dashboard import filters, formatting, query_runner, sql_address, sql_editor, sql_recipes
+from dashboard.charts import query_result
+from dashboard.charts.drawing import draw, draw_legend
+from dashboard.downloads import as_csv, as_json, as_parquet
 from dashboard.queries import table_columns
-from dashboard.sql_examples import EXAMPLES
+from dashboard.sql_errors import SqlProblem, problem_of
 from dashboard.tables.query_result import show_result
 
 MAX_ROWS = 10_000
-TIMEOUT_S = 20.0
-CHART_ROWS = 2_000
-NO_SPLIT = "none"
+TABLE, CHART = "Table", "Chart"
+NO_COLOR = "none"
+DOWNLOADS = (
+    ("CSV", as_csv, "streamgauge.csv", "text/csv"),
+    ("Parquet", as_parquet, "streamgauge.parquet", "application/vnd.apache.parquet"),
+    ("JSON", as_json, "streamgauge.json", "application/json"),
+)
 
 
-def insert_example() -> None:
-    chosen = st.session_state.get("example")
-    if chosen in EXAMPLES:
-        st.session_state["sql"] = EXAMPLES[chosen]
+@dataclass(frozen=True)
+class Answer:
+    """What became of a statement. The session keeps it, so a choice or a download does not run the statement again."""
+
+    sql: str
+    rows: pl.DataFrame | None = None
+    is_cut: bool = False
+    """Whether there are more rows than `MAX_ROWS`."""
+    duration_s: float = 0.0
+    problem: SqlProblem | None = None
+    position: int | None = None
 
 
-def run(sql: str) -> None:
-    """Run a statement and keep its result in the session, so a download does not run it again."""
+def run(sql: str) -> Answer:
+    """Run a statement of the reader."""
     began_s = time.monotonic()
     try:
-        with st.spinner("Running …"):
-            result = query_runner.query_untrusted(
-                sql.strip().rstrip(";"), max_rows=MAX_ROWS, timeout_s=TIMEOUT_S
-            )
+        rows = query_runner.query_untrusted(sql, max_rows=MAX_ROWS)
     except query_runner.QueryError as error:
-        st.session_state["last_result"] = None
-        st.error(str(error), icon=":material/error:")
-        return
-    st.session_state["last_result"] = (result, time.monotonic() - began_s)
+        problem = problem_of(str(error), sql, error.position)
+        return Answer(sql, problem=problem, position=error.position)
+    duration_s = time.monotonic() - began_s
+    return Answer(sql, rows.head(MAX_ROWS), is_cut=rows.height > MAX_ROWS, duration_s=duration_s)
 
 
-def show(result: pl.DataFrame, duration_s: float) -> None:
-    st.caption(f"{formatting.count(result.height)} rows in {formatting.duration(duration_s * 1e9)}")
-    show_result(result, key="result", height=420 if result.height > 10 else "auto")
-    with st.container(horizontal=True):
-        for label, to_bytes, name, mime in (
-            ("CSV", as_csv, "streamgauge.csv", "text/csv"),
-            ("Parquet", as_parquet, "streamgauge.parquet", "application/vnd.apache.parquet"),
-        ):
-            st.download_button(
-                label, partial(to_bytes, result), name, mime, icon=":material/download:", on_click="ignore"
-            )
-    show_chart(result)
+@cache
+def _allowed_functions() -> frozenset[str]:
+    return allowed_functions()
 
 
-def show_chart(result: pl.DataFrame) -> None:
-    """A chart, if the result has a numeric and another column."""
-    numbers = [c for c, dtype in result.schema.items() if dtype.is_numeric()]
-    others = [c for c in result.columns if c not in numbers]
-    if not numbers or not others or result.height < 2:
-        return
-    with st.expander("Chart", expanded=result.height <= CHART_ROWS):
-        with st.container(horizontal=True):
-            x = st.selectbox("X axis", others, key="chart-x", width=220)
-            y = st.selectbox("Y axis", numbers, key="chart-y", width=220)
-            split = st.selectbox(
-                "Colour", [NO_SPLIT, *(c for c in others if c != x)], key="chart-colour", width=220
-            )
-        if result.height > CHART_ROWS:
-            st.caption(f"Only the first {formatting.count(CHART_ROWS)} rows are drawn.")
-        chart = chart_of(result.head(CHART_ROWS), x, y, None if split == NO_SPLIT else split)
-        draw(chart, f"{y} by {x}", key="chart")
-
-
-def chart_of(result: pl.DataFrame, x: str, y: str, split: str | None) -> alt.Chart:
-    """A line over time, or bars by name."""
-    frame = result.select(
-        pl.col(x).alias("x"),
-        pl.col(y).cast(pl.Float64, strict=False).alias("y"),
-        *([pl.col(split).cast(pl.String).alias("s")] if split else []),
-    )
-    dtype = frame.schema["x"]
-    if dtype.is_temporal():
-        if isinstance(dtype, pl.Datetime) and dtype.time_zone:
-            frame = to_wall_time(frame, filters.time_zone(), "x")
-        x_axis = alt.X("x:T", title=None, scale=alt.Scale(type="utc"))
-        base = alt.Chart(frame).mark_line(point=True)
-    else:
-        frame = frame.with_columns(pl.col("x").cast(pl.String))
-        x_axis = alt.X("x:N", title=x, sort=None, axis=alt.Axis(labelLimit=160))
-        base = alt.Chart(frame).mark_bar()
-    color = alt.Color("s:N", title=split) if split else alt.Undefined
-    chart: alt.Chart = base.encode(
-        x=x_axis, y=alt.Y("y:Q", title=y), color=color, tooltip=list(frame.columns)
-    ).properties(height=300)
-    return chart
-
-
-def show_columns() -> None:
-    """The columns of one table with their comments."""
+def names() -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """Tables and functions to complete. Empty while the store cannot be read."""
     try:
-        columns = table_columns.columns(query_runner.query_catalog)
-    except query_runner.QueryError as error:
-        st.error(str(error), icon=":material/error:")
+        functions = table_columns.functions(query_runner.query_catalog)
+        tables = table_columns.tables(query_runner.query_catalog)
+    except query_runner.QueryError:
+        return [], []  # a statement shows the error
+    return tables, [one for one in functions if one[0] in _allowed_functions()]
+
+
+def draw_editor(answer: Answer | None, linked: str | None) -> str | None:
+    """The editor. Returns the statement that the reader has just run."""
+    state = st.session_state
+    if linked is not None and linked != state.get("sql-shown"):  # a link, or the browser's back button
+        state["sql-shown"] = linked
+        state["sql-revision"] = state.get("sql-revision", 0) + 1
+    tables, functions = names()
+    failed = answer is not None and answer.problem is not None
+    ran = sql_editor.draw(
+        state.setdefault("sql-shown", sql_recipes.FIRST.sql),
+        revision=state.get("sql-revision", 0),
+        mark=sql_editor.Mark(answer.sql, answer.position) if answer is not None and failed else None,
+        tables=tables,
+        functions=functions,
+        recipes=[(group, [asdict(one) for one in found]) for group, found in sql_recipes.by_group()],
+        open_recipes=linked is None and answer is None,
+    )
+    if ran is not None:
+        state["sql-shown"] = ran
+    return ran
+
+
+def put_in_address(sql: str) -> None:
+    if sql_address.fits(sql):
+        st.query_params[sql_address.PARAMETER] = sql
+    else:
+        st.query_params.pop(sql_address.PARAMETER, None)
+
+
+def show(answer: Answer) -> None:
+    """The result, or why there is none."""
+    if not sql_address.fits(answer.sql):
+        st.info(sql_address.too_long(answer.sql), icon=":material/link_off:")
+    if answer.problem is not None:
+        place = f"Line {answer.problem.line}, column {answer.problem.column}: " if answer.problem.line else ""
+        st.error(place + answer.problem.text, icon=":material/error:")
+    if answer.rows is None:
         return
-    chosen = st.selectbox(
-        "Table or view", columns["table_name"].unique(maintain_order=True).to_list(), key="table"
+    axes = query_result.default_axes(answer.rows)
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        view = TABLE
+        if axes is not None:
+            view = filters.choice("Show as", [TABLE, CHART], TABLE, key="view", show_label=False)
+        draw_downloads(answer.rows)
+    st.caption(
+        f"{formatting.count(answer.rows.height)} rows in {formatting.duration(answer.duration_s * 1e9)}"
     )
-    show_result(columns.filter(pl.col("table_name") == chosen).drop("table_name"), key="columns")
+    if answer.is_cut:
+        st.warning(
+            f"The result is cut: it has more than {MAX_ROWS:,} rows. Table, chart and downloads have the first "
+            f"{MAX_ROWS:,}. Aggregate, or run it with `streamgauge sql`.",
+            icon=":material/content_cut:",
+        )
+    if axes is not None and view == CHART:
+        show_chart(answer.rows, axes)
+    else:
+        show_result(answer.rows, key="result", height=420 if answer.rows.height > 10 else "auto")
 
 
-page_frame.title(
-    "SQL", f"One SELECT over the public tables: read-only, at most {MAX_ROWS:,} rows and {TIMEOUT_S:g} s."
-)
-if "sql" not in st.session_state and "sql" not in st.query_params:
-    st.session_state["sql"] = next(iter(EXAMPLES.values()))
-st.selectbox(
-    "Examples",
-    list(EXAMPLES),
-    index=None,
-    placeholder="Choose an example",
-    key="example",
-    on_change=insert_example,
-    width=420,
-)
-with st.form("editor", border=False):
-    sql = st.text_area("SQL", key="sql", bind="query-params", height=220, max_chars=20_000)
-    submitted = st.form_submit_button(
-        "Run", icon=":material/play_arrow:", type="primary", shortcut="Ctrl+Enter"
+def draw_downloads(rows: pl.DataFrame) -> None:
+    with st.container(horizontal=True, horizontal_alignment="right", width="content"):
+        for label, to_bytes, name, mime in DOWNLOADS:
+            st.download_button(
+                label, partial(to_bytes, rows), name, mime, icon=":material/download:", on_click="ignore"
+            )
+
+
+def show_chart(rows: pl.DataFrame, default: query_result.Axes) -> None:
+    """A chart of the chosen columns. The address contains the choice."""
+    values = query_result.numbers(rows.schema)
+    with st.container(horizontal=True):
+        columns = query_result.drawable(rows.schema)
+        x = choose("X axis", columns, default.x, "x")
+        y = choose("Y axis", values, default.y, "y")
+        others = [NO_COLOR, *(name for name in columns if name not in values)]
+        color = choose("Colour", others, default.color or NO_COLOR, "colour")
+    if rows.height > query_result.MAX_ROWS:
+        st.caption(f"Only the first {query_result.MAX_ROWS:,} rows are drawn.")
+    axes = query_result.Axes(x, y, None if color == NO_COLOR else color)
+    chart, colors = query_result.result_chart(rows, axes, filters.time_zone())
+    if colors:
+        draw_legend(colors)
+    draw(chart, f"{y} by {x}", key="chart")
+
+
+def choose(label: str, columns: list[str], default: str, key: str) -> str:
+    """A column of the result. A choice that this result does not have is forgotten."""
+    if st.session_state.get(key, default) not in columns:
+        del st.session_state[key]
+    if key not in st.session_state and st.query_params.get(key, default) not in columns:
+        del st.query_params[key]
+    chosen: str = st.selectbox(
+        label, columns, index=columns.index(default), key=key, bind="query-params", width=160
     )
-if submitted and sql.strip():
-    run(sql)
-if last := st.session_state.get("last_result"):
-    show(*last)
-schema = st.expander("Tables and columns", icon=":material/schema:", on_change="rerun")
-if schema.open:
-    with schema:
-        show_columns()
+    return chosen
+
+
+st.caption(
+    f"One SELECT over the public tables: read-only, at most {MAX_ROWS:,} rows and {query_runner.TIMEOUT_S:g} s."
+)
+last: Answer | None = st.session_state.get("sql-answer")
+in_address = st.query_params.get(sql_address.PARAMETER)
+if in_address is not None:
+    in_address = in_address.replace("\r\n", "\n")  # as in the editor, so positions are the same
+submitted = draw_editor(last, in_address)
+if submitted is None and in_address is not None and (last is None or last.sql != in_address):
+    submitted = in_address
+if submitted is not None and submitted.strip():
+    with st.spinner("Running …", show_time=True):
+        last = st.session_state["sql-answer"] = run(submitted)
+    put_in_address(submitted)
+    if last.position is not None:
+        st.rerun()  # the editor above marks the position
+if last is not None:
+    if in_address is None:
+        put_in_address(last.sql)  # the page was left and opened again
+    show(last)

@@ -10,15 +10,19 @@ import polars as pl
 import streamlit as st
 
 from analytics.schema.outcomes import NOT_COUNTED, OK
-from dashboard import filters, formatting, page_frame, query_runner
+from dashboard import filters, formatting, page_frame, page_settings, query_runner, stream_blame
+from dashboard.charts import colors
 from dashboard.charts import stream as charts
-from dashboard.charts.drawing import draw
+from dashboard.charts.drawing import draw, draw_legend
+from dashboard.charts.split_bar import draw_split
 from dashboard.metric_help import metric_help
-from dashboard.queries import stream, table_columns
+from dashboard.queries import hops, stream, table_columns
 from dashboard.queries.selection import Selection
 from dashboard.query_runner import query
 from dashboard.stream_phases import phases
-from dashboard.tables.columns import show as show_frame
+from dashboard.tables.hops import show_attempts, show_changes_of_stream
+from dashboard.tables.html_table import Column, show_pairs, show_table
+from dashboard.tables.records import show_records
 
 Row = dict[str, Any]
 TEXT_PX = 380
@@ -52,15 +56,20 @@ def body(_: Selection) -> None:
 def show_finished(stream_id: UUID, row: Row) -> None:
     show_headline(row)
     show_numbers(row)
+    of_stream = hops.of_stream(query, stream_id)
+    attempts = of_stream.filter(pl.col("outer_stream_id").cast(pl.String) == str(stream_id))
+    show_blame(row, attempts.to_dicts())
     events, total = stream.events(query, stream_id)
+    stalls = stream.stalls(query, stream_id)
     if row["output_text"] or row["reasoning_text"]:
         left, right = st.columns([3, 2])
         with left:
-            show_charts(row, events, total)
+            show_charts(row, events, total, stalls)
         with right:
             show_text(row)
     else:
-        show_charts(row, events, total)
+        show_charts(row, events, total, stalls)
+    show_hops(stream_id, of_stream)
     left, right = st.columns(2)
     with left:
         show_usage(row)
@@ -95,7 +104,7 @@ def show_numbers(row: Row) -> None:
     numbers = [
         ("TTFT", formatting.duration(row["ttft_ns"]), "ttft"),
         ("ITL", formatting.duration(row["itl_ns"]), "itl"),
-        ("Speed", formatting.rate(row["tps_user"]), "tps_user"),
+        ("Tokens per second", formatting.rate(row["tps_user"]), "tps_user"),
         ("Longest gap", formatting.duration(row["icl_max_ns"]), "icl"),
         ("Stalls", formatting.count(row["stall_count"]), "stall"),
         ("End to end", formatting.duration(row["end_ns"]), "end"),
@@ -107,7 +116,51 @@ def show_numbers(row: Row) -> None:
             st.metric(label, value, help=metric_help(metric) if metric else None)
 
 
-def show_charts(row: Row, events: pl.DataFrame, total: int) -> None:
+def show_blame(row: Row, attempts: list[Row]) -> None:
+    """Time by part, to the first token and to the end."""
+    first, whole = stream_blame.first_token(row, attempts), stream_blame.whole_stream(row, attempts)
+    if not whole and not first:
+        return
+    with st.container(border=True, gap="small"):
+        st.markdown("**Time by part**", help=metric_help("blame"))
+        for label, parts in (("To the first token", first), ("To the end of the response", whole)):
+            if parts:
+                st.caption(f"{label}: {formatting.duration(sum(parts.values()))}")
+                draw_split(parts, colors.CAUSES, label)
+
+
+def show_hops(stream_id: UUID, found: pl.DataFrame) -> None:
+    """The streams on the other side of the gateway, and what the gateway changed."""
+    if found.is_empty():
+        return
+    st.header("Hops", anchor=False, help="This stream and those on the other side of a gateway.")
+    for hop in found.to_dicts():
+        if hop["added_ttft_ns"] is not None:
+            st.markdown(hop_text(hop))
+    show_attempts(found)
+    changes = hops.changes_of(query, stream_id)
+    if changes.height:
+        st.caption("Changes by the gateway")
+        show_changes_of_stream(changes)
+
+
+def hop_text(hop: Row) -> str:
+    """What the gateway added to one stream, as text."""
+    duration = formatting.duration
+    delays = ", ".join(
+        f"{duration(hop[f'added_event_{name}_ns'])} ({name})" for name in ("p50", "p95", "max")
+    )
+    parts = [
+        f"`{hop['outer_gateway']}` added {duration(hop['added_ttft_ns'])} to the TTFT",
+        f"{delays} per output event" if hop["aligned_event_count"] else "",
+        f"{duration(hop['added_tail_ns'])} at the end",
+        f"merged {formatting.count(hop['merged_event_count'])} and split {formatting.count(hop['split_event_count'])} events",
+        f"clock error up to ± {duration(hop['clock_error_ns'])}" if hop["clock_error_ns"] else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def show_charts(row: Row, events: pl.DataFrame, total: int, stalls: pl.DataFrame) -> None:
     """Phases and events on one time axis."""
     found = phases(row)
     last_event_ns = int(events["at_ns"].max() or 0) if total else 0  # type: ignore[arg-type]
@@ -120,37 +173,38 @@ def show_charts(row: Row, events: pl.DataFrame, total: int) -> None:
         else:
             st.caption("No times are known for this stream.")
     if total:
-        show_events(row, events, total, axis)
+        median_gap_ns = row["icl_p50_ns"]
+        limit_ns = None if median_gap_ns is None else page_settings.stall_limit().of(median_gap_ns)
+        show_events(events, total, axis, stalls, limit_ns)
     else:
         st.caption(
             "No events are stored for this stream: it had none, or they are older than the retention (`--retain-events`)."
         )
 
 
-def show_events(row: Row, events: pl.DataFrame, total: int, axis: charts.StreamAxis) -> None:
-    stall_ns = shortest_stall_ns(events, row["stall_count"])
+def show_events(
+    events: pl.DataFrame, total: int, axis: charts.StreamAxis, stalls: pl.DataFrame, limit_ns: float | None
+) -> None:
     with st.container(border=True):
-        st.markdown("**Events**", help=metric_help("stall", more="Shaded bands are stalls."))
+        st.markdown("**Events**", help=metric_help("stall", more="Shaded bands are stalls, by cause."))
+        if stalls.height:
+            draw_legend(
+                {f"stall: {c}": color for c, color in colors.present(colors.CAUSES, stalls, "cause").items()}
+            )
         if len(events) < total:
             st.caption(
                 f"{formatting.count(len(events))} of {formatting.count(total)} events drawn: every n-th output event, those "
                 "after the longest gaps, and all other events. Sums include all events."
             )
-        draw(charts.event_marks(events, axis, stall_ns), "Events on the time axis", key="marks")
+        draw(charts.event_marks(events, axis, stalls), "Events on the time axis", key="marks")
         unit = "tokens" if (events["tokens_sum"].max() or 0) else "chars"
         draw(charts.cumulative_output(events, axis, unit), f"Cumulative {unit}", key="cumulative")
         if events["gap_ns"].drop_nulls().len():
-            draw(charts.gap_points(events, axis, stall_ns), "Gaps between output events", key="gaps")
-
-
-def shortest_stall_ns(events: pl.DataFrame, stall_count: int | None) -> float | None:
-    """The shortest stall, or None without stalls. Stalls are the longest gaps of a stream, and analytics counted them."""
-    longest = events["gap_ns"].drop_nulls().sort(descending=True)
-    return float(longest[stall_count - 1]) if stall_count and stall_count <= len(longest) else None
+            draw(charts.gap_points(events, axis, stalls, limit_ns), "Gaps between output events", key="gaps")
 
 
 def show_usage(row: Row) -> None:
-    st.subheader("Usage and sizes", anchor=False)
+    st.header("Usage and sizes", anchor=False)
     count, size = formatting.count, formatting.size
     show_pairs(
         {
@@ -166,19 +220,30 @@ def show_usage(row: Row) -> None:
             "Response, delivered": f"{size(row['response_bytes'])}, {size(row['delivered_bytes'])}",
             "Burstiness": formatting.share(row["burstiness"]),
             "Gaps p50, p95, p99": ", ".join(formatting.duration(row[f"icl_p{q}_ns"]) for q in (50, 95, 99)),
-        }
+        },
+        label="Usage and sizes",
     )
 
 
 def show_ids(row: Row) -> None:
-    st.subheader("Ids and origin", anchor=False)
+    st.header("Identity", anchor=False)
     names = (
         ("trace_id", "Trace id"), ("span_id", "Span id"), ("parent_span_id", "Parent span id"),
         ("request_id", "Request id"), ("response_id", "Response id"), ("client_id", "Client (hash of its key)"),
         ("server_instance", "Server instance"), ("provider", "Provider"),
         ("dialect", "Dialect"), ("operation", "Operation"), ("path", "Path"), ("response_model", "Response model"),
     )  # fmt: skip
-    show_pairs({label: row[name] or formatting.UNKNOWN for name, label in names})
+    client = query_runner.client_name(row["client_id"])
+    shown = {"Client": client} if client is not None else {}
+    show_pairs(shown | {label: row[name] or formatting.UNKNOWN for name, label in names}, label="Identity")
+    if row["session_id"]:
+        turn = "" if row["turn"] is None else f", turn {row['turn']}"
+        st.page_link(
+            "views/sessions.py",
+            label=f"Session of this stream{turn}",
+            icon=":material/forum:",
+            query_params={"session": row["session_id"]},
+        )
     if row["trace_id"]:
         st.page_link(
             "views/traces.py",
@@ -186,14 +251,6 @@ def show_ids(row: Row) -> None:
             icon=":material/account_tree:",
             query_params={"trace": row["trace_id"]},
         )
-
-
-def show_pairs(pairs: dict[str, str]) -> None:
-    lines = "".join(
-        f"| {name} | `{value}` |\n" if value != formatting.UNKNOWN else f"| {name} | – |\n"
-        for name, value in pairs.items()
-    )
-    st.markdown(f"| | |\n|---|---|\n{lines}")
 
 
 def show_headers(row: Row) -> None:
@@ -204,7 +261,7 @@ def show_headers(row: Row) -> None:
     }
     if not stored:
         return
-    st.subheader(
+    st.header(
         "Headers",
         anchor=False,
         help="Only headers of an allow list are stored: none that can contain keys, cookies or names. The tap forwards all headers.",
@@ -212,21 +269,20 @@ def show_headers(row: Row) -> None:
     for column, (label, headers) in zip(st.columns(2), stored.items(), strict=False):
         with column:
             st.caption(label)
-            show_pairs({name: str(value) for name, value in headers.items()})
+            show_pairs({name: str(value) for name, value in headers.items()}, label=f"{label} headers")
 
 
 def show_server_stats(stream_id: UUID, row: Row) -> None:
     stats = stream.server_stats(query, stream_id)
     if stats.is_empty():
         return
-    st.subheader("Server-reported and observed values", anchor=False)
+    st.header("Server-reported and observed values", anchor=False)
     reported = pl.struct("name", "value", "unit").map_elements(_stat_text, return_dtype=pl.String)
     observed = pl.col("name").map_elements(lambda name: observed_value(name, row), return_dtype=pl.String)
-    show_frame(
-        stats.with_columns(reported.alias("reported"), observed.alias("observed at the tap")).select(
-            "source", "name", "reported", "observed at the tap", "raw"
-        ),
-        key="stats",
+    columns = ("source", "name", "reported", "observed_at_the_tap", "raw")
+    show_records(
+        stats.with_columns(reported.alias("reported"), observed.alias("observed_at_the_tap")).select(columns),
+        label="Server-reported and observed values",
     )
 
 
@@ -234,9 +290,9 @@ def show_usage_reports(stream_id: UUID) -> None:
     reports = stream.usage_reports(query, stream_id)
     if reports.is_empty():
         return
-    st.subheader("Usage reports", anchor=False)
+    st.header("Usage reports", anchor=False)
     at_ms = (pl.col("at_ns") / 1e6).alias("at, ms")
-    show_frame(reports.with_columns(at_ms).drop("stream_id", "at_ns"), key="usage")
+    show_records(reports.with_columns(at_ms).drop("stream_id", "at_ns"), label="Usage reports")
 
 
 def _stat_text(stat: Row) -> str:
@@ -277,20 +333,18 @@ def show_text(row: Row) -> None:
 def show_columns(row: Row, table: str) -> None:
     """All columns of a row with their comments."""
     comments = table_columns.comments(query_runner.query_catalog, table)
-    st.dataframe(
-        pl.DataFrame(
-            {
-                "column": list(row),
-                "value": [None if v is None else str(v) for v in row.values()],
-                "comment": [comments.get(name, "") for name in row],
-            }
-        ),
-        hide_index=True,
-        placeholder="NULL",
-        key="raw",
-    )
+    columns = [
+        Column(name="column", heading="Column", mono=True, min_characters=24),
+        Column(name="value", heading="Value", mono=True, min_characters=30),
+        Column(name="comment", heading="Comment", min_characters=40),
+    ]
+    rows = {
+        "column": list(row),
+        "value": ["NULL" if value is None else str(value) for value in row.values()],
+        "comment": [comments.get(name) for name in row],
+    }
+    show_table(columns, pl.DataFrame(rows), label=f"Columns of {table}", stacks=True)
 
 
-page_frame.title("Stream")
 id_input = st.text_input("Stream id", key="id", bind="query-params", placeholder="UUID", width=420)
 page_frame.show(body, needs_streams=False, uses_time_range=False)

@@ -2,40 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import streamlit as st
 
-from dashboard import formatting, page_frame
+from dashboard import filters, formatting, page_frame, page_links
 from dashboard.queries import streams
 from dashboard.queries.selection import Selection
-from dashboard.query_runner import query
+from dashboard.query_runner import prefetch, query
+from dashboard.tables.facets import show_facets
 from dashboard.tables.streams import show_streams
 
-LIMITS = (25, 100, 500, 2000)
+LIMITS = (25, 100, 300)
+OWN_FILTERS = filters.PAGE_FILTERS["Streams"]
+LABELS = {
+    "outcome": OWN_FILTERS["outcome"],
+    "cause": OWN_FILTERS["cause"],
+    "status": OWN_FILTERS["status"],
+    "model": "Model",
+    "gateway": "Gateway",
+    "client": "Client",
+    "dialect": OWN_FILTERS["dialect"],
+}
+"""Filters in the order of their values and counts."""
 
 
 def body(chosen: Selection) -> None:
-    text = (find or "").strip()
-    found = streams.table(query, chosen, kind=kind, order=order, text=text, limit=limit)
+    own = {name: st.query_params.get_all(name) for name in OWN_FILTERS}
+    where = streams.condition(kind=kind, text=(find or "").strip(), filters=own)
+    facets = prefetch(partial(streams.facets, query, chosen, where))
+    count = prefetch(partial(streams.count, query, chosen, where))
+    found = streams.table(query, chosen, where, order=order, limit=limit)
     if found.is_empty():
         page_frame.show_no_matches()
         return
-    total = len(found) if len(found) < limit else streams.count(query, chosen, kind=kind, text=text)
-    shown = f"{formatting.count(len(found))} of {formatting.count(total)} streams"
-    st.caption(shown if total > len(found) else f"{formatting.count(total)} streams")
-    show_streams(found, key="streams", height=620)
+    selected = own | {name: filters.selected(name) for name in filters.FILTERS}
+    show_facets(facets(), LABELS, selected, address_of)
+    total, shown = formatting.count(count()), formatting.count(len(found))
+    st.caption(f"{total} streams" if len(found) < limit else f"{shown} of {total} streams")
+    show_streams(found, sort_address=lambda name: address_of("order", [name]), order=order)
 
 
-page_frame.title("Streams", "Finished streams of the time range. Click an id to open the stream.")
+def address_of(parameter: str, values: Sequence[str]) -> str:
+    return filters.address_with({parameter: values})
+
+
+st.caption("Finished streams of the time range. Click a row to open the stream.")
 with st.container(horizontal=True, vertical_alignment="bottom"):
     kind = st.selectbox("Show", list(streams.KINDS), key="kind", bind="query-params", width=150)
     order = st.selectbox("Order", list(streams.ORDERS), key="order", bind="query-params", width=200)
     limit = st.selectbox("Rows", LIMITS, key="rows", bind="query-params", width=100)
     find = st.text_input(
-        "Find",
+        "Search",
         key="find",
         bind="query-params",
         placeholder="id, trace id, request id, error type, model",
         width=320,
         icon=":material/search:",
     )
+    st.html(page_links.COPY_LINK, width="content")
 page_frame.show(body)

@@ -7,40 +7,51 @@ from functools import partial
 import polars as pl
 import streamlit as st
 
-from dashboard import filters, formatting, page_frame
-from dashboard.charts import colors
-from dashboard.charts.drawing import draw_legend
+from dashboard import filters, formatting, page_frame, verdict
+from dashboard.charts import bars, colors
+from dashboard.charts.drawing import choose_series
 from dashboard.charts.time_series import time_bars, time_lines
 from dashboard.metric_help import metric_help
 from dashboard.panels import panel
-from dashboard.queries import throughput
-from dashboard.queries.selection import Selection
-from dashboard.query_runner import query
-from dashboard.tables.groups import show_throughput
+from dashboard.queries import overview, throughput
+from dashboard.queries.selection import DIMENSIONS, Selection
+from dashboard.query_runner import prefetch, query, query_catalog
+from dashboard.tables.groups import show_throughput, show_wasted
 
 
 def body(chosen: Selection) -> None:
+    prefetch(partial(verdict.onsets_of, chosen))
+    chosen = chosen.widened(overview.samples_per_s(query, chosen, DIMENSIONS[by]))
+    for queries in (
+        throughput.tokens_timeline,
+        throughput.concurrency,
+        throughput.ttft_by_cache_hit,
+        throughput.wasted,
+    ):
+        prefetch(partial(queries, query, chosen))
     speed = throughput.speed_timeline(query, chosen, by)
     if speed.is_empty():
         page_frame.show_no_matches()
         return
-    time = filters.time_range(chosen)
+    time = verdict.time_range(chosen)
     group_colors = colors.of_groups(speed)
-    tokens = throughput.tokens_timeline(query, chosen).with_columns(pl.col("tokens") / chosen.covered_s())
-    output = speed.with_columns(pl.col("output_tokens") / chosen.covered_s())
+    began = overview.data_began(query_catalog)
+    covered_s = chosen.covered_s(began)
+    tokens = throughput.tokens_timeline(query, chosen).with_columns(pl.col("tokens") / covered_s)
+    output = speed.with_columns(pl.col("output_tokens") / covered_s)
     concurrency = throughput.concurrency(query, chosen)
-    rate_lines = partial(
+    lines = partial(
         time_lines,
         time=time,
         series="name",
         series_colors=group_colors,
-        unit="tok/s",
-        to_text=formatting.rate,
+        highlighted=choose_series(group_colors),
+        samples="n",
     )
-    draw_legend(group_colors)
+    rate_lines = partial(lines, unit="tok/s", to_text=formatting.rate)
     with st.grid(2, min_column_width=340):
         panel(
-            f"Speed per stream, p50 by {by}",
+            f"Tokens per second per stream, p50 by {by}",
             speed,
             partial(rate_lines, value="tps_user", clip_outliers=True),
             help_text=metric_help("tps_user"),
@@ -66,10 +77,25 @@ def body(chosen: Selection) -> None:
             lambda f: time_lines(f, "peak", time, unit="streams"),
             help_text=metric_help("concurrency", more="Each point shows its maximum."),
         )
-    st.subheader(f"By {by}", anchor=False)
-    show_throughput(throughput.table(query, chosen, by), group=by)
+        panel(
+            f"Prompt-cache hit rate by {by}",
+            speed,
+            partial(lines, value="cache_hit_share", percent=True, to_text=formatting.share),
+            help_text=metric_help("cached"),
+            value="cache_hit_share",
+        )
+        panel(
+            "TTFT by prompt-cache hit rate",
+            throughput.ttft_by_cache_hit(query, chosen),
+            lambda f: bars.dots(f, colors.by_name(("p50", "p95"))),
+            help_text="Streams grouped by the share of their own prompt that was read from the cache, where it is reported. "
+            "Long prompts hit more often and are slower: compare within one model.",
+        )
+    st.header(f"By {by}", anchor=False)
+    show_throughput(throughput.table(query, chosen, by, began=began), group=by)
+    st.header("Wasted tokens", anchor=False, help=metric_help("wasted_tokens"))
+    show_wasted(throughput.wasted(query, chosen))
 
 
-page_frame.title("Throughput")
 by = filters.choice("By", list(filters.FILTERS), "model", key="by")
 page_frame.show(body)

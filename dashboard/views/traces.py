@@ -1,20 +1,34 @@
-"""Search traces, and show one as a waterfall across client, tap and gateway."""
+"""Search traces, and show one as a tree of spans across client, tap and gateway."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from html import escape
+from typing import Any
+
+import polars as pl
 import streamlit as st
 
-from dashboard import filters, page_frame, trace_spans
+from analytics.schema.outcomes import NOT_COUNTED, OK
+from dashboard import filters, formatting, page_frame, page_links, stream_blame, trace_spans
 from dashboard.charts import colors
-from dashboard.charts.drawing import draw, draw_legend
-from dashboard.charts.trace import span_waterfall
+from dashboard.charts.drawing import draw_legend
+from dashboard.charts.trace import Stall, StreamMarks, waterfall
 from dashboard.queries import traces
 from dashboard.queries.selection import Selection
-from dashboard.query_runner import query
-from dashboard.tables.traces import show_spans, show_traces
+from dashboard.query_runner import QueryError, query, query_catalog
+from dashboard.tables.traces import show_streams_of_trace, show_traces
+from dashboard.trace_tree import Tree, tree
 
 TRACE_ID_DIGITS = 32
-MAX_SPANS = 1000
+MAX_ROWS = 500
+"""Spans of a trace with a row. A row takes 2 KB, so a page stays below 1 MB and is drawn within a second."""
+MAX_TRACES = 200
+LONGEST_MS = 86_400_000
+
+Row = dict[str, Any]
 
 
 def body(chosen: Selection) -> None:
@@ -25,51 +39,181 @@ def body(chosen: Selection) -> None:
         st.info("No spans are stored yet.", icon=":material/account_tree:")
         st.markdown(
             "Analytics creates spans of finished streams. Clients and gateways send their own to `--otlp-listen`. "
-            "The **Stream** page shows the phases of a stream without spans, and `streams.trace_id` has the trace ids."
+            "The page of a stream links to its trace, also without spans."
         )
         return
     st.caption(filters.describe(chosen))
-    found = traces.latest(query, chosen, text=(find or "").strip())
+    found = traces.latest(query, chosen, search(), most=MAX_TRACES)
     if found.is_empty():
-        st.info("No traces match the time range and the text.", icon=":material/filter_alt_off:")
+        st.info(
+            "No traces match the time range, the filters and the search.", icon=":material/filter_alt_off:"
+        )
         return
+    newest = "The newest " if found.height >= MAX_TRACES else ""
+    st.caption(f"{newest}{formatting.count(found.height)} traces. Click a row to open the trace.")
     show_traces(found)
 
 
+def search() -> traces.Search:
+    """The search of the widgets."""
+    state = st.session_state
+    least_ms, most_ms = state.get("least"), state.get("most")
+    return traces.Search(
+        text=(state.get("find") or "").strip(),
+        service=state.get("service") or "",
+        errors=bool(state.get("failed")),
+        outcomes=state.get("outcome") or (),
+        min_ns=None if least_ms is None else round(least_ms * 1e6),
+        max_ns=None if most_ms is None else round(most_ms * 1e6),
+    )
+
+
 def show_trace(trace_id: str) -> None:
-    spans = traces.spans(query, trace_id, most=MAX_SPANS)
+    st.html(
+        f'<a class="sg-back" href="{escape(filters.address_with({"trace": []}))}" target="_self">← All traces</a>'
+    )
+    stored, total = traces.spans(query, trace_id)
     streams = traces.streams_of(query, trace_id)
-    for row in streams.head(10).to_dicts():
-        st.page_link(
-            "views/stream.py",
-            label=f"Stream {row['stream_id']}",
-            icon=":material/water:",
-            query_params={"id": str(row["stream_id"])},
-        )
-    if spans.is_empty():
+    if in_flight := traces.streams_in_flight(query, trace_id):
         st.info(
-            "No spans of this trace are stored." + (" Its stream is linked above." if streams.height else ""),
+            f"{in_flight} stream{'' if in_flight == 1 else 's'} of this trace in flight. Their spans are stored when they end.",
+            icon=":material/timelapse:",
+        )
+    if stored.is_empty() and streams.is_empty():
+        st.info(
+            "No spans of this trace are stored. They may be older than the retention (`--retain-streams`), or the trace id is "
+            "wrong.",
             icon=":material/account_tree:",
         )
         return
-    rows = trace_spans.nested(trace_spans.with_observed(spans.to_dicts(), streams.to_dicts()))
-    service_colors = colors.by_name(sorted({trace_spans.service(r) for r in rows}))
-    with st.container(border=True):
-        st.markdown(
-            "**Waterfall**",
-            help="Each span is below its parent, in the colour of its service. Clients and gateways send their spans to "
-            "`--otlp-listen`. If the client or gateway sent none, the page adds a span observed by the tap: for the client, from "
-            "the first byte of the request to the last byte delivered; for the gateway, from sending the request to the last byte "
-            "of the response. Times are from the clock of each sender.",
+    ids = [str(one) for one in streams["stream_id"]]
+    stalls = traces.stalls_of(query, ids).to_dicts() if ids else []
+    rows = streams.to_dicts()
+    stored_spans = [trace_spans.from_row(row) for row in stored.to_dicts()]
+    spans = trace_spans.with_measured(stored_spans, rows, stalls)
+    found = tree(spans, most=MAX_ROWS)
+    show_header(found, rows, total, errors=sum(span.failed for span in spans))
+    if streams.height:
+        show_streams_of_trace(streams)
+    show_waterfall(found, marks_of(rows, stalls, ids))
+    show_omitted(trace_id, found, unread=total - stored.height)
+
+
+def show_header(found: Tree, streams: list[Row], total: int, *, errors: int) -> None:
+    """Model, gateway, outcome and status, and numbers of the trace."""
+    if streams:
+        show_outcome(streams)
+    else:
+        st.markdown("This trace has no stream of the tap: other services sent its spans.")
+    zone = filters.time_zone()
+    started = trace_spans.instant(found.start_ns).astimezone(zone)
+    with st.grid(4, min_column_width=118):
+        st.metric("Duration", formatting.duration(found.end_ns - found.start_ns))
+        st.metric("Spans", formatting.count(total), help="Stored spans, without those measured by the tap.")
+        st.metric("Errors", formatting.count(errors), help="Spans with the status error.")
+        st.metric("Started", f"{started:%H:%M:%S}", help=f"{started:%Y-%m-%d %H:%M:%S.%f} {zone.key}")
+
+
+def show_outcome(streams: list[Row]) -> None:
+    failed = [row for row in streams if row["outcome"] not in (OK, *NOT_COUNTED)]
+    shown = (failed or streams)[0]
+    color = "red" if failed else "green" if shown["outcome"] == OK else "gray"
+    names = {
+        name: formatting.markdown(", ".join(sorted({row[name] for row in streams})[:3]))
+        for name in ("model", "gateway")
+    }
+    parts = [f"**{names['model']}** via {names['gateway']}", f":{color}-badge[{shown['outcome']}]"]
+    if shown["http_status"] is not None:
+        parts.append(f"HTTP {shown['http_status']}")
+    if shown["error_type"]:
+        parts.append(f"error {formatting.markdown(shown['error_type'])}")
+    if len(streams) > 1:
+        outcomes = Counter(row["outcome"] for row in streams)
+        parts.append(", ".join(f"{n} {outcome}" for outcome, n in outcomes.most_common()))
+    st.markdown(" · ".join(parts))
+
+
+def marks_of(streams: list[Row], stalls: list[Row], stream_ids: list[str]) -> dict[str, StreamMarks]:
+    """The marks on the bars of the streams, by span id."""
+    attempts = traces.attempts_of(query, stream_ids).to_dicts() if stream_ids else []
+    found = {}
+    for row in streams:
+        stream_id = str(row["stream_id"])
+        own = [s for s in stalls if str(s["stream_id"]) == stream_id]
+        found[trace_spans.operation_id(row)] = StreamMarks(
+            ttft_ns=row["ttft_ns"],
+            stalls=[Stall(at_ns=s["at_ns"], gap_ns=s["gap_ns"], cause=s["cause"]) for s in own],
+            stall_count=row["stall_count"] or 0,
+            waited_ns=stream_blame.whole_stream(
+                row, [a for a in attempts if str(a["outer_stream_id"]) == stream_id]
+            ),
         )
-        draw_legend(service_colors)
-        draw(span_waterfall(rows, service_colors), "Spans of the trace as a waterfall", key="trace-waterfall")
-    if spans.height >= MAX_SPANS:
-        st.caption(f"Only the first {MAX_SPANS:,} spans are shown.")
-    show_spans(spans)
+    return found
 
 
-page_frame.title("Traces")
+def show_waterfall(found: Tree, marks: dict[str, StreamMarks]) -> None:
+    services = sorted({row.span.service for row in found.rows()})
+    service_colors = colors.of_groups(pl.DataFrame({"name": services}))
+    st.header(
+        "Spans",
+        anchor=False,
+        help="Each span is below its parent, in the colour of its service. The arrow hides the spans below; a click on a row "
+        f"shows its attributes. A striped bar is *{trace_spans.MEASURED}*, because no span of another service is stored: the "
+        "client from the first byte of its request to the last byte delivered, the gateway from sending the request to the last "
+        "byte of the response, the phases and stalls from the times of the stream. ◆ marks the TTFT, a frame a stall in the "
+        "colour of its cause. Times are from the clock of each sender; ⚠ marks a span that starts before its parent.",
+    )
+    draw_legend(service_colors)
+    st.html(waterfall(found, service_colors, marks, filters.time_zone()))
+
+
+def show_omitted(trace_id: str, found: Tree, *, unread: int) -> None:
+    if omitted := found.omitted + unread:
+        sql = f"SELECT * FROM spans WHERE trace_id = '{trace_id}' ORDER BY started_at"
+        st.caption(
+            f"{formatting.count(omitted)} spans have no row: the page shows {formatting.count(found.spans - found.omitted)}, those "
+            "with errors first, then those of the tap, then the longest."
+        )
+        st.page_link(
+            "views/sql.py",
+            label="All spans of the trace in SQL",
+            icon=":material/database:",
+            query_params={"sql": sql},
+        )
+
+
+def draw_search() -> None:
+    st.text_input("Search", key="find", bind="query-params", placeholder="span name, error, trace id", width=220,
+                  icon=":material/search:")  # fmt: skip
+    st.selectbox(
+        "Service", services(), index=None, key="service", bind="query-params", placeholder="all", width=170
+    )
+    st.multiselect(
+        "Outcome", list(colors.OUTCOMES), key="outcome", bind="query-params", placeholder="all", width=190
+    )
+    for key, label in (("least", "At least, ms"), ("most", "At most, ms")):
+        st.number_input(
+            label, value=None, min_value=0, max_value=LONGEST_MS, key=key, bind="query-params", width=140
+        )
+    st.toggle(
+        "With errors",
+        key="failed",
+        bind="query-params",
+        help="A span has the status error, or a stream failed.",
+    )
+
+
+def services() -> list[str]:
+    chosen = filters.selection()
+    since = chosen.since.replace(second=0)  # same SQL for a minute, so readers share the result
+    until = since + chosen.length + timedelta(minutes=2)
+    try:
+        offered = traces.services(query_catalog, replace(chosen, since=since, until=until))
+    except QueryError:
+        offered = []  # the page itself shows the error
+    return list(dict.fromkeys([*offered, *st.query_params.get_all("service")]))
+
+
 with st.container(horizontal=True, vertical_alignment="bottom"):
     trace_id_input = st.text_input(
         "Trace id",
@@ -79,12 +223,7 @@ with st.container(horizontal=True, vertical_alignment="bottom"):
         max_chars=TRACE_ID_DIGITS,
         width=340,
     )
-    find = st.text_input(
-        "Find",
-        key="span",
-        bind="query-params",
-        placeholder="trace id, span name, error",
-        width=240,
-        icon=":material/search:",
-    )
+    if not trace_id_input:
+        draw_search()
+    st.html(page_links.COPY_LINK, width="content")
 page_frame.show(body, needs_streams=False, uses_time_range=False)

@@ -21,7 +21,7 @@ MODULES = (
     "ids", "tap/body_capture", "tap/client_connection", "tap/client_identity", "tap/context", "tap/counters", "tap/exchange",
     "tap/exchange_states", "tap/header_allow_list", "tap/header_rewrite", "tap/http_body", "tap/http_head",
     "tap/http_header_fields", "tap/record_buffer", "tap/routing", "tap/stream_recorder", "tap/trace_context", "tap/tunnel",
-    "tap/upstream_connection",
+    "tap/upstream_connection", "tap/waits",
 )  # fmt: skip
 """Modules of `ingest` that run for each request and each read."""
 _SETUP = """

@@ -92,6 +92,14 @@ def escape(whole: bytes) -> bytes:
 NO_ESCAPE, BACKSLASH = "", "\\"
 """States of an escape. The other states are those of the digits after `\\u`, named after their output."""
 
+_CHARACTERS = frozenset('xyzwvutsrqpo?{}/\n"\\\x01#X\u00c0\u1000\ud000\U00040000\U0001f400\ufffd')
+
+
+def is_filler(text: str) -> bool:
+    """Whether redaction may have made this text. True for short texts that happen to have only its characters."""
+    return _CHARACTERS.issuperset(text)
+
+
 _DIGIT: dict[str, dict[str, tuple[str, str]]] = {
     # state → digit → (output, next state). "" is any other digit. A state's name is its class and the number of digits to come.
     "u4": {"0": ("0", "zero3"), "d": ("d", "d3"), "": ("0", "plain3")},

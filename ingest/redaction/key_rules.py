@@ -84,7 +84,7 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
      progress load_time_seconds load_time created_at id_slot
      """),
     (NUMBERS, """
-     usage usageMetadata stats timings perf_metrics time_info metrics meta meta_info billed_units prompt_progress
+     usage usageMetadata stats timings perf_metrics time_info timing metrics meta meta_info billed_units prompt_progress
      amazon-bedrock-invocationMetrics
      """),
     (TEXT, """
@@ -95,7 +95,7 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
      Error fault detail details description error_message error_msg errorMessage faultstring last_error loc base_resp status_msg
      content_block content_part function function_call functionCall custom tool_calls tool_call_delta
      step steps step_details code_interpreter generations interaction inlineData promptFeedback partialArgs
-     logprobs token tokens token_ids x_groq obfuscation
+     logprobs token tokens token_ids x_groq nvext obfuscation
      """),
     (_OUTPUT, "output"),
     (_CODE, "executableCode"),

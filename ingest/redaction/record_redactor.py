@@ -4,7 +4,8 @@ Rules
  1. Only `Request.body` and the bytes of `Frames` change. Everything else stays as the tap wrote it.
  2. A body with a content coding is passed on decoded. `Frames.wire_bytes` has the received size of each read and
     `Frames.coding_fault` a fault of the coding. So analytics gets the same counts as if it had decoded the body.
- 3. A stream whose content is captured (`capture`, globs of paths) passes unchanged, unless its client opted out.
+ 3. A stream whose content is captured (`capture`, globs of paths) passes unchanged, unless its client opted out. In every
+    request, `conversation` is read from the body before, so that sessions have the same id with and without text.
  4. After a gap, and in a stream whose beginning is unknown, text and structure cannot be separated: everything is filled. A
     gap that no record reports is reported by a `Lost`.
  5. The number of streams in memory is bounded. Above the bound the oldest stream becomes unknown.
@@ -27,6 +28,7 @@ from ingest.records import (
     AnyRecord,
     Closed,
     CodingFault,
+    Conversation,
     Damaged,
     Frames,
     Lost,
@@ -107,10 +109,13 @@ class Redactor:
         decoding: Callable[[str], Decoding],
         *,
         capture: Sequence[str] = (),
+        conversation: Callable[[bytes, bool], Conversation | None] = lambda body, truncated: None,
         max_streams: int = MAX_STREAMS,
     ) -> None:
-        """`decoding` creates a decoder for the value of a content-encoding header."""
+        """`decoding` creates a decoder for the value of a content-encoding header. `conversation` reads a plain body, and whether
+        it is cut."""
         self._decoding = decoding
+        self._conversation = conversation
         self._capture = tuple(capture)
         self._max_streams = max_streams
         self._streams: dict[str, _Stream] = {}
@@ -152,7 +157,7 @@ class Redactor:
         elif isinstance(record, Lost):
             self._mark_unknown(stream)
         elif isinstance(record, Request):
-            return record if state.captured else self._request(record, state)
+            return self._request(record, state)
         elif isinstance(record, Frames):
             return record if state.captured else self._frames(record, stream)
         return record
@@ -200,9 +205,12 @@ class Redactor:
         if not decoding.plain:
             body, decoded = decoding.feed(body)[:MAX_REQUEST_BYTES], True
             truncated = truncated or decoding.broken or decoding.bomb
+        conversation = record.conversation or self._conversation(body, truncated)
+        if state.captured:
+            return msgspec.structs.replace(record, conversation=conversation)
         self.counters["redacted_bytes"] += len(body)
         redacted = BodyRedactor(request=True).feed(body)
-        return Request(record.stream, record.seq, redacted, truncated, decoded)
+        return Request(record.stream, record.seq, redacted, truncated, decoded, conversation)
 
     def _frames(self, record: Frames, stream: _Stream) -> AnyRecord:
         state = stream.state

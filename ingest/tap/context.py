@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ingest.tap.counters import Counters
+from ingest.tap.loop_monitor import LoopMonitor
 from ingest.tap.options import TapOptions
 from ingest.tap.refusals import Refusals
 from ingest.tap.routing import Router
@@ -33,8 +34,8 @@ class TapContext:
     """Everything that connections and exchanges need from their worker. `clock_ns` is monotonic."""
 
     __slots__ = (
-        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "hangups", "loop", "options", "recorder_factory",
-        "refusals", "router", "stopping", "timeouts",
+        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "hangups", "loop", "loop_monitor", "options",
+        "recorder_factory", "refusals", "router", "stopping", "timeouts",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +45,7 @@ class TapContext:
         self.loop = loop
         self.clock_ns = clock_ns
         self.counters = Counters()
+        self.loop_monitor = LoopMonitor(loop, clock_ns)
         self.refusals = Refusals(self.counters)
         self.router = Router(options.upstreams, options.default_upstream)
         self.timeouts = Timeouts(options)

@@ -48,6 +48,7 @@ from ingest.tap.routing import Route
 from ingest.tap.stream_recorder import StreamRecorder
 from ingest.tap.trace_context import join_trace
 from ingest.tap.tunnel import Tunnel
+from ingest.tap.waits import LONG_SILENCE_NS, Waits
 
 _MAX_UNSENT_BYTES = 262_144  # request bytes buffered while the connection to the upstream opens
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -104,7 +105,7 @@ class Exchange:
     __slots__ = (
         "_client", "_close_delimited", "_connect_task", "_context", "_head", "_keep_client", "_last_ns", "_partial_head",
         "_payload_only", "_pool", "_ready_ns", "_recorder", "_request", "_request_complete", "_response", "_response_head",
-        "_route", "_trace", "_tunnel", "_unsent", "_upstream", "_write_client", "request_bytes", "response_bytes", "state",
+        "_route", "_trace", "_tunnel", "_unsent", "_upstream", "_waits", "_write_client", "request_bytes", "response_bytes", "state",
         "written_bytes",
     )  # fmt: skip
     _response: BodyReader  # set with the state RESPONDING
@@ -143,6 +144,7 @@ class Exchange:
         self._payload_only = self._close_delimited = self._keep_client = False
         self.response_bytes = 0
         self.written_bytes = 0  # to the client, including heads and chunk framing
+        self._waits = Waits(context.loop_monitor, now_ns)
         trace = self._trace = join_trace(head.known.get(b"traceparent"))
         factory = context.recorder_factory
         self._recorder: StreamRecorder | None = None
@@ -157,6 +159,8 @@ class Exchange:
 
     def start(self, now_ns: int) -> None:
         """Take an idle upstream connection or open one."""
+        if not self._request_complete:
+            self._waits.begin(now_ns)
         idle = self._pool.acquire(probe=self._request is not None or self._head.method not in _SAFE_METHODS)
         if idle is not None:
             self._context.counters.upstream_reuses += 1
@@ -170,6 +174,8 @@ class Exchange:
         self._connect_task = None
         self._upstream = upstream
         upstream.exchange = self
+        if now_ns - self._last_ns > LONG_SILENCE_NS:
+            self._waits.silence_ended(self._last_ns, now_ns)
         client = self._client
         forwarding = self._context.options.forwarding
         head = headers.request_for_upstream(
@@ -177,8 +183,12 @@ class Exchange:
         )
         upstream.transport.write(head + self._unsent if self._unsent else head)
         self._unsent = b""
+        if client.write_paused:  # it has not read the response before
+            self.client_write_paused()
         if client.read_paused and not upstream.write_paused:
             client.resume_reading()
+            if not self._request_complete:
+                self._waits.begin(now_ns)
         recorder = self._recorder
         if recorder is None:
             return
@@ -246,8 +256,13 @@ class Exchange:
             self._unsent += data
             if len(self._unsent) > _MAX_UNSENT_BYTES:
                 self._client.pause_reading()
-        now_ns = self._last_ns = self._context.clock_ns()
+        now_ns, waits = self._context.clock_ns(), self._waits
+        if now_ns - self._last_ns > LONG_SILENCE_NS:
+            waits.silence_ended(self._last_ns, now_ns)
+        self._last_ns = now_ns
         self._request_complete = reader.complete
+        if reader.complete or self._client.read_paused:
+            waits.end(now_ns)
         if self._recorder is not None:
             self._recorder.request_data(payload)
             if reader.complete and upstream is not None:
@@ -271,17 +286,23 @@ class Exchange:
 
     def upstream_write_paused(self) -> None:
         self._client.pause_reading()
+        self._waits.end(self._context.clock_ns())
 
     def upstream_write_resumed(self) -> None:
         now_ns = self._last_ns = self._context.clock_ns()
-        if self._request_complete and self._recorder is not None:
-            self._recorder.request_sent(now_ns)
+        if self._request_complete:
+            if self._recorder is not None:
+                self._recorder.request_sent(now_ns)
+        elif self.state == WAITING:
+            self._waits.begin(now_ns)
         self._client.resume_reading()
 
     # --- the response
 
     def upstream_data(self, data: bytes, now_ns: int) -> None:
         """Forward one read from the upstream. The hot path."""
+        if now_ns - self._last_ns > LONG_SILENCE_NS:
+            self._waits.silence_ended(self._last_ns, now_ns)
         self._last_ns = now_ns
         if self.state != RESPONDING:
             if self.state == TUNNELING:
@@ -342,6 +363,8 @@ class Exchange:
 
     def _respond(self, head: ResponseHead, data: bytes, end: int, now_ns: int) -> None:
         """Forward the final head, `data[:end]`, and the body bytes that came with it."""
+        if not self._request_complete:
+            self._waits.end(now_ns)  # the upstream does not need the rest of the request
         request = self._head
         body, length = response_body(head, request.method)
         payload_only = body is CHUNKED and request.minor == 0
@@ -451,9 +474,11 @@ class Exchange:
     def client_write_paused(self) -> None:
         if self._upstream is not None:
             self._upstream.pause_reading()
+            self._waits.begin(self._context.clock_ns())
 
     def client_write_resumed(self) -> None:
-        self._ready_ns = self._context.clock_ns()
+        now_ns = self._ready_ns = self._context.clock_ns()
+        self._waits.end(now_ns)
         if self._upstream is not None:
             self._upstream.resume_reading()
 
@@ -479,11 +504,13 @@ class Exchange:
     # --- time
 
     def check_timeouts(self, now_ns: int) -> None:
-        """End the exchange if the upstream has been silent for too long."""
+        """End the exchange if the upstream has been silent for too long while the tap was reading from it."""
         timeouts, cause = self._context.timeouts, None
+        if self._client.write_paused:
+            return  # the upstream is not read
         if self.state == WAITING:
             cause = timeouts.response_head_expired(now_ns, self._last_ns, self._ready_ns)
-        elif self.state == RESPONDING and not self._client.write_paused:
+        elif self.state == RESPONDING:
             recorder = self._recorder
             output_ns = recorder.last_output_ns if recorder is not None else self._last_ns
             cause = timeouts.response_body_expired(now_ns, self._last_ns, output_ns, self._ready_ns)
@@ -512,6 +539,9 @@ class Exchange:
         """End the exchange. A second call does nothing: both connections may report the same end."""
         if self.state == ENDED:
             return
+        if now_ns - self._last_ns > LONG_SILENCE_NS:
+            self._waits.silence_ended(self._last_ns, now_ns)
+        self._waits.end(now_ns)
         tunnel = self._tunnel if self.state == TUNNELING else None
         self.state = transition(self.state, ENDED)
         if self._connect_task is not None:
@@ -534,7 +564,8 @@ class Exchange:
             if tunnel is not None:
                 recorder.first_byte_ns = tunnel.first_byte_ns
             recorder.ended(
-                cause, detail, now_ns, self.request_bytes, self.response_bytes, reused=reused, tunnel=tunnel is not None
+                cause, detail, now_ns, self.request_bytes, self.response_bytes, reused=reused, tunnel=tunnel is not None,
+                waits=self._waits.found,
             )  # fmt: skip
         if cause == "client_left":
             then = ABORT

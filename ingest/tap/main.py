@@ -17,10 +17,10 @@ from collections.abc import AsyncIterator, Callable
 import uvloop
 
 from ingest.allowed_hosts import AllowedHosts
+from ingest.client_key import FILE, load_client_key
 from ingest.private_files import prepare_data_folder
 from ingest.ready_file import HEARTBEAT_S, Heartbeat, write_ready_file
 from ingest.tap.admin import Admin
-from ingest.tap.client_identity import load_client_key
 from ingest.tap.metrics import add_up
 from ingest.tap.options import TapOptions, join_address, split_address
 from ingest.tap.sockets import bind
@@ -45,7 +45,7 @@ def run(options: TapOptions) -> int:
     prepare_data_folder(options.data)
     key = options.client_key
     if key is None:
-        key = load_client_key(options.data / "client.key")
+        key = load_client_key(options.data / FILE)
     _raise_file_limit()
     if options.workers == 1:
         reduce_gc()

@@ -50,9 +50,20 @@ _FAMILIES = (
     ("worker_restarts", "counter", "Restarts of workers that died."),
     ("workers_now", "gauge", "Running workers."),
 )
-_LAG = (
-    ("loop_lag_max_ns", "loop_lag_max_seconds", "Longest delay of the event loop since the start."),
-    ("loop_lag_last_max_ns", "loop_lag_seconds", "Last measured delay of the event loop, worst worker."),
+_DURATIONS = (
+    ("loop_lag_max_ns", "loop_lag_max_seconds", "gauge", "Longest delay of the event loop since the start."),
+    (
+        "loop_lag_last_max_ns",
+        "loop_lag_seconds",
+        "gauge",
+        "Last measured delay of the event loop, worst worker.",
+    ),
+    (
+        "loop_blocked_ns",
+        "loop_blocked_seconds_total",
+        "counter",
+        "Time in which the event loop was blocked.",
+    ),
 )
 
 
@@ -76,9 +87,9 @@ def render(stats: Mapping[str, int]) -> str:
             "Exchanges that have ended, by transport-level cause.",
         )
         lines += [f'{full}{{cause="{cause}"}} {count}' for cause, count in by_cause.items()]
-    for key, name, text in _LAG:
+    for key, name, kind, text in _DURATIONS:
         if key in stats:
-            lines.append(f"{family(name, 'gauge', text)} {stats[key] / 1e9:.9f}")
+            lines.append(f"{family(name, kind, text)} {stats[key] / 1e9:.9f}")
     return "\n".join(lines) + "\n"
 
 

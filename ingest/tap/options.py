@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,12 @@ class TapOptions:
     tap_name: str = field(default_factory=socket.gethostname)
     workers: int = 1
     worker: int = 0  # number of this worker; the supervisor sets it
+    clock_id: str = field(
+        default_factory=lambda: secrets.token_hex(8)
+    )  # shared by all workers, which run on one host
     client_key: bytes | None = None  # hash key for client ids; None: DATA/client.key, created when missing
+
+    session_headers: tuple[str, ...] = ()  # further headers with a session (`ingest.session_ids`)
 
     # record log
     log: bool = True  # False forwards without recording, to measure the cost of recording

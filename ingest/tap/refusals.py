@@ -82,7 +82,7 @@ class Refusals:
         counters, buffer, options = self._counters, factory.buffer, factory.options
         if isinstance(received, RequestHead):
             method, target, known = received.method, received.target, received.known
-            headers = [field[4] for field in received.fields if field[4] is not None]
+            headers = factory.recorded(received)
             size_bytes = received.size_bytes
         else:
             method, target = method_and_target(received)
@@ -99,6 +99,7 @@ class Refusals:
             identifiers.name(method) or "",
             identifiers.path(target), wall_ns, now_ns, min(0, client_start_ns - now_ns), trace_id, span_id,
             parent_span_id, flags, client_id(known, factory.client_key), headers,
+            clock_id=options.clock_id,
         )  # fmt: skip
         closed = Closed(
             stream,

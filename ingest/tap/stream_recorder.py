@@ -16,7 +16,8 @@ import time
 
 from ingest import identifiers
 from ingest.ids import uuid7
-from ingest.records import AnyRecord, Cause, Closed, Frames, Lost, Opened, Request, ResponseHeaders
+from ingest.records import AnyRecord, Cause, Closed, Frames, Lost, Opened, Request, ResponseHeaders, Wait
+from ingest.session_ids import SessionHeaders
 from ingest.tap import body_capture as capture
 from ingest.tap.client_identity import client_id
 from ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
@@ -27,6 +28,7 @@ from ingest.tap.trace_context import TraceContext
 
 FLUSH_BYTES = 65_536
 FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the header of a bytes object
+WAIT_BYTES = 26  # two integers and a word in MessagePack
 _COLON = ord(":")
 _UNLIMITED = capture.UNLIMITED
 
@@ -41,6 +43,15 @@ class RecorderFactory:
         self.options = options
         self.incarnation = incarnation
         self.client_key = client_key
+        self.session_headers = SessionHeaders(options.session_headers, client_key)
+
+    def recorded(self, head: RequestHead) -> list[tuple[str, str]]:
+        """The fields of a request's head to record, with its session id."""
+        fields = [field[4] for field in head.fields if field[4] is not None]
+        session = self.session_headers.recorded(head.fields)
+        if session is not None:
+            fields.append(session)
+        return fields
 
 
 class StreamRecorder:
@@ -75,6 +86,7 @@ class StreamRecorder:
         "_tunnel",
         "_uncaptured_bytes",
         "_undelivered_bytes",
+        "_waits",
         "first_byte_ns",
         "last_output_ns",
         "refused_status",
@@ -254,11 +266,12 @@ class StreamRecorder:
         *,
         reused: bool,
         tunnel: bool,
+        waits: list[Wait],
     ) -> None:
         """The exchange is over. `drained` or `client_left` follows."""
         self._cause, self._detail, self._end_ns = cause, detail, now_ns
         self._request_bytes, self._response_bytes = request_bytes, response_bytes
-        self._reused, self._tunnel = reused, tunnel
+        self._reused, self._tunnel, self._waits = reused, tunnel, waits
 
     def drained(self, now_ns: int | None) -> None:
         """The client's socket has accepted everything. None: this was not observed."""
@@ -303,11 +316,12 @@ class StreamRecorder:
             self._tunnel,
             self.refused_status,
             None if self.first_byte_ns is None else self.first_byte_ns - t0_ns,
+            None if self._tunnel else self._waits,
         )
         counters = self._buffer.counters
         counters.streams_closed += 1
         counters.closed_by_cause[closed.cause] += 1
-        self._write(closed, RECORD_OVERHEAD_BYTES, 0)
+        self._write(closed, RECORD_OVERHEAD_BYTES + WAIT_BYTES * len(self._waits), 0)
 
     def _wait(self) -> None:
         if not self.waiting:
@@ -332,7 +346,6 @@ class StreamRecorder:
         factory, upstream, t0_ns = self._factory, route.upstream, self._t0_ns
         stream = self.stream = uuid7(wall_ns)
         path = identifiers.path(route.target)
-        recorded = [field[4] for field in head.fields if field[4] is not None]
         trace_id, span_id, parent_span_id, flags = trace
         opened = Opened(
             stream,
@@ -353,9 +366,10 @@ class StreamRecorder:
             parent_span_id,
             flags,
             client_id(head.known, factory.client_key),
-            recorded,
+            factory.recorded(head),
             capture.capture_content(head),
             identifiers.query_model(route.target) if "?" in route.target else None,
+            factory.options.clock_id,
         )
         size_bytes = head.size_bytes + RECORD_OVERHEAD_BYTES
         self._write(opened, size_bytes, size_bytes)

@@ -32,7 +32,6 @@ from ingest.tap.upstream_connection import UpstreamPool
 
 logger = logging.getLogger("streamgauge.tap")
 
-_LAG_PERIOD_S, _LAG_PERIOD_NS = 0.1, 100_000_000
 _ALIVE_BYTES = 1024  # room reserved for one Alive record
 _WRITER_COUNTERS = (
     "dropped_segments", "dropped_records", "dropped_bytes", "trimmed_segments", "corrupt_segments",
@@ -69,7 +68,6 @@ class TapWorker:
         self._log: LogThread | None = None
         self._writer_stats: Callable[[], Mapping[str, int]] = dict
         self._buffer: RecordBuffer | None = None
-        self._lag_max_ns = self._lag_last_ns = 0
         self._stop = asyncio.Event()
         self._skip_drain = False
         self._client_tls = client_context(options)
@@ -135,8 +133,7 @@ class TapWorker:
         )
         name = sock.getsockname()
         self.address = (name[0], name[1])
-        self._lag_due_ns = time.monotonic_ns() + _LAG_PERIOD_NS
-        self.loop.call_later(_LAG_PERIOD_S, self._measure_lag)
+        context.loop_monitor.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -191,8 +188,9 @@ class TapWorker:
         stats.update({f"closed_{cause}": n for cause, n in counters.closed_by_cause.items()})
         stats["open_streams_now"] = len(context.exchanges)
         stats["client_connections_now"] = len(context.clients)
-        stats["loop_lag_max_ns"] = self._lag_max_ns
-        stats["loop_lag_last_max_ns"] = self._lag_last_ns
+        stats["loop_lag_max_ns"] = context.loop_monitor.lag_max_ns
+        stats["loop_lag_last_max_ns"] = context.loop_monitor.lag_ns
+        stats["loop_blocked_ns"] = context.loop_monitor.blocked_ns
         if self._log is not None and self._buffer is not None:
             stats["queue_bytes_now"] = self._buffer.queued_bytes
             stats["log_append_errors"] = self._log.append_errors
@@ -224,15 +222,6 @@ class TapWorker:
             counters=self.stats(),
         )
         buffer.add(alive, _ALIVE_BYTES)
-
-    def _measure_lag(self) -> None:
-        """Measure how late the event loop runs a due callback: about as long as any stream waits for the loop."""
-        now_ns = time.monotonic_ns()
-        lag_ns = max(0, now_ns - self._lag_due_ns)
-        self._lag_last_ns = lag_ns
-        self._lag_max_ns = max(self._lag_max_ns, lag_ns)
-        self._lag_due_ns = now_ns + _LAG_PERIOD_NS
-        self.loop.call_later(_LAG_PERIOD_S, self._measure_lag)
 
 
 def reduce_gc() -> None:

@@ -5,7 +5,7 @@
     GET   /v1/models               models
     GET   /simulator/ledger        the ledger as JSON lines; ?after=SEQ, ?id=REQUEST_ID; header x-simulator-dropped
     GET   /simulator/status        counters
-    GET   /healthz
+    GET   /healthz, /health        ready; load tools ask for /health before they send requests
 
 The model's profile decides the vendor format. For an unknown model, the path decides it. The header `x-simulate` forces values
 (`planning.simulate_header`).
@@ -215,7 +215,7 @@ class Simulator:
         row_builder.ended(time.monotonic_ns())
 
     def _get(self, path: str, query: dict[str, list[str]]) -> tuple[int, str, bytes, list[tuple[str, str]]]:
-        if path == "/healthz":
+        if path in ("/healthz", "/health"):
             return 200, "text/plain", b"ok\n", []
         if path in ("/v1/models", "/models", "/api/v1/models", "/openai/v1/models"):
             data = [

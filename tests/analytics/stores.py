@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import sqlite3
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,17 @@ def new_store(data: Path, **options: Any) -> Store:
         data.mkdir(parents=True, exist_ok=True)
         location.catalog.write_bytes(_empty_catalog())
     return Store(location, **options)
+
+
+def place_empty_catalog(data: Path) -> None:
+    """Place an empty store in a data folder, so that `analyze` need not create tables. The store gets its own keys."""
+    location = locate("sqlite", data)
+    assert location.catalog is not None
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    location.catalog.touch(mode=0o600)
+    location.catalog.write_bytes(_empty_catalog())
+    with closing(sqlite3.connect(location.catalog)) as catalog, catalog:
+        catalog.execute("DELETE FROM streamgauge_meta WHERE key IN ('store_id', 'fingerprint_key')")
 
 
 @functools.cache

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.read import ExchangeHints, read_file
+from streamgauge.read_command import members
+from streamgauge.recorded_response import ExchangeHints, read_file
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*/*.sse"))
 
@@ -19,7 +20,7 @@ CAPTURES = sorted((Path(__file__).parent / "captures").glob("*/*.sse"))
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_capture_matches_its_expected_result(capture: Path) -> None:
     expected = json.loads(capture.with_suffix(".json").read_text())["expected"]
-    found = read_file(capture, ExchangeHints())
+    found = members(read_file(capture, ExchangeHints()))
     assert {key: found[key] for key in expected} == expected
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from streamgauge.read import ExchangeHints, read_file
+from streamgauge.read_command import members
+from streamgauge.recorded_response import ExchangeHints, read_file
 from tests.analytics.corpus import SKIP_REASON, Recording, recordings
 
 RECORDINGS = recordings()
@@ -56,7 +57,7 @@ def _compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, tupl
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
 def test_recorded_stream_matches_the_reference_result(recording: Recording) -> None:
     expected = recording.found
-    found = read_file(recording.body, ExchangeHints())
+    found = members(read_file(recording.body, ExchangeHints()))
     compared = _compared(found, expected)
     assert {name: ours for name, (ours, _) in compared.items()} == {
         name: theirs for name, (_, theirs) in compared.items()
@@ -71,7 +72,7 @@ def test_recorded_stream_matches_the_reference_result(recording: Recording) -> N
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
 def test_outcome_matches_recorded_status_and_error(recording: Recording) -> None:
     expected = recording.found
-    outcome = read_file(recording.body, ExchangeHints())["outcome"]
+    outcome = read_file(recording.body, ExchangeHints()).outcome
     if expected["http_status"] >= 400:
         assert outcome == "http_error"
     elif expected["finish_reason"] in (None, "ERROR", "error", "failed"):

@@ -13,7 +13,8 @@ from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding import dialect_selection
 from analytics.dialects import all_dialects, vendors
 from analytics.dialects.openai_choices import PROVIDER_FIELDS
-from streamgauge.read import ExchangeHints, read_file
+from streamgauge.read_command import members
+from streamgauge.recorded_response import ExchangeHints, read_file
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference" / "dialects.md").read_text()
@@ -89,10 +90,10 @@ def test_how_to_example_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "talk.sse").write_text(body + "\n")
     (tmp_path / "talk.json").write_text(sidecar)
     expected = json.loads(sidecar)["expected"]
-    found = read_file(tmp_path / "talk.sse", ExchangeHints())
+    found = members(read_file(tmp_path / "talk.sse", ExchangeHints()))
     assert {key: found[key] for key in expected} == expected
     assert found["malformed_events"] == 0
-    found = read_file(tmp_path / "talk.sse", ExchangeHints(path="/elsewhere"))
+    found = members(read_file(tmp_path / "talk.sse", ExchangeHints(path="/elsewhere")))
     assert found["dialect"] == "acme_talk", "recognised by its events too"
 
 

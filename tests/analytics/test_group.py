@@ -23,10 +23,10 @@ from kafka import KafkaAdminClient
 
 from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer
-from analytics.measures.latency import StallLimit
 from analytics.measures.measure import measure
 from analytics.query.errors import StoreUnavailable
 from analytics.query.reader import Reader
+from analytics.schema.stall_limit import StallLimit
 from analytics.storage.location import StoreLocation
 from analytics.storage.store import Store
 from ingest.record_log.kafka_client import ensure_topic

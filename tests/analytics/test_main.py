@@ -1,4 +1,4 @@
-"""The analytics process with a real embedded log: kills, stops, start failures."""
+"""The analytics process with a real log: stops, start failures, replaced logs."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.records import pack
 from tests.analytics.log_entries import alive, entries, stream, stream_id
+from tests.analytics.stores import place_empty_catalog
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -100,36 +101,6 @@ def rows(asker: Asker) -> int:
 def is_ready(data: Path, process: subprocess.Popen[str]) -> bool:
     found = read_ready_file(data / "run" / "analyze.json")
     return found is not None and found["pid"] == process.pid
-
-
-def test_every_stream_is_stored_once_despite_repeated_kills(tmp_path: Path) -> None:
-    payloads = list(entries(range(300), chunks=20, width=10))
-    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer, asking(tmp_path) as asker:
-        at, kills = 0, 3
-        for kill in range(kills):
-            with analytics(tmp_path) as process:
-                until(lambda process=process: is_ready(tmp_path, process), "analytics")  # type: ignore[misc]
-                before = rows(asker)
-                end = len(payloads) * (kill + 1) // (kills + 1)
-                for payload in payloads[at:end]:
-                    writer.append([payload])
-                at = end
-                until(lambda before=before: rows(asker) > before, "rows")  # type: ignore[misc]
-                process.kill()
-                process.wait()
-        writer.append(payloads[at:])
-        with analytics(tmp_path) as process:
-            until(lambda: rows(asker) >= 300, "all rows")
-            table = asker.query(
-                "SELECT count(*) AS n, count(DISTINCT stream_id) AS ids, count(*) FILTER (outcome = 'ok') AS ok, "
-                "min(event_count) AS least, max(event_count) AS most, "
-                "(SELECT count(*) FROM events) AS events, (SELECT count(*) FROM losses) AS losses FROM streams"
-            ).row(0, named=True)
-            assert table == {
-                "n": 300, "ids": 300, "ok": 300, "least": 23, "most": 23, "events": 300 * 23, "losses": 0,
-            }  # fmt: skip
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(DEADLINE_S) == 0
 
 
 def test_sigterm_commits_finished_streams_and_keeps_open_ones(tmp_path: Path) -> None:
@@ -245,6 +216,7 @@ def run_until_rows(data: Path, count: int) -> list[str]:
 @pytest.mark.parametrize("read_before", [False, True])
 def test_shipped_entries_are_not_read_from_the_folder(tmp_path: Path, read_before: bool) -> None:
     """`up --kafka`, then `up`: the newest segments still contain entries that went to Kafka."""
+    place_empty_catalog(tmp_path)
     with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
         here: list[int] = [0] if read_before else []
         if read_before:
@@ -260,6 +232,7 @@ def test_shipped_entries_are_not_read_from_the_folder(tmp_path: Path, read_befor
 
 
 def test_open_streams_of_a_deleted_log_are_lost(tmp_path: Path) -> None:
+    place_empty_catalog(tmp_path)
     with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
         writer.append([pack(stream(0), compress=True), pack([alive(0), *stream(1)[:3]], compress=True)])
         assert run_until_rows(tmp_path, 1) == [stream_id(0)]

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -42,6 +43,7 @@ RECENT = "SELECT request_id FROM streams WHERE started_at > now() - INTERVAL 3 M
 MINIMISED = 3
 """Failing statements that are shortened, one for each problem."""
 MINIMISE_S = 60.0
+BEGIN_S = 60.0
 
 
 @dataclass
@@ -127,6 +129,7 @@ def attack(
     file = folder / "catalog.json"
     file.write_text(json.dumps(known.to_json()))
     ways = ["port"] * by_port + ["page"] * by_page
+    begin = threading.Barrier(len(ways))
     clients = [
         _Client(
             folder / f"replies-{place}.jsonl",
@@ -138,6 +141,7 @@ def attack(
                 numbers=list(range(place, statements, len(ways))),
                 timeout_s=timeout_s,
             ),
+            begin,
         )
         for place, way in enumerate(ways)
     ]
@@ -183,12 +187,13 @@ def read_catalog(chaos: Run) -> Catalog:
 class _Client:
     """A client process, restarted behind the statement that crashed it."""
 
-    def __init__(self, log: Path, options: Options) -> None:
-        """`log`: what the process writes, for those who watch a long run."""
+    def __init__(self, log: Path, options: Options, begin: threading.Barrier) -> None:
+        """`log`: what the process writes, for those who watch a long run. `begin`: all clients are ready."""
         self._log = log
         self._options = options
         self._process: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._run)
+        self._begin = begin
         self.replies: list[Reply] = []
         self.crashed_at: list[int] = []
         self.error: str | None = None
@@ -218,6 +223,11 @@ class _Client:
                 else:
                     self.crashed_at.append(started)
 
+    def _wait_for_others(self) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):  # it was passed before, or a client has ended
+            self._begin.wait(BEGIN_S)
+        self._begin.abort()
+
     def _send(self, numbers: list[int]) -> int | None:
         started = None
         process = subprocess.Popen(
@@ -232,11 +242,15 @@ class _Client:
         assert process.stdout is not None
         with process, self._log.open("a", buffering=1) as log:
             process.stdin.write(json.dumps(asdict(self._options) | {"numbers": numbers}) + "\n")
-            process.stdin.close()
+            process.stdin.flush()
             for line in process.stdout:
                 log.write(line)
                 message = json.loads(line)
-                if "started" in message:
+                if "ready" in message:
+                    self._wait_for_others()
+                    process.stdin.write("\n")
+                    process.stdin.close()
+                elif "started" in message:
                     started = int(message["started"])
                 else:
                     self.replies.append(Reply(**message))
@@ -303,7 +317,7 @@ def _read(chaos: Run, observed: Observed, stop: threading.Event) -> None:
         for sql, right in expected.items():
             began_s = time.monotonic()
             try:
-                found = send(sql, 20.0)
+                found = send(sql, 20.0)()
             except Failed as e:
                 observed.wrong.append(str(e))
                 continue

@@ -12,6 +12,7 @@ from analytics.query.errors import QueryError
 from ingest.record_log.run_totals import RunTotalsFile
 from ingest.records import AnyRecord, pack
 from tests.analytics.log_entries import INCARNATION, alive, stream, stream_id
+from tests.analytics.stores import place_empty_catalog
 from tests.chaos.test_rounds import part
 from tests.e2e.running import until
 from tests.ingest.record_log.entries import roll, segments_of, writer_of
@@ -21,7 +22,8 @@ WHOLE_BEFORE, WITH_A_GAP, WITHOUT_ITS_END, UNKNOWN, WHOLE_AFTER, UNAFFECTED = ra
 
 
 def damaged_log(data: Path) -> None:
-    """Three segments of one worker's log, the middle one spoilt."""
+    """Three segments of one worker's log, the middle one spoilt, and an empty store."""
+    place_empty_catalog(data)
     all_of = {n: stream(n, chunks=10) for n in range(1, 7)}
 
     def some(number: int, first: int, end: int | None = None) -> list[AnyRecord]:

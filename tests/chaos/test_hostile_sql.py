@@ -6,21 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.hostile_load import MIB, Result, attack, is_idle
+from tests.analytics.query.test_query_pool import HOSTILE
+from tests.chaos.hostile_load import MIB, PARTS, Result, attack, is_idle
 from tests.chaos.rig import run
 from tests.e2e.running import until
 
 GROWN_BYTES = 400 * MIB
-"""Analytics grows by about 200 MiB in 7,000 streams without hostile statements, too."""
+"""Of the long run: analytics grows by about 200 MiB in 7,000 streams without hostile statements, too."""
+GROWN_SHORT_BYTES = 100 * MIB
 FRESH_S = 2.0
 OVERRUN_S = 2.0
 OTHER_CORES = 0.3
 """The long run asserts exact times if other processes use fewer cores."""
 BUSY_S = 60.0
 """Bound of times on a busy machine."""
+BY_COMMAND = ("json literal to variant", "repeat", "recursion")
+"""A crash, too much memory, and the time limit."""
 
 
-def check(result: Result, *, exact_times: bool) -> None:
+def check(result: Result, *, exact_times: bool, grown_bytes: int) -> None:
     """What holds for every statement."""
     busy = not exact_times or result.observed.other_cores > OTHER_CORES
     assert not result.problems, "\n".join([str(result), *result.problems])
@@ -29,17 +33,23 @@ def check(result: Result, *, exact_times: bool) -> None:
     assert result.observed.ordinary > 0, str(result)
     assert result.overrun_s < (BUSY_S if busy else OVERRUN_S), str(result)
     assert result.observed.stale_s < (BUSY_S if busy else FRESH_S), str(result)
-    assert max(result.observed.grown_bytes.values()) < GROWN_BYTES, str(result)
+    assert max(result.observed.grown_bytes.values()) < grown_bytes, str(result)
 
 
 @pytest.mark.timeout(240)
 def test_500_hostile_statements(tmp_path: Path) -> None:
+    """By the port and the page, then some also by the `sql` command."""
     with run(tmp_path, "--serve", "--sql-port", "0", rate_per_s=3, faults=0.0) as chaos:
         result = attack(
             chaos, tmp_path, seed="500", statements=500, timeout_s=0.3, by_port=3, by_page=1, deadline_s=180
         )
         print(result)
-        check(result, exact_times=False)
+        check(result, exact_times=False, grown_bytes=GROWN_SHORT_BYTES)
+        pids = {part: chaos.pid(part) for part in PARTS}
+        for name in BY_COMMAND:
+            done = chaos.running.run("sql", "-", "--timeout", "0.5", stdin=HOSTILE[name])
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1), f"{name}: {done.stderr}"
+        assert {part: chaos.pid(part) for part in PARTS} == pids
 
 
 @pytest.mark.slow
@@ -60,5 +70,5 @@ def test_20000_hostile_statements(tmp_path: Path, capsys: pytest.CaptureFixture[
         with capsys.disabled():
             print(f"\n{result}")
         until(lambda: is_idle(chaos), "no statement to run on", 10)
-        check(result, exact_times=True)
+        check(result, exact_times=True, grown_bytes=GROWN_BYTES)
         chaos.check_measurements()

@@ -1,4 +1,4 @@
-"""Chromium driven by Playwright, which collects console errors and requests to other sites."""
+"""Chromium driven by Playwright, which collects console errors, warnings and requests to other sites."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Reader:
         return self.page.locator("[data-testid=stException]").count()
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
+        if message.type in ("error", "warning"):
             self.problems.append(f"console: {message.text}")
 
     def _request(self, request: Request) -> None:

@@ -15,6 +15,7 @@ import math
 import random
 import uuid
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ import duckdb
 import polars as pl
 
 from analytics.measures.rollup import rollups
+from analytics.schema.objectives import Objective
 from analytics.schema.tables import OPEN_STREAMS
 from analytics.storage.location import SQLITE, TABLES_FOLDER, locate
 from analytics.storage.open_streams_file import ENDING, FOLDER
 from analytics.storage.store import Store
+from tests.dashboard.generated_hops import OUTER_GATEWAY, Inner, inner_streams
 
 SCHEMA = Path(__file__).parents[2] / "analytics" / "schema" / "schema.sql"
 MODELS: dict[str, tuple[float, float, str, str]] = {
@@ -39,6 +42,7 @@ MODELS: dict[str, tuple[float, float, str, str]] = {
 }
 GATEWAYS = ("litellm", "edge-eu", "vllm-direct")
 CLIENTS = ("c0ffee11", "5eed5eed", "0ddba115", "b16b00b5")
+NAMED_CLIENT = "b16b00b5", "nightly evaluation"
 FAULTS = (
     ("http_error", 429, "rate_limit_error", "pre_headers"),
     ("http_error", 500, "server_error", "pre_headers"),
@@ -48,6 +52,11 @@ FAULTS = (
     ("connect_error", None, "ConnectionRefusedError", "pre_headers"),
 )
 S = 1_000_000_000
+OBJECTIVES = (
+    Objective("interactive", model="gpt-4o-mini", ttft_ns=S // 5, goodput=0.99),
+    Objective("default", ttft_ns=2 * S, itl_ns=S // 10, error_rate=0.05, goodput=0.9),
+)
+"""The first burns its error budget: the median TTFT of its model is 350 ms."""
 
 
 def one_stream(rng: random.Random, started_at: datetime) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -69,12 +78,17 @@ def one_stream(rng: random.Random, started_at: datetime) -> tuple[dict[str, Any]
     }  # fmt: skip
     row["request_sent_ns"] = row["connected_ns"] + int(rng.uniform(0.05, 0.4) * 1e6)
     fault = rng.choice(FAULTS) if rng.random() < 0.05 else None
+    row |= {
+        "tap_delay_ns": int(rng.uniform(0.05, 0.6) * 1e6),
+        "waited_client_ns": int(rng.uniform(0.01, 0.4) * 1e6),
+    }
     if fault and fault[3] == "pre_headers":
         end = row["request_sent_ns"] + int(rng.uniform(5, 90) * 1e6)
         row |= {"outcome": fault[0], "http_status": fault[1], "error_type": fault[2], "error_phase": fault[3], "end_ns": end,
                 "error_message": "generated fault", "streamed": False, "input_tokens": None,
                 "connected_ns": None if fault[0] == "connect_error" else row["connected_ns"],
                 "headers_ns": None if fault[1] is None else end, "event_count": 0, "output_event_count": 0}  # fmt: skip
+        row["waited_upstream_ns"] = end - row["tap_delay_ns"] - row["waited_client_ns"]
         return row, []
     tokens = max(3, int(rng.lognormvariate(4.6, 0.8)))
     if fault:
@@ -96,7 +110,7 @@ def one_stream(rng: random.Random, started_at: datetime) -> tuple[dict[str, Any]
         events.append({"kind": kind, "at_ns": at, "chars": rng.randrange(1, 9), "tokens": 1, "bytes": 210})
     last, gaps_sorted = at, sorted(gaps)
     row |= {
-        "outcome": "ok", "http_status": 200, "finish_reason": rng.choices(["stop", "length", "tool_calls"], (80, 12, 8))[0],
+        "outcome": "ok", "http_status": 200, "finish_reason": rng.choices(["stop", "length", "tool_calls"], (70, 10, 20))[0],
         "headers_ns": headers, "ttfb_ns": headers + 100_000, "ttfc_ns": headers + 200_000, "ttft_ns": first,
         "ttfo_ns": first if not reasoning else events[1 + tokens // 2]["at_ns"], "ttst_ns": gaps[0] if gaps else None,
         "last_output_ns": last, "terminator_ns": last + 300_000, "end_ns": last + 900_000, "output_tokens": tokens,
@@ -109,6 +123,9 @@ def one_stream(rng: random.Random, started_at: datetime) -> tuple[dict[str, Any]
         "text_chars": tokens * 4, "reasoning_chars": tokens * 2 if reasoning else 0, "response_bytes": tokens * 210 + 400,
         "delivered_bytes": tokens * 210 + 400, "client_drain_ns": 100_000,
     }  # fmt: skip
+    if rng.random() < 0.04:  # a client that reads slowly
+        row["waited_client_ns"] = (last - first) // 3
+    row["waited_upstream_ns"] = row["end_ns"] - row["tap_delay_ns"] - row["waited_client_ns"]
     if fault:
         row |= {"outcome": fault[0], "error_type": fault[2], "error_phase": fault[3], "finish_reason": None,
                 "error_message": "generated fault in mid-stream", "terminator_ns": None}  # fmt: skip
@@ -137,6 +154,33 @@ def one_stream(rng: random.Random, started_at: datetime) -> tuple[dict[str, Any]
     return row, events
 
 
+class Session:
+    """Requests of one agent: turns, some of them with tool calls. The requests follow each other after a pause."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._id = f"{rng.getrandbits(128):032x}"
+        self._client_id = rng.choice(CLIENTS)
+        self._requests_left = rng.randint(2, 9)
+        self._turn = 1
+        self._next_at: datetime | None = None
+
+    def of_request(self, rng: random.Random, row: dict[str, Any], until: datetime) -> Session:
+        """Make half of the requests the next one of this session. Returns the session of the next request."""
+        if rng.random() < 0.5:
+            return self
+        at = self._next_at or row["started_at"]
+        if at > until - timedelta(minutes=2):
+            return Session(rng)
+        row |= {"session_id": self._id, "turn": self._turn, "client_id": self._client_id, "started_at": at}
+        calls_tools = row.get("finish_reason") == "tool_calls"
+        row["tool_call_count"] = int(calls_tools)
+        pause_s = rng.uniform(0.5, 4) if calls_tools else rng.lognormvariate(3, 0.8)
+        self._next_at = at + timedelta(seconds=row["end_ns"] / S + pause_s)
+        self._turn += not calls_tools
+        self._requests_left -= 1
+        return self if self._requests_left else Session(rng)
+
+
 def fill(
     connection: duckdb.DuckDBPyConnection, *, streams: int, until: datetime, hours: float, seed: int = 1
 ) -> None:
@@ -144,21 +188,44 @@ def fill(
     if not streams:
         return
     rng = random.Random(seed)
-    rows, events = [], []
-    for _ in range(streams):
-        age_s = rng.uniform(0, hours * 3600)
-        row, stream_events = one_stream(rng, until - timedelta(seconds=age_s))
+    rows: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    hops: list[Inner] = []
+    session = Session(rng)
+    while len(rows) < streams:
+        row, stream_events = one_stream(rng, until - timedelta(seconds=rng.uniform(0, hours * 3600)))
+        session = session.of_request(rng, row, until)
         rows.append(row)
         events += stream_events
+        if row["gateway"] == OUTER_GATEWAY:
+            inner = inner_streams(rng, row, stream_events)
+            if len(rows) + len(inner.rows) <= streams:
+                hops.append(inner)
+                rows += inner.rows
+                events += inner.events
+    for row in rows:
+        objective = next(o for o in OBJECTIVES if o.matches(row["request_model"], None, None))
+        row["objective"] = objective.name
+        row["meets_objective"] = objective.meets(row["outcome"], row.get("ttft_ns"), row.get("itl_ns"))
+    insert(connection, "internal.counter_parts", [{"name": "hops_ambiguous", "value": 3}])
+    connection.execute("DELETE FROM objectives")
+    insert(connection, "objectives", [{"priority": i, **asdict(o)} for i, o in enumerate(OBJECTIVES)])
+    connection.execute("INSERT INTO clients VALUES (?, ?)", NAMED_CLIENT)
     insert(connection, "streams", rows)
     insert(connection, "events", events)
+    insert(connection, "hops", [row for inner in hops for row in inner.hops])
+    insert(connection, "hop_changes", [row for inner in hops for row in inner.changes])
+    insert(connection, "gateway_stalls", [row for inner in hops for row in inner.stalls])
     roll_up(connection)
+    connection.execute("""
+        UPDATE output_stalls SET cause = if(waited_client_ns > 1e9, 'client', 'tap') FROM streams
+        WHERE output_stalls.stream_id = streams.stream_id AND (waited_client_ns > 1e9 OR hash(streams.stream_id) % 20 = 0)""")
     insert(connection, "usage_reports", [
         {"stream_id": r["stream_id"], "seq": r["event_count"], "at_ns": r["terminator_ns"], "input_tokens": r["input_tokens"],
          "output_tokens": r["output_tokens"], "raw": json.dumps({"prompt_tokens": r["input_tokens"], "completion_tokens": r["output_tokens"]})}
         for r in rows if r.get("output_tokens")
     ])  # fmt: skip
-    ok_rows = [r for r in rows if r["outcome"] == "ok"][:30]
+    ok_rows = [r for r in rows if r["outcome"] == "ok" and "parent_span_id" not in r][:30]
     insert(connection, "spans", [span for r in ok_rows for span in _spans(rng, r)])
     insert(connection, "server_stats", [
         {"stream_id": r["stream_id"], "seq": 0, "source": "perf_metrics", "name": name, "value": value, "unit": unit, "raw": str(value)}
@@ -217,7 +284,19 @@ def _spans(rng: random.Random, row: dict[str, Any]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+@contextlib.contextmanager
+def empty_tables() -> Iterator[duckdb.DuckDBPyConnection]:
+    """The tables without a store, in memory."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(SCHEMA.read_text())
+        connection.execute(SCHEMA.with_name("open_streams.sql").read_text())
+        yield connection
+
+
 def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        return
     columns = sorted({key for row in rows for key in row})
     plain = [{c: str(v) if isinstance(v := row.get(c), uuid.UUID) else v for c in columns} for row in rows]
     frame = pl.DataFrame(plain, infer_schema_length=None)

@@ -31,7 +31,7 @@ class Provider:
         self._jwt: Any = import_module("joserfc.jwt")
         self._key: Any = import_module("joserfc.jwk").RSAKey.generate_key(2048, {"kid": "one"})
         self._url = url
-        self._email = email
+        self.email = email
         self._requests: dict[str, dict[str, str]] = {}
         self.signed_in = 0
 
@@ -78,7 +78,7 @@ class Provider:
         claims: dict[str, Any] = {
             "iss": self._url, "sub": "1", "aud": authorization["client_id"], "iat": now, "exp": now + 600,
             "nonce": authorization.get("nonce"),
-            "email": self._email, "email_verified": True,
+            "email": self.email, "email_verified": True,
         }  # fmt: skip
         self.signed_in += 1
         signed = self._jwt.encode({"alg": "RS256", "kid": "one"}, claims, self._key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dashboard.confidence_intervals import _quantiles, quantile_difference, rate_difference
+from dashboard.confidence_intervals import Rate, _quantiles, holm, quantile_difference, rate_difference
 
 
 def normal_sample(count: int, mean: float, seed: int) -> np.ndarray:
@@ -51,11 +51,11 @@ def test_tail_quantile_needs_more_values_than_median() -> None:
 
 def test_empty_sample_has_no_difference() -> None:
     assert quantile_difference(np.array([]), normal_sample(10, 0, 1), 0.5) is None
-    assert rate_difference(normal_sample(10, 0, 1), np.array([])) is None
+    assert rate_difference(Rate(0, 10), Rate(0, 0)) is None
 
 
-def test_rate_is_the_mean_of_zeros_and_ones() -> None:
-    found = rate_difference(np.array([0.0] * 95 + [1.0] * 5), np.array([0.0] * 70 + [1.0] * 30))
+def test_rates_differ() -> None:
+    found = rate_difference(Rate(5, 100), Rate(30, 100))
     assert found is not None
     assert found.difference == pytest.approx(0.25)
     assert found.clear
@@ -79,3 +79,29 @@ def test_quantile_distribution_equals_that_of_real_resamples(count: int, quantil
     assert (
         set(np.round(found, 9)) <= set(np.round(np.append(wanted, values), 9)) or quantile * (count - 1) % 1
     )
+
+
+def test_ratio_has_an_interval_only_if_positive() -> None:
+    a, b = normal_sample(400, 10, 1), normal_sample(400, 20, 2)
+    found = quantile_difference(a, b, 0.5)
+    assert found is not None
+    assert found.ratio_low is not None
+    assert found.ratio_high is not None
+    assert found.ratio_low < 2.0 < found.ratio_high
+    of_zero = quantile_difference(np.zeros(400), b, 0.5)
+    assert of_zero is not None
+    assert (of_zero.ratio, of_zero.ratio_low) == (None, None)
+
+
+def test_p_value_is_small_for_a_difference_and_large_without_one() -> None:
+    differing, equal = (rate_difference(Rate(5, 100), Rate(n, 100)) for n in (30, 5))
+    assert differing is not None
+    assert equal is not None
+    assert differing.p_value < 0.001
+    assert equal.p_value > 0.5
+
+
+def test_holm_adjusts_in_the_order_of_the_p_values() -> None:
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.9, 0.8]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []

@@ -26,6 +26,7 @@ def test_documented_queries_have_equal_answers_everywhere(streams_data: Path, se
         for sql in COOKBOOK:
             counted = f"SELECT count(*) AS n FROM ({sql.strip().rstrip(';')})"
             expected = tables(streams_data).query(counted).item()
+            assert expected > 0, sql
             assert page.query(sql).height == expected, sql
             assert server.count(sql) == expected, sql
 

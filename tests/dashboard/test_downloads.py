@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 import polars as pl
 
-from dashboard.downloads import as_csv, as_parquet
+from dashboard.downloads import as_csv, as_json, as_parquet
 
 RESULT = pl.DataFrame(
     {
@@ -36,6 +37,41 @@ def test_parquet_keeps_the_types() -> None:
     assert found["nothing"].null_count() == 2
 
 
+def test_json_has_an_object_for_each_row() -> None:
+    found = json.loads(as_json(RESULT))
+    assert found[0] == {
+        "n": 1,
+        "text": 'a "b", c\nd',
+        "list": [1, 2],
+        "struct": {"x": "é"},
+        "at": "2026-01-02T03:04:05.000678+00:00",
+        "nothing": None,
+    }
+    assert found[1] == dict.fromkeys(RESULT.columns)
+
+
+def test_json_has_values_that_its_types_lack_as_text_or_null() -> None:
+    values = {
+        "nan": [float("nan")],
+        "day": [date(2026, 1, 2)],
+        "took": [timedelta(seconds=1.5)],
+        "price": [Decimal("1.25")],
+        "bytes": [b"\x00a"],
+        "nested": [[{"x": float("inf")}]],
+    }
+    assert json.loads(as_json(pl.DataFrame(values))) == [
+        {
+            "nan": None,
+            "day": "2026-01-02",
+            "took": 1.5,
+            "price": 1.25,
+            "bytes": "0061",
+            "nested": [{"x": None}],
+        }
+    ]
+
+
 def test_result_without_rows_has_header() -> None:
     assert as_csv(RESULT.clear()).decode().strip() == "n,text,list,struct,at,nothing"
     assert pl.read_parquet(io.BytesIO(as_parquet(RESULT.clear()))).height == 0
+    assert as_json(RESULT.clear()) == b"[]"

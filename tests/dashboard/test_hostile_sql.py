@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard import query_runner
 from tests.analytics.query.test_query_pool import HOSTILE
 from tests.analytics.query.test_statement_filter import REFUSED
 from tests.dashboard.app_test import metric_value, open_page, page_text
@@ -39,8 +40,8 @@ def test_sql_page_rejects_hostile_statements(
         f"FROM sqlite_scan('{streams_data}/catalog.sqlite', 'ducklake_snapshot')",
         f"FROM read_parquet('{streams_data}/tables/**/*.parquet')",
     ]:
-        app.text_area(key="sql").set_value(sql)
-        app.button[0].click().run()
+        app.query_params["sql"] = sql
+        app.run()
         assert not app.exception, sql
         assert len(app.error) == 1, sql
         assert "\n" not in str(app.error[0].value), sql
@@ -57,8 +58,10 @@ def test_statement_that_kills_its_process_is_a_one_line_error(
     name: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(streams_data, monkeypatch, "sql")
-    app.text_area(key="sql").set_value(HOSTILE[name])
-    app.button[0].click().run()
+    with monkeypatch.context() as during_the_statement:
+        during_the_statement.setattr(query_runner, "TIMEOUT_S", 2.0)
+        app.query_params["sql"] = HOSTILE[name]
+        app.run()
     assert not app.exception
     assert len(app.error) == 1
     assert "\n" not in str(app.error[0].value)
@@ -67,7 +70,7 @@ def test_statement_that_kills_its_process_is_a_one_line_error(
 
 
 def result_of(app: AppTest, sql: str) -> list[int]:
-    app.text_area(key="sql").set_value(sql)
-    app.button[0].click().run()
+    app.query_params["sql"] = sql
+    app.run()
     found: list[int] = app.dataframe[0].value["n"].to_list()
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,24 +13,33 @@ import duckdb
 import polars as pl
 import pytest
 
+from analytics.schema.objectives import Objective
 from analytics.schema.sql_quoting import literal
-from dashboard.queries import compare, errors, latency, overview, stream, table_columns, throughput, traces
+from dashboard.queries import (
+    compare,
+    errors,
+    latency,
+    live,
+    overview,
+    stream,
+    table_columns,
+    throughput,
+    traces,
+)
 from dashboard.queries.selection import Selection
-from tests.dashboard.generated_store import SCHEMA, insert
+from tests.analytics.stores import plain_tables
+from tests.dashboard.generated_store import empty_tables, insert
 from tests.tables import tables
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-SLO: dict[str, Any] = {"slo_ttft_s": 1.0, "slo_itl_s": 0.05}
+OBJECTIVE = Objective("o", ttft_ns=1_000_000_000, itl_ns=50_000_000)
 HOUR = Selection(since=NOON, until=NOON + timedelta(hours=1))
 MS = 1_000_000
 
 
 @pytest.fixture
 def store() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute(SCHEMA.read_text())
-        connection.execute(SCHEMA.with_name("open_streams.sql").read_text())
+    with empty_tables() as connection:
         yield connection
 
 
@@ -48,6 +58,9 @@ def put(connection: duckdb.DuckDBPyConnection, *rows: dict[str, Any]) -> None:
         {"stream_id": UUID(int=i + 1), "started_at": NOON, "outcome": "ok", "request_model": "m", **row}
         for i, row in enumerate(rows)
     ]
+    for row in filled:
+        row["objective"] = OBJECTIVE.name
+        row["meets_objective"] = OBJECTIVE.meets(row["outcome"], row.get("ttft_ns"), row.get("itl_ns"))
     insert(connection, "streams", filled)
 
 
@@ -61,6 +74,38 @@ def test_any_name_is_quoted_as_a_value(name: str, store: duckdb.DuckDBPyConnecti
     assert overview.active_streams(query_of(store), chosen) == 0
 
 
+def test_client_filter_has_ids_and_names(store: duckdb.DuckDBPyConnection) -> None:
+    ids = ("a1" * 16, "b2" * 16, "c3" * 16, None)
+    put(store, *({"client_id": client_id} for client_id in ids))
+    store.execute(f"INSERT INTO clients VALUES ('{ids[0]}', 'billing'), ('{ids[1]}', 'o''brien')")
+
+    def count(*clients: str) -> int:
+        chosen = replace(HOUR, clients=clients)
+        return store.execute(f"SELECT count(*) FROM streams WHERE {chosen.where()}").fetchone()[0]  # type: ignore
+
+    assert [count(*c) for c in (("billing",), ("o'brien", "(no key)"), (ids[0], ids[2]), ("x",))] == [
+        1,
+        2,
+        2,
+        0,
+    ]
+
+
+def test_silence_lasts_until_the_last_heartbeat_of_the_tap(store: duckdb.DuckDBPyConnection) -> None:
+    row = {"started_at": NOON, "updated_at": NOON + timedelta(seconds=3), "last_event_ns": 2000 * MS}
+    taps = {"a": (20, False), "b": (1, False), "c": (20, True)}
+    insert(
+        store, "open_streams", [{"stream_id": UUID(int=i), "tap": tap, **row} for i, tap in enumerate("abcd")]
+    )
+    insert(store, "taps", [
+        {"tap": tap, "tap_worker": 0, "incarnation": tap, "started_at": NOON, "counters": "{}", "stopped": stopped,
+         "last_alive_at": NOON + timedelta(seconds=alive_s)}
+        for tap, (alive_s, stopped) in taps.items()
+    ])  # fmt: skip
+    found = live.open_streams(query_of(store), HOUR)
+    assert found["silent_ns"].to_list() == [18_000 * MS, 1000 * MS, 1000 * MS, 1000 * MS]
+
+
 def test_stream_belongs_to_the_period_of_its_start(store: duckdb.DuckDBPyConnection) -> None:
     put(
         store,
@@ -71,7 +116,7 @@ def test_stream_belongs_to_the_period_of_its_start(store: duckdb.DuckDBPyConnect
         {"started_at": NOON + timedelta(hours=1) - timedelta(microseconds=1)},
         {"started_at": NOON + timedelta(hours=1)},
     )
-    both = overview.summary_now_and_before(query_of(store), HOUR, **SLO)
+    both = overview.summary_now_and_before(query_of(store), HOUR)
     assert (both["now"]["requests"], both["before"]["requests"]) == (2, 2)
 
 
@@ -83,7 +128,7 @@ def test_previous_period_has_same_length_and_ends_at_start() -> None:
 def test_aborts_losses_and_refusals_are_not_in_the_error_rate(store: duckdb.DuckDBPyConnection) -> None:
     others = [{"outcome": outcome} for outcome in ("http_error", "client_abort", "tap_lost", "refused")]
     put(store, {}, {}, {}, *others)
-    now = overview.summary_now_and_before(query_of(store), HOUR, **SLO)["now"]
+    now = overview.summary_now_and_before(query_of(store), HOUR)["now"]
     assert (now["errors"], now["aborts"], now["lost"], now["error_rate"]) == (1, 1, 1, 0.25)
 
 
@@ -107,16 +152,17 @@ def test_refused_requests_are_in_no_other_number(store: duckdb.DuckDBPyConnectio
     )
 
     def numbers() -> dict[str, Any]:
-        summary = overview.summary_now_and_before(query, one, **SLO)
+        summary = overview.summary_now_and_before(query, one)
         aborts = errors.abort_summary(query, one)
         frames = {
-            "timeline": overview.timeline(query, one, **SLO),
+            "timeline": overview.timeline(query, one),
             "timeline_by": overview.timeline_by(query, one, "model", most=1),
             "changes": overview.largest_changes(query, one),
-            "contributors": overview.top_contributors(query, one, **SLO),
-            "errors": errors.rate_timeline(query, one, "model"),
+            "contributors": overview.top_contributors(query, one),
+            "errors": errors.rate_timeline(query, one),
             "aborts": errors.aborts(query, one, "model"),
-            "sample": compare.sample(query, one),
+            "sample": compare.ok_sample(query, one),
+            "counts": pl.DataFrame([compare.counts(query, one)]),
             "speed": throughput.speed_timeline(query, one, "model", most=1),
             "tokens": throughput.table(query, one, "model"),
         }
@@ -148,7 +194,7 @@ def test_refused_requests_are_in_no_other_number(store: duckdb.DuckDBPyConnectio
 
 def test_error_rate_without_counted_streams_is_unknown(store: duckdb.DuckDBPyConnection) -> None:
     put(store, {"outcome": "client_abort"})
-    assert overview.summary_now_and_before(query_of(store), HOUR, **SLO)["now"]["error_rate"] is None
+    assert overview.summary_now_and_before(query_of(store), HOUR)["now"]["error_rate"] is None
 
 
 def test_goodput_counts_unknown_metric_as_miss(store: duckdb.DuckDBPyConnection) -> None:
@@ -160,13 +206,13 @@ def test_goodput_counts_unknown_metric_as_miss(store: duckdb.DuckDBPyConnection)
         {"ttft_ns": 10 * MS, "itl_ns": None},
         {"ttft_ns": None, "itl_ns": 1.0},
     )
-    assert overview.summary_now_and_before(query_of(store), HOUR, **SLO)["now"]["good"] == 1
+    assert overview.summary_now_and_before(query_of(store), HOUR)["now"]["good"] == 1
 
 
 def test_all_but_the_busiest_models_are_others(store: duckdb.DuckDBPyConnection) -> None:
     put(store, *({"request_model": f"m{i}"} for i in range(5) for _ in range(5 - i)))
     found = overview.timeline_by(query_of(store), HOUR, "model", most=2)
-    assert dict(found.select("name", "requests").iter_rows()) == {"m0": 5, "m1": 4, "others": 6}
+    assert dict(found.select("name", "requests").iter_rows()) == {"m0": 5, "m1": 4, "others": 6, "total": 15}
 
 
 def test_changes_need_streams_in_both_periods(store: duckdb.DuckDBPyConnection) -> None:
@@ -199,7 +245,7 @@ def test_contributors_have_more_than_their_share_of_bad_streams(store: duckdb.Du
             for _ in range(4)
         ),
     )
-    found = overview.top_contributors(query_of(store), HOUR, **SLO).to_dicts()
+    found = overview.top_contributors(query_of(store), HOUR).to_dicts()
     assert [(r["dimension"], r["name"], r["requests"], r["bad"]) for r in found] == [
         ("model", "slow", 10, 10)
     ]
@@ -209,8 +255,8 @@ def test_contributors_have_more_than_their_share_of_bad_streams(store: duckdb.Du
 
 def test_no_contributors_without_bad_streams(store: duckdb.DuckDBPyConnection) -> None:
     put(store, *({"ttft_ns": MS} for _ in range(20)))
-    assert overview.top_contributors(query_of(store), HOUR, **SLO).is_empty()
-    assert overview.top_contributors(query_of(store), HOUR.before(), **SLO).is_empty()
+    assert overview.top_contributors(query_of(store), HOUR).is_empty()
+    assert overview.top_contributors(query_of(store), HOUR.before()).is_empty()
 
 
 def test_points_at_the_ends_of_a_range_are_partly_covered() -> None:
@@ -219,6 +265,17 @@ def test_points_at_the_ends_of_a_range_are_partly_covered() -> None:
     line = pl.DataFrame({"at": [NOON + timedelta(minutes=n) for n in range(61)]})
     covered = line.select(selection.covered_s().alias("s"))["s"].to_list()
     assert (covered[0], covered[1], covered[-1]) == (15.0, 60.0, 30.0)
+    since_data = line.select(selection.covered_s(NOON + timedelta(seconds=80)).alias("s"))["s"].to_list()
+    assert (since_data[0], since_data[1], since_data[2]) == (0.001, 40.0, 60.0)
+
+
+def test_tokens_per_second_of_a_group_count_from_the_first_data(store: duckdb.DuckDBPyConnection) -> None:
+    put(store, *({"output_tokens": 300} for _ in range(2)))
+    by_began = {
+        began: throughput.table(query_of(store), HOUR, "model", began=began)["output_per_s"][0]
+        for began in (None, HOUR.since - timedelta(days=1), HOUR.until - timedelta(minutes=10))
+    }
+    assert list(by_began.values()) == [pytest.approx(600 / s) for s in (3600, 3600, 600)]
 
 
 def test_active_streams_started_before_and_ended_after_the_instant(
@@ -233,6 +290,40 @@ def test_active_streams_started_before_and_ended_after_the_instant(
         {"started_at": NOON - timedelta(seconds=10), "end_ns": None},
     )
     assert overview.active_at(query_of(store), HOUR, NOON) == 2
+
+
+def test_ttft_is_compared_by_the_cached_share_of_each_prompt(store: duckdb.DuckDBPyConnection) -> None:
+    prompt = {"input_tokens": 100, "cached_input_tokens": 95, "ttft_ns": 10 * MS}
+    put(
+        store,
+        prompt,
+        {**prompt, "ttft_ns": 20 * MS},
+        {**prompt, "cached_input_tokens": 0, "ttft_ns": 100 * MS},
+        {**prompt, "cached_input_tokens": None},
+        {**prompt, "cached_input_tokens": 0, "input_tokens": 0},
+        {**prompt, "cached_input_tokens": 200, "ttft_ns": 30 * MS},  # more than the prompt: absurd, but a hit
+    )
+    assert throughput.ttft_by_cache_hit(query_of(store), HOUR).rows() == [
+        ("no hit", 1, "p50", 100 * MS),
+        ("no hit", 1, "p95", 100 * MS),
+        ("90 – 100 %", 3, "p50", 20 * MS),
+        ("90 – 100 %", 3, "p95", pytest.approx(29 * MS)),
+    ]
+
+
+def test_waste_is_by_model_and_reason_of_the_selected_streams() -> None:
+    left = {"outcome": "client_abort", "output_tokens": 100, "response_bytes": 10, "delivered_bytes": 5}
+    clients = ("c", "c", "d")
+    failed = {"request_model": "n", "outcome": "truncated", "ttft_ns": 1}
+    with plain_tables() as connection:
+        put(connection, *({**left, "client_id": client} for client in clients), failed, {})
+        found = throughput.wasted(query_of(connection), HOUR)
+        of_client = throughput.wasted(query_of(connection), replace(HOUR, clients=("c",), models=("m",)))
+    assert found.select("model", "reason", "streams", "output_tokens", "cost").rows() == [
+        ("m", "client_left", 3, 150, None),
+        ("n", "error_after_output", 1, None, None),
+    ]
+    assert of_client["output_tokens"].to_list() == [100]
 
 
 def test_concurrency_is_the_maximum_of_each_point(store: duckdb.DuckDBPyConnection) -> None:
@@ -301,7 +392,7 @@ def test_gap_is_between_outputs_of_one_choice(store: duckdb.DuckDBPyConnection) 
     assert found["gap_ns"].to_list() == [None, None, None, None, 10 * MS, 28 * MS]
 
 
-def test_wasted_tokens_are_the_undelivered_share(store: duckdb.DuckDBPyConnection) -> None:
+def test_undelivered_tokens_are_the_undelivered_share_of_the_bytes(store: duckdb.DuckDBPyConnection) -> None:
     put(
         store,
         {
@@ -316,8 +407,8 @@ def test_wasted_tokens_are_the_undelivered_share(store: duckdb.DuckDBPyConnectio
     )
     left = errors.abort_summary(query_of(store), HOUR)
     assert left["aborts_with_tokens"] == 1
-    assert left["wasted_tokens"] == pytest.approx(7 * 400 / 900)
-    assert errors.aborts(query_of(store), HOUR, "model")["wasted_tokens"].to_list() == [
+    assert left["undelivered_tokens"] == pytest.approx(7 * 400 / 900)
+    assert errors.aborts(query_of(store), HOUR, "model")["undelivered_tokens"].to_list() == [
         pytest.approx(7 * 400 / 900)
     ]
     assert (left["aborts"], left["undelivered_bytes"], left["output_tokens"], left["before_output"]) == (
@@ -328,23 +419,104 @@ def test_wasted_tokens_are_the_undelivered_share(store: duckdb.DuckDBPyConnectio
     )
 
 
-def test_spans_are_found_ignoring_case(store: duckdb.DuckDBPyConnection) -> None:
-    trace = "ab" * 16
+def put_traces(store: duckdb.DuckDBPyConnection) -> None:
+    """Trace a: three spans of "app", two of them failed, and a failed stream. Trace b: one span of "worker" and an `ok` stream."""
+    rows = [(trace_of("a"), i, i, "error" if i else "ok", "app") for i in range(3)] + [
+        (trace_of("b"), 9, 40, "unset", "worker")
+    ]
     insert(store, "spans", [
         {"trace_id": trace, "span_id": f"{i:016x}", "parent_span_id": f"{0:016x}" if i else None, "name": f"s{i}",
-         "kind": "internal", "started_at": NOON + timedelta(milliseconds=i), "start_ns": i * MS, "duration_ns": 5 * MS,
-         "status": "error" if i else "ok"}
-        for i in range(3)
+         "kind": "internal", "started_at": NOON + timedelta(milliseconds=at), "start_ns": at * MS, "duration_ns": 5 * MS,
+         "status": status, "attributes": f'{{"service.name": "{service}"}}'}
+        for trace, i, at, status, service in rows
     ])  # fmt: skip
-    found = traces.spans(query_of(store), trace.upper())
-    assert found["offset_ns"].to_list() == [0, MS, 2 * MS]
-    listed = traces.latest(query_of(store), HOUR, text="S1").to_dicts()[0]
-    assert (listed["spans"], listed["errors"], listed["duration_ns"]) == (
-        3,
-        2,
-        7 * MS,
-    )  # of all spans, not only the matching one
-    assert traces.latest(query_of(store), HOUR, text="nothing").is_empty()
+    put(
+        store,
+        {
+            "trace_id": trace_of("a"),
+            "outcome": "http_error",
+            "http_status": 429,
+            "error_type": "rate",
+            "request_model": "m1",
+            "gateway": "g1",
+        },
+        {"trace_id": trace_of("a"), "request_model": "m1", "gateway": "g1"},
+        {"trace_id": trace_of("b"), "request_model": "m2", "gateway": "g2"},
+    )
+
+
+def trace_of(digit: str) -> str:
+    return digit * 32
+
+
+def test_spans_of_a_trace_are_found_ignoring_case(store: duckdb.DuckDBPyConnection) -> None:
+    put_traces(store)
+    found, total = traces.spans(query_of(store), trace_of("A"))
+    at_us = int(NOON.timestamp() * 1e6)
+    assert sorted(found["at_ns"]) == [(at_us + 1000 * i) * 1000 for i in range(3)]
+    assert total == 3
+
+
+def test_above_the_limit_failed_spans_are_read_first(store: duckdb.DuckDBPyConnection) -> None:
+    put_traces(store)
+    found, total = traces.spans(query_of(store), trace_of("a"), most=2)
+    assert (set(found["name"]), total) == ({"s1", "s2"}, 3)
+
+
+def test_list_of_traces_has_the_failed_stream_and_all_spans(store: duckdb.DuckDBPyConnection) -> None:
+    put_traces(store)
+    found = traces.latest(query_of(store), HOUR, traces.Search(text="S1")).to_dicts()
+    assert len(found) == 1
+    began_at = found[0].pop("began_at")
+    assert began_at == NOON
+    assert found[0] == {
+        "trace_id": trace_of("a"), "duration_ns": 7 * MS, "spans": 3, "errors": 2, "services": "app", "root": "s0", "streams": 2,
+        "outcome": "http_error", "http_status": 429, "error_type": "rate", "model": "m1", "gateway": "g1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("search", "found"),
+    [
+        ({}, "ab"),
+        ({"text": "nothing"}, ""),
+        ({"text": "BBBB"}, "b"),
+        ({"text": "a'b"}, ""),
+        ({"service": "worker"}, "b"),
+        ({"service": "worker", "text": "s1"}, ""),
+        ({"errors": True}, "a"),
+        ({"min_ns": 6 * MS}, "a"),
+        ({"max_ns": 6 * MS}, "b"),
+        ({"min_ns": 5 * MS, "max_ns": 7 * MS}, "ab"),
+        ({"outcomes": ["http_error"]}, "a"),
+        ({"outcomes": ["truncated", "ok"]}, "ab"),
+        ({"outcomes": ["trunc'ated"]}, ""),
+    ],
+)
+def test_search_finds_traces(search: dict[str, Any], found: str, store: duckdb.DuckDBPyConnection) -> None:
+    put_traces(store)
+    listed = traces.latest(query_of(store), HOUR, traces.Search(**search))
+    assert "".join(sorted(trace[0] for trace in listed["trace_id"])) == found
+
+
+def test_filters_of_the_page_select_traces_by_their_streams(store: duckdb.DuckDBPyConnection) -> None:
+    put_traces(store)
+    insert(store, "spans", [
+        {"trace_id": trace_of("c"), "span_id": "1" * 16, "name": "no stream", "kind": "server", "started_at": NOON, "start_ns": 0,
+         "duration_ns": MS, "status": "unset"}
+    ])  # fmt: skip
+    for chosen, found in (
+        (replace(HOUR, models=("m2",)), "b"),
+        (replace(HOUR, gateways=("g1",)), "a"),
+        (HOUR, "abc"),
+    ):
+        listed = traces.latest(query_of(store), chosen)
+        assert "".join(sorted(trace[0] for trace in listed["trace_id"])) == found
+
+
+def test_services_are_offered_by_name(store: duckdb.DuckDBPyConnection) -> None:
+    put_traces(store)
+    assert traces.services(query_of(store), HOUR) == ["app", "worker"]
 
 
 def test_own_span_is_kept_of_spans_with_the_same_id(store: duckdb.DuckDBPyConnection) -> None:
@@ -354,8 +526,8 @@ def test_own_span_is_kept_of_spans_with_the_same_id(store: duckdb.DuckDBPyConnec
          "start_ns": 0, "duration_ns": MS, "status": "unset", "attributes": f'{{"service.name": "{name}"}}'}
         for name, stream_id in (("forged", None), ("ours", "0" * 31 + "1"), ("sent again", None))
     ])  # fmt: skip
-    assert traces.spans(query_of(store), trace)["name"].to_list() == ["ours"]
-    assert traces.latest(query_of(store), HOUR, text=trace)["services"].to_list() == [
+    assert traces.spans(query_of(store), trace)[0]["name"].to_list() == ["ours"]
+    assert traces.latest(query_of(store), HOUR, traces.Search(text=trace))["services"].to_list() == [
         "forged, ours, sent again"
     ]
 
@@ -363,3 +535,38 @@ def test_own_span_is_kept_of_spans_with_the_same_id(store: duckdb.DuckDBPyConnec
 @pytest.mark.parametrize(("length", "bucket_s"), [(60, 1), (3600, 60), (86_400, 1800), (30 * 86_400, 43_200)])
 def test_time_series_has_about_sixty_points(length: int, bucket_s: int) -> None:
     assert Selection(since=NOON, until=NOON + timedelta(seconds=length)).bucket_s == bucket_s
+
+
+def test_causes_and_matrix_of_errors_count_each_error_once(store: duckdb.DuckDBPyConnection) -> None:
+    put(store, {}, {"outcome": "client_abort"}, {"outcome": "http_error", "http_status": 429})
+    summary = overview.summary_now_and_before(query_of(store), HOUR)["now"]
+    causes = errors.causes(query_of(store), HOUR)
+    matrix = errors.matrix(query_of(store), HOUR)
+    assert causes["n"].sum() == matrix["errors"].sum() == summary["errors"] == 1
+    assert causes["http_status"].to_list() == [429]
+    assert (causes["share"].to_list(), causes["clients"].to_list()) == ([1.0], [1])
+    assert causes["first_at"].to_list() == causes["last_at"].to_list()
+
+
+@pytest.mark.parametrize(("per_s", "bucket_s"), [(10.0, 15), (0.5, 60), (0.01, 60), (0.0, 15)])
+def test_points_are_widened_to_twenty_samples_but_stay_a_line(per_s: float, bucket_s: int) -> None:
+    quarter = Selection(since=NOON, until=NOON + timedelta(minutes=15))
+    assert quarter.widened(per_s).bucket_s == bucket_s
+
+
+def test_errors_over_time_by_cause_and_of_the_worst_pairs(store: duckdb.DuckDBPyConnection) -> None:
+    failed = {"outcome": "http_error", "http_status": 429, "request_model": "a", "gateway": "g"}
+    put(
+        store,
+        *(failed for _ in range(3)),
+        *({"outcome": "ok", "request_model": "a", "gateway": "g"} for _ in range(1)),
+        *({"outcome": "ok", "request_model": "b", "gateway": "g"} for _ in range(5)),
+        {"outcome": "truncated", "request_model": "b", "gateway": "g"},
+        {"outcome": "client_abort", "request_model": "b", "gateway": "g"},
+    )
+    causes = errors.causes_timeline(query_of(store), HOUR, most=1)
+    assert dict(causes.select("cause", "n").iter_rows()) == {"HTTP 429": 3, "others": 1}
+    worst = errors.worst_pairs(query_of(store), HOUR)
+    columns = ("model", "gateway", "error_rate", "n", "errors", "total_errors", "total_n")
+    assert worst.select(columns).row(0) == ("a", "g", 0.75, 4, 3, 3, 4)
+    assert worst["model"].to_list() == ["a", "b"]

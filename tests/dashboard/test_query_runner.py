@@ -32,6 +32,7 @@ def queries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
         return pl.DataFrame({"n": [1]})
 
     monkeypatch.setattr(query_runner, "run", run)
+    monkeypatch.setattr(query_runner, "_client_names", lambda data: {})
     st.cache_data.clear()
     yield counts, started, finish
     finish.set()
@@ -64,12 +65,19 @@ def test_error_of_a_prefetch_is_raised_by_the_page(
         result()
 
 
-def test_prefetches_are_limited(queries: Queries, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_queue_runs_queries_when_they_are_needed(
+    queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts, started, finish = queries
-    monkeypatch.setattr(query_runner, "PREFETCH_SLOTS", threading.BoundedSemaphore(1))
-    query_runner.prefetch(lambda: query_runner.query("SELECT 1"))
-    second = query_runner.prefetch(lambda: query_runner.query("SELECT 2"))
-    assert started.wait(DEADLINE_S)
+    monkeypatch.setattr(query_runner, "LANES", 1)
+    monkeypatch.setattr(query_runner, "MAX_PREFETCHES", 1)
+    st.cache_resource.clear()
+    results = []
+    for n in range(1, 5):
+        results.append(query_runner.prefetch(lambda n=n: query_runner.query(f"SELECT {n}")))
+        assert started.wait(DEADLINE_S)
+    assert counts == {"SELECT 1": 1}
     finish.set()
-    assert second()["n"].to_list() == [1]
-    assert counts == {"SELECT 1": 1, "SELECT 2": 1}
+    assert [result()["n"][0] for result in results[::-1]] == [1, 1, 1, 1]
+    assert counts == {f"SELECT {n}": 1 for n in range(1, 5)}
+    st.cache_resource.clear()

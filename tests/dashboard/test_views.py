@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from dashboard import formatting
 from dashboard.queries import rollups
-from dashboard.sql_examples import EXAMPLES
-from tests.dashboard.app_test import UNREADABLE, VIEWS, metric_value, open_page, page_text
-from tests.dashboard.generated_store import filled
+from tests.dashboard.app_test import UNREADABLE, VIEWS, metric_value, number, open_page, page_text, table
+from tests.dashboard.generated_store import NAMED_CLIENT, filled
 from tests.tables import tables
 
 LIVE_VIEWS = sorted(set(VIEWS) - {"sql"})
@@ -80,16 +81,16 @@ def test_pages_read_a_replaced_catalog(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_streams_are_filtered_sorted_and_found(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(
-        streams_data, monkeypatch, "streams", range="24h", kind="errors", order="longest", rows="500"
+        streams_data, monkeypatch, "streams", range="24h", kind="errors", order="longest", rows="300"
     )
     expected = tables(streams_data).query("""
         SELECT end_ns / 1e9 AS s FROM streams WHERE outcome NOT IN ('ok', 'client_abort', 'tap_lost', 'refused')
         ORDER BY end_ns DESC NULLS LAST""")["s"]
-    shown = app.dataframe[0].value
-    assert list(shown["end_ns"]) == pytest.approx(expected.to_list())
+    shown = [row["Duration, s"] for row in table(app, "Streams")]
+    assert shown == [formatting.UNKNOWN if s is None else f"{s:,.2f}" for s in expected]
     trace = tables(streams_data).query("SELECT trace_id FROM streams LIMIT 1")["trace_id"][0]
     app = open_page(streams_data, monkeypatch, "streams", range="24h", find=trace[4:20].upper())
-    assert len(app.dataframe[0].value) == 1
+    assert len(table(app, "Streams")) == 1
 
 
 def test_stream_page_shows_the_linked_stream(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +104,22 @@ def test_stream_page_shows_the_linked_stream(streams_data: Path, monkeypatch: py
     assert metric_value(app, "TTFT") == formatting.duration(row["ttft_ns"])
     assert row["trace_id"] in page_text(app)
     assert len(app.get("vega_lite_chart")) == 4
+
+
+def test_stream_page_draws_the_limit_of_stalls(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = (
+        tables(streams_data)
+        .query("SELECT stream_id, icl_p50_ns FROM streams WHERE icl_p50_ns IS NOT NULL LIMIT 1")
+        .to_dicts()[0]
+    )
+    monkeypatch.setenv("STREAMGAUGE_STALL_FLOOR", "0.001")
+    monkeypatch.setenv("STREAMGAUGE_STALL_FACTOR", "7.0")
+    app = open_page(streams_data, monkeypatch, "stream", id=row["stream_id"])
+    assert not app.exception
+    gaps = app.get("vega_lite_chart")[-1].proto
+    expected = f"stall: above {formatting.duration(7 * row['icl_p50_ns'])}"
+    rows = [pl.read_ipc_stream(data.data.data).to_dicts() for data in gaps.datasets]
+    assert any(expected in str(found) for found in rows)
 
 
 def test_failed_stream_without_events_is_shown(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +174,7 @@ def test_latency_by_prompt_size_counts_all_streams(
         quantile="p99",
     )
     assert not app.exception
-    assert sum(app.dataframe[0].value["n"]) == 400
+    assert sum(number(row["Streams"]) for row in table(app, "Quantiles by prompt size")) == 400
 
 
 def test_pooled_gaps_equal_gaps_between_events(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,27 +191,27 @@ def test_pooled_gaps_equal_gaps_between_events(streams_data: Path, monkeypatch: 
               WHERE kind IN ('text', 'reasoning'))""")
         .to_dicts()[0]
     )
-    shown = app.dataframe[0].value.iloc[0]
-    assert shown["n"] == expected["n"]
-    assert shown["p50_ns"] == pytest.approx(expected["p50"], rel=0.01)
-    assert shown["p99_ns"] == pytest.approx(expected["p99"], rel=0.01)
-    assert shown["max_ns"] == pytest.approx(expected["most"], rel=0.01)
+    (shown,) = table(app, "Quantiles by everything")
+    assert number(shown["Gaps"]) == expected["n"]
+    assert number(shown["p50, ms"]) == pytest.approx(expected["p50"], rel=0.01, abs=0.05)
+    assert number(shown["p99, ms"]) == pytest.approx(expected["p99"], rel=0.01, abs=0.05)
+    assert number(shown["max, ms"]) == pytest.approx(expected["most"], rel=0.01, abs=0.05)
     assert "From roll-ups by minute: all minutes; quantiles within 1 %" in page_text(app)
 
 
 def test_long_range_uses_roll_ups_and_shows_it(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = {}
+    found: dict[str, dict[str, dict[str, str]]] = {}
     for length in ("24h", "7d"):
         app = open_page(streams_data, monkeypatch, "latency", range=length)
         assert not app.exception
         assert ("From roll-ups by minute" in page_text(app)) is (length == "7d")
-        tables[length] = app.dataframe[0].value.set_index("name")
-    exact, from_rollups = tables["24h"], tables["7d"].loc[tables["24h"].index]
-    assert list(from_rollups["n"]) == list(exact["n"])
-    assert list(from_rollups["p50_ns"]) == pytest.approx(
-        list(exact["p50_ns"]), rel=0.05
-    )  # between two streams' values
-    assert list(from_rollups["max_ns"]) == pytest.approx(list(exact["max_ns"]), rel=0.01)
+        found[length] = {row["Model"]: row for row in table(app, "Quantiles by model")}
+    for model, exact in found["24h"].items():
+        from_rollups = found["7d"][model]
+        assert from_rollups["Streams"] == exact["Streams"]
+        for quantile, tolerance in (("p50", 0.05), ("max", 0.01)):  # a median is between two streams' values
+            heading = f"{quantile}, ms"
+            assert number(from_rollups[heading]) == pytest.approx(number(exact[heading]), rel=tolerance)
 
 
 def test_large_query_reads_sampled_minutes_and_shows_it(
@@ -210,7 +227,7 @@ def test_large_query_reads_sampled_minutes_and_shows_it(
     assert not sampled.exception
     assert "one of every" in page_text(sampled)
     assert "one of every" not in page_text(full)
-    few, many = (int(app.dataframe[0].value["n"].iloc[0]) for app in (sampled, full))
+    few, many = (number(table(app, "Quantiles by everything")[0]["Gaps"]) for app in (sampled, full))
     assert 0 < few < many / 2
 
 
@@ -222,13 +239,23 @@ def test_pooled_gaps_of_one_client_show_message(streams_data: Path, monkeypatch:
     assert "Remove the client filter" in page_text(app)
 
 
-def test_wasted_tokens_equal_undelivered_tokens(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_with_a_name_is_shown_and_filtered_by_it(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client_id, name = NAMED_CLIENT
+    app = open_page(streams_data, monkeypatch, "streams", range="24h", client=[name])
+    assert {row["Client"] for row in table(app, "Streams")} == {name}
+    assert name in app.multiselect(key="client").options
+    assert client_id not in app.multiselect(key="client").options
+
+
+def test_undelivered_tokens_equal_those_of_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(streams_data, monkeypatch, "errors", range="24h")
     expected = tables(streams_data).query("""
         SELECT sum(output_tokens * (response_bytes - delivered_bytes) / response_bytes) AS n FROM streams
         WHERE outcome = 'client_abort'""")["n"][0]
     assert expected > 0
-    assert metric_value(app, "Wasted tokens") == formatting.count(expected)
+    assert metric_value(app, "Undelivered tokens") == formatting.count(expected)
 
 
 def test_throughput_legend_has_all_kinds_of_tokens(
@@ -253,63 +280,62 @@ def test_live_counts_waiting_streams(streams_data: Path, monkeypatch: pytest.Mon
     assert (metric_value(app, "In flight"), metric_value(app, "Waiting")) == ("4", "1")
 
 
-def test_sql_runs_the_statement(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = open_page(
-        streams_data, monkeypatch, "sql", sql="SELECT count(*) AS n, NULL AS nothing FROM streams;"
-    )
-    app.button[0].click().run()
+def test_link_runs_its_statement(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = "SELECT count(*) AS n, NULL AS nothing FROM streams;"
+    app = open_page(streams_data, monkeypatch, "sql", sql=sql)
     assert not app.exception
     assert app.dataframe[0].value["n"].to_list() == [400]
-
-
-@pytest.mark.parametrize("title", list(EXAMPLES))
-def test_every_example_runs(title: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = open_page(streams_data, monkeypatch, "sql")
-    app.selectbox(key="example").set_value(title).run()
-    assert app.text_area[0].value == EXAMPLES[title]
-    app.button[0].click().run()
-    assert not app.exception
-    assert not app.error
-    assert len(app.dataframe[0].value) > 0
+    assert app.query_params["sql"] == sql
 
 
 @pytest.mark.parametrize(
-    "sql",
-    ["DROP TABLE streams", "SELECT nonsense FROM streams", "SELECT * FROM 'x.csv'", "SELECT * FROM events"],
+    "sql", ["DROP TABLE streams", "SELECT nonsense FROM streams", "SELECT * FROM 'x.csv'"]
 )
-def test_invalid_or_too_large_sql_is_a_one_line_error(
+def test_invalid_sql_is_a_one_line_error(
     sql: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(streams_data, monkeypatch, "sql", sql=sql)
-    app.button[0].click().run()
     assert not app.exception
     assert len(app.error) == 1
     assert "\n" not in str(app.error[0].value)
 
 
-def test_trace_has_spans_of_all_services_and_links_to_its_stream(
+def test_result_above_the_row_limit_is_cut_with_a_warning(
     streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = open_page(streams_data, monkeypatch, "traces", range="24h")
-    assert len(app.dataframe[0].value) == 30
-    assert set(app.dataframe[0].value["services"]) == {"app, gateway, tap"}
-    row = (
-        tables(streams_data)
-        .query("SELECT trace_id, stream_id FROM spans WHERE stream_id IS NOT NULL LIMIT 1")
-        .to_dicts()[0]
+    app = open_page(streams_data, monkeypatch, "sql", sql="FROM range(10001)")
+    assert "more than 10,000 rows" in str(app.warning[0].value)
+    assert len(app.dataframe[0].value) == 10_000
+    app.query_params["sql"] = "FROM range(10000)"
+    app.run()
+    assert (len(app.warning), len(app.dataframe[0].value)) == (0, 10_000)
+
+
+def test_statement_too_long_for_an_address_runs_without_it(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(streams_data, monkeypatch, "sql", sql=f"SELECT 1 AS n -- {'x' * 6000}")
+    assert app.dataframe[0].value["n"].to_list() == [1]
+    assert "sql" not in app.query_params
+    assert "the limit is 6,000" in str(app.info[0].value)
+
+
+def test_chart_of_a_link_has_the_chosen_columns(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = "SELECT request_model, outcome, count(*) AS n, max(ttft_ns) AS ttft FROM streams GROUP BY ALL"
+    app = open_page(
+        streams_data, monkeypatch, "sql", sql=sql, view="Chart", y="ttft", colour="outcome", x="wrong"
     )
-    app = open_page(streams_data, monkeypatch, "traces", trace=row["trace_id"])
     assert not app.exception
-    assert len(app.get("vega_lite_chart")) == 1
-    assert list(app.dataframe[0].value["service"]) == ["app", "tap", "gateway", "gateway"]
-    assert "observed by the tap" not in page_text(app)
-    assert app.page_link[0].value == f"Stream {row['stream_id']}"
-
-
-def test_unknown_trace_shows_message(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = open_page(streams_data, monkeypatch, "traces", trace="no'such")
+    assert [app.selectbox(key=key).value for key in ("x", "y", "colour")] == [
+        "request_model",
+        "ttft",
+        "outcome",
+    ]
+    assert not app.dataframe
+    app.query_params["sql"] = "SELECT 1 AS one"  # has no chart
+    app.run()
     assert not app.exception
-    assert "No spans of this trace are stored" in page_text(app)
+    assert app.dataframe[0].value["one"].to_list() == [1]
 
 
 def test_compare_detects_differences_of_two_models(
@@ -321,9 +347,49 @@ def test_compare_detects_differences_of_two_models(
         }
     )  # fmt: skip
     assert not app.exception
-    shown = app.dataframe[0].value.set_index("Metric")["Result"]
-    assert shown["TTFT p50"] == "B is worse"
-    assert shown["ITL p50"] == "B is better"
+    failures, durations = (
+        {row["Metric"]: row for row in table(app, f"{title}: differences between A and B")}
+        for title in ("Failures", "Durations of ok streams")
+    )
+    assert durations["TTFT p50"]["Result"] == "B is worse"
+    assert durations["ITL p50"]["Result"] == "B is better"
+    expected = tables(streams_data).query("""
+        SELECT quantile_cont(end_ns, 0.5) FILTER (outcome = 'ok') AS duration,
+            count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost', 'refused'))
+              / count(*) FILTER (outcome NOT IN ('client_abort', 'tap_lost', 'refused')) AS error_rate
+        FROM streams WHERE request_model = 'qwen3-32b'""").to_dicts()[0]  # fmt: skip
+    assert durations["Duration p50"]["A"] == formatting.duration(expected["duration"])
+    assert failures["Error rate"]["A"] == formatting.share(expected["error_rate"])
+
+
+def test_compare_with_an_onset_splits_the_time_range(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onset = datetime.now(UTC) - timedelta(minutes=40)
+    app = open_page(streams_data, monkeypatch, "compare", range="24h", onset=f"{onset:%Y-%m-%dT%H:%M:%S}")
+    assert not app.exception
+    before = tables(streams_data).query(
+        f"SELECT count(*) AS n FROM streams WHERE started_at < '{onset:%Y-%m-%dT%H:%M:%S}+00' AND outcome <> 'refused'"
+    )["n"][0]
+    assert 0 < before < 400
+    assert metric_value(app, "A: requests") == str(before)
+    assert int(metric_value(app, "A: requests")) + int(metric_value(app, "B: requests")) == 400
+    app = open_page(streams_data, monkeypatch, "compare", onset="yesterday")
+    assert "Enter the onset" in page_text(app)
+
+
+def test_compare_by_a_further_dimension(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(
+        streams_data, monkeypatch, "compare", **{
+            "range": "24h", "dimension": "dialect", "A-when": "same time", "A-value": ["openai_chat"], "B-value": ["o'ther"],
+        }
+    )  # fmt: skip
+    assert not app.exception
+    found = tables(streams_data).query("SELECT count(*) AS n FROM streams WHERE dialect = 'openai_chat'")[
+        "n"
+    ][0]
+    assert metric_value(app, "A: requests") == str(found)
+    assert metric_value(app, "B: requests") == "0"
 
 
 def test_compare_of_equal_selections_shows_message(

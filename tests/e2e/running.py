@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 import pytest
 
 from analytics.query.errors import QueryError
+from tests.analytics.stores import place_empty_catalog
 from tests.ports import free_port
 from tests.tables import tables
 
@@ -108,9 +110,14 @@ class Up:
 
 @contextmanager
 def up(
-    upstreams: str | list[str], data: Path, *argv: str, dashboard: bool = False, **environment: str
+    upstreams: str | list[str],
+    data: Path,
+    *argv: str,
+    dashboard: bool = False,
+    creates_store: bool = False,
+    **environment: str,
 ) -> Iterator[Up]:
-    """Run `streamgauge up` on free ports until it is ready."""
+    """Run `streamgauge up` on free ports until it is ready. A new data folder gets an empty store first, unless `creates_store`."""
     log = data.parent / f"{data.name}.log"
     names = [upstreams] if isinstance(upstreams, str) else upstreams
     command = [sys.executable, "-m", "streamgauge", "up", "--data", str(data)]
@@ -120,6 +127,9 @@ def up(
         command += [flag, "127.0.0.1:0"]
     command += ["--drain-timeout", "3", "--metrics", "127.0.0.1:0"]
     command += ["--dashboard-port", "0"] if dashboard else ["--no-dashboard"]
+    store = {**os.environ, **environment}.get("STREAMGAUGE_STORE", "sqlite")
+    if store == "sqlite" and not creates_store and not data.exists():
+        place_empty_catalog(data)
     with log.open("w") as sink:
         process = subprocess.Popen(
             [*command, *argv],
@@ -129,7 +139,6 @@ def up(
             cwd=data.parent,
             env={**os.environ, **environment},
         )
-    store = {**os.environ, **environment}.get("STREAMGAUGE_STORE", "sqlite")
     running = Up(process, data, log, store)
     try:
 
@@ -171,11 +180,20 @@ def litellm_answers(url: str) -> None:
     until(lambda: answers(f"{url}/health/liveliness"), f"LiteLLM at {url}", 120)
 
 
+@dataclass
+class Litellm:
+    """A running LiteLLM proxy."""
+
+    url: str
+    crashes: int = 0
+    """How often it ended by a segmentation fault of its own and was started again: about once in 50 runs of the suite."""
+
+
 @contextmanager
 def litellm(
     config: str, folder: Path, port: int | None = None, *, wait: bool = True, **environment: str
-) -> Iterator[str]:
-    """Run the real LiteLLM proxy with this configuration (YAML). Yields its URL. The master key is `sk-test`.
+) -> Iterator[Litellm]:
+    """Run the real LiteLLM proxy with this configuration (YAML). The master key is `sk-test`.
 
     It takes a minute to start on a busy machine. Without `wait` the caller waits for it (`litellm_answers`).
     """
@@ -183,24 +201,32 @@ def litellm(
         pytest.skip("the LiteLLM proxy is not installed: make test-setup")
     (folder / "litellm.yaml").write_text(config)
     port = port or free_port()
-    url = f"http://127.0.0.1:{port}"
-    log = folder / "litellm.log"
-    with log.open("w") as sink:
-        process = subprocess.Popen(
-            [LITELLM, "--config", "litellm.yaml", "--host", "127.0.0.1", "--port", str(port)],
-            cwd=folder,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **environment},
-        )
+    found = Litellm(f"http://127.0.0.1:{port}")
+    command = [LITELLM, "--config", "litellm.yaml", "--host", "127.0.0.1", "--port", str(port)]
+    log = (folder / "litellm.log").open("w")
+    environ = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **environment}
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env=environ)
+
+    process = start()
+
+    def start_after_crashes() -> None:
+        nonlocal process
+        while process.wait() == -signal.SIGSEGV:
+            found.crashes += 1
+            process = start()
+
+    supervisor = threading.Thread(target=start_after_crashes)
+    supervisor.start()
     try:
         if wait:
-            litellm_answers(url)
-        yield url
+            litellm_answers(found.url)
+        yield found
     finally:
         process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
+        supervisor.join(15)
+        if supervisor.is_alive():
             process.kill()
-            process.wait()
+            supervisor.join()
+        log.close()

@@ -164,7 +164,7 @@ REQUEST = {
     "prompt": secret("prompt"),
     "system": secret("system"),
     "input": [secret("input")],
-    "metadata": {"user_id": MARK, MARK: MARK},
+    "metadata": {"user_id": MARK, "session_id": f"session-{MARK}", MARK: MARK},
     "user": MARK,
     "stop": [MARK],
     "tools": [{"type": "function", "function": {"name": MARK, "description": secret("tool")}}],
@@ -240,12 +240,14 @@ def upstream() -> Iterator[Upstream]:
 
 
 def plant(tap: str) -> None:
-    for case, (path, *_) in CASES.items():
+    """The session is in the request's body, every second time also in a header."""
+    for number, (case, (path, *_)) in enumerate(CASES.items()):
+        session = {"x-claude-code-session-id": f"conv-{MARK}"} if number % 2 else {}
         named = {"model": KEY if "error" in case else PROSE} if "names" in case else {}
         answer = httpx.post(
             f"{tap}{path}?key={MARK}",
             json=REQUEST | named,
-            headers={**HEADERS, "x-case": case, "x-request-id": PROSE},
+            headers={**HEADERS, **session, "x-case": case, "x-request-id": PROSE},
         )
         assert MARK in answer.text or case == "cut"
 
@@ -364,6 +366,8 @@ def test_planted_secrets_are_not_stored_or_logged(
             f"gw={server.url}", data, "--log-format", "json", dashboard=False, **otlp_environment(server)
         ) as running:
             plant(running.tap)
+            sessions = running.rows(len(CASES))
+            assert len({row["session_id"] for row in sessions} - {None}) == 2
             send_malformed(running.tap)
             rows = running.rows(len(CASES) + len(MALFORMED))
             assert {row["text_chars"] for row in rows} >= {len(secret("text"))}

@@ -17,15 +17,11 @@ from typing import Any
 import duckdb
 import httpx
 import pytest
-from streamlit.testing.v1 import AppTest
 
-from analytics.query.quack_gate import directive
 from analytics.schema.sql_quoting import literal
 from analytics.storage.database import load
 from ingest.private_files import write_json
-from tests.analytics.query.test_query_pool import HOSTILE
 from tests.analytics.query.test_serve import listener_of
-from tests.dashboard.app_test import open_page
 from tests.e2e.running import Up, simulator, until, up
 
 CHAT = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
@@ -47,8 +43,6 @@ cursor.fetchone()
 print("attached", flush=True)
 sys.stdin.read()
 """
-CHOSEN = ("json to variant", "json_transform", "repeat", "chained ctes", "recursion", "many unions")
-MIB = 2**20
 
 
 @pytest.fixture(scope="module")
@@ -151,51 +145,6 @@ def is_back(running: Up, former: int) -> bool | None:
         return None
 
 
-@pytest.mark.timeout(300)
-def test_hostile_statements_do_not_affect_analytics(
-    upstream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Through `sql`, the SQL page and `serve`. Analytics keeps its pid and memory size, and stores new streams meanwhile."""
-    with up(upstream, tmp_path / "data", "--serve", "--sql-port", "0") as running:
-        send(running, 3)
-        running.rows(3)
-        page = open_page(running.data, monkeypatch, "sql")
-        pids = {name: running.part(name)["pid"] for name in ("tap", "analyze", "serve")}
-        before_bytes = resident_bytes(pids["analyze"])
-        stored = 3
-        for name in CHOSEN:
-            done = running.run("sql", "-", "--timeout", "2", "--max-rows", "10000", stdin=HOSTILE[name])
-            assert done.returncode == 2, name
-            assert done.stderr.count("\n") == 1, done.stderr
-            if len(HOSTILE[name]) <= 20_000:  # the longest text that the page accepts
-                assert "\n" not in error_of(page, HOSTILE[name])
-            with pytest.raises(duckdb.Error):
-                served(running, directive(10_000, 2.0) + HOSTILE[name])
-            send(running)
-            stored += 1
-            began_s = time.monotonic()
-            running.rows(stored)
-            assert time.monotonic() - began_s < 10, name
-            until(lambda: answered_by_server(running), "the server", 20)
-        assert {name: running.part(name)["pid"] for name in pids} == pids
-        restarts = {name: part["restarts"] for name, part in running.part("up")["parts"].items()}
-        assert restarts == dict.fromkeys(pids, 0)
-        grown_bytes = resident_bytes(pids["analyze"]) - before_bytes
-        assert grown_bytes < 100 * MIB, f"{grown_bytes / MIB:.0f} MiB"
-
-
-def error_of(page: AppTest, sql: str) -> str:
-    page.text_area(key="sql").set_value(sql)
-    page.button[0].click().run()
-    assert not page.exception
-    assert len(page.error) == 1
-    return str(page.error[0].value)
-
-
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def served(running: Up, sql: str) -> list[tuple[Any, ...]]:
     """Rows that a stock DuckDB client receives from the SQL port."""
     here = running.part("serve")
@@ -244,13 +193,6 @@ def test_serve_restarts_its_child_on_the_same_port_while_a_client_is_connected(
         assert not (running.data / "run" / "serve.json").exists()
 
 
-def test_up_without_serve_opens_no_sql_port(upstream: str, tmp_path: Path) -> None:
-    with up(upstream, tmp_path / "data") as running:
-        assert "serve" not in running.part("up")["parts"]
-        assert not (running.data / "run" / "serve.json").exists()
-        assert not {"quack", "token"} & running.part("analyze").keys()
-
-
 def test_moved_data_folder_can_be_read_and_written(upstream: str, tmp_path: Path) -> None:
     with up(upstream, tmp_path / "data") as running:
         send(running, 2)
@@ -262,25 +204,3 @@ def test_moved_data_folder_can_be_read_and_written(upstream: str, tmp_path: Path
         running.rows(3)
         assert counted(running.run("sql", COUNT, "--format", "json")) == 3
         assert running.run("status").returncode == 0
-
-
-def test_streams_in_flight_are_queryable_until_they_end(upstream: str, tmp_path: Path) -> None:
-    force = json.dumps({"ttft_ms": 20, "gap_ms": 50, "tokens": 100, "fault": "none"})
-    with up(upstream, tmp_path / "data") as running:
-        send(running)
-        running.rows(1)
-        body = {"json": CHAT, "headers": {"x-simulate": force}, "timeout": 60}
-        with httpx.stream("POST", f"{running.tap}/v1/chat/completions", **body) as answer:  # type: ignore[arg-type]
-            chunks = answer.iter_bytes()
-            next(chunks)
-            (row,) = until(
-                lambda: running.sql("FROM open_streams WHERE output_event_count > 3") or None,
-                "the open stream",
-                10,
-            )
-            assert row["gateway"]
-            assert row["ttft_ns"] >= 20_000_000
-            for _ in chunks:
-                pass
-        running.rows(2)
-        until(lambda: not running.sql("FROM open_streams"), "no stream to be open", 10)

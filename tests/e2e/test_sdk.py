@@ -149,3 +149,68 @@ def test_client_id_distinguishes_clients_without_storing_keys(
     for path in instance.data.rglob("*"):
         if path.is_file():
             assert b"sk-one" not in path.read_bytes(), path
+
+
+def messages(turns: int) -> list[Any]:
+    found: list[Any] = []
+    for number in range(turns):
+        found += [
+            {"role": "user", "content": f"Question {number}"},
+            {"role": "assistant", "content": "Answer."},
+        ]
+    return found[:-1]
+
+
+def test_session_and_turn_of_openai_and_anthropic_requests(running: tuple[str, Up]) -> None:
+    """In a header, in `metadata`, and in a chain of `previous_response_id`."""
+    _, instance = running
+    ours = openai.OpenAI(base_url=f"{instance.tap}/v1", api_key="sk-client", max_retries=0)
+    theirs = anthropic.Anthropic(base_url=instance.tap, api_key="sk-client", max_retries=0)
+    session, quick = "11111111-2222-4333-8444-555555555555", {"tokens": 3}
+    previous = None
+    for turn in (1, 2):
+        for _ in ours.chat.completions.create(
+            model="m",
+            messages=messages(turn),
+            stream=True,
+            extra_headers={**forced(f"session-header-{turn}", **quick), "x-session-id": session},
+        ):
+            pass
+        for _ in ours.chat.completions.create(
+            model="m",
+            messages=messages(turn),
+            stream=True,
+            metadata={"session_id": session},
+            extra_headers=forced(f"session-metadata-{turn}", **quick),
+        ):
+            pass
+        for _ in theirs.messages.create(
+            model="m",
+            max_tokens=9,
+            messages=messages(turn),
+            stream=True,
+            metadata={"user_id": f"user_1_account__session_{session}"},
+            extra_headers=forced(f"session-anthropic-{turn}", **quick),
+        ):
+            pass
+        for event in ours.responses.create(
+            model="m",
+            input=f"Question {turn}",
+            stream=True,
+            previous_response_id=previous,
+            extra_headers=forced(f"session-response-{turn}", **quick),
+        ):
+            previous = event.response.id if event.type == "response.completed" else previous
+    rows = instance.rows(8, "request_id LIKE 'session-%'")
+    found = {row["request_id"].removeprefix("session-"): (row["session_id"], row["turn"]) for row in rows}
+    (named,) = {found[f"{how}-{turn}"][0] for how in ("header", "metadata", "anthropic") for turn in (1, 2)}
+    (chained,) = {found[f"response-{turn}"][0] for turn in (1, 2)}
+    assert named
+    assert chained
+    assert named != chained
+    assert {name: turn for name, (_, turn) in found.items()} == {
+        f"{how}-{turn}": turn for how in ("header", "metadata", "anthropic", "response") for turn in (1, 2)
+    }
+    for path in instance.data.rglob("*"):
+        if path.is_file() and path.parent.parent.name != "log":  # the record log is not redacted
+            assert session.encode() not in path.read_bytes(), path

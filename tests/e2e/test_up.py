@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.running import answers, simulator, until, up
+from tests.e2e.running import Up, answers, simulator, until, up
 
 CHAT = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
 QUICK = {"x-simulate": '{"ttft_ms": 5, "gap_ms": 1, "tokens": 8, "fault": "none"}'}
@@ -24,6 +25,15 @@ QUICK = {"x-simulate": '{"ttft_ms": 5, "gap_ms": 1, "tokens": 8, "fault": "none"
 def upstream() -> Iterator[str]:
     with simulator() as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def running(upstream: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A pipeline with a store of its own making. Tests share it, so they name their requests."""
+    data = tmp_path_factory.mktemp("shared") / "data"
+    with up(f"sim={upstream}", data, creates_store=True) as running:
+        yield running
+        assert running.stop() == 0
 
 
 def ask(tap: str, **headers: str) -> None:
@@ -40,52 +50,87 @@ def once(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_one_stream_becomes_one_row(upstream: str, tmp_path: Path) -> None:
-    with up(f"sim={upstream}", tmp_path / "data") as running:
-        ask(running.tap)
-        (row,) = running.rows(1)
-        assert row["gateway"] == "sim"
-        assert row["outcome"] == "ok"
-        assert row["ttft_ns"] >= 5_000_000
-        assert row["output_event_count"] == 8
-        (events,) = running.sql("SELECT count(*) AS n, sum(bytes) AS bytes FROM events")
-        assert events["n"] == row["event_count"]
-        assert running.stop() == 0
+def named(request_id: str) -> dict[str, str]:
+    return {"x-request-id": request_id}
+
+
+def test_one_stream_becomes_one_row(running: Up) -> None:
+    ask(running.tap, **named("one"))
+    (row,) = running.rows(1, "request_id = 'one'")
+    assert row["gateway"] == "sim"
+    assert row["outcome"] == "ok"
+    assert row["ttft_ns"] >= 5_000_000
+    assert row["output_event_count"] == 8
+    (events,) = running.sql(f"SELECT count(*) AS n FROM events WHERE stream_id = '{row['stream_id']}'")
+    assert events["n"] == row["event_count"]
 
 
 def test_only_the_dashboard_loads_pandas(
-    upstream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    running: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with up(upstream, tmp_path / "data") as running:
-        ask(running.tap)
-        running.rows(1)
-        assert "pandas" not in Path(f"/proc/{running.part('analyze')['pid']}/maps").read_text()
-        monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # Python reports each import
-        for command in (["sql", "FROM streams"], ["status"]):
-            done = once(*command, "--data", str(running.data), cwd=tmp_path)
-            assert done.returncode == 0, done.stdout + done.stderr
-            assert "duckdb" in done.stderr
-            assert "pandas" not in done.stderr
+    ask(running.tap, **named("pandas"))
+    running.rows(1, "request_id = 'pandas'")
+    assert "pandas" not in Path(f"/proc/{running.part('analyze')['pid']}/maps").read_text()
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # Python reports each import
+    for command in (["sql", "FROM streams"], ["status"]):
+        done = once(*command, "--data", str(running.data), cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "duckdb" in done.stderr
+        assert "pandas" not in done.stderr
 
 
-def test_data_folder_is_readable_only_by_its_owner(upstream: str, tmp_path: Path) -> None:
-    with up(upstream, tmp_path / "data") as running:
-        ask(running.tap)
-        running.rows(1)
-        for path in [running.data, *running.data.rglob("*")]:
-            if path.is_file() and path.suffix in {".json", ".sqlite", ""}:
-                assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-        assert stat.S_IMODE(running.data.stat().st_mode) & 0o077 == 0
+def test_data_folder_is_readable_only_by_its_owner(running: Up) -> None:
+    ask(running.tap, **named("owner"))
+    running.rows(1, "request_id = 'owner'")
+    for path in [running.data, *running.data.rglob("*")]:
+        if path.is_file() and path.suffix in {".json", ".sqlite", ""}:
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    assert stat.S_IMODE(running.data.stat().st_mode) & 0o077 == 0
 
 
-def test_second_up_on_the_same_folder_is_rejected_in_one_line(upstream: str, tmp_path: Path) -> None:
-    with up(upstream, tmp_path / "data") as running:
-        done = once("up", "--upstream", upstream, "--data", str(running.data), cwd=tmp_path)
-        assert done.returncode == 2
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-        assert str(running.process.pid) in done.stderr
-        ask(running.tap)
-        running.rows(1)
+def test_second_up_on_the_same_folder_is_rejected_in_one_line(
+    running: Up, upstream: str, tmp_path: Path
+) -> None:
+    done = once("up", "--upstream", upstream, "--data", str(running.data), cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert str(running.process.pid) in done.stderr
+    ask(running.tap, **named("second"))
+    running.rows(1, "request_id = 'second'")
+
+
+def test_status_reconciles(running: Up, tmp_path: Path) -> None:
+    for _ in range(3):
+        ask(running.tap, **named("status"))
+    running.rows(3, "request_id = 'status'")
+    done = once("status", "--data", str(running.data), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_streams_in_flight_are_queryable_until_they_end(running: Up) -> None:
+    force = json.dumps({"ttft_ms": 20, "gap_ms": 50, "tokens": 100, "fault": "none"})
+    headers = {"x-simulate": force, **named("in-flight")}
+    body = {"json": CHAT, "headers": headers, "timeout": 60}
+    with httpx.stream("POST", f"{running.tap}/v1/chat/completions", **body) as answer:  # type: ignore[arg-type]
+        chunks = answer.iter_bytes()
+        next(chunks)
+        (row,) = until(
+            lambda: running.sql("FROM open_streams WHERE output_event_count > 3") or None,
+            "the open stream",
+            10,
+        )
+        assert row["gateway"] == "sim"
+        assert row["ttft_ns"] >= 20_000_000
+        for _ in chunks:
+            pass
+    running.rows(1, "request_id = 'in-flight'")
+    until(lambda: not running.sql("FROM open_streams"), "no stream to be open", 10)
+
+
+def test_up_without_serve_opens_no_sql_port(running: Up) -> None:
+    assert "serve" not in running.part("up")["parts"]
+    assert not (running.data / "run" / "serve.json").exists()
+    assert not {"quack", "token"} & running.part("analyze").keys()
 
 
 @pytest.mark.parametrize("flag", ["--listen", "--admin", "--metrics", "--sql-port", "--dashboard-port"])
@@ -183,12 +228,3 @@ def test_an_unreachable_kafka_is_a_warning_and_the_tap_serves(upstream: str, tmp
             "a warning",
         )
         ask(running.tap)
-
-
-def test_status_reconciles(upstream: str, tmp_path: Path) -> None:
-    with up(upstream, tmp_path / "data") as running:
-        for _ in range(3):
-            ask(running.tap)
-        running.rows(3)
-        done = once("status", "--data", str(running.data), cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr

@@ -1,7 +1,8 @@
 """A process that sends hostile statements to a store, one at a time: `python -m tests.hostile_sql.client`.
 
-Stdin: one line, the JSON of `Options`. Stdout: for each statement the line `{"started": N}`, then a `Reply` as JSON. If the
-process itself crashes, the last line shows the statement.
+Stdin: one line, the JSON of `Options`, then an empty line that starts the statements. Stdout: the line `{"ready": true}` after
+a first ordinary answer. Then for each statement the line `{"started": N}` and a `Reply` as JSON. If the process itself
+crashes, the last line shows the statement.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tests.hostile_sql.generator import statement
 
 MAX_ROWS = 2000
 MAX_TEXT_CHARS = 2_000_000
+WARM_UP_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,9 @@ class Failed(Exception):
     """The statement has no answer; the text is the error that the reader sees."""
 
 
-Send = Callable[[str, float], str]
-"""Statement and time limit → the text of its answer. Raises Failed."""
+Text = Callable[[], str]
+Send = Callable[[str, float], Text]
+"""Statement and time limit → its answer, which is complete, as text. Raises Failed."""
 
 
 def by_port(data: Path) -> Send:
@@ -72,13 +75,13 @@ def by_port(data: Path) -> Send:
     connection.execute("SET http_retries = 0")
     here = json.loads((data / "run" / "serve.json").read_text())
 
-    def send(sql: str, timeout_s: float) -> str:
+    def send(sql: str, timeout_s: float) -> Text:
         try:
-            answer = connection.execute(
-                "FROM quack_query(?, ?, token = ?)",
+            connection.execute(  # a table, because the result of a SELECT would arrive with the first fetch
+                "CREATE OR REPLACE TEMP TABLE answer AS FROM quack_query(?, ?, token = ?)",
                 [here["quack"], directive(MAX_ROWS, timeout_s) + sql, here["token"]],
             )
-            return _text(lambda: answer.fetchmany(MAX_ROWS))
+            return lambda: _text(lambda: connection.execute("FROM answer").fetchmany(MAX_ROWS))
         except RuntimeError as e:
             if "Unable to cast Python instance" in str(e):  # half of a surrogate pair
                 raise UnicodeError from None
@@ -93,12 +96,12 @@ def by_page(data: Path) -> Send:
     """Send through the query pool of the SQL page."""
     pool = QueryPool(locate("sqlite", data), untrusted=True, limits=UNTRUSTED)
 
-    def send(sql: str, timeout_s: float) -> str:
+    def send(sql: str, timeout_s: float) -> Text:
         try:
             answer = pool.query(sql, max_rows=MAX_ROWS, timeout_s=timeout_s)
         except QueryError as e:
             raise Failed(str(e)) from None
-        return _text(answer.rows)
+        return lambda: _text(answer.rows)
 
     return send
 
@@ -123,7 +126,9 @@ def reply(send: Send, sql: str, timeout_s: float, secrets: list[str]) -> tuple[s
     """Outcome, duration, message and problem of one statement."""
     began_s = time.monotonic()
     try:
-        text = send(sql, timeout_s)
+        answer = send(sql, timeout_s)
+        took_s = time.monotonic() - began_s
+        text = answer()
     except Failed as e:
         took_s, message = time.monotonic() - began_s, str(e)
         outcome, problem = verdict.outcome_of(message), verdict.problem_of_error(sql, message)
@@ -134,7 +139,7 @@ def reply(send: Send, sql: str, timeout_s: float, secrets: list[str]) -> tuple[s
             raise
         return "crash", time.monotonic() - began_s, repr(e)[:1000], f"raises {type(e).__name__}"
     else:
-        took_s, message = time.monotonic() - began_s, ""
+        message = ""
         outcome, problem = "answered", verdict.problem_of_answer(sql, text, secrets)
     return outcome, took_s, message[:1000], problem
 
@@ -146,6 +151,9 @@ def main() -> int:
     catalog = Catalog.from_json(json.loads(Path(options.catalog).read_text()))
     secrets = [json.loads((data / "run" / "serve.json").read_text())["token"], str(data)]
     send = by_port(data) if options.by == "port" else by_page(data)
+    send("SELECT 1", WARM_UP_S)  # the page's pool starts: its queries are not bounded by their own limits yet
+    print(json.dumps({"ready": True}), flush=True)
+    sys.stdin.readline()
     for number in options.numbers:
         one = statement(catalog, options.seed, number)
         print(json.dumps({"started": number}), flush=True)

@@ -1,20 +1,15 @@
-"""The documented queries, as they are and with parts replaced."""
+"""The recipes of the SQL page, which docs/how-to/query.md shows too, as they are and with parts replaced."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from dashboard.sql_examples import EXAMPLES
+from dashboard.sql_recipes import RECIPES
 from tests.hostile_sql.draw import Draw
 from tests.hostile_sql.expressions import expression
 from tests.hostile_sql.values import literal_of
 
-ROOT = Path(__file__).parents[2]
-COOKBOOK = (
-    *EXAMPLES.values(),
-    *re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "how-to" / "query.md").read_text(), re.DOTALL),
-)
+COOKBOOK = tuple(recipe.sql for recipe in RECIPES)
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
 _NAME = re.compile(r"\b[a-z_]{4,}\b")
 _CALLED = re.compile(r"\b[a-z_]+(?=\()")

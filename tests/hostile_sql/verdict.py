@@ -27,6 +27,8 @@ _LOST = (
     "Connection refused",
     "Server returned nothing",
     "Connection reset",
+    "Authentication failed",  # the listener's database has failed
+    "has been invalidated",
 )
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer
 from analytics.measures.measure import measure
-from analytics.storage.location import SQLITE, locate
-from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from tests.analytics.log_entries import entries
+from tests.analytics.stores import new_store
 
 
 def write_streams(data: Path, numbers: range) -> None:
@@ -23,7 +22,7 @@ def write_streams(data: Path, numbers: range) -> None:
 
 def analyse(data: Path, *, back_up: bool = False, flush: bool = False) -> None:
     """Run analytics on the record log until its end. `flush` writes inlined rows to Parquet files."""
-    store = Store(locate(SQLITE, data))
+    store = new_store(data)
     with EmbeddedReader(data / "log", "analyze") as reader:
         consumer = Consumer(reader, store, Assembler(), measure)
         consumer.start()

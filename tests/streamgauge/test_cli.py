@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from streamgauge.cli import COMMAND_ORDER, LAZY_COMMANDS, SECTIONS, cli
 
@@ -23,11 +24,15 @@ def streamgauge(*argv: str, cwd: Path, **environment: str) -> subprocess.Complet
     )
 
 
+def help_of(*command: str) -> str:
+    done = CliRunner().invoke(cli, [*command, "--help"])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 @pytest.mark.parametrize("command", COMMAND_ORDER)
-def test_every_command_has_help(command: str, tmp_path: Path) -> None:
-    done = streamgauge(command, "--help", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) >= 4
+def test_every_command_has_help(command: str) -> None:
+    assert len(help_of(command).splitlines()) >= 4
 
 
 @pytest.mark.parametrize(
@@ -145,9 +150,10 @@ def test_unwritable_data_folder_is_one_line(tmp_path: Path) -> None:
 
 
 def test_help_groups_commands_and_options(tmp_path: Path) -> None:
-    root = streamgauge("--help", cwd=tmp_path).stdout
+    root = help_of()
+    assert streamgauge("--help", cwd=tmp_path).stdout == root.replace("Usage: cli ", "Usage: streamgauge ")
     assert all(f"\n{title}:\n" in root for title in SECTIONS)
-    up = streamgauge("up", "--help", cwd=tmp_path).stdout
+    up = help_of("up")
     titles = [line for line in up.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert titles[0] == "Common options:"
     assert all(title.startswith("Advanced: ") for title in titles[1:-1])
@@ -159,7 +165,7 @@ def test_help_imports_no_command(tmp_path: Path) -> None:
     code = (
         "import sys; from streamgauge.cli import cli\n"
         "cli.main(['--help'], standalone_mode=False)\n"
-        "print({'duckdb', 'polars', 'streamlit', 'kafka', 'uvloop'} & set(sys.modules))"
+        "print({'asyncio', 'duckdb', 'polars', 'pydantic', 'streamlit', 'kafka', 'uvloop'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path.cwd())
     assert done.stdout.rstrip().endswith("set()"), done.stdout + done.stderr
@@ -170,3 +176,32 @@ def test_summary_is_the_first_sentence_of_the_commands_help(command: str) -> Non
     found = cli.get_command(click.Context(cli), command)
     assert found is not None
     assert found.get_short_help_str(200) == LAZY_COMMANDS[command][1]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("s",), ["ship", "serve", "sql", "status", "simulate"]),
+        (("sql", "--format", ""), ["table", "json", "csv", "parquet"]),
+        (("tap", "--default-"), ["--default-upstream"]),
+    ],
+)
+def test_bash_completes_commands_flags_and_values(words: tuple[str, ...], offered: list[str]) -> None:
+    command = Path(sys.executable).with_name("streamgauge")
+    script = (
+        f'source <({command} completion bash); COMP_WORDS=(streamgauge "$@"); COMP_CWORD=$#;'
+        f' _streamgauge_completion {command}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+    done = subprocess.run(["bash", "-c", script, "-", *words], capture_output=True, text=True, timeout=60)
+    assert (done.stderr, done.stdout.split()) == ("", offered)
+
+
+def test_package_that_hides_one_of_the_product_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "analytics").mkdir()
+    (tmp_path / "analytics" / "__init__.py").touch()
+    done = streamgauge("--help", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        f"streamgauge: cannot start: Python finds the package 'analytics' in {tmp_path}, not in "
+    )
+    assert len(done.stderr.splitlines()) == 1

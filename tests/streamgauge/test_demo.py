@@ -35,7 +35,7 @@ ANY_PORTS = [
 
 
 def test_demo_with_seconds_ends_with_a_table_and_a_comparison(tmp_path: Path) -> None:
-    arguments = ["--seconds", "6", "--rate", "10", "--rate-faults", "0.3", "--seed", "test", "--no-dashboard"]
+    arguments = ["--seconds", "3", "--rate", "20", "--rate-faults", "0.3", "--seed", "test", "--no-dashboard"]
     arguments += ["--time-scale", "0.4"]
     data = tmp_path / "data"
     done = subprocess.run(

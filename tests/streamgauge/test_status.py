@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -168,8 +168,11 @@ def test_unresponsive_tap_is_listed_as_unknown(tmp_path: Path, writer: EmbeddedW
 def test_text_output_states_the_result(tmp_path: Path, writer: EmbeddedWriter) -> None:
     writer.append([*entries(range(2)), pack([alive(9000, stopping=True, streams_opened=2)], compress=False)])
     analyse(tmp_path)
+    with closing(Store(locate("sqlite", tmp_path))) as store:
+        store.commit(Commit("folder", totals={"hops_ambiguous": 3}))
     out = CliRunner().invoke(status_command, ["--data", str(tmp_path)], standalone_mode=False).output
     assert "captured 2 streams" in out
+    assert "3 ambiguous hops, 0 skipped hops" in out
     assert "the counters reconcile" in out
     assert f"ATTACH 'ducklake:sqlite:{tmp_path}/catalog.sqlite' AS lake (READ_ONLY)" in out
 

@@ -202,3 +202,14 @@ def test_start_ends_if_a_part_makes_no_progress(
         supervised.stop()
     assert "no progress for 1 s" in caplog.text
     assert "--hung-after" in caplog.text
+
+
+def test_stop_removes_the_ready_file_of_a_killed_part(quick: None, tmp_path: Path) -> None:
+    supervised = supervisor(tmp_path / "run")
+    assert supervised.start() is None
+    (part,) = supervised.parts
+    assert part.process is not None
+    part.process.kill()
+    part.process.wait()
+    supervised.stop()
+    assert not (tmp_path / "run" / "analyze.json").exists()

@@ -12,7 +12,6 @@ from tree import Ask, module, reading_as_dashboard
 
 EVERY_S = 2.0
 RANGE = timedelta(minutes=15)
-LIMITS = {"slo_ttft_s": 2.0, "slo_itl_s": 0.1}
 
 
 def draw(ask: Ask) -> None:
@@ -22,14 +21,14 @@ def draw(ask: Ask) -> None:
     chosen = module("dashboard.queries.selection").Selection(since=now - RANGE, until=now)
     overview.any_stream(ask)
     overview.filter_options(ask, chosen)
-    overview.summary_now_and_before(ask, chosen, **LIMITS)
+    overview.summary_now_and_before(ask, chosen)
     overview.active_streams(ask, chosen)
     overview.active_at(ask, chosen, now - RANGE)
-    overview.timeline(ask, chosen, **LIMITS)
-    overview.top_contributors(ask, chosen, **LIMITS)
+    overview.timeline(ask, chosen)
+    overview.top_contributors(ask, chosen)
     overview.largest_changes(ask, chosen)
     overview.timeline_by(ask, chosen, "model")
-    streams.matching(ask, chosen, overview.is_bad(**LIMITS))
+    streams.table(ask, chosen, overview.IS_BAD, limit=15)
 
 
 def main(data: Path) -> None:

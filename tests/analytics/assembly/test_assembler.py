@@ -567,6 +567,11 @@ def test_resource_totals_return_to_zero() -> None:
         opened(A, trace_flags=256),
         opened(A, seq=4),
         closed(A, 0, end_ns=2**62),
+        closed(A, 1, waits=[(5, 4, "client")]),
+        closed(A, 1, waits=[(0, 5, "client"), (4, 6, "tap")]),
+        closed(A, 1, waits=[(-1, 5, "tap")]),
+        closed(A, 1, waits=[(0, 2**62, "tap")]),
+        closed(A, 1, waits=[(0, 0, "tap")] * 1001),
         Lost(A, 5, 2, "x", START_NS),
         Lost(A, 0, 2**62, "x", START_NS),
         Frames("x", 0, []),
@@ -582,7 +587,7 @@ def test_invalid_record_becomes_a_failure(record: AnyRecord) -> None:
     assembler = fed(record)
     (failure,) = assembler.take_failures()
     assert failure.record is record
-    assert failure.reason in ("bad_numbers", "bad_stream_id")
+    assert failure.reason in ("bad_numbers", "bad_stream_id", "bad_times")
     assert assembler.taps == {}
     assert assembler.take_finished() == []
 

@@ -17,6 +17,7 @@ from analytics.decoding.template import EventTemplate
 from analytics.dialects.openai_chat import DIALECT as CHAT
 from analytics.dialects.openai_choices import ChoicesReader
 from analytics.dialects.openai_completions import DIALECT as COMPLETIONS
+from analytics.dialects.server_stats import server_timing_stats
 from tests.analytics.corpus import recordings
 from tests.analytics.dialects.transcript import decoded_events, events, read, read_body, split, tools
 
@@ -272,6 +273,30 @@ def test_vllm_metrics_and_cerebras_time_info_are_server_stats() -> None:
         ("metrics", "queue_time_ms", 1e6, "ns"),
         ("time_info", "queue_time", 0.5e9, "ns"),
     }
+
+
+def test_nested_statistics_are_named_by_their_path_and_bounded_in_depth() -> None:
+    deep = {"a": {"b_ms": 1, "c": {"d": {"e": 2}}, "list": [3]}, "rest": 4}
+    found = read(CHAT, events(chunk({}, "stop", metrics=deep)))
+    assert [(s.name, s.value, s.unit) for _, s in found.server_stats] == [
+        ("a.b_ms", 1e6, "ns"),
+        ("rest", 4, "1"),
+    ]
+
+
+def test_dynamo_chunks_without_timing_take_the_fast_path() -> None:
+    reader = ChoicesReader()
+    first, *later = split(events(*(chunk({"content": "a"}, nvext={"token_ids": [1]}) for _ in range(3))))
+    assert isinstance(reader.read_many([first])[0], DecodedEvent)
+    assert reader.read_many(later) == [TextDelta("text", "a")] * 2
+
+
+def test_server_timing_names_durations_only() -> None:
+    found = server_timing_stats('cache;desc="HIT", queue;dur=1.5, db;desc="a";dur="2", bad;dur=1.2.3')
+    assert [(s.name, s.value, s.unit, s.raw) for s in found] == [
+        ("queue", 1.5e6, "ns", "1.5"),
+        ("db", 2e6, "ns", "2"),
+    ]
 
 
 def test_lm_studio_stats_are_server_stats() -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from analytics.decoded.event import OUTPUT_KINDS
 from analytics.decoded.event_columns import EventColumns
-from analytics.measures.latency import NO_OUTPUT, ChunkLatencies, StallLimit, chunk_latencies, quantile
+from analytics.measures.latency import NO_OUTPUT, ChunkLatencies, chunk_latencies, quantile
+from analytics.schema.stall_limit import StallLimit
 
 STALL = StallLimit(floor_ns=500_000_000, factor=5.0)
 STEPS = st.sampled_from(

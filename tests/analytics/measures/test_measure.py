@@ -12,6 +12,7 @@ import pytest
 from analytics.assembly.assembler import Assembler
 from analytics.measures.measure import measure
 from analytics.measures.rollup import rollups
+from analytics.schema.objectives import DEFAULT, Objective, Objectives
 from ingest.identifiers import hashed
 from ingest.records import AnyRecord, Frames, Lost, Request, ResponseHeaders
 from tests.analytics.stream_records import chunk, closed, finish_chunk, head, opened, stream_id, whole_stream
@@ -487,3 +488,21 @@ def test_model_of_the_body_takes_precedence_over_the_query() -> None:
         "streams"
     ].to_dicts()
     assert found["request_model"] == hashed("by query")
+
+
+def test_clock_is_that_of_the_tap_and_in_old_logs_of_its_run() -> None:
+    for clock_id, expected in (("c1", "c1"), (None, "i1")):
+        records = [opened(A, mono_ns=77, clock_id=clock_id), *exchange((1, DONE))[1:]]
+        (found,) = tables(records)["streams"].to_dicts()
+        assert (found["clock_id"], found["clock_ns"]) == (expected, 77)
+
+
+def test_stream_has_the_first_matching_objective() -> None:
+    assembler = Assembler()
+    assembler.feed("w0", 0, exchange((10, chunk("a")), (20, chunk("b")), (30, finish_chunk())))
+    strict = Objective("strict", model="m", gateway="gw*", ttft_ns=10 * MS - 1)
+    objectives = Objectives([Objective("other", model="x", ttft_ns=1), strict, DEFAULT])
+    (found,) = measure(assembler.take_finished(), objectives=objectives)["streams"].to_dicts()
+    assert (found["objective"], found["meets_objective"]) == ("strict", False)
+    by_default = row((10, chunk("a")), (20, chunk("b")), (30, finish_chunk()))
+    assert (by_default["objective"], by_default["meets_objective"]) == ("default", None)  # ITL unknown

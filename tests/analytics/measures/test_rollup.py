@@ -143,17 +143,19 @@ def test_unreported_sums_are_null_and_others_add_up(con: duckdb.DuckDBPyConnecti
         "cached_input_tokens": 50,
         "stall_count": 2,
         "stalled_ns": 7,
+        "waited_upstream_ns": 4,
+        "waited_client_ns": 0,
     }
     store(con, streams([reported, {"input_tokens": 1}, reported]))
     store(con, streams([{"input_tokens": 5}]))
     columns = (
         "streams, streams_with_output_tokens, input_tokens, cached_input_tokens, input_tokens_with_cache_known, "
-        "output_tokens, reasoning_tokens, stalled_streams, stalls, stalled_ns"
+        "output_tokens, reasoning_tokens, stalled_streams, stalls, stalled_ns, waited_upstream_ns, waited_client_ns, tap_delay_ns"
     )
     assert len(ask(con, f"SELECT {columns} FROM stream_minutes")) == 2
     assert compact_all(con) == 1
     assert ask(con, f"SELECT {columns}, settled FROM stream_minutes") == [
-        (4, 2, 206, 100, 200, 20, None, 2, 4, 14, True)
+        (4, 2, 206, 100, 200, 20, None, 2, 4, 14, 8, 0, None, True)
     ]
     assert compact_all(con) == 0
 
@@ -211,10 +213,37 @@ def test_stalls_have_rows(con: duckdb.DuckDBPyConnection) -> None:
     store(con, streams([{**row, "icl_p50_ns": 50.0 * MS}, {**row, "icl_p50_ns": 200.0 * MS}]), events(rows))
     assert ask(
         con,
-        "SELECT stream_id::VARCHAR, model, server_instance, seq, choice, from_ns, until_ns, gap_ns FROM stalls",
-    ) == [(sid(0), "m", "w", 3, 0, 100 * MS, 700 * MS, 600 * MS)]
+        "SELECT stream_id::VARCHAR, model, server_instance, seq, choice, at_ns, gap_ns FROM stalls",
+    ) == [(sid(0), "m", "w", 3, 0, 100 * MS, 600 * MS)]
 
 
 def test_commit_without_streams_has_no_rollups() -> None:
     assert rollups({}) == {}
     assert rollups({"streams": streams([])}) == {}
+
+
+def test_client_minutes_count_each_stream_once_and_keep_the_busiest_clients(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    rows: list[dict[str, Any]] = []
+    for number in range(MOST_NAMES + 5):
+        client = {"client_id": f"c{number:03}", "request_model": "m", "objective": "o", "output_tokens": 7}
+        rows += [
+            {**client, "meets_objective": True},
+            {**client, "meets_objective": True},
+            {**client, "meets_objective": None},
+            {**client, "outcome": "http_error", "meets_objective": False},
+            {**client, "outcome": "client_abort", "meets_objective": False},
+        ][: 5 if number < MOST_NAMES else 4]
+    for start in range(0, len(rows), 100):
+        store(con, streams(rows[start : start + 100]))
+    sums = "sum(streams), sum(counted), sum(errors), sum(meeting_objective), sum(output_tokens)"
+    counts = (len(rows), 4 * (MOST_NAMES + 5), MOST_NAMES + 5, 2 * (MOST_NAMES + 5), 7 * len(rows))
+    for _ in range(2):
+        assert ask(con, f"SELECT {sums} FROM client_minutes") == [counts]
+        assert ask(con, "SELECT sum(meeting_objective) FROM stream_minutes") == [(counts[3],)]
+        compact_all(con)
+    assert ask(con, "SELECT count(*), bool_and(settled) FROM client_minutes") == [(MOST_NAMES + 1, True)]
+    assert ask(con, f"SELECT streams, objective FROM client_minutes WHERE client_id = '{OTHER}'") == [
+        (20, "o")
+    ]

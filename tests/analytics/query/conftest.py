@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from analytics.storage.database import load
+from analytics.storage.database import load, new_database
 from analytics.storage.location import StoreLocation, locate
 
 ROWS = 5000
@@ -23,7 +23,7 @@ RUNAWAY = "SELECT count(*) FROM range(100000000000000) WHERE range % 7 = 9"
 @contextmanager
 def writer(location: StoreLocation) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection with the store attached for writing."""
-    with duckdb.connect() as connection:
+    with new_database() as connection:
         load(connection, "ducklake", "sqlite_scanner")
         connection.execute(
             f"ATTACH 'ducklake:sqlite:{location.catalog}' AS lake (DATA_PATH '{location.tables}')"

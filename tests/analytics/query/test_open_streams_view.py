@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
+import uuid
 from pathlib import Path
 
 import polars as pl
@@ -14,10 +17,11 @@ from analytics.schema.tables import OPEN_STREAMS
 from tests.analytics.query.conftest import make_store
 
 
-def write(tables: Path, owner: str, streams: list[str]) -> None:
+def write(tables: Path, owner: str, streams: list[str], tap: str | None = None) -> None:
     folder = tables / "open_streams"
     folder.mkdir(exist_ok=True)
-    rows = {name: [None] * len(streams) for name in OPEN_STREAMS} | {"stream_id": streams}
+    rows = {name: [None] * len(streams) for name in OPEN_STREAMS}
+    rows |= {"stream_id": streams, "tap": [tap] * len(streams)}
     pl.DataFrame(rows, schema=OPEN_STREAMS).write_parquet(folder / f"{owner}.part")
     os.replace(folder / f"{owner}.part", folder / f"{owner}.live")
 
@@ -47,4 +51,41 @@ def test_view_shows_the_current_files(tmp_path: Path, lock_down: bool) -> None:
         (tables / "open_streams" / "two.live").unlink()
         assert reader.query("FROM open_streams", 10, 5).height == 0
     finally:
+        reader.close()
+
+
+def test_query_sees_one_state_of_a_file_that_is_replaced_meanwhile(tmp_path: Path) -> None:
+    location = make_store(tmp_path, rows=1)
+    assert location.tables is not None
+    tables = Path(location.tables)
+    reader = Reader(location, lock_down=True)
+    stop = threading.Event()
+
+    def replace() -> None:
+        for generation in itertools.cycle(range(1, 40)):
+            write(
+                tables,
+                "one",
+                [str(uuid.UUID(int=n)) for n in range(generation * 50)],
+                f"g{generation}" * generation,
+            )
+            if stop.is_set():
+                return
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        # The streams are read after the other side of the join, much later than the schema of their file.
+        late = "(SELECT count(*) AS n FROM range(400000) WHERE hash(range) % 7 = 1)"
+        for _ in range(8):
+            found = reader.query(
+                f"SELECT count(DISTINCT tap) AS taps, count(*) AS n, sum(n) > 0 FROM {late}, open_streams",
+                10,
+                20,
+            )
+            assert found["taps"][0] <= 1
+            assert found["n"][0] % 50 == 0
+    finally:
+        stop.set()
+        thread.join()
         reader.close()

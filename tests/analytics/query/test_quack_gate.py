@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -78,3 +81,18 @@ def test_statements_that_are_too_long_are_not_forwarded(reader: Reader) -> None:
     statement = Gate(reader, UNTRUSTED, asked.append)("session", "SELECT '" + "x" * 70_000 + "'")
     assert "longer than 64 KiB" in statement
     assert not asked
+
+
+def test_a_failed_database_ends_the_process(reader: Reader, capfd: pytest.CaptureFixture[str]) -> None:
+    gate = gate_of(reader, {})
+    gate.check_database()
+    child = os.fork()
+    if not child:
+        empty = pa.array([[]], pa.list_(pa.dictionary(pa.int8(), pa.string())))
+        reader.connection.register("empty", pa.table({"x": empty}))
+        with contextlib.suppress(duckdb.InternalException):
+            reader.connection.execute("FROM empty").fetchall()
+        gate.check_database()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert "DuckDB failed: " in capfd.readouterr().err

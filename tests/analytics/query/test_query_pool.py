@@ -88,7 +88,7 @@ def test_hostile_statement_ends_at_the_deadline_and_the_next_query_works(
     assert untrusted.query("SELECT count(*) FROM streams").item() == ROWS
 
 
-CRASHES = ["json literal to variant", "json_structure", "repeat", "format", "chained ctes", "many unions"]
+CRASHES = ["json literal to variant", "repeat", "chained ctes"]
 """One of each kind; the children of both pools run the same code."""
 
 
@@ -279,7 +279,7 @@ def test_reader_waits_at_most_its_limit_plus_2_s_for_a_slow_start(location: Stor
         with busy_starter(process):
             end_children(process)
             started_s = time.monotonic()
-            with pytest.raises(QueryTimeout, match=r"^busy: no query process was ready within 1\.7 s\. Try"):
+            with pytest.raises(QueryTimeout, match=r"^busy: no query process was ready within 1\.2 s\. Try"):
                 process.query("SELECT 1", timeout_s=0.2)
             assert time.monotonic() - started_s < 0.2 + 2
         assert running(process) == []

@@ -160,3 +160,7 @@ def test_a_locked_reader_opens_no_other_files(locked: Reader, tmp_path: Path, sq
 def test_time_zones_need_no_pytz(reader: Reader) -> None:
     found = reader.query("SELECT TIMESTAMPTZ '2026-01-01 00:00:00+02' AS t", 1, 5)
     assert str(found.schema["t"]) == "Datetime(time_unit='us', time_zone='UTC')"
+
+
+def test_dates_are_those_of_utc_whatever_the_machines_time_zone(reader: Reader) -> None:
+    assert reader.query("SELECT current_setting('TimeZone') AS zone", 1, 5).item() == "UTC"

@@ -274,6 +274,21 @@ def test_types_that_crash_the_listener_are_rejected(client: Client) -> None:
     assert quack_pid() == pid
 
 
+def test_enums_are_answered_as_text(client: Client) -> None:
+    """DuckDB fails when it reads a list of ENUM without values from Arrow."""
+    pid = quack_pid()
+    for value, answer in {
+        "list('a'::ENUM('a')) FILTER (false)": None,
+        "['a'::ENUM('a')]": ["a"],
+        "{'x': list('a'::ENUM('a')) FILTER (false), 'y': MAP {'a'::ENUM('a'): 1}}": {
+            "x": None,
+            "y": {"a": 1},
+        },
+    }.items():
+        assert client.query(f"SELECT {value}") == [(answer,)], value
+    assert quack_pid() == pid
+
+
 def test_only_plain_scans_have_no_limits(location: StoreLocation, tmp_path: Path) -> None:
     limits = replace(LIMITS, max_rows=100, max_answer_bytes=MIB)
     with serving(location, tmp_path, limits) as client:

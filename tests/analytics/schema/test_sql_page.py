@@ -1,4 +1,4 @@
-"""docs/how-to/query.md: every query on it is allowed, runs, and returns rows of streams that are there."""
+"""docs/how-to/query.md and find-who-is-slow.md: every query is allowed, runs, and returns rows of streams that are there."""
 
 import re
 from collections.abc import Iterator
@@ -11,9 +11,22 @@ from analytics.query.statement_filter import StatementFilter
 from tests.analytics.measures.test_rollup import events, store, streams
 from tests.analytics.stores import plain_tables
 
-PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "query.md").read_text()
+HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
+PAGE = "".join((HOW_TO / page).read_text() for page in ("query.md", "find-who-is-slow.md"))
 BLOCKS = dict(re.findall(r"```sql\n-- name: (\w+)\n(.*?)```", PAGE, re.DOTALL))
 MS = 1_000_000
+HOPS = f"""
+    INSERT INTO hops BY NAME SELECT first(stream_id) AS outer_stream_id, last(stream_id) AS inner_stream_id,
+        min(started_at) AS outer_started_at, 'litellm' AS inner_gateway, first(gateway) AS outer_gateway, 'm' AS model,
+        'trace' AS matched_by, unnest([1, 2]) AS attempt, 'ok' AS inner_outcome, {5 * MS} AS lost_ns,
+        {3 * MS} AS gateway_before_ns, {9 * MS} AS added_ttft_ns
+    FROM streams;
+    INSERT INTO hop_changes SELECT outer_stream_id, inner_stream_id, outer_started_at, 'output_tokens', '8', '7' FROM hops;
+"""
+
+SERVER_STATS = """
+    INSERT INTO server_stats SELECT stream_id, 1, 'nvext.timing', unnest(['queue_ms', 'ttft_ms']), 2e6, 'ns', '2' FROM streams
+"""
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +39,8 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
     of = events([(0, "text", 0, 100 * MS), (0, "text", 0, 150 * MS), (0, "text", 0, 750 * MS)])
     with plain_tables() as con:
         store(con, rows, of)
+        con.execute(HOPS)
+        con.execute(SERVER_STATS)
         yield con
 
 

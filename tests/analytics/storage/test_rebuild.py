@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from analytics.assembly.assembler import Assembler
 from analytics.assembly.log_position import LogPosition
+from analytics.measures.measure import measure
+from analytics.storage.commit import Commit
 from analytics.storage.location import StoreLocation, locate
 from analytics.storage.rebuild import Source, rebuild
 from analytics.storage.store import INLINED_ROWS, Store
 from analytics.storage.upkeep import Upkeep
+from ingest.records import Wait
+from tests.analytics.log_entries import MS, stream
 from tests.analytics.storage.rows import commit_of, count, new_ids
 from tests.analytics.stores import ask, new_store
 
@@ -50,8 +57,8 @@ def damage(data: Path) -> StoreLocation:
 
 
 def close(filled: tuple[Store, Upkeep]) -> None:
-    for closing in reversed(filled):
-        closing.close()
+    for each in reversed(filled):
+        each.close()
 
 
 def test_rebuild_from_backup_restores_its_rows_positions_and_counters(
@@ -102,6 +109,31 @@ def test_rebuild_from_files_restores_each_row_once_and_computes_rollups(
     reopened.commit(commit_of("log", "0", 1, new_ids(2)))
     assert count(reopened) == rows + 2
     reopened.close()
+
+
+def test_rebuilt_histograms_of_gaps_are_without_waits_for_the_client(data: Path) -> None:
+    histograms = (
+        "SELECT metric, sum(n)::BIGINT, sum(total), list(buckets ORDER BY buckets), list(counts ORDER BY buckets) "
+        "FROM histogram_minutes GROUP BY 1 ORDER BY 1"
+    )
+    assembler = Assembler()
+    for number in range(6):
+        *records, closed = stream(number, gap_ns=50 * MS)
+        waits: list[Wait] = [(260 * MS, 290 * MS, "client"), (400 * MS, 440 * MS, "tap")] * (number % 2)
+        assembler.feed("w0", number, [*records, replace(closed, waits=waits)])
+    tables = measure(assembler.take_finished())
+    with (
+        closing(new_store(data)) as store,
+        closing(Upkeep(store, events_s=None, streams_s=None)) as upkeep,
+    ):
+        store.commit(Commit("", tables=tables))
+        upkeep.flush(least_rows=1)
+        before = ask(store, histograms)
+    location = damage(data)
+    assert rebuild(location) is Source.FILES
+    with closing(Store(location)) as reopened:
+        assert ask(reopened, "SELECT count(*) FROM output_waits") == [(6,)]
+        assert ask(reopened, histograms) == before
 
 
 def test_missing_catalog_with_files_is_an_error_and_not_an_empty_store(

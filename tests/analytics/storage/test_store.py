@@ -658,10 +658,7 @@ def test_every_view_can_be_read_and_is_documented(store: Store) -> None:
         "SELECT view_name, comment FROM duckdb_views() "
         "WHERE database_name = 'lake' AND schema_name = 'main' AND NOT internal",
     )
-    assert {name for name, _ in views} == {
-        "latency_by_minute", "errors_by_minute", "throughput_by_minute", "slow_streams", "histogram_buckets",
-        "gateway_comparison", "counters",
-    }  # fmt: skip
+    assert {"latency_by_minute", "counters", "stalls", "burn_rates"} <= {name for name, _ in views}
     for name, comment in views:
         ask(store, f"FROM {name}")
         assert comment, name

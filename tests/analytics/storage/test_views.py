@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from analytics.measures.latency import StallLimit
 from analytics.schema.histogram_buckets import ZERO_BUCKET
+from analytics.schema.stall_limit import StallLimit
 from analytics.storage.commit import Commit
 from analytics.storage.store import Store
 from tests.analytics.measures.buckets import RELATIVE_ERROR, bucket_value
@@ -128,6 +128,16 @@ def test_throughput_is_null_if_no_stream_reported_tokens(store: Store) -> None:
     )
 
 
+def test_cache_hit_share_is_over_streams_that_report_cached_tokens(store: Store) -> None:
+    fill(store, [row(1, input_tokens=100, cached_input_tokens=75), row(2, input_tokens=100)])
+    [minute] = ask(store, "FROM throughput_by_minute")
+    assert (minute["cache_hit_share"], minute["input_tokens_with_cache_known"], minute["input_tokens"]) == (
+        0.75,
+        100,
+        200,
+    )
+
+
 def test_stalls_are_gaps_within_a_choice_above_floor_and_factor(store: Store) -> None:
     events = [
         (1, 0, "text", 0, 100 * MS), (1, 1, "text", 1, 150 * MS),
@@ -146,10 +156,8 @@ def test_stalls_are_gaps_within_a_choice_above_floor_and_factor(store: Store) ->
         ],
         events,
     )
-    assert ask(
-        store, "SELECT stream_id::VARCHAR AS id, seq, choice, from_ns, until_ns, gap_ns FROM stalls"
-    ) == [
-        {"id": sid(1), "seq": 3, "choice": 0, "from_ns": 100 * MS, "until_ns": 700 * MS, "gap_ns": 600 * MS}
+    assert ask(store, "SELECT stream_id::VARCHAR AS id, seq, choice, at_ns, gap_ns FROM stalls") == [
+        {"id": sid(1), "seq": 3, "choice": 0, "at_ns": 100 * MS, "gap_ns": 600 * MS}
     ]
 
 

@@ -11,7 +11,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, open
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
 from analytics.telemetry import semconv
-from analytics.telemetry.metric_definitions import convention_metrics
+from analytics.telemetry.metric_definitions import SERVER_HISTOGRAMS, convention_metrics
 from analytics.telemetry.semconv import PROFILES, Names, names_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -22,6 +22,7 @@ GENAI_MAIN_ATTRIBUTES = frozenset(
     (
         "gen_ai.operation.name",
         "gen_ai.provider.name",
+        "gen_ai.conversation.id",
         "gen_ai.output.type",
         "gen_ai.input.messages",
         "gen_ai.output.messages",
@@ -91,7 +92,7 @@ def test_released_profile_has_only_released_names() -> None:
     released = {v for m in (gen_ai_attributes, openai_attributes) for k, v in vars(m).items() if k.isupper()}
     assert attributes_of(PROFILES["1.41"]) <= released
     metrics = {v for k, v in vars(gen_ai_metrics).items() if k.startswith("GEN_AI_")}
-    assert {i.name for i in convention_metrics(PROFILES["1.41"])} <= metrics
+    assert {i.name for i in (*convention_metrics(PROFILES["1.41"]), *SERVER_HISTOGRAMS)} <= metrics
 
 
 def test_main_profile_has_only_names_of_the_documented_revision() -> None:

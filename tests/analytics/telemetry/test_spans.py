@@ -19,7 +19,7 @@ from analytics.measures.measure import measure
 from analytics.telemetry.semconv import names_of
 from analytics.telemetry.spans import MAX_STALLS, SpanBuilder
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
-from ingest.records import AnyRecord, Closed, Frames, Opened, Request
+from ingest.records import AnyRecord, Closed, Frames, Opened, Request, Wait
 from tests.analytics import log_entries, stream_records
 from tests.analytics.log_entries import MemoryLog, entries
 from tests.analytics.stores import new_store
@@ -46,6 +46,7 @@ def stream_of_reads(
     cause: Any = "complete",
     status: int = 200,
     body: bytes = b"{}",
+    waits: list[Wait] | None = None,
     **opened_fields: Any,
 ) -> list[AnyRecord]:
     sid = stream_records.stream_id(1)
@@ -53,7 +54,9 @@ def stream_of_reads(
         stream_records.opened(sid, **opened_fields),
         Request(sid, 1, body, False),
         Frames(sid, 2, reads, stream_records.head(status)),
-        stream_records.closed(sid, 3, cause=cause, end_ns=(reads[-1][0] if reads else 50) + 5 * MS),
+        stream_records.closed(
+            sid, 3, cause=cause, end_ns=(reads[-1][0] if reads else 50) + 5 * MS, waits=waits
+        ),
     ]
 
 
@@ -160,6 +163,15 @@ def test_only_upstream_failures_are_errors(
     operation = spans(stream_of_reads(reads, cause=cause))[0]
     assert operation.status.is_unset is (error is None)
     assert (operation.attributes or {}).get("error.type") == error
+
+
+def test_stalls_have_their_cause_also_if_the_upstream_had_none() -> None:
+    reads = [(i * MS, stream_records.chunk("x")) for i in range(3)]
+    reads += [(900 * MS, stream_records.chunk("late")), (901 * MS, stream_records.finish_chunk())]
+    [operation, *_] = spans(stream_of_reads(reads, waits=[(5 * MS, 880 * MS, "client")]))
+    [stall] = [event for event in operation.events if event.name == "streamgauge.stall"]
+    assert stall.attributes == {"streamgauge.stall.duration": 0.898, "streamgauge.stall.cause": "client"}
+    assert (operation.attributes or {}).get("streamgauge.stall_count") == 0
 
 
 def test_stalls_are_events_and_bounded() -> None:

@@ -19,6 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.finished_stream import FinishedStream
 from analytics.measures.measure import measure
+from analytics.measures.silence import Silence
 from analytics.otlp_receiver.span_queue import SpanQueue
 from analytics.telemetry.metric_definitions import metric_definitions
 from analytics.telemetry.metrics import MAX_VALUES, Metrics
@@ -88,10 +89,13 @@ def bucket_of(point: HistogramDataPoint, rank: int) -> tuple[float, float]:
         ("streamgauge.stream.ttft", "ttft_ns"),
         ("streamgauge.stream.ttfo", "ttfo_ns"),
         ("streamgauge.stream.itl", "itl_ns"),
+        ("gen_ai.server.request.duration", "end_ns"),
+        ("gen_ai.server.time_to_first_token", "ttft_ns"),
+        ("gen_ai.server.time_per_output_token", "itl_ns"),
     ],
 )
 def test_histogram_quantiles_match_those_of_the_rows(metric: str, column: str) -> None:
-    telemetry, tables = counted()
+    telemetry, tables = counted(server_metrics=True)
     (point,) = points(telemetry, metric)
     telemetry.close()
     values = tables["streams"][column].drop_nulls() / 1e9
@@ -131,11 +135,46 @@ def test_counters_equal_the_sums_of_rows() -> None:
     assert by_type == {"input": rows["input_tokens"].sum(), "output": rows["output_tokens"].sum()}
 
 
+def answer(n: int, text: str, *last: bytes) -> list[AnyRecord]:
+    """A stream with its first output after 130 ms."""
+    records = stream(n, chunks=0)
+    body = stream_records.chunk(text) + b"".join(last) + stream_records.finish_chunk() + b"data: [DONE]\n\n"
+    return [
+        msgspec.structs.replace(r, frames=[(130 * MS, body)]) if isinstance(r, Frames) else r for r in records
+    ]
+
+
+def test_prompt_cache_counts_only_streams_that_report_it() -> None:
+    def usage(**more: Any) -> bytes:
+        report = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105, **more}
+        return stream_records.chunk(choices=[], usage=report)
+
+    cached = usage(prompt_tokens_details={"cached_tokens": 80})
+    telemetry, tables = telemetry_of(finished(answer(1, "a", cached), answer(2, "a", usage())))
+    (known,) = points(telemetry, "streamgauge.prompt_cache.input_tokens")
+    (hits,) = points(telemetry, "streamgauge.prompt_cache.hit_tokens")
+    telemetry.close()
+    assert tables["streams"]["input_tokens"].to_list() == [100, 100]
+    assert (known.value, hits.value) == (100, 80)
+
+
+def test_ttft_drift_is_observed_minus_reported() -> None:
+    def reported(s: float) -> bytes:
+        return stream_records.chunk(choices=[], stats={"time_to_first_token": s})
+
+    telemetry, _ = telemetry_of(
+        finished(answer(1, "a", reported(0.1)), answer(2, "a", reported(9)), answer(3, "a"))
+    )
+    (drift,) = points(telemetry, "streamgauge.stream.ttft_drift")
+    telemetry.close()
+    assert (drift.count, drift.min, drift.max) == (2, 0, pytest.approx(0.03))
+
+
 def test_prometheus_endpoint_has_exemplars_with_trace_ids() -> None:
     telemetry, tables = counted()
-    assert telemetry.metrics_url is not None
+    assert telemetry.endpoint is not None
     request = urllib.request.Request(
-        telemetry.metrics_url, headers={"Accept": "application/openmetrics-text; version=1.0.0"}
+        telemetry.endpoint.url, headers={"Accept": "application/openmetrics-text; version=1.0.0"}
     )
     with urllib.request.urlopen(request) as response:
         families = {f.name: f for f in text_string_to_metric_families(response.read().decode())}
@@ -281,6 +320,22 @@ def test_error_type_is_only_on_the_duration_metric() -> None:
     assert outcomes == {"ok": 1, "upstream_reset": 1}
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_server_metrics_are_optional_and_their_token_times_have_no_failures(profile: str) -> None:
+    counts = {}
+    for enabled in (False, True):
+        telemetry, _ = telemetry_of(finished(stream(1), failed(2)), semconv=profile, server_metrics=enabled)
+        found = {m.name: m.data.data_points for m in metrics_of(telemetry) if "gen_ai.server." in m.name}
+        telemetry.close()
+        counts[enabled] = {name: sum(p.count for p in found[name]) for name in found}
+    assert counts[False] == {}
+    assert counts[True] == {
+        "gen_ai.server.request.duration": 2,
+        "gen_ai.server.time_to_first_token": 1,
+        "gen_ai.server.time_per_output_token": 1,
+    }
+
+
 def test_genai_main_counts_tokens_and_excludes_failures_from_histograms() -> None:
     telemetry, tables = telemetry_of(
         finished(stream(1), stream(2, chunks=30), failed(3)), semconv="genai-main"
@@ -344,9 +399,29 @@ def test_genai_main_uses_the_general_duration_for_other_operations() -> None:
     assert not any(name.startswith("gen_ai.client.inference.usage") for name in named)
 
 
+def silence(model: str, silent_s: int) -> Silence:
+    return Silence("id", "gw", model, None, "mid_stream", silent_s * 1_000_000_000)
+
+
+def test_gauges_of_streams_in_flight_have_bounded_models_and_return_to_zero() -> None:
+    telemetry = Telemetry(TelemetryOptions(metrics="127.0.0.1:0"))
+    for models in (range(MAX_VALUES), range(MAX_VALUES, 2 * MAX_VALUES)):
+        telemetry.update_open_streams([silence(f"m{n}", n) for n in models])
+    found = {
+        name: {
+            p.attributes["gen_ai.request.model"]: p.value
+            for p in points(telemetry, f"streamgauge.stream.{name}")
+        }
+        for name in ("silence", "in_flight")
+    }
+    telemetry.close()
+    for name, value in (("silence", 2 * MAX_VALUES - 1), ("in_flight", MAX_VALUES)):
+        assert found[name] == {**{f"m{n}": 0 for n in range(MAX_VALUES)}, OTHER: value}
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) -> None:
-    telemetry, _ = counted(semconv=profile)
+    telemetry, _ = counted(semconv=profile, server_metrics=True)
     telemetry.update_health(
         {"streams.active": 1, "pipeline.lag": 0, "pipeline.since_commit": 0, "store.size": 1}
     )
@@ -354,12 +429,23 @@ def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) 
         {f"pipeline.{n}": 0 for n in ("loop_lag", "log_size", "captured", "lost_records")}
     )
     telemetry.update_health({f"store.{n}": 0 for n in ("conflicts", "overtaken")})
+    telemetry.update_health({f"hops.{n}": 0 for n in ("pending", "ambiguous", "skipped")})
+    telemetry.update_health({f"markers.{n}": 0 for n in ("stored", "refused")})
+    telemetry.update_health({f"plugin_exports.{n}": 0 for n in ("exported", "failed", "dropped")})
+    names = ("firing", "ignored", "sent", "send_failed", "send_dropped")
+    telemetry.update_health({f"alerts.{n}": 0 for n in names})
+    telemetry.update_open_streams([silence("gpt-test", 1)])
+    hop = {"outer_gateway": "litellm", "model": None, "added_ttft_ns": 5 * MS, "added_event_p50_ns": -1}
+    telemetry.count_hops(pl.DataFrame([hop]))
     store = new_store(tmp_path)
     telemetry.update_health(SpanQueue(store.cursor).health())
     store.close()
     emitted = {m.name: (m.unit, m.description) for m in metrics_of(telemetry)}
     telemetry.close()
     known = {i.name: (i.unit, i.description) for i in metric_definitions(PROFILES[profile])}
+    del known["streamgauge.stream.ttft_drift"]  # no server reports its timing here
+    for name in ("burn_rate", "budget_spent"):  # the store has no objectives here
+        del known[f"streamgauge.objective.{name}"]
     if profile == "genai-main":
         del known["gen_ai.client.operation.duration"]  # there are no other operations here
     assert emitted == known
@@ -378,6 +464,17 @@ def samples(profile: str = "1.41") -> set[str]:
         for i in metric_definitions(PROFILES[profile])
         for end in ends[i.kind]
     }
+
+
+def test_hops_are_counted_by_gateway_and_model_without_negative_values() -> None:
+    telemetry = Telemetry(TelemetryOptions(metrics="127.0.0.1:0"))
+    hop = {"outer_gateway": "litellm", "model": "m", "added_ttft_ns": 5 * MS, "added_event_p50_ns": -2 * MS}
+    telemetry.count_hops(pl.DataFrame([hop, {**hop, "added_ttft_ns": None}]))
+    [ttft], [delay] = (points(telemetry, f"streamgauge.hop.{name}") for name in ("added_ttft", "event_delay"))
+    telemetry.close()
+    assert dict(ttft.attributes) == {"streamgauge.gateway": "litellm", "gen_ai.request.model": "m"}
+    assert (ttft.count, ttft.sum) == (1, pytest.approx(0.005))
+    assert (delay.count, delay.sum) == (2, 0)
 
 
 def test_grafana_dashboard_and_alerts_use_only_existing_metrics() -> None:

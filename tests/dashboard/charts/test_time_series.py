@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
+from dashboard.charts import colors
 from dashboard.charts.axes import TimeRange
 from dashboard.charts.time_series import break_at_gaps, time_lines
 
@@ -22,6 +23,7 @@ def frame(*points: tuple[int, str, float | None]) -> pl.DataFrame:
             "name": [n for _, n, _ in points],
             "y": [v for _, _, v in points],
             "text": [str(v) for _, _, v in points],
+            "sampled": [True] * len(points),
         }
     )
 
@@ -62,3 +64,24 @@ def test_outlier_is_clipped_and_named_in_the_axis_title() -> None:
     assert made[0]["scale"]["domain"] == [0, 21.0]
     assert made[0]["title"] == "tok/s (max 5,000)"
     assert "domain" not in made[1]["scale"]
+
+
+def test_points_with_few_samples_are_faded_and_the_tooltip_has_their_number() -> None:
+    data = frame(*((i, "a", float(i)) for i in range(5))).with_columns(n=pl.Series([30, 30, 2, 2, 30]))
+    made = time_lines(data, "y", HOUR, series="name", samples="n").to_dict()
+    faded, full, dot = made["layer"][:3]
+    assert faded["encoding"]["opacity"]["value"] < full["encoding"]["opacity"]["value"] == 1.0
+    values = [[row["y"] for row in made["datasets"][layer["data"]["name"]]] for layer in made["layer"][:3]]
+    assert values == [[0, 1, 2, 3, 4, None], [0, 1, None, None, 4, None], [4]]
+    assert dot["mark"]["type"] == "point"
+    tips = made["datasets"][made["layer"][-1]["data"]["name"]]
+    assert [row["s0"] for row in tips][:3] == ["0 (n 30)", "1 (n 30)", "2 (n 2)"]
+
+
+def test_highlighted_series_keeps_its_colour_and_others_are_grey() -> None:
+    data = frame((0, "a", 1.0), (1, "a", 2.0), (0, "b", 1.0), (1, "b", 2.0), (0, "total", 1.0))
+    of_series = {"a": "#111111", "b": "#222222", "total": colors.TOTAL_COLOR}
+    made = time_lines(data, "y", HOUR, series="name", series_colors=of_series, highlighted={"b"}).to_dict()
+    line = made["layer"][0]["encoding"]
+    assert line["color"]["scale"]["range"] == [colors.UNNAMED, "#222222", colors.UNNAMED]
+    assert line["strokeWidth"]["condition"]["test"]["oneOf"] == ["b", "total"]

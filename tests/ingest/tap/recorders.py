@@ -80,7 +80,7 @@ class RecorderGroup:
 
     def end(self, recorder: StreamRecorder) -> None:
         recorder.record_request(over=False)
-        recorder.ended("complete", None, 2, 0, 0, reused=False, tunnel=False)
+        recorder.ended("complete", None, 2, 0, 0, reused=False, tunnel=False, waits=[])
         recorder.drained(2)
 
     def settle(self) -> None:

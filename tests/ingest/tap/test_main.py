@@ -240,7 +240,7 @@ def test_workers_log_in_the_parents_format(tmp_path: Path):
 
 
 def test_client_key_is_created_once_and_kept(tmp_path: Path):
-    from ingest.tap.client_identity import load_client_key
+    from ingest.client_key import load_client_key
 
     key = load_client_key(tmp_path / "client.key")
     assert len(key) == 32

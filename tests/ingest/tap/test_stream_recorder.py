@@ -177,3 +177,14 @@ async def test_a_stream_whose_records_cannot_be_made_does_not_affect_others(monk
     for recorder in good:
         assert [type(r) for r in group.records_of(recorder)] == [Opened, Closed]
     assert group.counters.lost_untold == len(bad)
+
+
+async def test_opened_names_the_clock_of_its_time() -> None:
+    group, other = RecorderGroup(), RecorderGroup()
+    found = []
+    for each in (group, group, other):
+        recorder = each.started_response()
+        each.end(recorder)
+        each.settle()
+        found.append(each.records_of(recorder)[0].clock_id)  # type: ignore[union-attr]
+    assert found[0] == found[1] != found[2], "a tap that starts again has another clock"

@@ -58,7 +58,7 @@ def measured(row: LedgerRow, late_ns: int = MS, **more: Any) -> dict[str, Any]:
         "finish_reason": row.finish_reason, "response_id": row.response_id, "trace_id": row.trace_id,
         "span_id": row.span_id, "ttfb_ns": since(row.first_byte_ns), "ttfc_ns": since(row.first_event_ns),
         "ttft_ns": since(row.first_output_ns), "ttfo_ns": since(row.first_answer_ns),
-        "last_output_ns": since(row.last_output_ns),
+        "last_output_ns": since(row.last_output_ns), "waited_client_ns": 0, "tap_delay_ns": 0,
         "itl_ns": span / ((row.visible_tokens or 0) - 1) if usage and (row.visible_tokens or 0) > 1 else None,
         "input_tokens": usage and usage.input_tokens, "output_tokens": usage and usage.output_tokens,
         "reasoning_tokens": usage and usage.reasoning_tokens, "token_source": usage and "usage",
@@ -136,6 +136,16 @@ def test_stream_columns_lists_the_columns_that_are_read() -> None:
 def test_one_wrong_column_is_one_discrepancy(column: str, wrong_value: object, kind: str) -> None:
     row = simulated()
     assert kinds([row], [measured(row) | {column: wrong_value}]) == [kind]
+
+
+@pytest.mark.parametrize(("waited", "kind"), [(9, []), (8, ["itl_ns"])])
+def test_itl_is_shorter_by_at_most_the_waits(waited: int, kind: list[str]) -> None:
+    row = simulated()
+    stream = measured(row)
+    itl_ns = stream["itl_ns"] - MS  # 9 gaps
+    waits = {"waited_client_ns": waited * MS - MS, "tap_delay_ns": MS}
+    assert kinds([row], [stream | waits | {"itl_ns": itl_ns}]) == kind
+    assert kinds([row], [stream | waits | {"itl_ns": stream["itl_ns"] + MS}]) == ["itl_ns"]
 
 
 def test_ttft_earlier_than_the_write_is_impossible() -> None:

@@ -132,7 +132,8 @@ def test_command_writes_the_announce_file_and_removes_it_at_exit(tmp_path: Path)
         assert process.stdout.readline().startswith("The simulator listens at http://127.0.0.1:")
         said = json.loads(announced.read_text())
         assert said["pid"] == process.pid
-        assert httpx.get(f"{said['url']}/healthz").text == "ok\n"
+        for path in ("healthz", "health"):
+            assert httpx.get(f"{said['url']}/{path}").text == "ok\n"
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(20) == 0
         assert not announced.exists()

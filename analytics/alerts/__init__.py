@@ -1,0 +1,1 @@
+"""Alerts: rules, their states, the history in the store, and the webhook."""

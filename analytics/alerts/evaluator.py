@@ -1,0 +1,200 @@
+"""Evaluate the rules, store what changes, and notify after the commit.
+
+Rules
+1. The consumer's thread calls `observe` about once a second and the methods of the commit hook. Upkeep's thread calls
+   `evaluate_store` in the elected process.
+2. A change is stored first and sent after its commit. A crash in between loses a notification and never repeats one.
+3. After a restart, open alerts continue: those over streams in the process of the same name, those over stored rows in the
+   elected process.
+4. A process stores the alerts over its streams again every `REPEAT_S`. The elected process resolves those that no process has
+   repeated for `ABANDONED_S`: theirs has ended and was not started again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import duckdb
+import polars as pl
+
+from analytics.alerts.alert_states import AlertStates, Change, Condition, Key
+from analytics.alerts.history import OpenAlert, event_rows, notification, open_alerts
+from analytics.alerts.plugin_sinks import plugin_sinks
+from analytics.alerts.silence_rules import HOLDS as SILENCE_HOLDS
+from analytics.alerts.silence_rules import silence_conditions
+from analytics.alerts.sink import Sink
+from analytics.alerts.store_rules import HOLDS as STORE_HOLDS
+from analytics.alerts.store_rules import StoreRules
+from analytics.assembly.finished_stream import FinishedStream
+from analytics.assembly.open_stream import OpenStream
+from analytics.measures.silence import Phase, Silence, TapClocks, silences
+from ingest.records import Alive
+
+log = logging.getLogger(__name__)
+
+STORE_EVERY_S = 10.0
+REPEAT_S = 300.0
+ABANDONED_S = 3 * REPEAT_S
+
+
+@dataclass(frozen=True, slots=True)
+class AlertOptions:
+    """Limits of the rules and where alerts are sent. A limit of 0 turns its rule off."""
+
+    silence_s: float = 5.0
+    first_output_s: float = 60.0
+    webhook: str | None = field(default=None, repr=False)
+
+
+class AlertEvaluator:
+    """The alerts of one analytics process. It is a commit hook of the consumer."""
+
+    def __init__(
+        self,
+        options: AlertOptions,
+        cursor: Callable[[], duckdb.DuckDBPyConnection],
+        *,
+        instance: str,
+        client_names: Mapping[str, str] | None = None,
+        publish: Callable[[Sequence[Silence]], None] = lambda found: None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`cursor` returns a new connection to the store's tables. `instance`: name of this process, the same after a restart.
+
+        `client_names`: client id → name, for messages. `publish` receives the silences of each observation. Raises duckdb.Error.
+        """
+        self._cursor, self._instance, self._publish, self._clock = cursor, instance, publish, clock
+        self._limits_s: dict[Phase, float] = {
+            "mid_stream": options.silence_s,
+            "pre_first_output": options.first_output_s,
+        }
+        self._client_names = client_names
+        self._clocks, self._store_rules = TapClocks(), StoreRules(clock, client_names)
+        self._states = AlertStates({**SILENCE_HOLDS, **STORE_HOLDS})
+        self._evaluated: tuple[Sequence[OpenAlert], frozenset[str], Mapping[Key, Condition]] | None = None
+        """The last result of `evaluate_store` that was not used yet: open alerts, alerts resolved elsewhere, conditions."""
+        self._stored_ids: frozenset[str] = frozenset()
+        """Alerts of this process that are firing in the store. Replaced, never changed, because both threads read it."""
+        self._repeated_ns = clock()
+        self._waiting: list[tuple[Change, int]] = []
+        self._taken: list[tuple[Change, int]] = []
+        with cursor() as connection:
+            found = open_alerts(connection)
+        self._adopt(one for one in found if one.instance == instance and one.key.rule in SILENCE_HOLDS)
+        self._sinks = _sinks(options.webhook)
+
+    # -- evaluation --------------------------------------------------------------------------------------------------
+
+    def observe(self, streams: Sequence[OpenStream], taps: Iterable[Alive]) -> None:
+        """Evaluate the rules over the streams in flight, and use the last result of `evaluate_store`."""
+        at_ns, wall_ns = self._clock(), time.time_ns()
+        self._clocks.update(taps, at_ns)
+        found = silences(streams, self._clocks, at_ns)
+        self._publish(found)
+        now_s = at_ns / 1e9
+        conditions = silence_conditions(found, self._limits_s, wall_ns, self._client_names)
+        changes = self._states.update(SILENCE_HOLDS, conditions, now_s)
+        if at_ns - self._repeated_ns >= REPEAT_S * 1e9:
+            self._repeated_ns = at_ns
+            changes += self._states.repeated(SILENCE_HOLDS)
+        evaluated, self._evaluated = self._evaluated, None
+        if evaluated is not None:
+            opened, resolved, store_found = evaluated
+            self._adopt(one for one in opened if one.key.rule in STORE_HOLDS)
+            self._forget(resolved)
+            changes += self._states.update(STORE_HOLDS, store_found, now_s)
+            changes += self._abandoned(opened, wall_ns)
+        self._waiting += [(change, wall_ns) for change in changes]
+
+    def evaluate_store(self) -> None:
+        """Evaluate the rules over stored rows, for the next `observe`. Raises duckdb.Error."""
+        stored_before = self._stored_ids
+        with self._cursor() as connection:
+            opened = open_alerts(connection)
+            resolved = stored_before - {one.alert_id for one in opened}
+            self._evaluated = opened, resolved, self._store_rules.conditions(connection)
+
+    def _abandoned(self, opened: Iterable[OpenAlert], wall_ns: int) -> list[Change]:
+        """Resolve the alerts over streams of processes that have ended."""
+        waiting = {change.alert_id for change, _ in self._waiting}
+        return [
+            Change(one.alert_id, one.key, "resolved", one.condition)
+            for one in opened
+            if one.key.rule in SILENCE_HOLDS
+            and one.instance != self._instance
+            and one.alert_id not in waiting
+            and wall_ns - one.reported_ns > ABANDONED_S * 1e9
+        ]
+
+    def _adopt(self, opened: Iterable[OpenAlert]) -> None:
+        for one in opened:
+            if self._states.adopt(one.alert_id, one.key, one.condition, self._clock() / 1e9):
+                self._stored_ids |= {one.alert_id}
+
+    def _forget(self, alert_ids: frozenset[str]) -> None:
+        """Remove alerts that another process has resolved."""
+        for key, alert_id in self._states.firing.items():
+            if alert_id in alert_ids:
+                self._states.forget(key)
+        self._stored_ids -= alert_ids
+
+    # -- commit hook -------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def rows(
+        self, finished: Sequence[FinishedStream], tables: Mapping[str, pl.DataFrame]
+    ) -> Mapping[str, pl.DataFrame]:
+        """The changes since the last commit."""
+        self._taken, self._waiting = self._waiting, []
+        return {"alert_events": event_rows(self._taken, self._instance)} if self._taken else {}
+
+    @property
+    def increments(self) -> Mapping[str, int]:
+        return {}
+
+    def committed(self) -> None:
+        """Send the changes of the last `rows` call."""
+        taken, self._taken = self._taken, []
+        for change, wall_ns in taken:
+            if change.state == "firing" and change.alert_id in self._stored_ids:
+                continue  # repeated
+            if change.state == "firing":
+                self._stored_ids |= {change.alert_id}
+            else:
+                self._stored_ids -= {change.alert_id}
+            log.warning("alert %s: %s. `streamgauge alerts` shows it", change.state, change.key.rule)
+            for sink in self._sinks:
+                sink.offer(notification(change, wall_ns))
+
+    # -- process -----------------------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, float]:
+        """Gauges and totals by metric name without its prefix."""
+        found = {
+            "alerts.firing": float(len(self._states.firing)),
+            "alerts.ignored": float(self._states.ignored),
+        }
+        sent: Counter[str] = Counter()
+        for sink in self._sinks:
+            sent.update(sink.health())
+        return {**found, **sent}
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
+def _sinks(url: str | None) -> list[Sink]:
+    sinks = plugin_sinks()
+    if url is not None:
+        from analytics.alerts.webhook import Webhook  # only when used, because it imports an HTTP client
+
+        sinks.append(Webhook(url))
+    return sinks

@@ -1,0 +1,155 @@
+"""The rules over stored rows: SQL that returns one row per gateway and model whose condition is met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import duckdb
+
+from analytics.alerts.alert_states import Condition, Hold, Key
+from analytics.alerts.silence_rules import name_of
+from analytics.schema.objectives import FAST_BURN, SLOW_BURN, STEADY_BURN
+from analytics.schema.outcomes import IS_ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRule:
+    """A query with the columns gateway, model, metric, value, threshold, message, began_at."""
+
+    name: str
+    sql: str
+    hold: Hold
+    every_s: float
+    """Least interval. 0: at each evaluation."""
+    affected: str
+    """SQL over `streams`: which of them the condition affects."""
+
+
+CACHE_HIT_RATE = StoreRule(
+    "cache_hit_rate",
+    """
+WITH groups AS (
+    SELECT gateway, model,
+        sum(cached_input_tokens) FILTER (minute >= now() - INTERVAL 15 MINUTE)
+            / sum(input_tokens_with_cache_known) FILTER (minute >= now() - INTERVAL 15 MINUTE) AS recent,
+        sum(input_tokens_with_cache_known) FILTER (minute >= now() - INTERVAL 15 MINUTE) AS recent_tokens,
+        sum(cached_input_tokens) FILTER (minute < now() - INTERVAL 15 MINUTE)
+            / sum(input_tokens_with_cache_known) FILTER (minute < now() - INTERVAL 15 MINUTE) AS usual,
+        sum(input_tokens_with_cache_known) FILTER (minute < now() - INTERVAL 15 MINUTE) AS usual_tokens
+    FROM stream_minutes
+    WHERE minute >= now() - INTERVAL 24 HOUR AND input_tokens_with_cache_known > 0
+    GROUP BY ALL
+)
+SELECT gateway, model, NULL::VARCHAR AS metric, recent::DOUBLE AS value, (usual / 2)::DOUBLE AS threshold,
+    format('prompt-cache hit rate {:.0f} %, less than half of the usual {:.0f} %', 100 * recent, 100 * usual) AS message,
+    now() - INTERVAL 15 MINUTE AS began_at
+FROM groups WHERE recent < usual / 2 AND usual >= 0.2 AND recent_tokens >= 10000 AND usual_tokens >= 100000
+""",
+    Hold(before_firing_s=60, before_resolving_s=300),
+    every_s=0,
+    affected="cached_input_tokens = 0",
+)
+"""The share of input tokens that came from the provider's prompt cache fell below half of its value of the last 24 hours."""
+
+BURN_RATE = StoreRule(
+    "burn_rate",
+    f"""
+SELECT gateway, model, objective || ' ' || indicator AS metric,
+    CASE WHEN burn_1h > {FAST_BURN} AND burn_5m > {FAST_BURN} THEN burn_1h
+        WHEN burn_6h > {SLOW_BURN} AND burn_30m > {SLOW_BURN} THEN burn_6h ELSE burn_3d END::DOUBLE AS value,
+    CASE WHEN burn_1h > {FAST_BURN} AND burn_5m > {FAST_BURN} THEN {FAST_BURN}
+        WHEN burn_6h > {SLOW_BURN} AND burn_30m > {SLOW_BURN} THEN {SLOW_BURN} ELSE {STEADY_BURN} END::DOUBLE AS threshold,
+    format('{{}}: error budget of objective {{}} ({{}}) burns {{:.1f}} times too fast', severity, objective, indicator, value)
+        AS message,
+    now() - CASE threshold WHEN {FAST_BURN} THEN INTERVAL 1 HOUR WHEN {SLOW_BURN} THEN INTERVAL 6 HOUR ELSE INTERVAL 3 DAY END
+        AS began_at
+FROM burn_rates WHERE severity IS NOT NULL
+""",
+    Hold(before_resolving_s=300),
+    every_s=60,
+    affected=IS_ERROR,
+)
+"""An error budget burns too fast in a short and a long window, as the view `burn_rates` defines it."""
+
+SERVER_DRIFT = StoreRule(
+    "server_drift",
+    """
+WITH groups AS (
+    SELECT gateway, model,
+        sum(ttft_drift_p50_ns * streams) FILTER (minute >= now() - INTERVAL 15 MINUTE)
+            / sum(streams) FILTER (minute >= now() - INTERVAL 15 MINUTE) / 1e9 AS recent,
+        sum(streams) FILTER (minute >= now() - INTERVAL 15 MINUTE) AS recent_streams,
+        sum(ttft_drift_p50_ns * streams) FILTER (minute < now() - INTERVAL 15 MINUTE)
+            / sum(streams) FILTER (minute < now() - INTERVAL 15 MINUTE) / 1e9 AS usual,
+        sum(streams) FILTER (minute < now() - INTERVAL 15 MINUTE) AS usual_streams
+    FROM server_drift WHERE streams > 0 GROUP BY ALL
+)
+SELECT gateway, model, 'ttft' AS metric, recent::DOUBLE AS value,
+    (usual + greatest(0.2, abs(usual)))::DOUBLE AS threshold,
+    format('TTFT is {:.3f} s longer than the server reports, usually {:.3f} s', recent, usual) AS message,
+    now() - INTERVAL 15 MINUTE AS began_at
+FROM groups WHERE recent > threshold AND recent_streams >= 20 AND usual_streams >= 100
+""",
+    Hold(before_resolving_s=300),
+    every_s=300,
+    affected="ttft_ns IS NOT NULL",
+)
+"""The median difference between observed and reported TTFT doubled, and rose by at least 0.2 s: a queue or a network in front of
+the server, which the server does not see. Every 5 minutes, because the view reads the streams of a day."""
+
+RULES = (CACHE_HIT_RATE, BURN_RATE, SERVER_DRIFT)
+HOLDS: Mapping[str, Hold] = {rule.name: rule.hold for rule in RULES}
+_EXAMPLE = """
+SELECT client_id, count(*) AS streams, sum(count(*)) OVER () AS total, arg_max(stream_id::VARCHAR, started_at) AS stream_id
+FROM streams
+WHERE started_at > now() - INTERVAL 1 HOUR AND gateway IS NOT DISTINCT FROM ?
+    AND coalesce(request_model, response_model) IS NOT DISTINCT FROM ? AND ({affected})
+GROUP BY client_id ORDER BY streams DESC LIMIT 1
+"""
+MAX_EXAMPLES = 20
+"""Conditions of one evaluation for which a stream and a client are looked up."""
+
+
+class StoreRules:
+    """Evaluates the rules, each at its interval. Used by one thread."""
+
+    def __init__(self, clock: Callable[[], int], client_names: Mapping[str, str] | None = None) -> None:
+        """`clock`: monotonic time in ns. `client_names`: client id → name."""
+        self._clock, self._client_names = clock, client_names or {}
+        self._found: dict[str, tuple[int, dict[Key, Condition]]] = {}
+        """By rule: when it was evaluated, and its conditions."""
+
+    def conditions(self, cursor: duckdb.DuckDBPyConnection) -> dict[Key, Condition]:
+        """The conditions of all rules that are met. Raises duckdb.Error."""
+        found: dict[Key, Condition] = {}
+        for rule in RULES:
+            known, now_ns = self._found.get(rule.name), self._clock()
+            if known is None or now_ns - known[0] >= rule.every_s * 1e9:
+                known = self._found[rule.name] = now_ns, _conditions(cursor, rule, self._client_names)
+            found |= known[1]
+        return found
+
+
+def _conditions(
+    cursor: duckdb.DuckDBPyConnection, rule: StoreRule, client_names: Mapping[str, str]
+) -> dict[Key, Condition]:
+    rows = cursor.execute(f"SELECT * REPLACE (epoch_us(began_at) AS began_at) FROM ({rule.sql})").fetchall()
+    found: dict[Key, Condition] = {}
+    for gateway, model, metric, value, threshold, message, began_us in rows:
+        key, client_id, stream_id = Key(rule.name, gateway, model, metric), None, None
+        if len(found) < MAX_EXAMPLES:
+            client_id, stream_id = _example(cursor, rule, key)
+        by = f", mostly for client {client_names.get(client_id, client_id)}" if client_id is not None else ""
+        text = f"{name_of(key)}: {message}{by}"
+        found[key] = Condition(value, threshold, text, began_us * 1000, stream_id, client_id)
+    return found
+
+
+def _example(cursor: duckdb.DuckDBPyConnection, rule: StoreRule, key: Key) -> tuple[str | None, str | None]:
+    """(the client that dominates, the id of an affected stream of the last hour)."""
+    row = cursor.execute(_EXAMPLE.format(affected=rule.affected), [key.gateway, key.model]).fetchone()
+    if row is None:
+        return None, None
+    client_id, streams, total, stream_id = row
+    return client_id if streams >= 2 and streams > total / 2 else None, stream_id

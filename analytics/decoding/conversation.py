@@ -1,0 +1,208 @@
+"""Read the session and the number of turns from a captured request body. Bad data never raises. No I/O, no clock.
+
+Rules
+1. A run of user messages is one turn. System and developer messages do not end it, those of the model and of tools do. A message
+   with tool results is a tool's, whatever its role. The number is unknown if the body is cut.
+2. The session is the first of `_METADATA` and `_MEMBERS` with a value. Only its keyed hash leaves this module
+   (`ingest.session_ids`).
+3. `prompt_cache_key` is used only if it has the form of an id, because applications also use one key for all conversations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from analytics.decoding.request_body import scan_members
+from ingest import identifiers
+from ingest.records import Conversation
+from ingest.session_ids import session_hash
+
+MAX_SESSION_CHARS = 1024
+
+_METADATA = (
+    "session_id",
+    "sessionId",
+    "langfuse_session_id",
+    "litellm_session_id",
+    "conversation_id",
+    "thread_id",
+    "chat_id",
+)
+"""Members of `metadata`: Langfuse, LiteLLM, OpenAI and others."""
+_MEMBERS = ("conversation", "litellm_session_id", "session_id", "conversation_id", "thread_id", "chat_id")
+"""Members of the body: OpenAI's conversations, LiteLLM, OpenRouter and others."""
+_CLAUDE_CODE = re.compile(r"_session_([A-Za-z0-9-]{8,})$")
+"""End of `metadata.user_id` of older Claude Code versions. Newer ones send JSON with a `session_id`."""
+_ID = re.compile(
+    r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|[0-9a-f]{32}|(?:ses|sess|session|conv|thread|chat)[_-][A-Za-z0-9_-]{8,}"
+)
+_TOOL_RESULTS = (b'"tool_result"', b'"toolResult"', b'"functionResponse"', b'"function_response"')
+_NOTHING = msgspec.Raw()
+
+
+class _Body(msgspec.Struct):
+    metadata: Any = None
+    previous_response_id: Any = None
+    store: Any = None
+    conversation: Any = None
+    litellm_session_id: Any = None
+    session_id: Any = None
+    conversation_id: Any = None
+    thread_id: Any = None
+    chat_id: Any = None
+    prompt_cache_key: Any = None
+    messages: msgspec.Raw = _NOTHING
+    input: msgspec.Raw = _NOTHING
+    contents: msgspec.Raw = _NOTHING
+
+
+class _Message(msgspec.Struct):
+    role: Any = None
+    type: Any = None
+    content: msgspec.Raw = _NOTHING
+    parts: msgspec.Raw = _NOTHING
+
+
+class _Block(msgspec.Struct):
+    type: Any = None
+    toolResult: msgspec.Raw = _NOTHING
+    functionResponse: msgspec.Raw = _NOTHING
+    function_response: msgspec.Raw = _NOTHING
+
+
+_SCANNED = frozenset(_Body.__struct_fields__) - {"messages", "input", "contents"}
+_SCANNED_KEYS = tuple(f'"{name}"'.encode() for name in _SCANNED)
+_body_decoder = msgspec.json.Decoder(_Body)
+_messages_decoder = msgspec.json.Decoder(list[_Message])
+_blocks_decoder = msgspec.json.Decoder(list[_Block])
+_any_decoder = msgspec.json.Decoder()
+_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class ConversationReader:
+    """Reads conversations and hashes their sessions with one key."""
+
+    def __init__(self, key: bytes = b"") -> None:
+        self._key = key
+
+    def __call__(self, body: bytes, truncated: bool) -> Conversation | None:
+        """The conversation that a decompressed request body names. None: it is no JSON object."""
+        found = _decoded(body, truncated)
+        if found is None:
+            return None
+        session, previous = _session(found), found.previous_response_id
+        return Conversation(
+            session=session_hash(session, self._key) if session else None,
+            turns=None if truncated else _turns(found),
+            previous_response_id=identifiers.identifier(previous) if isinstance(previous, str) else None,
+            has_history=not found.previous_response_id and not found.conversation,
+            can_be_continued=found.store is not False,
+        )
+
+
+def _decoded(body: bytes, truncated: bool) -> _Body | None:
+    if body[:64].lstrip(b" \t\r\n\xef\xbb\xbf")[:1] != b"{":
+        return None
+    if not truncated:
+        with suppress(*_ERRORS):
+            return _body_decoder.decode(body)
+    found = _Body()
+    if any(key in body for key in _SCANNED_KEYS):  # a search costs a fortieth of the scan
+        for name, value in scan_members(body, _SCANNED):
+            setattr(found, name, value)
+    return found
+
+
+# -- the session ------------------------------------------------------------------------------------------------------
+
+
+def _session(body: _Body) -> str | None:
+    if isinstance(body.metadata, dict):
+        found = _claude_code(body.metadata.get("user_id")) or _first_text(body.metadata, _METADATA)
+        if found:
+            return found
+    for name in _MEMBERS:
+        value = getattr(body, name)
+        if value is not None and (found := _text(value.get("id") if isinstance(value, dict) else value)):
+            return found
+    key = _text(body.prompt_cache_key)
+    return key if key and _ID.fullmatch(key) else None
+
+
+def _first_text(values: dict[str, Any], names: Sequence[str]) -> str | None:
+    return next((text for name in names if (text := _text(values.get(name)))), None)
+
+
+def _claude_code(user_id: Any) -> str | None:
+    """The session in `metadata.user_id`: an object, its JSON, or a text that ends in `_session_…`."""
+    if isinstance(user_id, str) and user_id.startswith("{"):
+        with suppress(*_ERRORS):
+            user_id = _any_decoder.decode(user_id)
+    if isinstance(user_id, dict):
+        return _text(user_id.get("session_id"))
+    match = _CLAUDE_CODE.search(user_id) if isinstance(user_id, str) else None
+    return _text(match[1]) if match else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and 0 < len(value) <= MAX_SESSION_CHARS else None
+
+
+# -- turns ------------------------------------------------------------------------------------------------------------
+
+
+def _turns(body: _Body) -> int | None:
+    """Turns in the messages of the request, None if it has no list of messages."""
+    raw = next((r for r in map(bytes, (body.messages, body.input, body.contents)) if r), b"")
+    if raw.startswith(b'"'):
+        return 1
+    if not raw.startswith(b"["):
+        return None
+    try:
+        messages = _messages_decoder.decode(raw)
+    except _ERRORS:
+        return None
+    turns, in_turn = 0, False
+    for message in messages:
+        speaker = _speaker(message)
+        if speaker == "user" and not in_turn:
+            turns += 1
+        if speaker is not None:
+            in_turn = speaker == "user"
+    return turns
+
+
+def _speaker(message: _Message) -> str | None:
+    """`user`, `other` (the model or a tool), None for messages that do not end a turn."""
+    role = message.role.lower() if isinstance(message.role, str) else None
+    if role in ("system", "developer"):
+        return None
+    if role == "user":
+        return "other" if _has_tool_result(message) else "user"
+    if role is None and message.type in (None, "message"):
+        is_parts = bytes(message.parts)
+        return "user" if is_parts and not _has_tool_result(message) else "other"
+    return "other"
+
+
+def _has_tool_result(message: _Message) -> bool:
+    for raw in map(bytes, (message.content, message.parts)):
+        if raw.startswith(b"[") and any(mark in raw for mark in _TOOL_RESULTS):
+            try:
+                blocks = _blocks_decoder.decode(raw)
+            except _ERRORS:
+                continue
+            if any(
+                block.type == "tool_result"
+                or bytes(block.toolResult)
+                or bytes(block.functionResponse)
+                or bytes(block.function_response)
+                for block in blocks
+            ):
+                return True
+    return False

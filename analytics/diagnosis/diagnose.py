@@ -1,0 +1,296 @@
+"""Diagnose a range of time. The only module here that runs queries, by the function it is given.
+
+1. One query aggregates the range and the period before it. `search` finds the places that got worse, `incidents` combines them.
+2. If there are any, two more queries look at them closely: for the onset, and for the causes and an example.
+3. If an objective is missed without such a place, the whole range is compared between places.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from analytics.diagnosis import cube, onset, places, queries
+from analytics.diagnosis.cube import ALL_BUCKETS, Table
+from analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured, Unit
+from analytics.diagnosis.incidents import Incident, combine
+from analytics.diagnosis.metrics import Metric, all_failures, metrics
+from analytics.diagnosis.queries import Suspect
+from analytics.diagnosis.scope import EARLIER_BUCKETS, Scope
+from analytics.diagnosis.search import Found, search
+from analytics.diagnosis.statistics import LEAST_STREAMS, variance_of
+from analytics.schema.objectives import DEFAULT, Objective
+
+Query = Callable[[str], pl.DataFrame]
+"""Runs one read-only statement. UUIDs are text and instants are in UTC, as in `analytics.query.query_pool`."""
+
+POINTS = 360
+"""Points of a series around an onset."""
+BUCKETS_BEFORE, BUCKETS_AFTER = 2, 5
+"""Buckets before and after the first bucket of a change in which its onset is looked for."""
+FAILURES = ("rate_limited", "http_error", "upstream_down", "inband_error", "truncated")
+
+
+def diagnose(query: Query, scope: Scope, objectives: Sequence[Objective] = (DEFAULT,)) -> Diagnosis:
+    """The diagnosis of a range. Runs one query if it is healthy, else three. Raises what `query` raises.
+
+    Streams are judged by the objective whose name they are stored with, and by the last one if that is unknown.
+    """
+    compared = metrics(objectives)
+    frame = query(queries.cells(scope, objectives))
+    columns = [name for name in frame.columns if name.split("_")[0] in ("n", "x", "xx", "l")]
+    tables = cube.read(frame, [*columns, "requests"])
+    streams, measured = _measured(frame, objectives)
+    answer = Diagnosis(
+        state="healthy", since=scope.since, until=scope.until, measured=measured, streams=streams
+    )
+    if not tables["cube"].columns["requests"].sum():
+        return replace(answer, state="no_data")
+    incidents = combine(search(tables, compared), scope.edges())
+    causes = _causes(query, scope, tables, incidents) if incidents else []
+    missed = list(dict.fromkeys(m.name for m in measured if m.missed))
+    causes_and_metrics = [(cause, i.main.metric) for cause, i in zip(causes, incidents, strict=True)]
+    causes_and_metrics += _other_causes(tables["cube"], compared, missed, causes)
+    if causes_and_metrics:
+        causes = _with_details(query, scope, objectives, causes_and_metrics)
+        measured = _since_onset(measured, tables["cube"], incidents)
+        return replace(answer, state="incident", causes=tuple(causes), measured=measured)
+    if missed:
+        return replace(answer, state="unclear", notes=(_why_unclear(tables["cube"], streams),))
+    return answer
+
+
+def _measured(frame: pl.DataFrame, objectives: Sequence[Objective]) -> tuple[int, tuple[Measured, ...]]:
+    by_name = {objective.name: objective for objective in objectives}
+    totals = frame.filter(pl.col("part") == "total").sort("requests", descending=True).to_dicts()
+    found = []
+    for total in totals:
+        objective = by_name[total["objective"]]
+        limits: tuple[tuple[Literal["error_rate", "ttft", "itl"], str, float | None, Unit], ...] = (
+            ("error_rate", "error_rate", objective.error_rate, "share"),
+            ("ttft", "ttft_p95_ns", objective.ttft_ns, "ns"),
+            ("itl", "itl_p95_ns", objective.itl_ns, "ns"),
+        )
+        found += [
+            Measured(name=name, objective=objective.name, value=total[column], limit=limit, unit=unit)
+            for name, column, limit, unit in limits
+            if limit is not None
+        ]
+    return sum(total["requests"] for total in totals), tuple(found)
+
+
+def _since_onset(
+    measured: Sequence[Measured], table: Table, incidents: Sequence[Incident]
+) -> tuple[Measured, ...]:
+    if not incidents or len({m.objective for m in measured}) > 1:
+        return tuple(measured)
+    begin, end = incidents[0].main.begin, incidents[0].main.end
+    failed = sum(float(table.columns[f"x_{name}"][..., begin:end].sum()) for name in FAILURES)
+    counted = float(table.columns[f"n_{FAILURES[0]}"][..., begin:end].sum())
+    return tuple(
+        replace(m, since_onset=failed / counted) if m.name == "error_rate" and counted else m
+        for m in measured
+    )
+
+
+def _why_unclear(table: Table, streams: int) -> str:
+    failed = sum(float(table.columns[f"x_{name}"][..., EARLIER_BUCKETS:].sum()) for name in FAILURES)
+    if streams < 2 * LEAST_STREAMS:
+        return f"Only {streams} requests: too few for a cause."
+    return f"{failed:.0f} of {streams} requests failed. No model, gateway or client explains it, and nothing changed clearly."
+
+
+# The causes of the changes that the aggregates show
+
+
+def _causes(
+    query: Query, scope: Scope, tables: Mapping[str, Table], incidents: Sequence[Incident]
+) -> list[Cause]:
+    edges = scope.edges()
+    wide = [_suspect(scope, tables, i.main, edges, is_wide=True) for i in incidents]
+    narrow = [_suspect(scope, tables, i.main, edges, is_wide=False) for i in incidents]
+    points = _series(query(queries.series(scope, [*wide, *narrow], POINTS)), 2 * len(incidents))
+    causes = []
+    for k, incident in enumerate(incidents):
+        variances = _variance(tables, incident.main)
+        cause = _cause(scope, tables, incident, variances)
+        causes.append(
+            _with_onset(
+                cause,
+                incident.main,
+                variances,
+                (wide[k], points[k]),
+                (narrow[k], points[k + len(incidents)]),
+                scope,
+            )
+        )
+    return causes
+
+
+def _variance(tables: Mapping[str, Table], found: Found) -> float:
+    return variance_of(tables[found.part], found.metric) if found.metric.kind == "mean" else 0.0
+
+
+def _suspect(
+    scope: Scope, tables: Mapping[str, Table], found: Found, edges: Sequence[datetime], *, is_wide: bool
+) -> Suspect:
+    begin = edges[max(found.begin - BUCKETS_BEFORE, 0)]
+    end = edges[min(found.begin + BUCKETS_AFTER, found.end)]
+    if is_wide:
+        begin, end = (
+            min(scope.since - scope.length / 2, begin),
+            edges[found.end] if found.end < ALL_BUCKETS else scope.until,
+        )
+    known = places.levels(tables["cube"], found) if found.metric.kind == "mean" else {}
+    return Suspect(metric=found.metric, where=found.where, begin=begin, end=end, levels=known)
+
+
+Points = tuple[cube.Array, cube.Array, dict[int, datetime]]
+
+
+def _series(frame: pl.DataFrame, count: int) -> list[Points]:
+    """(n, x, first affected instant by point) of each suspect."""
+    found: list[Points] = [(np.zeros(POINTS), np.zeros(POINTS), {}) for _ in range(count)]
+    has_first = "first_at" in frame.columns
+    for row in frame.iter_rows(named=True):
+        n, x, first = found[row["suspect"]]
+        point = min(row["point"], POINTS - 1)
+        n[point] += row["n"]
+        x[point] += row["x"] or 0
+        if has_first and row["first_at"] is not None:
+            first[point] = row["first_at"]
+    return found
+
+
+def _cause(scope: Scope, tables: Mapping[str, Table], incident: Incident, variance: float) -> Cause:
+    found, edges = incident.main, scope.edges()
+    dimension, good = places.unaffected(tables[found.part], found, variance)
+    surges: list[tuple[str, float]] = []
+    facts: list[str] = []
+    if found.part == "cube":
+        seconds = np.array([(b - a).total_seconds() for a, b in itertools.pairwise(edges)], dtype=np.float64)
+        surges = places.surges(tables["cube"], found, seconds)
+        longer = places.longer_prompts(tables["cube"], found) if found.metric.family == "ttft" else None
+        facts += [f"prompts {longer:.1f} times longer"] if longer else []
+    return Cause(
+        kind="step", where=found.where, main=_effect(found), effects=tuple(map(_effect, incident.effects)),
+        evidence=tuple(facts), surges=tuple(surges),
+        onset=edges[found.begin], ended=edges[found.end] if found.end < ALL_BUCKETS else None, streams=found.streams,
+        affected=found.affected, unaffected=good, unaffected_dimension=dimension, score=found.score,
+    )  # fmt: skip
+
+
+def _effect(found: Found) -> Effect:
+    metric = found.metric
+    value, before = (math.exp(v) if metric.is_log else v for v in (found.value, found.expected))
+    return Effect(metric=metric.name, value=value, before=before, unit=metric.unit)
+
+
+def _with_onset(
+    cause: Cause, found: Found, variance: float, wide: tuple[Suspect, Points], narrow: tuple[Suspect, Points], scope: Scope
+) -> Cause:  # fmt: skip
+    is_mean = found.metric.kind == "mean"
+    sign = found.metric.direction
+    suspect, (n, x, _) = wide
+    spread = variance if is_mean else max(found.value * (1 - found.value), 1e-3)
+    drift = onset.ramp(n, sign * x, spread, is_log=found.metric.is_log)
+    if drift is not None:
+        at = [_instant(suspect, p) for p in (drift.point, drift.earliest, drift.latest)]
+        return replace(
+            cause, kind="drift", main=_after(cause.main, sign * drift.rise), onset=at[0], onset_earliest=at[1], onset_latest=at[2],
+        )  # fmt: skip
+    suspect, (n, x, first) = narrow
+    if not n.sum():
+        return cause
+    expected, value = (0.0, found.value - found.expected) if is_mean else (found.expected, found.value)
+    step = onset.step(n, x, expected, value, variance if is_mean else None)
+    if not n[: step.point].any() and suspect.begin <= scope.begin:
+        return replace(cause, onset=None)
+    earliest, latest = (_instant(suspect, p) for p in (step.earliest, step.latest + 1))
+    return replace(
+        cause, onset=first.get(step.point) or _instant(suspect, step.point), onset_earliest=earliest, onset_latest=latest
+    )  # fmt: skip
+
+
+def _after(effect: Effect, rise: float) -> Effect:
+    """The value at the end of a drift."""
+    before = effect.before or 0.0
+    value = before * (1 + rise) if effect.unit == "ns" else min(max(before + rise, 0.0), 1.0)
+    return replace(effect, value=value)
+
+
+def _instant(suspect: Suspect, point: int) -> datetime:
+    return suspect.begin + (suspect.end - suspect.begin) * point / POINTS
+
+
+# Causes by comparison of places
+
+
+def _other_causes(
+    table: Table, compared: Mapping[str, Metric], missed: Sequence[str], known: Sequence[Cause]
+) -> list[tuple[Cause, Metric]]:
+    """Causes of missed objectives that no known cause can explain."""
+    families = {compared[c.metric].family for c in known}
+    causes: list[tuple[Cause, Metric]] = []
+    for name in missed:
+        family = "failure" if name == "error_rate" else name
+        if family in families or (name != "error_rate" and families & {"burst", "cache", "stall"}):
+            continue
+        if name == "error_rate":
+            metric = all_failures(compared)
+            cause = places.constant(table, metric, {f"x_{f}": 1.0 for f in FAILURES})
+        else:
+            metric = compared[f"slow_{name}"]
+            mix = places.traffic_mix(table, compared[name])
+            if mix is not None:
+                causes.append((mix, compared[name]))
+                continue
+            cause = places.constant(table, metric, {f"x_{metric.name}": 1.0})
+        if cause is not None:
+            causes.append((cause, metric))
+    return causes
+
+
+# Evidence and examples
+
+
+def _with_details(
+    query: Query, scope: Scope, objectives: Sequence[Objective], causes: Sequence[tuple[Cause, Metric]]
+) -> list[Cause]:
+    suspects = [
+        Suspect(metric=metric, where=c.where, begin=c.onset or scope.since, end=c.ended or scope.until)
+        for c, metric in causes
+    ]
+    frame = query(queries.details(scope, objectives, suspects))
+    found = []
+    for number, (cause, metric) in enumerate(causes):
+        rows = frame.filter(pl.col("suspect") == number).sort("streams", descending=True).to_dicts()
+        if not rows:
+            found.append(cause)
+            continue
+        first = rows[0]
+        evidence = [_ending(first)] if metric.family == "failure" and first["outcome"] != "ok" else []
+        found.append(
+            replace(
+                cause, evidence=(*evidence, *cause.evidence), objective=first["objective"], example_stream_id=first["stream_id"]
+            )
+        )  # fmt: skip
+    return found
+
+
+def _ending(row: Mapping[str, object]) -> str:
+    """How streams ended, such as "HTTP 429 (rate_limit_exceeded)" or "truncated mid_stream"."""
+    outcome, status, kind, phase = (row[c] for c in ("outcome", "http_status", "error_type", "error_phase"))
+    if outcome == "http_error":
+        return f"HTTP {status}" + (f" ({kind})" if kind and kind not in (str(status), outcome) else "")
+    if outcome == "silent":
+        return "in flight without data"
+    words = [str(outcome)] + ([str(kind)] if kind and kind not in (outcome, f"stream_{outcome}") else [])
+    return " ".join(words) + (f" ({str(phase).replace('_', ' ')})" if phase else "")

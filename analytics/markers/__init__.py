@@ -1,0 +1,1 @@
+"""Markers such as deployments, received over HTTP and drawn on charts."""

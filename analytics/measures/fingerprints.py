@@ -1,0 +1,54 @@
+"""Fingerprints of a stream's output: equal for equal output, however a gateway divides it into events. No I/O, no clock.
+
+The key is secret, so a reader of the tables cannot compute the fingerprint of a guessed text. NULL, because equal
+fingerprints would not mean equal output: with several choices, whose events interleave, and for redacted output.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+
+from analytics.decoding.decoded_stream import DecodedStream
+from analytics.decoding.output_start import KEPT_CHARS, OutputStart
+from ingest.redaction.filler import is_filler
+
+_DIGEST_BYTES = 8
+
+
+def fingerprints(stream: DecodedStream, key: bytes) -> tuple[str | None, str | None]:
+    """Columns output_fingerprint (of the text, without text of the reasoning) and tool_fingerprint."""
+    if stream.choice_count != 1:
+        return None, None
+    start = stream.output_start
+    if stream.text_chars:
+        output = _fingerprint("".join(start.text)[:KEPT_CHARS], stream.text_chars, key)
+    else:
+        output = _fingerprint("".join(start.reasoning)[:KEPT_CHARS], stream.reasoning_chars, key)
+    return output, _of_arguments(start, key) if start.arguments else None
+
+
+def _of_arguments(start: OutputStart, key: bytes) -> str | None:
+    arguments = ["".join(parts) for parts in start.arguments.values()]
+    if start.argument_chars > KEPT_CHARS:
+        return _fingerprint("\n".join(arguments)[:KEPT_CHARS], start.argument_chars, key)
+    return _fingerprint("\n".join(_normalised(arguments)), 0, key)
+
+
+def _fingerprint(text: str, chars: int, key: bytes) -> str | None:
+    """Of the start of a text of `chars` characters."""
+    if is_filler(text):
+        return None
+    data = f"{chars} {text}".encode("utf-8", "replace")
+    return hashlib.blake2b(data, key=key, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _normalised(arguments: Iterable[str]) -> Iterable[str]:
+    """JSON without white space and with sorted keys, where the text is JSON."""
+    for text in arguments:
+        try:
+            yield msgspec.json.encode(msgspec.json.decode(text), order="sorted").decode()
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            yield text

@@ -1,0 +1,29 @@
+"""SQL of the dimensions of a stream. Unknown values have a name, so that a filter can select them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analytics.schema.clients import is_client_id
+from analytics.schema.sql_quoting import literal
+
+MODEL = "coalesce(request_model, response_model, '(no model)')"
+"""The requested model, else the one in the response."""
+GATEWAY = "coalesce(gateway, '(no gateway)')"
+CLIENT = "coalesce(client_id, '(no key)')"
+DIMENSIONS: dict[str, str] = {"model": MODEL, "gateway": GATEWAY, "client": CLIENT}
+"""Dimension → SQL of its value."""
+
+
+def is_one_of(column: str, values: Sequence[str]) -> str:
+    """SQL condition: the dimension has one of the values."""
+    return f"{column} IN ({', '.join(map(literal, values))})"
+
+
+def is_client(column: str, values: Sequence[str]) -> str:
+    """As `is_one_of`. A value is a client id, or the name that readers show instead."""
+    names = [value for value in values if not is_client_id(value)]
+    if not names:
+        return is_one_of(column, values)
+    named = f"SELECT client_id FROM clients WHERE {is_one_of('name', names)}"
+    return f"({is_one_of(column, values)} OR {column} IN ({named}))"

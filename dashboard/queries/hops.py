@@ -1,0 +1,215 @@
+"""SQL for hops: what each gateway adds to the streams, its attempts and its changes.
+
+Rows of `hops` are selected by the outer stream: its start, its model, and either gateway of the hop. The columns that compare
+both streams are known only for the attempt that answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import polars as pl
+
+from analytics.schema.outcomes import IS_REQUEST
+from analytics.schema.sql_quoting import literal
+from dashboard.queries import Query
+from dashboard.queries.latency import BINS_PER_DECADE
+from dashboard.queries.selection import GATEWAY, Selection, instant
+
+HOP_GATEWAY = "coalesce(outer_gateway, '(no gateway)')"
+HOP_MODEL = "coalesce(model, '(no model)')"
+SHORTEST_NS = 1000
+"""Delays below are drawn as this. Differences of two clocks can be negative."""
+
+
+def within(selection: Selection) -> str:
+    """SQL condition of the time range over `hops` and `hop_changes`."""
+    return f"outer_started_at >= {instant(selection.since)} AND outer_started_at < {instant(selection.until)}"
+
+
+def outer_where(selection: Selection) -> str:
+    """SQL condition over `hops`: the outer gateway is selected."""
+    names = ", ".join(map(literal, selection.gateways))
+    return f"{HOP_GATEWAY} IN ({names})" if names else "TRUE"
+
+
+def where(selection: Selection) -> str:
+    """SQL condition of the selection over `hops`."""
+    parts = [within(selection)]
+    if selection.models:
+        parts.append(f"{HOP_MODEL} IN ({', '.join(map(literal, selection.models))})")
+    if selection.gateways:
+        names = ", ".join(map(literal, selection.gateways))
+        parts.append(f"({HOP_GATEWAY} IN ({names}) OR inner_gateway IN ({names}))")
+    if selection.clients:
+        # Inner streams have the gateway's key, so the client is that of the outer stream.
+        of_clients = replace(selection, models=(), gateways=())
+        parts.append(f"outer_stream_id IN (SELECT stream_id FROM streams WHERE {of_clients.where()})")
+    return " AND ".join(parts)
+
+
+def any_hop(query: Query) -> bool:
+    """Whether the store has any hop."""
+    return bool(query("SELECT EXISTS (SELECT 1 FROM hops) AS found")["found"][0])
+
+
+def by_gateway(query: Query, selection: Selection, *, most: int = 20) -> pl.DataFrame:
+    """What each gateway adds, busiest first. Quantiles are over streams.
+
+    `gateway, streams, added_ttft_p50_ns, added_ttft_p95_ns, event_p50_ns, event_p95_ns` (medians of the streams' quantiles),
+    `event_max_ns, tail_p50_ns, merged_share, split_share` (of the aligned events), `buffered_share` (median), `stalls,
+    failed_attempts, lost_ns, clock_error_ns` (largest).
+    """
+    return query(f"""
+        SELECT {HOP_GATEWAY} AS gateway, count(*) FILTER (lost_ns IS NULL) AS streams,
+            quantile_cont(added_ttft_ns, 0.5) AS added_ttft_p50_ns, quantile_cont(added_ttft_ns, 0.95) AS added_ttft_p95_ns,
+            quantile_cont(added_event_p50_ns, 0.5) AS event_p50_ns, quantile_cont(added_event_p95_ns, 0.5) AS event_p95_ns,
+            max(added_event_max_ns) AS event_max_ns, quantile_cont(added_tail_ns, 0.5) AS tail_p50_ns,
+            sum(merged_event_count) / nullif(sum(aligned_event_count), 0) AS merged_share,
+            sum(split_event_count) / nullif(sum(aligned_event_count), 0) AS split_share,
+            quantile_cont(buffered_share, 0.5) AS buffered_share, sum(gateway_stall_count)::BIGINT AS stalls,
+            count(lost_ns) AS failed_attempts, sum(lost_ns)::BIGINT AS lost_ns,
+            coalesce(max(clock_error_ns), 0) AS clock_error_ns
+        FROM hops WHERE {where(selection)} GROUP BY ALL ORDER BY streams DESC, gateway LIMIT {most:d}""")
+
+
+def waterfall(query: Query, selection: Selection, *, most: int = 4) -> pl.DataFrame:
+    """Medians of the parts of a stream by gateway, busiest first. The parts of one stream add up to its length.
+
+    `gateway, streams, before_ns, failed_ns, model_ttft_ns, first_token_ns, streaming_ns, tail_ns`. `failed_ns` is 0 in streams
+    without a failed attempt.
+    """
+    return query(f"""
+        WITH failed AS (
+                SELECT outer_stream_id, sum(lost_ns) AS failed_ns FROM hops
+                WHERE {where(selection)} AND lost_ns IS NOT NULL GROUP BY ALL),
+            outer_streams AS (SELECT stream_id, ttft_ns, end_ns FROM streams
+                WHERE started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)})
+        SELECT {HOP_GATEWAY} AS gateway, count(*) AS streams,
+            quantile_cont(gateway_before_ns - coalesce(failed_ns, 0), 0.5) AS before_ns,
+            quantile_cont(coalesce(failed_ns, 0), 0.5) AS failed_ns,
+            quantile_cont(ttft_ns - added_ttft_ns, 0.5) AS model_ttft_ns,
+            quantile_cont(added_ttft_ns - gateway_before_ns, 0.5) AS first_token_ns,
+            quantile_cont(end_ns - added_tail_ns - ttft_ns, 0.5) AS streaming_ns,
+            quantile_cont(added_tail_ns, 0.5) AS tail_ns
+        FROM hops JOIN outer_streams ON stream_id = outer_stream_id LEFT JOIN failed USING (outer_stream_id)
+        WHERE {where(selection)} AND added_ttft_ns IS NOT NULL
+        GROUP BY ALL ORDER BY streams DESC, gateway LIMIT {most:d}""")
+
+
+def event_delays(query: Query, selection: Selection) -> pl.DataFrame:
+    """`name, low_ns, high_ns, n, share, cumulated`: distributions over streams of the median (`p50`), the 95th percentile
+    (`p95`) and the longest (`max`) delay of an output event. Bins as in `latency.distribution`."""
+    return query(f"""
+        WITH delays AS (
+                SELECT added_event_p50_ns AS p50, added_event_p95_ns AS p95, added_event_max_ns AS max FROM hops
+                WHERE {where(selection)}),
+            binned AS (
+                SELECT name, floor(log10(greatest(value, {SHORTEST_NS})) * {BINS_PER_DECADE})::INTEGER AS bin, count(*) AS n
+                FROM (UNPIVOT delays ON p50, p95, max INTO NAME name VALUE value) GROUP BY ALL)
+        SELECT name, pow(10, bin / {BINS_PER_DECADE}) AS low_ns, pow(10, (bin + 1) / {BINS_PER_DECADE}) AS high_ns, n,
+            n / sum(n) OVER (PARTITION BY name) AS share,
+            (sum(n) OVER (PARTITION BY name ORDER BY bin)) / sum(n) OVER (PARTITION BY name) AS cumulated
+        FROM binned ORDER BY name, bin""")
+
+
+def added_ttft_timeline(query: Query, selection: Selection, *, most: int = 7) -> pl.DataFrame:
+    """`at, name, value_ns, n`: median added TTFT of the busiest gateways."""
+    return query(f"""
+        WITH chosen AS (
+                SELECT outer_started_at AS started_at, {HOP_GATEWAY} AS name, added_ttft_ns FROM hops
+                WHERE {where(selection)} AND added_ttft_ns IS NOT NULL),
+            busiest AS (SELECT name FROM chosen GROUP BY name ORDER BY count(*) DESC, name LIMIT {most:d})
+        SELECT {selection.bucket()} AS "at", name, quantile_cont(added_ttft_ns, 0.5) AS value_ns, count(*) AS n
+        FROM chosen WHERE name IN (SELECT name FROM busiest) GROUP BY ALL ORDER BY "at", name""")
+
+
+def failed_attempts(query: Query, selection: Selection, *, most: int = 50) -> pl.DataFrame:
+    """`inner_gateway, outcome, error_type, attempts, streams, lost_p50_ns, lost_ns` of the attempts that another followed."""
+    return query(f"""
+        SELECT inner_gateway, inner_outcome AS outcome, inner_error_type AS error_type, count(*) AS attempts,
+            count(DISTINCT outer_stream_id) AS streams, quantile_cont(lost_ns, 0.5) AS lost_p50_ns,
+            sum(lost_ns)::BIGINT AS lost_ns
+        FROM hops WHERE {where(selection)} AND lost_ns IS NOT NULL
+        GROUP BY ALL ORDER BY attempts DESC, inner_gateway, outcome, error_type LIMIT {most:d}""")
+
+
+def attempts(query: Query, selection: Selection, *, most: int = 25) -> pl.DataFrame:
+    """The attempts of the newest `most` streams with more than one, in order.
+
+    `outer_stream_id, inner_stream_id, outer_started_at, outer_gateway, model, attempt, inner_gateway, inner_outcome,
+    inner_error_type, gateway_before_ns, lost_ns, matched_by`.
+    """
+    return query(f"""
+        WITH newest AS (
+            SELECT outer_stream_id, any_value(outer_started_at) AS started_at FROM hops
+            WHERE {where(selection)} AND attempt > 1
+            GROUP BY ALL ORDER BY started_at DESC, outer_stream_id LIMIT {most:d})
+        SELECT {ATTEMPT} FROM hops WHERE {within(selection)} AND outer_stream_id IN (SELECT outer_stream_id FROM newest)
+        ORDER BY outer_started_at DESC, outer_stream_id, attempt LIMIT {20 * most:d}""")
+
+
+ATTEMPT = """outer_stream_id, inner_stream_id, outer_started_at, outer_gateway, model, attempt, inner_gateway, inner_outcome,
+    inner_error_type, gateway_before_ns, lost_ns, matched_by"""
+
+
+def changes(query: Query, selection: Selection, *, most: int = 100) -> pl.DataFrame:
+    """`gateway, what, streams, share` (of the gateway's matched streams), and the newest example: `outer_value, inner_value,
+    stream_id, at`."""
+    return query(f"""
+        WITH chosen AS (
+                SELECT outer_stream_id, inner_stream_id, {HOP_GATEWAY} AS gateway FROM hops WHERE {where(selection)}),
+            totals AS (SELECT gateway, count(DISTINCT outer_stream_id) AS n FROM chosen GROUP BY ALL),
+            differing AS (
+                SELECT gateway, what, count(DISTINCT outer_stream_id) AS streams,
+                    arg_max({{'outer': outer_value, 'inner': inner_value, 'stream_id': outer_stream_id}}, outer_started_at)
+                        AS example, max(outer_started_at) AS "at"
+                FROM hop_changes JOIN chosen USING (outer_stream_id, inner_stream_id)
+                WHERE {within(selection)} GROUP BY ALL)
+        SELECT gateway, what, streams, streams / n AS share, example.outer AS outer_value, example.inner AS inner_value,
+            example.stream_id AS stream_id, "at"
+        FROM differing JOIN totals USING (gateway) ORDER BY streams DESC, gateway, what LIMIT {most:d}""")
+
+
+def matched_share(query: Query, selection: Selection) -> pl.DataFrame:
+    """`gateway, streams, matched`: requests to the gateways of `by_gateway`, and how many of them are matched.
+
+    A filter by gateway selects the gateways, not their streams.
+    """
+    all_streams = replace(selection, gateways=())
+    return query(f"""
+        SELECT {GATEWAY} AS gateway, count(*) AS streams,
+            count(*) FILTER (stream_id IN (SELECT outer_stream_id FROM hops WHERE {where(all_streams)})) AS matched
+        FROM streams
+        WHERE {all_streams.where()} AND {IS_REQUEST}
+            AND {GATEWAY} IN (SELECT {HOP_GATEWAY} FROM hops WHERE {where(selection)})
+        GROUP BY ALL ORDER BY streams DESC, gateway""")
+
+
+def evidence(query: Query, selection: Selection) -> pl.DataFrame:
+    """`matched_by, hops`: matches by their evidence."""
+    return query(
+        f"SELECT matched_by, count(*) AS hops FROM hops WHERE {where(selection)} GROUP BY ALL ORDER BY hops DESC, matched_by"
+    )
+
+
+def ambiguous(query: Query) -> int:
+    """Streams without hops because several streams fitted equally well, since the store was created."""
+    found = query("SELECT coalesce(sum(value), 0)::BIGINT AS n FROM counters WHERE name = 'hops_ambiguous'")
+    return int(found["n"][0])
+
+
+def of_stream(query: Query, stream_id: UUID, *, most: int = 50) -> pl.DataFrame:
+    """The rows of `hops` with this stream as the outer or the inner one."""
+    return query(f"""
+        SELECT * FROM hops WHERE outer_stream_id = '{stream_id}'::UUID OR inner_stream_id = '{stream_id}'::UUID
+        ORDER BY outer_started_at, outer_stream_id, attempt LIMIT {most:d}""")
+
+
+def changes_of(query: Query, stream_id: UUID, *, most: int = 100) -> pl.DataFrame:
+    """`what, outer_value, inner_value, outer_stream_id, inner_stream_id`: differences of the hops of a stream."""
+    return query(f"""
+        SELECT what, outer_value, inner_value, outer_stream_id, inner_stream_id FROM hop_changes
+        WHERE outer_stream_id = '{stream_id}'::UUID OR inner_stream_id = '{stream_id}'::UUID
+        ORDER BY what, outer_value LIMIT {most:d}""")

@@ -1,0 +1,66 @@
+"""SQL for sessions: the list, and the requests of one session.
+
+The time range selects sessions by their requests. The numbers of a session are those of the view `sessions`, over all its
+requests.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from analytics.schema.outcomes import IS_ERROR
+from analytics.schema.sql_quoting import literal
+from dashboard.queries import Query
+from dashboard.queries.selection import Selection
+
+ORDERS: dict[str, str] = {
+    "newest": "max(started_at) DESC",
+    "most requests": "count(*) DESC",
+    "most output": "sum(output_tokens) DESC NULLS LAST",
+    "most errors": f"count(*) FILTER ({IS_ERROR}) DESC",
+}
+"""Name → SQL of a sort order over the requests in the time range."""
+
+
+def any_session(query: Query) -> bool:
+    """Whether the store has any session."""
+    return bool(
+        query("SELECT EXISTS (SELECT 1 FROM streams WHERE session_id IS NOT NULL) AS found")["found"][0]
+    )
+
+
+def count(query: Query, selection: Selection) -> dict[str, int]:
+    """`sessions`, `in_session` (requests with a session) and `requests` of the selection."""
+    found: dict[str, int] = query(f"""
+        SELECT count(DISTINCT session_id) AS sessions, count(session_id) AS in_session, count(*) AS requests
+        FROM streams WHERE {selection.where()}""").to_dicts()[0]
+    return found
+
+
+def table(query: Query, selection: Selection, *, order: str = "newest", limit: int = 50) -> pl.DataFrame:
+    """Rows of the view `sessions`, and `client`, for the sessions with requests in the selection, in this order.
+
+    The ids are selected first, as literals, so the view computes only these sessions.
+    """
+    ids = query(f"""
+        SELECT session_id FROM streams WHERE {selection.where()} AND session_id IS NOT NULL
+        GROUP BY session_id ORDER BY {ORDERS[order]}, session_id LIMIT {limit:d}""")["session_id"]
+    names = ", ".join(literal(name) for name in ids) or "NULL"
+    found = query(
+        f"SELECT *, client_id AS client FROM sessions WHERE session_id IN ({names}) LIMIT {limit:d}"
+    )
+    ranks = pl.DataFrame({"session_id": ids}, schema={"session_id": pl.String}).with_row_index("rank")
+    return ranks.join(found, on="session_id").sort("rank").drop("rank")
+
+
+def one(query: Query, session_id: str) -> dict[str, object] | None:
+    """The row of the view `sessions`, or None."""
+    rows = query(f"SELECT * FROM sessions WHERE session_id = {literal(session_id)} LIMIT 1").to_dicts()
+    return rows[0] if rows else None
+
+
+def requests(query: Query, session_id: str, *, most: int = 500) -> pl.DataFrame:
+    """The first requests of a session in order: rows of the view `session_turns`."""
+    return query(
+        f"SELECT * FROM session_turns WHERE session_id = {literal(session_id)} ORDER BY request LIMIT {most:d}"
+    )

@@ -1,0 +1,72 @@
+"""Messages of rejected statements for readers of the SQL page: `what failed: why. What to do.` Pure.
+
+DuckDB's own messages begin with a kind, such as "Binder Error", and some list candidates after the sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MAX_CANDIDATES = 2
+_KIND = re.compile(r"^[A-Z][\w ]* Error: ")
+_OURS = ("cannot ", "query ", "the answer ", "the query ", "busy", "too many")
+_NO_COLUMN = re.compile(
+    r"^(?:Referenced column (?P<column>\".*?\")|Referenced table (?P<table>\".*?\")"
+    r"|Table (?P<of>\".*?\") does not have a column named (?P<member>\".*?\"))"
+)
+_CANDIDATES = re.compile(r" ?Candidate (?:bindings|tables): :? ?(?P<names>.*)$")
+_SIGNATURES = re.compile(r"^No function matches the given name and argument types '(?P<call>.*?)'\.")
+_CONVERSION = re.compile(r"^Could not convert (?P<what>.*)$")
+
+
+@dataclass(frozen=True)
+class SqlProblem:
+    """Why a statement has no answer."""
+
+    text: str
+    line: int | None = None
+    column: int | None = None
+    """Counted from 1."""
+
+
+def problem_of(message: str, sql: str, position: int | None) -> SqlProblem:
+    """The problem that a `QueryError` describes. `position` as in QueryError."""
+    line = column = None
+    if position is not None:
+        before = sql[:position]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    return SqlProblem(_text(message), line, column)
+
+
+def _text(message: str) -> str:
+    if message.startswith(_OURS):
+        return message
+    text = _KIND.sub("", message)
+    if text.startswith(("syntax error", "unterminated")):
+        return f"cannot parse the statement: {text}. Check the SQL at and before this place."
+    if found := _NO_COLUMN.match(text):
+        return _missing(found, text)
+    if found := _SIGNATURES.match(text):
+        call = found["call"]
+        return (
+            f"cannot run the statement: no function takes the arguments of {call}. "
+            "Cast them, for example with ::DOUBLE, or pass other arguments."
+        )
+    if found := _CONVERSION.match(text):
+        what = found["what"].rstrip(".")
+        return f"cannot run the statement: a conversion failed, {what}. Use TRY_CAST to get NULL for such values."
+    return f"cannot run the statement: {text[:1].lower()}{text[1:]}"
+
+
+def _missing(found: re.Match[str], text: str) -> str:
+    names = _CANDIDATES.search(text)
+    near = re.findall(r'"[^"]*"', names["names"])[:MAX_CANDIDATES] if names else []
+    hint = f"Did you mean {' or '.join(near)}?" if near else "The list of tables shows the names."
+    if found["table"]:
+        what = f"the FROM clause has no table {found['table']}"
+    elif found["member"]:
+        what = f"{found['of']} has no column {found['member']}"
+    else:
+        what = f"the tables of the FROM clause have no column {found['column']}"
+    return f"cannot run the statement: {what}. {hint}"

@@ -1,0 +1,266 @@
+"""Small tables as HTML: readable by assistive technology and tests, with ordinary links, and never wider than their box.
+
+`st.dataframe` draws on a canvas, clips columns that do not fit, and opens links in a new tab. It stays for results of SQL, which
+have any number of rows and columns.
+
+- Every value is escaped. Numbers are right-aligned, with the unit in the heading.
+- The first column names the row and always stays. Another column without a value in any row is left out.
+- In a narrow box, columns of the lowest priority disappear, the last of them first. On a phone, each row becomes a block of lines
+  instead if `stacks` is set, so that no value is lost. Use it for rows without a page of their own.
+- Colours have the meaning of their class name, and the text has the same meaning.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+import polars as pl
+import streamlit as st
+
+from dashboard import formatting
+from dashboard.table_css import STACKED_BELOW_PX, WIDTHS_PX
+
+Row = Mapping[str, Any]
+State = Literal["good", "bad", "muted"]
+
+MAX_TEXT = 240
+"""Longest text of a cell in characters. The rest becomes an ellipsis; the title has 1,000 characters."""
+MAX_TITLE = 1000
+CHARACTER_PX, MONO_PX, PADDING_PX = 6.6, 7.8, 17
+"""Estimated widths of a character and of the margins of a cell."""
+WORD = 17
+"""Characters of a text column before its values wrap inside words."""
+NARROWEST_PX = 350
+"""Width of a box on a phone. A table whose remaining columns need more can be scrolled, also with the keyboard."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column. `text` receives the value of `name`, which is never None or NaN."""
+
+    name: str
+    heading: str
+    text: Callable[[Any], str] = str
+    number: bool = False
+    """Right-aligned, never wrapped."""
+    line: bool = False
+    """Never wrapped."""
+    mono: bool = False
+    help: str | None = None
+    priority: int = 1
+    """Columns with 0 never disappear. Higher numbers disappear first."""
+    link: Callable[[Row], str | None] | None = None
+    opens_row: bool = False
+    """A click anywhere on the row opens the link of this column."""
+    state: Callable[[Row], State | None] | None = None
+    sort_address: str | None = None
+    """Address of this page sorted by this column."""
+    bar: bool = False
+    """A bar behind the number, for ratios from 0 to 1."""
+    min_characters: int = WORD
+
+
+def number(
+    name: str,
+    heading: str,
+    *,
+    unit: str | None = None,
+    digits: int = 0,
+    factor: float = 1,
+    sign: bool = False,
+    **options: Any,
+) -> Column:
+    """A column of numbers, multiplied by `factor`. The heading names the unit."""
+    form = f"{'+' if sign else ''},.{digits}f"
+    return Column(
+        name=name,
+        heading=f"{heading}, {unit}" if unit else heading,
+        text=lambda value: format(value * factor, form),
+        number=True,
+        **options,
+    )
+
+
+def ms(name: str, heading: str, *, digits: int = 0, **options: Any) -> Column:
+    """A column of durations in ns, shown in ms."""
+    return number(name, heading, unit="ms", digits=digits, factor=1e-6, **options)
+
+
+def seconds(name: str, heading: str, *, digits: int = 1, **options: Any) -> Column:
+    """A column of durations in ns, shown in s."""
+    return number(name, heading, unit="s", digits=digits, factor=1e-9, **options)
+
+
+def percent(name: str, heading: str, *, digits: int = 1, **options: Any) -> Column:
+    """A column of ratios, shown in %."""
+    return number(name, heading, unit="%", digits=digits, factor=100, **options)
+
+
+def instant(
+    name: str, heading: str, zone: ZoneInfo, *, form: str = "%m-%d %H:%M:%S", **options: Any
+) -> Column:
+    """A column of instants in a time zone. `%f` in `form` is cut to ms."""
+
+    def text(at: datetime) -> str:
+        shown = f"{at.astimezone(zone):{form}}"
+        return shown[:-3] if form.endswith("%f") else shown
+
+    return Column(name=name, heading=heading, text=text, line=True, **options)
+
+
+def show_table(columns: Sequence[Column], frame: pl.DataFrame, **options: Any) -> None:
+    """Draw the rows of a frame. Options as in `markup`."""
+    st.html(markup(columns, frame.to_dicts(), **options))
+
+
+def show_pairs(pairs: Mapping[str, str], *, label: str) -> None:
+    """Draw names and values."""
+    st.html(pairs_markup(pairs, label=label))
+
+
+def markup(
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    *,
+    label: str,
+    stacks: bool = False,
+    order: str | None = None,
+) -> str:
+    """The table as HTML.
+
+    `label` names the table for screen readers. `order` is the name of the column by which the rows are sorted, descending.
+    """
+    texts = {c.name: [_text(c, row.get(c.name)) for row in rows] for c in columns}
+    shown = [
+        c for i, c in enumerate(columns) if i == 0 or any(t != formatting.UNKNOWN for t in texts[c.name])
+    ]
+    widths = {c.name: _width_px(c, texts[c.name]) for c in shown}
+    hiding = _hidden_below(shown, widths)
+    whole = f' class="sg-rows-from-{min(_step(sum(widths.values())), STACKED_BELOW_PX)}"' if stacks else ""
+    opens = ' class="sg-opens"' if any(c.opens_row for c in shown) else ""
+    head = "".join(_heading(c, hiding.get(c.name), widths[c.name], order) for c in shown)
+    body = "".join(
+        f"<tr{opens}>"
+        + "".join(
+            _cell(c, row, texts[c.name][i], is_row_header=c is shown[0], hidden_below=hiding.get(c.name))
+            for c in shown
+        )
+        + "</tr>"
+        for i, row in enumerate(rows)
+    )
+    table = f'<table{whole} aria-label="{escape(label)}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    least = sum(width for name, width in widths.items() if name not in hiding)
+    return _box(table + _note(shown, hiding), label, scrolls=not stacks and least > NARROWEST_PX)
+
+
+def pairs_markup(pairs: Mapping[str, str], *, label: str) -> str:
+    """Names and values as HTML, one row per pair, without a heading row."""
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(_cut(value))}</td></tr>'
+        for name, value in pairs.items()
+    )
+    return _box(f'<table class="sg-pairs" aria-label="{escape(label)}"><tbody>{body}</tbody></table>', label)
+
+
+def _box(table: str, label: str, *, scrolls: bool = False) -> str:
+    region = f' role="region" tabindex="0" aria-label="{escape(label)}"' if scrolls else ""
+    return f'<div class="sg-table"{region}>{table}</div>'
+
+
+def _text(column: Column, value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return formatting.UNKNOWN
+    return column.text(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+def _width_px(column: Column, texts: Sequence[str]) -> int:
+    """The estimated least width of a column: its longest line, or `min_characters` where values wrap."""
+    longest = max(map(len, texts), default=0)
+    if not column.number and not column.line:
+        longest = min(longest, column.min_characters)
+    words = max(map(len, column.heading.split()), default=0)
+    width_px = max(longest * (MONO_PX if column.mono else CHARACTER_PX), words * CHARACTER_PX)
+    return math.ceil(width_px) + PADDING_PX
+
+
+def _hidden_below(columns: Sequence[Column], widths: Mapping[str, int]) -> dict[str, int]:
+    """Column → width of the box in px below which it disappears: the sum of the widths of all columns that stay longer."""
+    found: dict[str, int] = {}
+    needed = widths[columns[0].name]
+    for column in sorted(columns[1:], key=lambda c: c.priority):
+        needed += widths[column.name]
+        if column.priority > 0:
+            found[column.name] = _step(needed)
+    return found
+
+
+def _note(columns: Sequence[Column], hiding: Mapping[str, int]) -> str:
+    """The headings of the columns that do not fit. Each one appears when its column disappears."""
+    first_hidden = sorted(
+        ((hiding[c.name], c.heading) for c in columns if c.name in hiding), key=lambda pair: -pair[0]
+    )
+    names = "".join(
+        f'<span class="sg-until-{width}">{", " if i else "Not shown at this width: "}{escape(heading)}</span>'
+        for i, (width, heading) in enumerate(first_hidden)
+    )
+    return f'<div class="sg-note">{names}</div>' if names else ""
+
+
+def _step(width_px: int) -> int:
+    return next((step for step in WIDTHS_PX if step >= width_px), WIDTHS_PX[-1])
+
+
+def _classes(column: Column, hidden_below: int | None, state: State | None = None) -> str:
+    names = [
+        "sg-number" if column.number else "",
+        "sg-line" if column.line else "",
+        "sg-mono" if column.mono else "",
+        "sg-bar" if column.bar else "",
+        f"sg-{state}" if state else "",
+        f"sg-from-{hidden_below}" if hidden_below else "",
+    ]
+    joined = " ".join(name for name in names if name)
+    return f' class="{joined}"' if joined else ""
+
+
+def _heading(column: Column, hidden_below: int | None, width_px: int, order: str | None) -> str:
+    attributes = _classes(column, hidden_below)
+    if column.help:
+        attributes += f' title="{escape(column.help[:MAX_TITLE])}"'
+    if not column.number and not column.line:
+        attributes += f' style="min-width:{width_px}px"'
+    content = escape(column.heading)
+    if column.name == order:
+        attributes += ' aria-sort="descending"'
+        content += " ▾"
+    if column.sort_address:
+        content = f'<a href="{escape(column.sort_address)}" target="_self">{content}</a>'
+    return f'<th scope="col"{attributes}><span>{content}</span></th>'
+
+
+def _cell(column: Column, row: Row, text: str, *, is_row_header: bool, hidden_below: int | None) -> str:
+    attributes = _classes(column, hidden_below, column.state(row) if column.state else None)
+    cut = _cut(text)
+    content = escape(cut)
+    if cut != text:
+        attributes += f' title="{escape(text[:MAX_TITLE])}"'
+    if column.bar and text != formatting.UNKNOWN:
+        attributes += f' style="--sg-share:{min(max(row[column.name], 0), 1):.1%}"'
+    address = column.link(row) if column.link else None
+    if address is not None:
+        opens = ' class="sg-row"' if column.opens_row else ""
+        content = f'<a href="{escape(address)}" target="_self"{opens}>{content}</a>'
+    attributes += f' data-heading="{escape(column.heading)}"'
+    if is_row_header:
+        return f'<th scope="row"{attributes}>{content}</th>'
+    return f"<td{attributes}>{content}</td>"

@@ -1,0 +1,167 @@
+"""Draw a diagnosis: what fails or got slow, where and since when, with links to the pages that show it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import streamlit as st
+
+from analytics.diagnosis import wording
+from analytics.diagnosis.diagnose import diagnose
+from analytics.diagnosis.diagnosis import Cause, Diagnosis
+from analytics.diagnosis.scope import Scope
+from analytics.schema.objectives import DEFAULT, Objective
+from dashboard import filters, formatting, page_settings
+from dashboard.charts.axes import TimeRange
+from dashboard.metric_help import metric_help
+from dashboard.queries import overview
+from dashboard.queries.objectives import objectives
+from dashboard.queries.selection import Selection
+from dashboard.query_runner import CACHED_S, client_name, query, query_catalog
+
+ICONS = {
+    "incident": ":material/error:",
+    "unclear": ":material/help:",
+    "healthy": ":material/check_circle:",
+    "no_data": ":material/hourglass_empty:",
+}
+ERRORS = frozenset(metric for metric, title in wording.TITLES.items() if title == "Error rate")
+MAX_FURTHER = 3
+MAX_DIAGNOSES = 32
+ONSETS_CACHED_S = 30.0
+Link = tuple[str, str, str, list[tuple[str, str]]]
+"""Page, label, icon and URL parameters."""
+
+
+def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis:
+    """The diagnosis of the selection, shared by all readers. Raises QueryError."""
+    slos = page_settings.slos()
+    default = replace(
+        DEFAULT,
+        ttft_ns=round(slos.ttft_s * 1e9),
+        itl_ns=round(slos.itl_s * 1e9),
+        error_rate=slos.error_rate,
+    )
+    scope = Scope(since=chosen.since, until=chosen.until, filters=chosen.filters())
+    judged_by, data = objectives(query_catalog, default), str(page_settings.data_dir())
+    is_live = chosen.until >= datetime.now(UTC)
+    question = (None if is_live else chosen.until, chosen.length, scope.filters, judged_by, data)
+    latest = _latest()
+    if max_age_s > CACHED_S and question in latest and time.monotonic() - latest[question][0] < max_age_s:
+        return latest[question][1]
+    found = _cached(scope, judged_by, data)
+    if len(latest) >= MAX_DIAGNOSES:
+        latest.clear()
+    latest[question] = (time.monotonic(), found)
+    return found
+
+
+@st.cache_resource(show_spinner=False)
+def _latest() -> dict[Hashable, tuple[float, Diagnosis]]:
+    """The latest diagnosis of each time range, filters and objectives, and when it was made."""
+    return {}
+
+
+@st.cache_data(ttl=CACHED_S, max_entries=MAX_DIAGNOSES, show_spinner=False)
+def _cached(scope: Scope, judged_by: tuple[Objective, ...], data: str) -> Diagnosis:
+    return diagnose(query, scope, judged_by)
+
+
+def time_range(chosen: Selection, bucket_s: int | None = None) -> TimeRange:
+    """The selection as a time axis, with the onsets of the diagnosis and the markers. Raises QueryError."""
+    return filters.time_range(chosen, bucket_s, marks(chosen, onsets_of(chosen)))
+
+
+def onsets_of(chosen: Selection) -> Diagnosis:
+    """A diagnosis that is new enough for the onsets in charts, at most 30 s old. Raises QueryError."""
+    return diagnosis_of(chosen, max_age_s=ONSETS_CACHED_S)
+
+
+def marks(chosen: Selection, found: Diagnosis) -> list[tuple[datetime, str]]:
+    """The onsets of the causes and the markers, for the charts over time."""
+    onsets = [
+        (cause.onset, f"onset: {wording.place(cause, name_of)}")
+        for cause in found.causes
+        if cause.onset is not None
+    ]
+    return onsets + overview.markers(query, chosen)
+
+
+def show_verdict(found: Diagnosis) -> None:
+    """The first cause as the headline, with its links, and up to `MAX_FURTHER` further causes."""
+    color = color_of(found)
+    with st.container(border=True, gap="small", key=f"verdict-{color}"):
+        st.markdown(f":{color}[{ICONS[found.state]}] {_headline(found)}", help=metric_help("diagnosis"))
+        if found.causes:
+            _show_links(found.causes[0], "first")
+        for number, cause in enumerate(found.causes[1 : MAX_FURTHER + 1], 2):
+            st.markdown(f"{number}. {_cause_text(cause, found)}")
+            _show_links(cause, str(number))
+
+
+def color_of(found: Diagnosis) -> str:
+    """The colour of the state: red only if an objective is missed."""
+    missed = any(m.missed for m in found.measured)
+    return {
+        "incident": "red" if missed else "orange",
+        "unclear": "red" if missed else "orange",
+        "healthy": "green",
+        "no_data": "gray",
+    }[found.state]
+
+
+def _headline(found: Diagnosis) -> str:
+    if found.state == "incident":
+        return _cause_text(found.causes[0], found)
+    return f"**{formatting.markdown(wording.headline(found, filters.time_zone(), name_of))}**"
+
+
+def _cause_text(cause: Cause, found: Diagnosis) -> str:
+    """The cause as Markdown, with its place in bold."""
+    measured = found.measured if cause is found.causes[0] else ()
+    text = wording.cause_text(cause, filters.time_zone(), name_of, measured=measured, until=found.until)
+    place = wording.place(cause, name_of)
+    before, _, after = text.partition(place)
+    return f"{formatting.markdown(before)}**{formatting.markdown(place)}**{formatting.markdown(after)}"
+
+
+def name_of(dimension: str, value: str) -> str:
+    """The name that pages show: of a client its name from the settings, or its shortened id."""
+    if dimension == "client" and (name := client_name(value)):
+        return name
+    return wording.plain_name(dimension, value)
+
+
+def _show_links(cause: Cause, key: str) -> None:
+    with st.container(horizontal=True, gap="medium", key=f"verdict-links-{key}"):
+        for page, label, icon, parameters in _links(cause):
+            st.page_link(page, label=label, icon=icon, query_params=parameters, width="content")
+
+
+def _links(cause: Cause) -> Sequence[Link]:
+    kept = [(name, value) for name, value in filters.shared_parameters() if name not in cause.filters]
+    narrowed = [*kept, *cause.filters.items()]
+    links: list[Link] = []
+    if cause.metric == "lost":
+        links.append(("views/pipeline.py", "Pipeline", ":material/valve:", kept))
+    elif cause.metric in ERRORS:
+        links.append(("views/errors.py", "Errors", ":material/error:", narrowed))
+    else:
+        links.append(("views/latency.py", "Latency", ":material/timer:", narrowed))
+    if cause.example_stream_id is not None:
+        example = [("id", cause.example_stream_id)]
+        links.append(("views/stream.py", "Example stream", ":material/water:", example))
+    if cause.onset is not None:
+        onset = cause.onset.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        links.append(
+            (
+                "views/compare.py",
+                "Compare with before",
+                ":material/compare_arrows:",
+                [*narrowed, ("onset", onset)],
+            )
+        )
+    return links

@@ -1,0 +1,136 @@
+"""Sessions of agents and chats: turns, user wait against model time and tool time, tokens and waste."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import polars as pl
+import streamlit as st
+
+from dashboard import filters, formatting, page_frame
+from dashboard.charts import colors
+from dashboard.charts import session as charts
+from dashboard.charts.drawing import draw, draw_legend
+from dashboard.charts.split_bar import draw_split
+from dashboard.metric_help import metric_help
+from dashboard.queries import sessions
+from dashboard.queries.selection import Selection
+from dashboard.query_runner import prefetch, query
+from dashboard.session_timeline import bars
+from dashboard.tables.sessions import show_requests, show_sessions
+
+LIMITS = (50, 200)
+MAX_REQUESTS = 500
+MAX_TURNS = 80
+"""Turns on the time line. The table has more."""
+ACTIVE, REAL = "active time", "real time"
+
+
+def body(chosen: Selection) -> None:
+    if session_id := (id_input or "").strip():
+        show_session(session_id)
+        return
+    count = prefetch(partial(sessions.count, query, chosen))
+    found = sessions.table(query, chosen, order=order, limit=limit)
+    st.caption(filters.describe(chosen))
+    if found.is_empty():
+        page_frame.show_no_matches() if sessions.any_session(query) else show_first_steps()
+        return
+    show_numbers(found, count())
+    show_sessions(found)
+
+
+def show_first_steps() -> None:
+    st.info("**No sessions yet.** No stored request names a session.", icon=":material/forum:")
+    st.markdown(
+        "Requests are grouped by the session headers and body fields of common agents and SDKs. For other clients, name the header "
+        "that has the session: `--session-header NAME`. Session ids are hashed like client ids unless the header is declared safe."
+    )
+
+
+def show_numbers(found: pl.DataFrame, counts: dict[str, int]) -> None:
+    shown = f"{formatting.count(len(found))} of {formatting.count(counts['sessions'])} sessions"
+    share = formatting.share(counts["in_session"] / counts["requests"] if counts["requests"] else None)
+    with st.container(border=True, gap="small"):
+        st.markdown(f"**Time of {shown}**", help=metric_help("session_time"))
+        draw_split(time_split(found), colors.SESSION_PARTS, "Time of the sessions")
+        st.caption(
+            f"{share} of the {formatting.count(counts['requests'])} requests in the range belong to a session."
+        )
+
+
+def time_split(found: pl.DataFrame) -> dict[str, float]:
+    """Model time, tool time and user wait of rows of the view `sessions`, in ns."""
+    return {
+        part: float(found[column].fill_null(0).sum())
+        for part, column in (("model", "model_ns"), ("tool", "tool_ns"), ("user", "user_wait_ns"))
+    }
+
+
+def show_session(session_id: str) -> None:
+    row: dict[str, Any] | None = sessions.one(query, session_id)
+    if row is None:
+        st.warning("Session not found. Its requests may be older than the retention (`--retain-streams`).",
+                   icon=":material/warning:")  # fmt: skip
+        return
+    requests = sessions.requests(query, session_id, most=MAX_REQUESTS)
+    zone = filters.time_zone()
+    began, ended = (row[name].astimezone(zone) for name in ("first_at", "last_at"))
+    models = ", ".join(formatting.markdown(name) for name in row["models"] or ())
+    st.markdown(
+        f"**{models or 'unknown model'}** · {began:%Y-%m-%d %H:%M:%S} – {ended:%Y-%m-%d %H:%M:%S} {zone.key}"
+    )
+    with st.grid(7, min_column_width=98):
+        for label, value, help_text in (
+            ("Turns", formatting.count(row["turns"]), None),
+            ("Requests", formatting.count(row["requests"]), None),
+            ("Errors", formatting.count(row["errors"]), None),
+            ("TTFT p50", formatting.duration(requests["ttft_ns"].median()), metric_help("ttft")),  # type: ignore[arg-type]
+            ("Tokens in", formatting.count(row["input_tokens"]), None),
+            ("Tokens out", formatting.count(row["output_tokens"]), None),
+            (
+                "Unfinished",
+                formatting.count(row["unfinished_output_tokens"]),
+                metric_help("session_unfinished"),
+            ),
+        ):
+            st.metric(label, value, help=help_text)
+    with st.container(border=True, gap="small"):
+        st.markdown("**Time**", help=metric_help("session_time"))
+        draw_split(
+            time_split(pl.DataFrame([row], infer_schema_length=None)),
+            colors.SESSION_PARTS,
+            "Time of the session",
+        )
+    show_timeline(requests)
+    st.header("Requests", anchor=False)
+    if len(requests) < row["requests"]:
+        st.caption(f"The first {formatting.count(len(requests))} requests are shown.")
+    show_requests(requests)
+
+
+def show_timeline(requests: pl.DataFrame) -> None:
+    with st.container(border=True):
+        st.markdown(
+            "**Turns**",
+            help="One row per turn: thick bars are requests (click one to open its stream), thin bars are pauses. A cross marks "
+            "a request that did not end ok. Active time leaves out the waits for the user.",
+        )
+        axis = filters.choice("Time axis", (ACTIVE, REAL), ACTIVE, key="axis", show_label=False)
+        found = bars(requests.to_dicts(), with_user_waits=axis == REAL)
+        shown = [bar for bar in found if bar.turn < found[0].turn + MAX_TURNS]
+        draw_legend(charts.legend(shown))
+        draw(charts.turns(shown), "Turns of the session on a time line", key="turns")
+        if len(shown) < len(found):
+            st.caption(f"The first {MAX_TURNS} turns are drawn.")
+
+
+st.caption("Requests of one agent or chat, by turn.")
+with st.container(horizontal=True, vertical_alignment="bottom"):
+    id_input = st.text_input(
+        "Session id", key="session", bind="query-params", placeholder="all sessions", width=340
+    )
+    order = st.selectbox("Order", list(sessions.ORDERS), key="order", bind="query-params", width=170)
+    limit = st.selectbox("Rows", LIMITS, key="rows", bind="query-params", width=100)
+page_frame.show(body, uses_time_range=False)

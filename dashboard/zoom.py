@@ -1,0 +1,112 @@
+"""Time ranges that the reader selected by dragging on a chart.
+
+The URL contains them (`?zoom=2026-03-01T12:00:00/2026-03-01T12:05:00`, in UTC), the newest last. The newest is the time range of
+the pages. Each has a button under the title, which removes it and so restores the range before.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from math import ceil, floor
+from zoneinfo import ZoneInfo
+
+import streamlit as st
+
+from dashboard.charts import time_pointer
+
+KEY = "zoom"
+MAX_ZOOMS = 4
+SHORTEST = timedelta(seconds=5)
+Span = tuple[datetime, datetime]
+_DRAWN = "zoom-drawn"
+_PAGE = "zoom-page"
+
+
+def to_text(span: Span) -> str:
+    """A time range as a value of the URL."""
+    return "/".join(at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S") for at in span)
+
+
+def from_text(text: str) -> Span | None:
+    """The time range of a value of the URL, None if it is not one."""
+    begin, _, end = text.partition("/")
+    try:
+        since, until = (datetime.fromisoformat(part).replace(tzinfo=UTC) for part in (begin, end))
+    except ValueError:
+        return None
+    return (since, until) if since < until else None
+
+
+def part_of(span: Span, begin: float, end: float) -> Span:
+    """The part of a time range between two fractions of its length, in whole seconds and at least `SHORTEST`."""
+    since, length_s = span[0], (span[1] - span[0]).total_seconds()
+    first = since + timedelta(seconds=floor(begin * length_s))
+    return first, max(since + timedelta(seconds=ceil(end * length_s)), first + SHORTEST)
+
+
+def current() -> Span | None:
+    """The newest selected time range."""
+    values = _values()
+    return from_text(values[-1]) if values else None
+
+
+def _values() -> list[str]:
+    return [value for value in st.query_params.get_all(KEY) if from_text(value) is not None][-MAX_ZOOMS:]
+
+
+def keep(title: str) -> None:
+    """Call once per run with the title of the page: the next page keeps the time ranges, although the sidebar's links lack them."""
+    page, values = st.session_state.get(_PAGE, (title, []))
+    if page != title and values and KEY not in st.query_params:
+        st.query_params[KEY] = values
+    st.session_state[_PAGE] = title, _values()
+
+
+def remember_drawn(since: datetime, until: datetime) -> None:
+    """Remember the range of the charts' time axes, to which the next drag refers."""
+    st.session_state[_DRAWN] = since, until
+
+
+def draw_zooms(zone: ZoneInfo) -> None:
+    """Draw one button for each time range. It removes the range."""
+    for value in _values():
+        st.button(
+            _label(value, zone),
+            key=f"chip-{KEY}-{value}",
+            icon=":material/zoom_out:",
+            icon_position="right",
+            help="Zoom out.",
+            on_click=_remove,
+            args=(value,),
+        )
+
+
+def _remove(value: str) -> None:
+    kept = [other for other in _values() if other != value]
+    clear()
+    if kept:
+        st.query_params[KEY] = kept
+
+
+def _label(value: str, zone: ZoneInfo) -> str:
+    span = from_text(value)
+    assert span is not None
+    begin, end = (at.astimezone(zone) for at in span)
+    until = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%d %b %H:%M:%S}"
+    return f"zoom: {begin:%d %b %H:%M:%S} – {until}"
+
+
+def draw_pointer() -> None:
+    """Let the reader select a time range by dragging on a chart."""
+    time_pointer.draw_time_pointer(_zoom)
+
+
+def _zoom() -> None:
+    ends, drawn = time_pointer.brushed(), st.session_state.get(_DRAWN)
+    if ends is not None and drawn is not None:
+        st.query_params[KEY] = [*_values(), to_text(part_of(drawn, *ends))][-MAX_ZOOMS:]
+
+
+def clear() -> None:
+    """Remove all selected time ranges."""
+    st.query_params.pop(KEY, None)

@@ -1,0 +1,81 @@
+"""`streamgauge mark "deploy v2"`: store a marker, such as a deployment, that charts show."""
+
+from __future__ import annotations
+
+import datetime as dt
+import http.client
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from ingest.ready_file import read_of_running
+from streamgauge.export import instant
+from streamgauge.flags_from_settings import load, settings_options
+from streamgauge.output_format import format_option, print_json
+from streamgauge.settings import Settings
+
+TIMEOUT_S = 15.0
+
+
+@click.command("mark")
+@click.argument("text")
+@click.option(
+    "--at",
+    metavar="DURATION|TIME",
+    help="Time of the event: 5m (ago) or 2026-11-22T07:00:00Z.  [default: now]",
+)
+@click.option("--source", metavar="TEXT", default="mark", show_default=True, help="Who reports the event.")
+@settings_options("data", "otlp_token")
+@format_option()
+def mark_command(text: str, at: str | None, source: str, form: str, **given: Any) -> int:
+    """Store a marker, such as a deployment.
+
+    Charts show it. Analytics must be running, with --metrics.
+    """
+    settings = load(given)
+    marker = {"text": text, "source": source, "at": (instant(at) or dt.datetime.now(dt.UTC)).isoformat()}
+    stored = _post(
+        _url(settings), marker, settings.otlp_token.get_secret_value() if settings.otlp_token else None
+    )
+    if form == "json":
+        print_json(stored)
+    else:
+        click.echo(f"{stored['at']}  {stored['text']}")
+    return 0
+
+
+def _url(settings: Settings) -> str:
+    ready = read_of_running(settings.data / "run" / "analyze.json")
+    if ready is None:
+        raise click.ClickException(
+            f"cannot store the marker: analytics does not run on {settings.data}. Start it, or pass --data."
+        )
+    url = ready.get("markers")
+    if not url:
+        raise click.ClickException(
+            "cannot store the marker: analytics has no HTTP address. Start it with --metrics HOST:PORT."
+        )
+    return str(url)
+
+
+def _post(url: str, marker: dict[str, str], token: str | None) -> dict[str, str]:
+    """The stored marker. Raises click.ClickException. `http.client` ignores proxy environment variables."""
+    parts = urlsplit(url)
+    headers = {"Content-Type": "application/json"}
+    headers |= {"Authorization": f"Bearer {token}"} if token is not None else {}
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+    try:
+        connection.request("POST", parts.path, json.dumps(marker), headers)
+        response = connection.getresponse()
+        answer: dict[str, str] = json.loads(response.read())
+    except (OSError, http.client.HTTPException, ValueError) as e:
+        raise click.ClickException(
+            f"cannot store the marker at {url}: {e}. `streamgauge status` shows whether analytics runs."
+        ) from None
+    finally:
+        connection.close()
+    if response.status != 201:
+        raise click.ClickException(f"cannot store the marker: {answer.get('error')}.")
+    return answer

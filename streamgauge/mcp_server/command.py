@@ -1,0 +1,87 @@
+"""The command: options, transport, and a clean end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+import click
+
+from analytics.extras import require
+from streamgauge import __version__
+from streamgauge.flags_from_settings import settings_options
+
+log = logging.getLogger("streamgauge")
+
+
+@click.command("mcp")
+@click.option(
+    "--http",
+    is_flag=True,
+    help="Serve over streamable HTTP at --mcp-host and --mcp-port instead of stdin and stdout.",
+)
+@settings_options(
+    "data", "store", "mcp_port", "mcp_host", "mcp_token", "allowed_host", "slo_ttft", "slo_itl", "slo_error_rate", "log_format",
+)  # fmt: skip
+def mcp_command(http: bool, **given: Any) -> int:
+    """Run the MCP server for agents.
+
+    The tools describe_tables, query, diagnose and stream only read. Analytics may be running or stopped. The server ends with its
+    stdin or, with --http, at SIGTERM.
+    """
+    require("mcp")
+    from analytics.storage.location import locate
+    from ingest.ready_file import silence
+    from streamgauge.log_format import configure_logging
+    from streamgauge.mcp_server.server import new_server
+    from streamgauge.mcp_server.tools import Source, Tools
+    from streamgauge.running_parts import load_with_running_parts
+
+    settings = load_with_running_parts(given)
+    configure_logging(settings.log_format)
+    os.umask(0o077)
+    location = locate(settings.store, settings.data)
+    tools = Tools(
+        Source(
+            location=location,
+            objective=settings.all_objectives[-1],
+            silence=lambda: silence(settings.data, "analyze"),
+        )
+    )
+    with contextlib.closing(tools):
+        server = new_server(tools, __version__, hidden=location.label if http else None)
+        if http:
+            from streamgauge.mcp_server.http_transport import serve
+            from streamgauge.part_options import warn_if_exposed
+
+            warn_if_exposed(
+                "the MCP port, which is not encrypted,", f"{settings.mcp_host}:{settings.mcp_port}"
+            )
+            serve(
+                server,
+                host=settings.mcp_host,
+                port=settings.mcp_port,
+                token=settings.mcp_token.get_secret_value() if settings.mcp_token else None,
+                allowed_hosts=settings.allowed_host,
+                data=settings.data,
+                ready=lambda url: log.info("MCP server is ready: %s", url),
+            )
+            return 0
+        if sys.stdin.isatty():
+            log.info("MCP server reads requests of an agent from stdin. Ctrl-D ends it")
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(kind, lambda *_: _end(tools))
+        server.run("stdio")
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(kind, signal.SIG_IGN)  # it ends already
+    return 0
+
+
+def _end(tools: Any) -> None:
+    """End at once. The SDK's thread that reads stdin cannot be interrupted, and Python would wait for it."""
+    tools.close()
+    os._exit(0)

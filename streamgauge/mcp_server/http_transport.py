@@ -1,0 +1,131 @@
+"""Serve the tools over streamable HTTP at `/mcp`, until SIGTERM or SIGINT.
+
+- Every request needs the bearer token, and must name an allowed host and origin (`ingest.allowed_hosts`).
+- There are no sessions: each request stands for itself, so a client that leaves keeps nothing here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from mcp.server import MCPServer
+from mcp.server.transport_security import TransportSecuritySettings
+
+from ingest.allowed_hosts import AllowedHosts, AsgiApp, HostGate, Message, Receive, Send
+from ingest.private_files import prepare_data_folder
+from ingest.ready_file import remove_ready_file, write_ready_file
+
+PATH = "/mcp"
+MIN_TOKEN_CHARS = 16
+MAX_BODY_BYTES = 256 * 1024
+MAX_CONNECTIONS = 64
+STOP_WITHIN_S = 2
+
+
+class TokenGate:
+    """ASGI middleware that admits requests with `Authorization: Bearer TOKEN`."""
+
+    def __init__(self, app: AsgiApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            given = [value for name, value in scope["headers"] if name == b"authorization"]
+            if len(given) != 1 or not hmac.compare_digest(given[0], self._expected):
+                await _unauthorized(send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def _unauthorized(send: Send) -> None:
+    body = b"request refused: it has no valid token. Send the header Authorization: Bearer TOKEN.\n"
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", b"%d" % len(body)),
+        (b"www-authenticate", b"Bearer"),
+    ]
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def gated(server: MCPServer[Any], token: str, hosts: AllowedHosts) -> AsgiApp:
+    """The ASGI application behind both gates."""
+    app: AsgiApp = server.streamable_http_app(
+        streamable_http_path=PATH, json_response=True, stateless_http=True, max_request_body_size=MAX_BODY_BYTES,
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # HostGate protects
+    )  # fmt: skip
+    return HostGate(TokenGate(app, token), hosts)
+
+
+def serve(
+    server: MCPServer[Any],
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    allowed_hosts: Iterable[str],
+    data: Path,
+    ready: Callable[[str], None],
+) -> None:
+    """Run until stopped. `port` 0: any free port. `token` None: a random one. Clients read both from `run/mcp.json`.
+
+    `ready` gets the URL. Raises ValueError for a token that is too short, OSError if it cannot listen.
+    """
+    if token is not None and len(token) < MIN_TOKEN_CHARS:
+        raise ValueError(
+            f"cannot use the token: it must have at least {MIN_TOKEN_CHARS} characters. Pass a longer one or none."
+        )
+    token = token or secrets.token_urlsafe(32)
+    listener = _listener(host, port)
+    config = uvicorn.Config(
+        gated(server, token, AllowedHosts("--allowed-host", allowed_hosts, listen_host=host)),
+        log_config=None, log_level="warning", access_log=False, ws="none", http="httptools", server_header=False,
+        limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=STOP_WITHIN_S,
+    )  # fmt: skip
+    service = uvicorn.Server(config)
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{listener.getsockname()[1]}{PATH}"
+    ready_file = data / "run" / "mcp.json"
+    prepare_data_folder(data)  # a failed start creates nothing
+    write_ready_file(ready_file, {"url": url, "token": token})
+    try:
+        ready(url)
+        with _without_a_second_signal():
+            service.run(sockets=[listener])
+    finally:
+        remove_ready_file(ready_file)
+        listener.close()
+
+
+@contextlib.contextmanager
+def _without_a_second_signal() -> Iterator[None]:
+    """uvicorn raises the signal that stopped it again when it has ended. Ignore it, so that the command ends cleanly."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {kind: signal.signal(kind, lambda *_: None) for kind in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=MAX_CONNECTIONS)
+    except OSError as e:
+        raise OSError(
+            f"cannot listen on {host}:{port}: {(e.strerror or str(e)).lower()}. Pass --mcp-port or stop the other process."
+        ) from None

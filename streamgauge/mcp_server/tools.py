@@ -1,0 +1,364 @@
+"""The tools as functions: SQL in, values of JSON out. Nothing here writes, and nothing depends on the protocol.
+
+Statements of an agent run in the confined query pool of the SQL page, through its statement filter. `diagnose` and `stream` have
+a pool of their own, as the pages have, so that no statement can take their memory. Answers are bounded, because an agent
+reads them whole: at most `MAX_ROWS` rows and `MAX_ANSWER_BYTES` of JSON.
+Errors are QueryError or ValueError with one line: what failed, why, and what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypedDict
+from uuid import UUID
+
+import polars as pl
+from polars.exceptions import PanicException
+
+from analytics.query.errors import QueryRejected
+from analytics.query.limits import MIB, UNTRUSTED
+from analytics.query.query_pool import QueryPool
+from analytics.schema.objectives import Objective
+from analytics.storage.location import StoreLocation
+from dashboard import stream_blame
+from dashboard.queries import hops, stream, table_columns
+from dashboard.queries.selection import Selection
+from dashboard.stream_phases import phases
+from streamgauge.durations import parse_duration_s
+from streamgauge.sql import json_value
+from streamgauge.top.report import as_json, read_report
+
+MAX_ROWS = 1000
+DEFAULT_ROWS = 100
+MAX_ANSWER_BYTES = 48 * 1024
+"""JSON of the rows of one answer: 12,000 to 20,000 tokens of a language model."""
+MAX_CELL_CHARS = 2000
+MAX_GROUPS = 20
+MAX_STALLS = 50
+TIMEOUT_S = 20.0
+LEAST_RANGE_S, MOST_RANGE_S = 60.0, 30 * 86400.0
+OWN_ROWS = 20_000
+"""Most rows of a query of the tools themselves."""
+LIMITS = replace(UNTRUSTED, max_answer_bytes=16 * MIB, timeout_s=TIMEOUT_S)
+CONTENT = ("output_text", "reasoning_text")
+"""Columns of a stream with generated text, which can be long. `query` returns them."""
+OPEN_STREAMS = "Streams in flight. At most half a second old."
+
+_TABLES = """
+SELECT table_name AS name, 'table' AS kind, comment FROM duckdb_tables()
+UNION ALL SELECT view_name, 'view', comment FROM duckdb_views() ORDER BY name LIMIT 500"""
+
+
+class Tables(TypedDict):
+    """Answer of `describe_tables`: `name, kind, comment, columns`. `columns` are names, or types and comments if asked for."""
+
+    tables: list[dict[str, Any]]
+
+
+class Rows(TypedDict):
+    """Answer of `query`: each row has its values in the order of `columns`."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    truncated: bool
+    note: str | None
+
+
+class Verdict(TypedDict):
+    """Answer of `diagnose`."""
+
+    state: Literal["healthy", "incident", "unclear", "no_data"]
+    headline: str
+    since: str
+    until: str
+    causes: list[dict[str, Any]]
+    notes: list[str]
+    objectives: list[dict[str, Any]]
+    in_flight: int
+    groups: list[dict[str, Any]]
+    offenders: list[dict[str, Any]]
+    note: str | None
+
+
+class Stream(TypedDict):
+    """Answer of `stream`."""
+
+    state: Literal["finished", "in_flight"]
+    row: dict[str, Any]
+    phases: list[dict[str, Any]]
+    stalls: list[dict[str, Any]]
+    waited_for: dict[str, dict[str, int]]
+    note: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where the tools read."""
+
+    location: StoreLocation
+    objective: Objective
+    silence: Callable[[], str | None] = lambda: None
+    """Why newer rows are missing, as a sentence without its end."""
+
+
+class Tools:
+    """The tools on one store. Threads may share it. The first call starts the query processes."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._pools: dict[bool, QueryPool] = {}
+        """Untrusted and trusted, each from its first use on."""
+        self._closed = False
+
+    def close(self) -> None:
+        """End the query processes. Running queries fail."""
+        with self._lock:
+            self._closed = True
+        for pool in self._pools.values():
+            pool.close()
+
+    def describe_tables(self, tables: Sequence[str] = ()) -> Tables:
+        """All tables with the names of their columns, or some with types and comments. Raises QueryError, ValueError."""
+        rows = self._untrusted(_TABLES).to_dicts()
+        by_table: dict[str, list[dict[str, str]]] = {row["name"]: [] for row in rows}
+        for column in table_columns.columns(self._untrusted).iter_rows(named=True):
+            found = {
+                "name": column["column_name"],
+                "type": column["data_type"],
+                "comment": column["comment"] or "",
+            }
+            by_table.setdefault(column["table_name"], []).append(found)
+        wanted = [name.lower() for name in tables]
+        unknown = [name for name in wanted if name not in by_table]
+        if unknown:
+            raise ValueError(
+                f"cannot describe {', '.join(map(repr, unknown))}: no such table. Call describe_tables without names to list all."
+            )
+        return {
+            "tables": [
+                {
+                    "name": row["name"],
+                    "kind": row["kind"],
+                    "comment": row["comment"] or (OPEN_STREAMS if row["name"] == "open_streams" else ""),
+                    "columns": by_table[row["name"]]
+                    if wanted
+                    else [c["name"] for c in by_table[row["name"]]],
+                }
+                for row in rows
+                if not wanted or row["name"] in wanted
+            ]
+        }
+
+    def query(self, sql: str, max_rows: int = DEFAULT_ROWS) -> Rows:
+        """The first rows of one SELECT. Raises QueryError."""
+        max_rows = min(max(max_rows, 1), MAX_ROWS)
+        try:
+            frame = self._untrusted(sql.strip().rstrip(";"), max_rows)
+            return _bounded(frame, max_rows, self._silence())
+        except UnicodeError:
+            raise QueryRejected(
+                "cannot run the statement: it is not valid Unicode. Correct the text."
+            ) from None
+        except (ArithmeticError, ValueError, TypeError, RecursionError, PanicException) as e:
+            raise QueryRejected(
+                f"cannot return the answer: a value has no equivalent in JSON ({type(e).__name__}). "
+                "Cast the column to VARCHAR."
+            ) from None
+
+    def diagnose(
+        self,
+        range: str = "15m",
+        since: str | None = None,
+        until: str | None = None,
+        models: Sequence[str] = (),
+        gateways: Sequence[str] = (),
+        clients: Sequence[str] = (),
+    ) -> Verdict:
+        """The diagnosis of a range of time. Raises QueryError, ValueError."""
+        begin, end = _range(range, since, until)
+        selection = Selection(
+            since=begin, until=end, models=tuple(models), gateways=tuple(gateways), clients=tuple(clients)
+        )
+        report = as_json(read_report(self._query, selection, self._source.objective))
+        left_out = len(report["groups"]) - MAX_GROUPS
+        cut = (
+            f"{left_out} groups with fewer requests are left out: filter by model or gateway"
+            if left_out > 0
+            else None
+        )
+        return {
+            "state": report["state"],
+            "headline": report["headline"],
+            "since": report["since"],
+            "until": report["until"],
+            "causes": report["causes"],
+            "notes": report["notes"],
+            "objectives": report["objectives"],
+            "in_flight": report["in_flight"],
+            "groups": [_known(group) for group in report["groups"][:MAX_GROUPS]],
+            "offenders": [_known(offender) for offender in report["offenders"]],
+            "note": _note(cut, self._silence()),
+        }
+
+    def stream(self, stream_id: str) -> Stream:
+        """One stream, finished or in flight. Raises QueryError, ValueError."""
+        try:
+            wanted = UUID(stream_id.strip())
+        except ValueError:
+            raise ValueError(
+                f"cannot find the stream {stream_id[:80]!r}: it is not a UUID. Pass a stream_id of the table streams."
+            ) from None
+        row = stream.finished(self._query, wanted)
+        if row is not None:
+            return self._finished(wanted, row)
+        row = stream.in_flight(self._query, wanted)
+        if row is not None:
+            note = _note(self._silence())
+            return {
+                "state": "in_flight",
+                "row": _known(row),
+                "phases": [],
+                "stalls": [],
+                "waited_for": {},
+                "note": note,
+            }
+        raise ValueError(
+            f"cannot find the stream {wanted}: it is not stored, or older than the retention. Check the id, or query streams."
+        )
+
+    def _finished(self, stream_id: UUID, row: Mapping[str, Any]) -> Stream:
+        stalls = stream.stalls(self._query, stream_id, most=MAX_STALLS)
+        of_stream = hops.of_stream(self._query, stream_id)
+        attempts = of_stream.filter(pl.col("outer_stream_id").cast(pl.String) == str(stream_id)).to_dicts()
+        waited = {
+            "first_token_ns": stream_blame.first_token(row, attempts),
+            "whole_stream_ns": stream_blame.whole_stream(row, attempts),
+        }
+        text = None
+        if any(row.get(name) for name in CONTENT):
+            columns = ", ".join(CONTENT)
+            text = (
+                f"the generated text is stored: SELECT {columns} FROM streams WHERE stream_id = '{stream_id}'"
+            )
+        return {
+            "state": "finished",
+            "row": _known({name: value for name, value in row.items() if name not in CONTENT}),
+            "phases": [
+                {"name": p.name, "start_ns": p.start_ns, "duration_ns": p.length_ns, "meaning": p.meaning}
+                for p in phases(row)
+            ],
+            "stalls": [_known(stall) for stall in stalls.iter_rows(named=True)],
+            "waited_for": {name: parts for name, parts in waited.items() if parts},
+            "note": _note(text, self._silence()),
+        }
+
+    def _silence(self) -> str | None:
+        silent = self._source.silence()
+        return None if silent is None else f"{silent}: newer rows are missing"
+
+    def _untrusted(self, sql: str, max_rows: int = OWN_ROWS) -> pl.DataFrame:
+        """The first `max_rows` + 1 rows. The statement sees only what is public."""
+        pool = self._pool(untrusted=True)
+        return pool.query(sql, max_rows=max_rows, timeout_s=TIMEOUT_S, truncate=True)
+
+    def _query(self, sql: str) -> pl.DataFrame:
+        return self._pool(untrusted=False).query(sql, max_rows=OWN_ROWS, timeout_s=TIMEOUT_S)
+
+    def _pool(self, *, untrusted: bool) -> QueryPool:
+        with self._lock:
+            if self._closed:
+                raise QueryRejected("cannot run the query: the server stops. Start it again.")
+            if untrusted not in self._pools:
+                limits = LIMITS if untrusted else None
+                self._pools[untrusted] = QueryPool(self._source.location, untrusted=untrusted, limits=limits)
+            return self._pools[untrusted]
+
+
+def _range(length: str, since: str | None, until: str | None) -> tuple[datetime, datetime]:
+    end = datetime.now(UTC) if until is None else _instant("until", until)
+    if since is not None:
+        begin = _instant("since", since)
+    else:
+        try:
+            length_s = parse_duration_s(length)
+        except ValueError:
+            length_s = None
+        if length_s is None:
+            raise ValueError(
+                f"cannot diagnose the range {length!r}: it is not a duration. Pass one such as 15m, 2h or 7d."
+            )
+        if length_s > MOST_RANGE_S:
+            raise ValueError(
+                f"cannot diagnose the range {length!r}: it is longer than 30 days. Pass a shorter one."
+            )
+        begin = end - timedelta(seconds=length_s)
+    if not LEAST_RANGE_S <= (end - begin).total_seconds() <= MOST_RANGE_S:
+        raise ValueError(
+            f"cannot diagnose from {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC: the range is not between one "
+            "minute and 30 days. Pass another."
+        )
+    return begin, end
+
+
+def _instant(name: str, text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text.strip())
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"cannot read {name} {text[:80]!r}: it is not ISO 8601. Pass a time such as 2026-11-23T02:10:00Z."
+        ) from None
+
+
+def _bounded(frame: pl.DataFrame, max_rows: int, note: str | None) -> Rows:
+    """The rows that fit into `MAX_ANSWER_BYTES`, at most `max_rows`."""
+    rows: list[list[Any]] = []
+    size, is_cut = 0, False
+    for values in frame.head(max_rows).iter_rows():
+        whole = [json_value(value) for value in values]
+        row = [_shortened(value) for value in whole]
+        size += len(json.dumps(row, ensure_ascii=False).encode(errors="replace"))
+        if size > MAX_ANSWER_BYTES:
+            break
+        rows.append(row)
+        is_cut |= row != whole
+    missing = long = None
+    if len(rows) < frame.height:
+        total = f"more than {max_rows}" if frame.height > max_rows else str(frame.height)
+        limit = f"{max_rows} rows" if len(rows) == max_rows else f"{MAX_ANSWER_BYTES // 1024} KiB"
+        missing = (
+            f"only the first {len(rows)} of {total} rows are shown, because the limit is {limit}: aggregate, add WHERE, or "
+            "select fewer columns"
+        )
+    if is_cut:
+        long = f"values of more than {MAX_CELL_CHARS:,} characters end with …: select parts with substring()"
+    truncated = missing is not None
+    return {
+        "columns": frame.columns,
+        "rows": rows,
+        "truncated": truncated,
+        "note": _note(missing, long, note),
+    }
+
+
+def _shortened(value: Any) -> Any:
+    """Long texts are cut. Long lists and structs become text, which is cut."""
+    if isinstance(value, list | dict):
+        text = json.dumps(value, ensure_ascii=False)
+        return value if len(text) <= MAX_CELL_CHARS else text[:MAX_CELL_CHARS] + "…"
+    return value[:MAX_CELL_CHARS] + "…" if isinstance(value, str) and len(value) > MAX_CELL_CHARS else value
+
+
+def _known(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are not NULL, as JSON, long ones cut."""
+    return {name: _shortened(json_value(value)) for name, value in row.items() if value is not None}
+
+
+def _note(*sentences: str | None) -> str | None:
+    found = [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences if sentence]
+    return " ".join(found) or None

@@ -1,0 +1,1 @@
+"""`streamgauge top`: the diagnosis and the busiest streams in a terminal."""

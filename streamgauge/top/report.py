@@ -1,0 +1,183 @@
+"""What `streamgauge top` shows, read by a few queries, and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+import polars as pl
+
+from analytics.diagnosis.diagnose import diagnose
+from analytics.diagnosis.diagnosis import Cause, Diagnosis
+from analytics.diagnosis.scope import Scope
+from analytics.diagnosis.wording import cause_text, headline
+from analytics.query.client_names import QUERY as CLIENT_NAMES
+from analytics.query.client_names import with_client_names
+from analytics.schema.clients import shortened
+from analytics.schema.objectives import Objective, Objectives
+from analytics.schema.outcomes import ERROR_RATE, IS_REQUEST
+from dashboard.queries import Query
+from dashboard.queries.live import IN_FLIGHT
+from dashboard.queries.objectives import objectives
+from dashboard.queries.overview import top_contributors
+from dashboard.queries.selection import GATEWAY, MODEL, Selection, instant
+
+MAX_GROUPS = 200
+MAX_OFFENDERS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """One report. Durations are in ns, rates per second; None is unknown."""
+
+    selection: Selection
+    diagnosis: Diagnosis
+    objectives: Objectives
+    names: Mapping[str, str]
+    """Client id → name."""
+    groups: list[dict[str, Any]]
+    """By model and gateway, busiest first: the columns of `_groups`."""
+    offenders: list[dict[str, Any]]
+    """The columns of `dashboard.queries.overview.top_contributors`."""
+    note: str | None = None
+    """Why newer rows are missing."""
+
+    @property
+    def in_flight(self) -> int:
+        return sum(group["in_flight"] for group in self.groups)
+
+    def objective(self, group: Mapping[str, Any]) -> Objective:
+        """The objective of a row of `groups`: the first that does not depend on the client."""
+        found = self.objectives.of(group["model"], group["gateway"], None)
+        assert found is not None, "the last objective matches all streams"
+        return found
+
+    def name(self, dimension: str, value: str) -> str:
+        """A dimension value as it is shown."""
+        return shortened(self.names.get(value, value)) if dimension == "client" else value
+
+    def headline(self, zone: tzinfo) -> str:
+        return headline(self.diagnosis, zone, self.name)
+
+    def cause(self, cause: Cause, zone: tzinfo) -> str:
+        return cause_text(cause, zone, self.name, until=self.diagnosis.until)
+
+
+def read_report(query: Query, selection: Selection, default: Objective, note: str | None = None) -> Report:
+    """`default`: the objective of streams without one of their own. Raises QueryError."""
+    judged_by = objectives(query, default)
+    names: dict[str, str] = dict(query(CLIENT_NAMES).iter_rows())
+    scope = Scope(since=selection.since, until=selection.until, filters=selection.filters())
+    return Report(
+        selection=selection,
+        # With client ids: its queries select the values that earlier ones returned.
+        diagnosis=diagnose(query, scope, judged_by),
+        objectives=Objectives(judged_by),
+        names=names,
+        groups=_groups(query, selection).to_dicts(),
+        offenders=with_client_names(top_contributors(query, selection, most=MAX_OFFENDERS), names).to_dicts(),
+        note=note,
+    )
+
+
+def _groups(query: Query, selection: Selection) -> pl.DataFrame:
+    """`model, gateway, in_flight, waiting` (without output), `silent_ns` (the longest time without output), `requests` (finished),
+    `requests_per_s` (started), `error_rate, ttft_p50_ns, ttft_p95_ns, itl_p50_ns, tokens_per_s`.
+
+    Rates are per second of the range since the first data.
+    """
+    since = instant(selection.since)
+    return query(f"""
+        WITH finished AS (
+                SELECT {MODEL} AS model, {GATEWAY} AS gateway, count(*) AS requests, {ERROR_RATE} AS error_rate,
+                    quantile_cont(ttft_ns, [0.5, 0.95]) AS ttft, quantile_cont(itl_ns, 0.5) AS itl_p50_ns,
+                    sum(output_tokens)::BIGINT AS tokens
+                FROM streams WHERE {selection.where()} AND {IS_REQUEST} GROUP BY ALL),
+            in_flight AS (
+                SELECT {MODEL} AS model, {GATEWAY} AS gateway, count(*) AS in_flight,
+                    count(*) FILTER (ttft_ns IS NULL) AS waiting, count(*) FILTER (started_at >= {since}) AS started,
+                    max(greatest(date_diff('microsecond', started_at, observed_at) * 1000 - coalesce(last_output_ns, 0), 0))::BIGINT
+                        AS silent_ns
+                FROM {IN_FLIGHT} WHERE {selection.filters()} GROUP BY ALL),
+            range AS (
+                SELECT greatest(date_diff('millisecond', greatest({since}, (SELECT min(minute) FROM stream_minutes)),
+                    {instant(selection.until)}) / 1000, 1) AS seconds)
+        SELECT model, gateway, coalesce(in_flight, 0) AS in_flight, coalesce(waiting, 0) AS waiting, silent_ns,
+            coalesce(requests, 0) AS requests, (coalesce(requests, 0) + coalesce(started, 0)) / seconds AS requests_per_s,
+            error_rate, ttft[1] AS ttft_p50_ns, ttft[2] AS ttft_p95_ns, itl_p50_ns, tokens / seconds AS tokens_per_s
+        FROM finished FULL JOIN in_flight USING (model, gateway), range
+        ORDER BY requests_per_s DESC, model, gateway LIMIT {MAX_GROUPS}""")
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def as_json(report: Report, zone: tzinfo = UTC) -> dict[str, Any]:
+    """The report for scripts. Durations are in seconds, times in UTC. docs/how-to/watch-in-terminal.md lists the keys."""
+    diagnosis = report.diagnosis
+    return {
+        "since": _time(report.selection.since),
+        "until": _time(report.selection.until),
+        "note": report.note,
+        "state": diagnosis.state,
+        "headline": report.headline(zone),
+        "causes": [_cause(report, cause, zone) for cause in diagnosis.causes],
+        "notes": list(diagnosis.notes),
+        "objectives": [
+            {
+                "name": m.name,
+                "objective": m.objective,
+                "missed": m.missed,
+                **_in_seconds({"value": m.value, "limit": m.limit}, m.unit),
+            }
+            for m in diagnosis.measured
+        ],
+        "in_flight": report.in_flight,
+        "groups": [_without_ns(group) for group in report.groups],
+        "offenders": [_without_ns(offender) for offender in report.offenders],
+    }
+
+
+def _cause(report: Report, cause: Cause, zone: tzinfo) -> dict[str, Any]:
+    return {
+        "text": report.cause(cause, zone),
+        "kind": cause.kind,
+        "metric": cause.metric,
+        "where": {
+            d: report.names.get(value, value) if d == "client" else value for d, value in cause.where.items()
+        },
+        **_in_seconds({"value": cause.main.value, "before": cause.main.before}, cause.main.unit),
+        "evidence": list(cause.evidence),
+        "onset": _time(cause.onset),
+        "onset_earliest": _time(cause.onset_earliest),
+        "onset_latest": _time(cause.onset_latest),
+        "ended": _time(cause.ended),
+        "objective": cause.objective,
+        "streams": cause.streams,
+        "affected": cause.affected,
+        "unaffected": list(cause.unaffected),
+        "example_stream_id": cause.example_stream_id,
+    }
+
+
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _in_seconds(values: Mapping[str, float | None], unit: str) -> dict[str, Any]:
+    """Values in ns as seconds, and the unit."""
+    if unit != "ns":
+        return {**values, "unit": unit}
+    return {name: None if value is None else value / 1e9 for name, value in values.items()} | {"unit": "s"}
+
+
+def _without_ns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns `…_ns` as `…_s`."""
+    return {
+        f"{name.removesuffix('_ns')}_s" if name.endswith("_ns") else name: value / 1e9
+        if name.endswith("_ns") and value is not None
+        else value
+        for name, value in row.items()
+    }

@@ -1,0 +1,272 @@
+"""Alerts in a real store: stored once, sent after the commit, continued after a restart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from analytics.alerts.evaluator import REPEAT_S, AlertEvaluator, AlertOptions
+from analytics.assembly.assembler import Assembler
+from analytics.assembly.open_stream import OpenStream
+from analytics.storage.commit import Commit
+from analytics.storage.store import Store
+from ingest.records import Alive
+from tests.analytics.alerts.receiver import Receiver, receiver
+from tests.analytics.log_entries import alive, stream, stream_id
+from tests.analytics.stores import ask, new_store
+
+HISTORY = "SELECT rule, gateway, model, state, value, threshold, stream_id::VARCHAR FROM alerts"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    found = new_store(tmp_path)
+    yield found
+    found.close()
+
+
+class Clock:
+    """A monotonic clock that a test sets, in seconds."""
+
+    now_s = 0.0
+
+    def __call__(self) -> int:
+        return int(self.now_s * 1e9)
+
+
+CLOCK = Clock()
+
+
+@contextmanager
+def evaluator(store: Store, instance: str = "analytics", **options: object) -> Iterator[AlertEvaluator]:
+    made = AlertEvaluator(AlertOptions(**options), store.cursor, instance=instance, clock=CLOCK)  # type: ignore[arg-type]
+    yield made
+    made.close()
+
+
+def observed(at_ms: int) -> tuple[list[OpenStream], list[Alive]]:
+    """A stream whose last output was at 281 ms, and the tap's report at `at_ms`."""
+    assembler = Assembler()
+    assembler.feed("w0", 0, stream(1)[:3])
+    assembler.feed("w0", 1, [alive(at_ms)])
+    return assembler.open_streams(), [*assembler.taps.values()]
+
+
+def commit(store: Store, evaluator: AlertEvaluator) -> None:
+    if evaluator.waiting:
+        store.commit(Commit("", tables=evaluator.rows([], {})))
+        evaluator.committed()
+
+
+def resolve(evaluator: AlertEvaluator) -> None:
+    """Observe no stream, and again after the hold time."""
+    evaluator.observe([], [])
+    CLOCK.now_s += 6
+    evaluator.observe([], [])
+
+
+def until_received(found: Receiver, count: int) -> None:
+    end_s = time.monotonic() + 10
+    while len(found.received) < count:
+        assert time.monotonic() < end_s, found.received
+        time.sleep(0.01)
+
+
+def test_silent_stream_is_stored_once_and_sent_after_the_commit(store: Store) -> None:
+    with receiver() as found, evaluator(store, webhook=found.url) as alerts:
+        alerts.observe(*observed(at_ms=4_000))
+        assert not alerts.waiting
+        for at_ms in (6_281, 7_281, 9_281):
+            alerts.observe(*observed(at_ms))
+        assert alerts.waiting
+        assert found.received == []
+        commit(store, alerts)
+        assert ask(store, HISTORY) == [("silent_stream", "gw", "gpt-test", "firing", 6.0, 5.0, stream_id(1))]
+        resolve(alerts)
+        commit(store, alerts)
+        [(state, fired_at, resolved_at)] = ask(store, "SELECT state, fired_at, resolved_at FROM alerts")
+        assert state == "resolved"
+        assert fired_at < resolved_at
+        until_received(found, 2)
+    fired, resolved = found.received
+    assert fired["text"].startswith(
+        "[firing] silent_stream: no output from gpt-test at gw for 6.0 s (limit 5 s), 1 stream, since 20"
+    )
+    assert {k: fired[k] for k in ("state", "rule", "gateway", "model", "value", "threshold", "stream_id")} == {
+        "state": "firing", "rule": "silent_stream", "gateway": "gw", "model": "gpt-test", "value": 6.0,
+        "threshold": 5.0, "stream_id": stream_id(1),
+    }  # fmt: skip
+    assert (resolved["state"], resolved["alert_id"]) == ("resolved", fired["alert_id"])
+
+
+def test_webhook_that_hangs_delays_no_commit(store: Store) -> None:
+    with receiver("hang") as found, evaluator(store, webhook=found.url) as alerts:
+        began_s = time.monotonic()
+        for _ in range(60):
+            alerts.observe(*observed(at_ms=6_281))
+            commit(store, alerts)
+            resolve(alerts)
+            commit(store, alerts)
+        assert time.monotonic() - began_s < 60
+        health = alerts.health()
+        assert health["alerts.send_dropped"] > 10
+        assert health["alerts.sent"] == 0
+        found.released.set()
+    assert ask(store, "SELECT state, count(*) FROM alerts GROUP BY ALL") == [("resolved", 60)]
+
+
+def test_alert_continues_after_a_restart_and_is_not_doubled(store: Store) -> None:
+    with evaluator(store) as alerts:
+        alerts.observe(*observed(at_ms=6_281))
+        commit(store, alerts)
+    with evaluator(store) as alerts:
+        alerts.observe(*observed(at_ms=9_281))
+        assert not alerts.waiting
+        resolve(alerts)
+        commit(store, alerts)
+    assert ask(store, "SELECT state, count(*) FROM alert_events GROUP BY 1 ORDER BY 1") == [
+        ("firing", 1),
+        ("resolved", 1),
+    ]
+
+
+def test_alert_over_streams_belongs_to_the_process_that_has_them(store: Store) -> None:
+    with evaluator(store, "a") as first, evaluator(store, "b") as second:
+        first.observe(*observed(at_ms=6_281))
+        commit(store, first)
+        second.evaluate_store()
+        second.observe([], [])
+        assert not second.waiting
+        assert second.health()["alerts.firing"] == 0
+
+
+@pytest.mark.parametrize(
+    ("repeats", "elected", "state"),
+    [(False, "b", "resolved"), (True, "b", "firing"), (False, "a", "firing")],
+    ids=["ended", "running", "elected itself"],
+)
+def test_alert_over_streams_of_an_ended_process_resolves(
+    store: Store, repeats: bool, elected: str, state: str
+) -> None:
+    """A running process repeats its alerts, and does not send them again."""
+    with (
+        receiver() as found,
+        evaluator(store, "a", webhook=found.url) as first,
+        evaluator(store, "b") as second,
+    ):
+        first.observe(*observed(at_ms=6_281))
+        commit(store, first)
+        with store.cursor() as cursor:
+            cursor.execute("UPDATE alert_events SET changed_at = changed_at - INTERVAL 20 MINUTE")
+        if repeats:
+            CLOCK.now_s += REPEAT_S
+            first.observe(*observed(at_ms=9_281))
+            commit(store, first)
+        for _ in range(2):
+            evaluate(store, first if elected == "a" else second, CLOCK.now_s)
+        rows = ask(store, "SELECT state, instance FROM alert_events ORDER BY changed_at")
+        assert (
+            rows
+            == [("firing", "a"), ("resolved", "b")][: 1 + (state == "resolved")] + [("firing", "a")] * repeats
+        )
+        assert ask(store, "SELECT state FROM alerts") == [(state,)]
+        until_received(found, 1)
+        time.sleep(0.05)
+        assert len(found.received) == 1
+
+
+CACHED = """
+INSERT INTO stream_minutes BY NAME SELECT
+    now() - INTERVAL 1 MINUTE * n AS minute, 'gw' AS gateway, 'm' AS model, 'ok' AS outcome, true AS settled, 1 AS streams,
+    1 AS streams_with_output, 1 AS streams_with_output_tokens, 0 AS aborted_after_terminal, 1 AS streams_with_stalls_known,
+    1 AS meeting_objective,
+    0 AS stalled_streams, 20_000 AS input_tokens_with_cache_known, if(n < 15, {recent}, 16_000) AS cached_input_tokens,
+    now() AS first_at, now() AS last_at
+FROM range(120) AS minutes(n)
+"""
+
+
+def evaluate(store: Store, alerts: AlertEvaluator, at_s: float) -> None:
+    CLOCK.now_s = at_s
+    alerts.evaluate_store()
+    alerts.observe([], [])
+    commit(store, alerts)
+
+
+@pytest.mark.parametrize(("recent", "fires"), [(16_000, False), (9_000, False), (2_000, True)])
+def test_drop_of_the_prompt_cache_hit_rate_fires(store: Store, recent: int, fires: bool) -> None:
+    with store.cursor() as cursor:
+        cursor.execute(CACHED.format(recent=recent))
+    with evaluator(store) as alerts:
+        evaluate(store, alerts, 0)
+        evaluate(store, alerts, 61)
+    found = ask(
+        store, "SELECT rule, gateway, model, round(value, 2), round(threshold, 2), message FROM alerts"
+    )
+    message = "m at gw: prompt-cache hit rate 10 %, less than half of the usual 80 %"
+    assert found == ([("cache_hit_rate", "gw", "m", 0.1, 0.4, message)] if fires else [])
+
+
+def test_burning_error_budget_fires_with_its_objective(store: Store) -> None:
+    with store.cursor() as cursor:
+        cursor.execute("DELETE FROM objectives")
+        cursor.execute(
+            "INSERT INTO objectives BY NAME SELECT 1 AS priority, 'fast' AS name, '*' AS model, '*' AS gateway, "
+            "'*' AS client, 0.01 AS error_rate"
+        )
+        cursor.execute(
+            "INSERT INTO client_minutes BY NAME SELECT now() - INTERVAL 1 MINUTE * n AS minute, 'gw' AS gateway, 'm' AS model, "
+            "'fast' AS objective, true AS settled, 100 AS streams, 100 AS counted, 50 AS errors, 0 AS meeting_objective "
+            "FROM range(70) AS minutes(n)"
+        )
+    with evaluator(store) as alerts:
+        evaluate(store, alerts, 0)
+        evaluate(store, alerts, 10)
+    assert ask(store, "SELECT rule, gateway, model, metric, round(value), threshold, message, state FROM alerts") == [
+        ("burn_rate", "gw", "m", "fast error_rate", 50, 14.4,
+         "m at gw: page: error budget of objective fast (error_rate) burns 50.0 times too fast", "firing"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("late_ms", "fires"), [(150, False), (900, True)])
+def test_ttft_drift_that_jumps_fires_and_names_a_stream(store: Store, late_ms: int, fires: bool) -> None:
+    with store.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO streams BY NAME SELECT uuid() AS stream_id, now() - INTERVAL 1 MINUTE * n AS started_at, "
+            "'gw' AS gateway, 'm' AS request_model, 'ok' AS outcome, "
+            f"if(n < 10, {late_ms}, 100) * 1_000_000 + 1_000_000 AS ttft_ns, 'c1' AS client_id "
+            "FROM range(40) AS minutes(n), range(10)"
+        )
+        cursor.execute(
+            "INSERT INTO server_stats BY NAME SELECT stream_id, 'nvext.timing' AS source, 'ttft_ms' AS name, 1e6 AS value FROM streams"
+        )
+    with evaluator(store) as alerts:
+        evaluate(store, alerts, 0)
+    found = ask(
+        store, "SELECT rule, metric, client_id, stream_id IS NOT NULL, round(value, 2) > 0.5 FROM alerts"
+    )
+    assert found == ([("server_drift", "ttft", "c1", True, True)] if fires else [])
+
+
+def test_processes_elected_in_turn_fire_and_resolve_once(store: Store) -> None:
+    with store.cursor() as cursor:
+        cursor.execute(CACHED.format(recent=0))
+    with evaluator(store, "a") as first, evaluator(store, "b") as second:
+        evaluate(store, first, 0)
+        evaluate(store, first, 61)
+        evaluate(store, second, 62)
+        assert second.health()["alerts.firing"] == 1
+        with store.cursor() as cursor:
+            cursor.execute("DELETE FROM stream_minutes")
+        evaluate(store, second, 70)
+        evaluate(store, second, 371)
+        evaluate(store, first, 380)
+        assert first.health()["alerts.firing"] == 0
+    assert ask(store, "SELECT state, instance FROM alert_events ORDER BY changed_at") == [
+        ("firing", "a"),
+        ("resolved", "b"),
+    ]

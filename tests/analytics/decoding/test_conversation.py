@@ -1,0 +1,108 @@
+"""Session and turns in the request bodies that clients send."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analytics.decoding.conversation import ConversationReader
+from ingest.records import Conversation
+from ingest.session_ids import session_hash
+
+KEY = b"k" * 32
+UUID = "57a121ec-f78c-48c3-a745-e3036a3ecc33"
+CLAUDE_USER = {"device_id": "d" * 64, "account_uuid": "", "session_id": UUID}
+
+
+def read(body: Any, *, truncated: bool = False) -> Conversation:
+    found = ConversationReader(KEY)(json.dumps(body).encode(), truncated)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "session"),
+    [
+        pytest.param({"metadata": {"user_id": f"user_{'a' * 64}_account__session_{UUID}"}}, UUID, id="Claude Code until 2.1.77"),
+        pytest.param({"metadata": {"user_id": json.dumps(CLAUDE_USER)}}, UUID, id="Claude Code from 2.1.78"),
+        pytest.param({"metadata": {"user_id": CLAUDE_USER}}, UUID, id="as an object"),
+        pytest.param({"metadata": {"user_id": "someone@example.com"}}, None, id="Anthropic user id without a session"),
+        pytest.param({"prompt_cache_key": UUID, "store": False}, UUID, id="Codex"),
+        pytest.param({"prompt_cache_key": "ses_f84c6ba38ffe6UeTRaX25G3KTr"}, "ses_f84c6ba38ffe6UeTRaX25G3KTr", id="OpenCode"),
+        pytest.param({"prompt_cache_key": "support-bot-v7"}, None, id="one key for all conversations"),
+        pytest.param({"litellm_session_id": "s 1"}, "s 1", id="LiteLLM"),
+        pytest.param({"metadata": {"session_id": "s1"}}, "s1", id="LiteLLM to Langfuse"),
+        pytest.param({"metadata": {"langfuse_session_id": "s2"}}, "s2", id="Langfuse"),
+        pytest.param({"session_id": "s3"}, "s3", id="OpenRouter"),
+        pytest.param({"conversation": "conv_1"}, "conv_1", id="OpenAI conversation"),
+        pytest.param({"conversation": {"id": "conv_1"}}, "conv_1", id="OpenAI conversation as an object"),
+        pytest.param({"metadata": {"thread_id": "t"}, "prompt_cache_key": UUID}, "t", id="metadata before the cache key"),
+        pytest.param({"metadata": "x", "session_id": 5, "conversation": [], "prompt_cache_key": {}}, None, id="wrong types"),
+        pytest.param({"session_id": "x" * 1025}, None, id="too long"),
+    ],
+)  # fmt: skip
+def test_session_in_the_body(body: dict[str, Any], session: str | None) -> None:
+    found = read({"model": "m", **body})
+    assert found.session == (session_hash(session, KEY) if session else None)
+    assert UUID not in repr(found)
+    cut = json.dumps({"model": "m", **body, "messages": [{"role": "user"}]}).encode()[:-9]
+    assert ConversationReader(KEY)(cut, True) == Conversation(
+        found.session, None, found.previous_response_id, found.has_history, found.can_be_continued
+    )
+
+
+def user(content: Any = "hi") -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+SYSTEM, ASSISTANT = {"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}
+TOOL_RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "r"}
+
+
+@pytest.mark.parametrize(
+    ("body", "turns"),
+    [
+        ({"messages": [SYSTEM, user()]}, 1),
+        ({"messages": [user(), ASSISTANT, user()]}, 2),
+        ({"messages": [user("context"), SYSTEM, user("question"), ASSISTANT]}, 1),
+        ({"messages": [user(), ASSISTANT, {"role": "tool", "content": "r"}]}, 1),
+        ({"messages": [user(), ASSISTANT, user([TOOL_RESULT, {"type": "text", "text": "reminder"}])]}, 1),
+        ({"messages": [user(), ASSISTANT, user([{"type": "text", "text": '"tool_result"'}])]}, 2),
+        ({"messages": [user(), ASSISTANT, user([{"toolResult": {"toolUseId": "t"}}])]}, 1),
+        ({"messages": []}, 0),
+        ({"input": "hi"}, 1),
+        ({"input": [user(), {"type": "function_call"}, {"type": "function_call_output"}, ASSISTANT, user()]}, 2),
+        ({"input": [{"type": "function_call_output", "output": "r"}]}, 0),
+        ({"contents": [{"parts": [{"text": "q"}]}, {"role": "model", "parts": []}, {"role": "user", "parts": [{"text": "q"}]}]}, 2),
+        ({"contents": [{"role": "user", "parts": [{"functionResponse": {"name": "f"}}]}]}, 0),
+        ({"prompt": "hi"}, None),
+        ({"messages": "hi there"}, 1),
+        ({"messages": {"role": "user"}}, None),
+        ({"messages": [1, 2]}, None),
+    ],
+)  # fmt: skip
+def test_runs_of_user_messages_are_turns(body: dict[str, Any], turns: int | None) -> None:
+    assert read(body).turns == turns
+    assert read(body, truncated=True).turns is None
+
+
+def test_server_side_history() -> None:
+    found = read({"previous_response_id": "resp_1", "input": "hi", "store": False})
+    assert (found.previous_response_id, found.has_history, found.can_be_continued) == ("resp_1", False, False)
+    assert read({"input": "hi"}).has_history
+    assert not read({"conversation": "c", "input": "hi"}).has_history
+    secret = "a key with blanks"
+    assert read({"previous_response_id": secret}).previous_response_id != secret
+
+
+@given(
+    st.binary(max_size=200) | st.text('{}[]":,\\ metadata_idr1', max_size=80).map(str.encode), st.booleans()
+)
+def test_bad_data_never_raises(body: bytes, truncated: bool) -> None:
+    ConversationReader()(body, truncated)
+    ConversationReader()(b'{"messages":' + body, truncated)
+    ConversationReader()(b'{"messages":[' + body + b"]}", truncated)

@@ -1,0 +1,275 @@
+"""Diagnoses of simulated streams, through the real SQL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import duckdb
+import polars as pl
+import pytest
+
+from analytics.diagnosis.diagnose import diagnose
+from analytics.diagnosis.diagnosis import Diagnosis
+from analytics.diagnosis.scope import Scope
+from analytics.diagnosis.wording import headline
+from analytics.schema.objectives import DEFAULT, Objective
+from analytics.schema.tables import OPEN_STREAMS, STREAMS, with_all_columns
+from bench.diagnosis import drawn, judge
+from bench.diagnosis.incidents import INCIDENTS
+from bench.diagnosis.traffic import Fault, simulate
+
+LENGTH_S = 900.0
+UNTIL = datetime(2026, 6, 1, 12, tzinfo=UTC)
+SINCE = UNTIL - timedelta(seconds=LENGTH_S)
+SCOPE = Scope(since=SINCE, until=UNTIL)
+LARGE_US = {"model": "gpt-sim-large", "gateway": "us-gateway"}
+
+
+class Streams:
+    """The tables that a diagnosis reads, without a store."""
+
+    def __init__(self) -> None:
+        self.connection = duckdb.connect()
+        self.connection.execute("SET timezone = 'UTC'")
+        self.queries = 0
+        self.clear()
+
+    def clear(self) -> None:
+        self.queries = 0
+        self.put(pl.DataFrame(schema=STREAMS))
+        self.put(pl.DataFrame(schema=OPEN_STREAMS), "open_streams")
+
+    def put(self, frame: pl.DataFrame, table: str = "streams") -> None:
+        columns = {"streams": STREAMS, "open_streams": OPEN_STREAMS}[table]
+        self.connection.register(table, with_all_columns(frame, columns).to_arrow())
+
+    def query(self, sql: str) -> pl.DataFrame:
+        self.queries += 1
+        return self.connection.execute(sql).pl()
+
+    def diagnose(self, scope: Scope = SCOPE, *own: Objective, **default: float) -> Diagnosis:
+        return diagnose(self.query, scope, [*own, replace(DEFAULT, **default)])
+
+
+@pytest.fixture(scope="module")
+def store() -> Streams:
+    return Streams()
+
+
+@pytest.fixture
+def streams(store: Streams) -> Streams:
+    store.clear()
+    return store
+
+
+def traffic(*faults: Fault, seed: int = 1, rate: float = 5.0) -> pl.DataFrame:
+    return simulate(seed, since=SINCE, length_s=LENGTH_S, earlier_s=LENGTH_S, rate=rate, faults=faults)
+
+
+def rate_limit(**more: float) -> Fault:
+    return Fault(where=LARGE_US, onset_s=600.0, outcome="http_error", status=429, share=0.7, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", INCIDENTS)
+def test_incident_is_named_with_its_place_and_onset(streams: Streams, name: str) -> None:
+    length_s = 300.0
+    incident, since = drawn(name, 5, length_s), UNTIL - timedelta(seconds=length_s)
+    streams.put(
+        simulate(5, since=since, length_s=length_s, earlier_s=length_s, rate=10.0, faults=incident.faults)
+    )
+    named, errors_s = judge(found := streams.diagnose(Scope(since=since, until=UNTIL)), incident)
+    assert named, headline(found)
+    assert max(map(abs, errors_s)) <= 15, headline(found)
+
+
+def test_healthy_range_takes_one_query(streams: Streams) -> None:
+    streams.put(traffic())
+    found = streams.diagnose()
+    assert (found.state, found.causes, streams.queries) == ("healthy", (), 1)
+    assert headline(found).startswith("Healthy")
+
+
+def test_cause_has_evidence_neighbours_and_an_affected_stream(streams: Streams) -> None:
+    streams.put(traffic(rate_limit()))
+    found = streams.diagnose()
+    (cause,) = found.causes
+    assert dict(cause.where) == cause.filters == LARGE_US
+    assert cause.evidence == ("HTTP 429 (rate_limit_exceeded)",)
+    assert (cause.unaffected_dimension, set(cause.unaffected)) == ("gateway", {"eu-gateway", "direct"})
+    assert cause.main.value == pytest.approx(0.7, abs=0.12)
+    assert cause.onset_earliest is not None
+    assert cause.onset_latest is not None
+    assert cause.onset_earliest <= SINCE + timedelta(seconds=605)
+    assert cause.onset_latest >= SINCE + timedelta(seconds=600)
+    example = streams.query(
+        f"SELECT request_model, gateway, http_status FROM streams WHERE stream_id = '{cause.example_stream_id}'"
+    )
+    assert example.row(0) == ("gpt-sim-large", "us-gateway", 429)
+    text = headline(found)
+    assert "gpt-sim-large @ us-gateway" in text
+    assert "failing, HTTP 429" in text
+    assert cause.onset is not None
+    assert f"since {cause.onset:%H:%M:%S}: " in text
+    assert "Unaffected: eu-gateway, direct." in text
+
+
+def test_filtered_selection_is_diagnosed_alone(streams: Streams) -> None:
+    streams.put(traffic(rate_limit()))
+    assert streams.diagnose(replace(SCOPE, filters="gateway = 'eu-gateway'")).state == "healthy"
+
+
+def test_unknown_gateway_and_client_are_named(streams: Streams) -> None:
+    frame = traffic(
+        Fault(where={"gateway": "direct"}, onset_s=500, outcome="http_error", status=500, share=0.8)
+    )
+    blank = pl.when(pl.col("gateway") == "direct").then(None).otherwise("gateway").alias("gateway")
+    streams.put(frame.with_columns(blank, client_id=pl.lit(None, pl.String)))
+    (cause,) = streams.diagnose().causes
+    assert dict(cause.where) == {"gateway": "(no gateway)"}
+
+
+def test_few_failing_streams_are_unclear(streams: Streams) -> None:
+    streams.put(
+        traffic(rate=0.01).with_columns(outcome=pl.lit("http_error"), http_status=pl.lit(500, pl.Int16))
+    )
+    found = streams.diagnose()
+    assert found.state == "unclear"
+    assert "too few" in headline(found)
+
+
+def test_failures_everywhere_in_the_whole_period_are_unclear(streams: Streams) -> None:
+    streams.put(traffic(Fault(where={}, onset_s=-LENGTH_S, outcome="http_error", status=500, share=0.3)))
+    found = streams.diagnose()
+    assert found.state == "unclear"
+    assert "No model, gateway or client explains it" in headline(found)
+
+
+def test_place_that_always_fails_is_found_by_comparison(streams: Streams) -> None:
+    fault = Fault(where={"gateway": "direct"}, onset_s=-LENGTH_S, outcome="http_error", status=503, share=0.6)
+    streams.put(traffic(fault))
+    (cause,) = streams.diagnose().causes
+    assert (cause.kind, dict(cause.where), cause.onset) == ("constant", {"gateway": "direct"}, None)
+    assert "HTTP 503" in cause.evidence[0]
+
+
+def test_more_requests_of_a_slow_model_are_a_change_of_traffic(streams: Streams) -> None:
+    frame, is_slow = traffic(seed=2, rate=8), pl.col("request_model") == "reasoner"
+    is_now, few = pl.col("started_at") >= SINCE, pl.col("stream_id").hash(1) % 10 == 0
+    mixed = frame.filter(pl.when(is_slow == is_now).then(True).otherwise(few))
+    streams.put(mixed)
+    found = streams.diagnose(ttft_ns=1_500_000_000)
+    assert {(c.kind, *c.where.items()) for c in found.causes} <= {("traffic", ("model", "reasoner"))}
+    assert found.causes, headline(found)
+
+
+@pytest.mark.parametrize("usual_s", [1, 120])
+def test_streams_in_flight_that_are_silent_for_unusually_long_count_as_failed(
+    streams: Streams, usual_s: int
+) -> None:
+    frame = traffic(seed=5)
+    in_flight = (pl.col("gateway") == "direct") & (pl.col("started_at") > SINCE + timedelta(seconds=780))
+    columns = ["stream_id", "gateway", "tap", "client_id", "request_model", "started_at"]
+    streams.put(frame.filter(~in_flight).with_columns(icl_max_ns=pl.lit(usual_s * 10**9)))
+    open_streams = frame.filter(in_flight).select(
+        *columns, updated_at="started_at", last_event_ns=pl.lit(10**8)
+    )
+    streams.put(open_streams, "open_streams")
+    found = [(c.metric, dict(c.where), c.evidence) for c in streams.diagnose().causes]
+    expected = ("upstream_down", {"gateway": "direct"}, ("in flight without data",))
+    assert found == ([expected] if usual_s == 1 else [])
+
+
+def test_range_without_streams_has_no_data(streams: Streams) -> None:
+    found = streams.diagnose()
+    assert (found.state, found.streams) == ("no_data", 0)
+    assert headline(found) == "No requests in this range."
+
+
+def test_range_whose_previous_period_is_empty_is_diagnosed(streams: Streams) -> None:
+    streams.put(traffic(rate_limit()).filter(pl.col("started_at") >= SINCE))
+    (cause,) = streams.diagnose().causes
+    assert dict(cause.where) == LARGE_US
+
+
+def test_lost_cache_explains_a_longer_ttft(streams: Streams) -> None:
+    streams.put(traffic(Fault(where={"model": "claude-sim"}, onset_s=400, cached=0.05, ttft=2.0)))
+    (cause,) = streams.diagnose().causes
+    assert cause.metric == "cache"
+    assert "ttft" in {e.metric for e in cause.effects}
+    assert "TTFT" in headline(streams.diagnose())
+
+
+def test_objectives_set_the_least_error_rate_that_counts(streams: Streams) -> None:
+    streams.put(
+        traffic(Fault(where={"gateway": "eu-gateway"}, onset_s=450, outcome="truncated", share=0.02), rate=10)
+    )
+    assert streams.diagnose().state == "healthy"
+    assert streams.diagnose(error_rate=0.01).state == "incident"
+
+
+def of_gateway(frame: pl.DataFrame, gateway: str, objective: str) -> pl.DataFrame:
+    own = pl.when(pl.col("gateway") == gateway).then(pl.lit(objective)).otherwise("objective")
+    return frame.with_columns(own.alias("objective"))
+
+
+@pytest.mark.parametrize("name", ["batch", "unknown"])
+def test_a_place_is_judged_by_its_own_objective(streams: Streams, name: str) -> None:
+    fault = Fault(where={"gateway": "direct"}, onset_s=450, outcome="truncated", share=0.15)
+    streams.put(of_gateway(traffic(fault, rate=10), "direct", "batch"))
+    loose = Objective(name, gateway="direct", error_rate=0.5)
+    found = streams.diagnose(SCOPE, loose)
+    assert found.state == ("healthy" if name == "batch" else "incident"), headline(found)
+    assert {m.objective for m in found.measured} == {"default"} | ({"batch"} if name == "batch" else set())
+
+
+def test_the_headline_names_the_objective_of_the_place(streams: Streams) -> None:
+    fault = Fault(where={"gateway": "eu-gateway"}, onset_s=450, outcome="truncated", share=0.02)
+    streams.put(of_gateway(traffic(fault, rate=10), "eu-gateway", "strict"))
+    assert streams.diagnose().state == "healthy"
+    found = streams.diagnose(SCOPE, Objective("strict", gateway="eu-gateway", error_rate=0.01))
+    assert "(objective strict: 1 %)" in headline(found)
+    assert [(dict(c.where), c.objective) for c in found.causes] == [({"gateway": "eu-gateway"}, "strict")]
+
+
+def test_slow_streams_are_those_above_their_own_limit(streams: Streams) -> None:
+    frame = of_gateway(traffic(rate=10), "direct", "instant")
+    streams.put(frame)
+    instant = Objective("instant", gateway="direct", ttft_ns=300_000_000)
+    found = streams.diagnose(SCOPE, instant)
+    assert [m.missed for m in found.measured if m.objective == "instant"] == [True]
+    assert "TTFT p95" in headline(found)
+    assert "(objective instant: 300 ms)" in headline(found)
+    assert "direct" in dict(found.causes[0].where).values()
+
+
+def test_six_hours_with_data_of_five_have_a_step_and_no_surges(streams: Streams) -> None:
+    since, began = UNTIL - timedelta(hours=6), UNTIL - timedelta(hours=5)
+    faults = drawn("two at once", 3, 21_600).faults
+    frame = simulate(3, since=since, length_s=21_600, earlier_s=60, rate=1.0, faults=faults)
+    streams.put(frame.filter(pl.col("started_at") >= began))
+    found = streams.diagnose(Scope(since=since, until=UNTIL))
+    assert [(c.kind, c.surges) for c in found.causes] == [("step", ())] * 2, headline(found)
+
+
+NARROW = {
+    "one server instance fails": Fault(where={"server": "us-gateway-1"}, onset_s=500, outcome="http_error", status=500, share=0.5),
+    "one server instance is slow": Fault(where={"server": "eu-gateway-2"}, onset_s=500, ttft=4.0),
+    "one tap fails": Fault(where={"tap": "tap-2"}, onset_s=500, outcome="truncated", share=0.3),
+    "one tap is slow": Fault(where={"tap": "tap-1"}, onset_s=500, ttft=2.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_tap_or_server_instance_is_named_if_it_explains_a_change_better(
+    streams: Streams, name: str
+) -> None:
+    fault = NARROW[name]
+    streams.put(traffic(fault, seed=3, rate=10))
+    found = streams.diagnose()
+    assert [dict(c.where) for c in found.causes] == [dict(fault.where)], headline(found)
+    (cause,) = found.causes
+    assert cause.onset is not None
+    assert abs((cause.onset - SINCE).total_seconds() - 500) <= 10
+    assert cause.unaffected_dimension in fault.where
+    assert " ".join(*fault.where.items()) in headline(found)

@@ -1,0 +1,165 @@
+"""Markers over real HTTP: stored, refused, limited. And by the command, into a real store."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from analytics.main import AnalyzeOptions, Ready, run_until
+from analytics.markers import http_endpoint, marker_queue
+from analytics.markers.http_endpoint import MAX_BODY_BYTES, PATH, MarkersEndpoint
+from analytics.markers.marker_queue import MarkerQueue
+from analytics.storage.location import locate
+from analytics.telemetry import prometheus
+from analytics.telemetry.prometheus import PrometheusEndpoint
+from analytics.telemetry.telemetry import TelemetryOptions
+from streamgauge.cli import cli
+from tests import host_headers
+from tests.analytics.stores import ask_as_reader
+
+TOKEN = "a-token-of-some-length"
+
+
+@contextmanager
+def listening(queue: MarkerQueue, *, commits: bool = True, token: str | None = None) -> Iterator[str]:
+    """The URL of an endpoint whose queue is committed by another thread."""
+    stop = threading.Event()
+
+    def commit() -> None:
+        while not stop.wait(0.005):
+            queue.rows((), {})
+            queue.committed()
+
+    thread = threading.Thread(target=commit)
+    if commits:
+        thread.start()
+    endpoint = PrometheusEndpoint(
+        "127.0.0.1:0", lambda: None, apps={PATH: MarkersEndpoint(queue, token=token)}
+    )
+    try:
+        yield endpoint.root + PATH
+    finally:
+        stop.set()
+        if commits:
+            thread.join()
+        queue.close()
+        endpoint.close()
+
+
+def post(url: str, content: object = None, **headers: str) -> tuple[int, str]:
+    """Status and error of a request."""
+    body = content if isinstance(content, bytes) else json.dumps(content or {"text": "deploy"}).encode()
+    response = httpx.post(
+        url, content=body, headers={"content-type": "application/json"} | headers, timeout=20
+    )
+    return response.status_code, response.json().get("error", "")
+
+
+def test_marker_is_acknowledged_and_other_requests_are_refused_and_counted() -> None:
+    queue = MarkerQueue()
+    with listening(queue) as url:
+        assert post(url) == (201, "")
+        assert post(url, {"text": ""})[0] == 400
+        assert post(url, **{"content-type": "text/plain"}) == (
+            415,
+            "the content type must be application/json",
+        )
+        assert post(url, b" " * (MAX_BODY_BYTES + 1))[0] == 413
+        chunked = httpx.post(url, content=iter([b"{}"]), headers={"content-type": "application/json"})
+        assert (chunked.status_code, httpx.get(url).headers["allow"]) == (411, "POST")
+        assert httpx.get(url.replace(PATH, "/metrics")).status_code == 200
+        for headers in host_headers.FOREIGN:
+            assert host_headers.answer(url, headers, method="POST")[0] == 403
+        assert queue.health() == {"markers.stored": 1, "markers.refused": 5}
+
+
+def test_token_is_required_if_there_is_one() -> None:
+    with listening(MarkerQueue(), token=TOKEN) as url:
+        assert post(url) == (401, "a bearer token is required: the one of --otlp-token")
+        assert post(url, authorization="Bearer x")[0] == 401
+        assert post(url, authorization=f"Bearer {TOKEN}")[0] == 201
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [("127.0.0.1", 201), ("::1", 201), ("::ffff:127.0.0.1", 201), ("10.0.0.7", 403), ("fe80::1%eth0", 403), ("", 403)],
+)  # fmt: skip
+def test_other_machines_need_a_token(address: str, status: int) -> None:
+    assert (http_endpoint._is_loopback(address)) == (status == 201)
+
+
+def test_marker_that_is_not_stored_in_time_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_endpoint, "STORE_WITHIN_S", 0.05)
+    queue = MarkerQueue()
+    with listening(queue, commits=False) as url:
+        assert post(url) == (503, "timeout while storing the marker. Try again")
+        assert queue.waiting
+        assert queue.rows((), {}) == {}
+
+
+def test_waiting_markers_and_markers_per_hour_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_endpoint, "STORE_WITHIN_S", 0.01)
+    monkeypatch.setattr(marker_queue, "MAX_WAITING", 2)
+    monkeypatch.setattr(marker_queue, "MAX_PER_HOUR", 3)
+    now_s = [0.0]
+    queue = MarkerQueue(clock=lambda: now_s[0])
+
+    def statuses(url: str, count: int) -> list[str]:
+        return [post(url)[1].partition(" ")[0] for _ in range(count)]
+
+    with listening(queue, commits=False) as url:
+        assert statuses(url, 3) == ["timeout", "timeout", "there"]
+        queue.rows((), {})
+        assert statuses(url, 2) == ["timeout", "there"]
+        now_s[0] = 3601
+        assert statuses(url, 1) == ["timeout"]
+
+
+def test_body_that_pauses_gets_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus._QuietHandler, "timeout", 0.1)
+    with listening(MarkerQueue()) as url:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        with socket.create_connection((parts.hostname, parts.port or 0), timeout=20) as connection:
+            head = "POST /v1/markers HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+            connection.sendall(head.encode())
+            assert b" 408 " in connection.recv(1000)
+
+
+def test_command_stores_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stop, results = threading.Event(), []
+
+    def mark(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(cli, ["mark", "--data", str(tmp_path), *arguments])
+        return result.exit_code, result.output
+
+    assert mark("x") == (
+        1, f"Error: cannot store the marker: analytics does not run on {tmp_path}. Start it, or pass --data.\n",
+    )  # fmt: skip
+
+    def ready(_: Ready) -> None:
+        def run() -> None:
+            results.append(mark("deploy v2", "--at", "2026-03-01T12:00:00Z", "--source", "ci"))
+            results.append(mark("a\nb"))
+            stop.set()
+
+        threading.Thread(target=run).start()
+
+    options = AnalyzeOptions(tmp_path, telemetry=TelemetryOptions(metrics="127.0.0.1:0", export=False))
+    assert run_until(options, stop, ready) == 0
+    assert results == [
+        (0, "2026-03-01T12:00:00Z  deploy v2\n"),
+        (1, "Error: cannot store the marker: text is not a text of 1 to 200 characters in one line.\n"),
+    ]
+    rows = ask_as_reader(locate("sqlite", tmp_path), "SELECT epoch(marked_at), text, source FROM markers")
+    assert rows == [(1772366400.0, "deploy v2", "ci")]

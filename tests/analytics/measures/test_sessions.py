@@ -1,0 +1,285 @@
+"""`session_id` and `turn` of streams, the views over them, and what of a session's name is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from opentelemetry.sdk.resources import Resource
+
+from analytics.assembly.assembler import Assembler
+from analytics.assembly.finished_stream import FinishedStream
+from analytics.decoding.content_coding import BodyDecoder
+from analytics.decoding.conversation import ConversationReader
+from analytics.measures import sessions
+from analytics.measures.measure import measure
+from analytics.measures.sessions import Sessions
+from analytics.storage.commit import Commit
+from analytics.storage.recent_responses import recent_responses
+from analytics.telemetry.semconv import PROFILES, names_of
+from analytics.telemetry.spans import SpanBuilder
+from ingest.records import AnyRecord, Frames, Request, pack
+from ingest.redaction.record_redactor import Redactor
+from ingest.session_ids import RECORDED, session_hash
+from tests.analytics.stores import new_store, plain_tables
+from tests.analytics.stream_records import START_NS, chunk, closed, finish_chunk, head, opened, stream_id
+
+KEY = b"k" * 32
+MS = 1_000_000
+SECOND_NS = 10**9
+UUID = "57a121ec-f78c-48c3-a745-e3036a3ecc33"
+
+
+def responses_events(response_id: str) -> list[bytes]:
+    created = {"type": "response.created", "response": {"id": response_id, "model": "m"}}
+    delta = {"type": "response.output_text.delta", "output_index": 0, "delta": "hi"}
+    done = {
+        "type": "response.completed",
+        "response": {"id": response_id, "model": "m", "usage": {"output_tokens": 2}},
+    }
+    return [f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in (created, delta, done)]  # fmt: skip
+
+
+def request(
+    number: int,
+    body: dict[str, Any],
+    *,
+    response_id: str | None = None,
+    session: str | None = None,
+    cut: bool = False,
+    key: str | None = None,
+) -> list[AnyRecord]:
+    """The records of a request: to the Responses API with `response_id`, else to the chat API."""
+    stream = stream_id(number)
+    path = "/v1/responses" if response_id else "/v1/chat/completions"
+    headers = [(RECORDED, session_hash(session, KEY))] if session else []
+    data = json.dumps({"model": "m", **body}).encode()
+    reads = (
+        responses_events(response_id) if response_id else [chunk("a"), finish_chunk(), b"data: [DONE]\n\n"]
+    )
+    frames = [((i + 1) * MS, read) for i, read in enumerate(reads)]
+    return [
+        opened(stream, path=path, headers=headers, wall_ns=START_NS + number * SECOND_NS),
+        Request(stream, 1, data, cut),
+        Frames(stream, 2, frames, head()),
+        closed(stream, 3, end_ns=9 * MS, response_bytes=sum(map(len, reads))),
+    ]
+
+
+def finished(*streams: list[AnyRecord]) -> list[FinishedStream]:
+    assembler = Assembler(client_key=KEY)
+    for records in streams:
+        assembler.feed("w0", 0, records)
+    assert not assembler.take_failures()
+    return assembler.take_finished()
+
+
+def found(known: Sessions, *streams: list[AnyRecord]) -> list[tuple[str | None, int | None]]:
+    """(session, turn) of the streams, measured in one batch."""
+    rows = measure(finished(*streams), sessions=known)["streams"].sort("started_at")
+    return [(row["session_id"], row["turn"]) for row in rows.to_dicts()]
+
+
+def user(text: str = "q") -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+TOOL_OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "r"}
+
+
+def test_header_takes_precedence_over_the_body_and_both_have_one_id() -> None:
+    by_header, by_body, both = found(
+        Sessions(KEY),
+        request(1, {"messages": [user()]}, session=UUID),
+        request(2, {"messages": [user(), {"role": "assistant"}, user()], "metadata": {"session_id": UUID}}),
+        request(3, {"messages": [user()], "session_id": "other"}, session=UUID),
+    )
+    assert by_header == (session_hash(UUID, KEY), 1)
+    assert by_body == (session_hash(UUID, KEY), 2)
+    assert both == (session_hash(UUID, KEY), 1)
+
+
+def test_no_session_and_cut_body() -> None:
+    assert found(Sessions(KEY), request(1, {"messages": [user()]})) == [(None, None)]
+    assert found(Sessions(KEY), request(1, {"messages": [user()]}, session=UUID, cut=True)) == [
+        (session_hash(UUID, KEY), None)
+    ]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_chain_of_responses_is_one_session_with_counted_turns(at_once: bool) -> None:
+    chain = [
+        request(1, {"input": "q"}, response_id="resp_1"),
+        request(2, {"input": [TOOL_OUTPUT], "previous_response_id": "resp_1"}, response_id="resp_2"),
+        request(3, {"input": [user()], "previous_response_id": "resp_2"}, response_id="resp_3"),
+        request(4, {"input": "branch", "previous_response_id": "resp_1"}, response_id="resp_4"),
+    ]
+    known = Sessions(KEY)
+    rows = found(known, *chain[::-1]) if at_once else [row for one in chain for row in found(known, one)]
+    session = session_hash("resp_1", KEY)
+    assert rows == [(session, 1), (session, 1), (session, 2), (session, 2)]
+
+
+def test_response_that_cannot_be_continued_begins_no_session() -> None:
+    assert found(Sessions(KEY), request(1, {"input": "q", "store": False}, response_id="resp_1")) == [
+        (None, None)
+    ]
+
+
+def test_unknown_previous_response_names_the_session() -> None:
+    known = Sessions(KEY)
+    second = request(2, {"input": "q", "previous_response_id": "resp_1"}, response_id="resp_2")
+    third = request(3, {"input": "q", "previous_response_id": "resp_2"}, response_id="resp_3")
+    session = session_hash("resp_1", KEY)
+    assert found(known, second, third) == [(session, None), (session, None)]
+
+
+def test_turns_of_a_conversation_that_the_server_keeps() -> None:
+    body = {"conversation": {"id": "conv_1"}}
+    known = Sessions(KEY)
+    rows = [
+        found(known, request(n, {**body, "input": given}, response_id=f"resp_{n}"))[0]
+        for n, given in enumerate(["q", [TOOL_OUTPUT], [user()]], 1)
+    ]
+    session = session_hash("conv_1", KEY)
+    assert rows == [(session, 1), (session, 1), (session, 2)]
+
+
+def test_remembered_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_REMEMBERED", 2)
+    known = Sessions(KEY)
+    found(known, *[request(n, {"input": "q"}, response_id=f"resp_{n}") for n in (1, 2, 3)])
+    assert [*known._known] == ["resp_2", "resp_3"]
+
+
+def test_session_continues_after_a_restart(tmp_path: Path) -> None:
+    import time
+
+    store = new_store(tmp_path)
+    try:
+        first = measure(finished(request(1, {"input": "q"}, response_id="resp_1")), sessions=Sessions(KEY))[
+            "streams"
+        ]
+        now_us = int(time.time() * 1e6)
+        store.commit(Commit("log", tables={"streams": first.with_columns(started_at=_instant(now_us))}))
+        restored = Sessions(KEY)
+        restored.restore(recent_responses(store))
+    finally:
+        store.close()
+    second = request(2, {"input": "q", "previous_response_id": "resp_1"}, response_id="resp_2")
+    assert found(restored, second) == [(session_hash("resp_1", KEY), 2)]
+
+
+def _instant(us: int) -> Any:
+    import polars as pl
+
+    return pl.lit(us, pl.Int64).cast(pl.Datetime("us", "UTC"))
+
+
+@pytest.mark.parametrize("capture", [(), ("*",)])
+@pytest.mark.parametrize("cut", [False, True])
+def test_redacted_request_has_the_same_session_and_turn(capture: tuple[str, ...], cut: bool) -> None:
+    body = {"metadata": {"user_id": f"user_a_account__session_{UUID}"}, "messages": [user(), {"role": "assistant"}, user()]}  # fmt: skip
+    records = request(1, body, cut=cut)
+    expected = found(Sessions(KEY), records)
+    assert expected == [(session_hash(UUID, KEY), None if cut else 2)]
+    redactor = Redactor(BodyDecoder, capture=capture, conversation=ConversationReader(KEY))
+    redacted = redactor.redact(records)
+    assert (UUID.encode() in pack(redacted, compress=False)) is bool(capture)
+    assert found(Sessions(KEY), redacted) == expected
+    again = Redactor(BodyDecoder).redact(redacted)  # in a checkpoint of analytics
+    assert found(Sessions(KEY), again) == expected
+
+
+def test_checkpoint_keeps_session_and_turn_without_their_text() -> None:
+    assembler = Assembler(client_key=KEY)
+    records = request(1, {"metadata": {"session_id": UUID}, "messages": [user("secret")]})
+    assembler.feed("w0", 0, records[:2])
+    stream = assembler._partitions["w0"].open[stream_id(1)]
+    stored = stream.without_text(records[:2], capture=())
+    payload = pack(stored, compress=False)
+    assert UUID.encode() not in payload
+    assert b"secret" not in payload
+    assert found(Sessions(KEY), [*stored, *records[2:]]) == [(session_hash(UUID, KEY), 1)]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_spans_have_the_conversation_and_no_row_or_span_has_its_plain_id(profile: str) -> None:
+    streams = finished(request(1, {"metadata": {"session_id": UUID}, "messages": [user()]}))
+    tables = measure(streams, sessions=Sessions(KEY))
+    assert UUID not in "".join(str(rows.to_dicts()) for rows in tables.values())
+    built = SpanBuilder(names_of(profile), Resource({})).build(
+        streams[0], tables["streams"].row(0, named=True)
+    )
+    attributes = built[0].attributes or {}
+    assert attributes["gen_ai.conversation.id"] == session_hash(UUID, KEY)
+    assert UUID not in str([span.to_json() for span in built])
+
+
+# -- views ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    with plain_tables() as con:
+        yield con
+
+
+def add(
+    con: duckdb.DuckDBPyConnection, rows: Sequence[tuple[str, float, float, int | None, int, str]]
+) -> None:
+    """(session, start in s, duration in s, turn, tool calls, outcome)."""
+    for number, (session, start_s, for_s, turn, tools, outcome) in enumerate(rows):
+        con.execute(
+            "INSERT INTO streams BY NAME SELECT ?::UUID AS stream_id, ? AS session_id, 'c' AS client_id, 'm' AS request_model, "
+            "TIMESTAMPTZ '2026-11-01 00:00:00+00' + to_microseconds(?) AS started_at, ?::BIGINT AS end_ns, ?::INTEGER AS turn, "
+            "?::INTEGER AS tool_call_count, ? AS outcome, 10 AS output_tokens, 5 AS input_tokens",
+            [stream_id(number), session, int(start_s * 1e6), int(for_s * 1e9), turn, tools, outcome],
+        )
+
+
+def test_session_time_is_split_between_user_model_and_tools(con: duckdb.DuckDBPyConnection) -> None:
+    add(
+        con,
+        [
+            ("s", 0, 2, 1, 1, "ok"),
+            ("s", 5, 1, 1, 0, "ok"),  # 3 s of tools
+            ("s", 16, 4, 2, 0, "http_error"),  # 10 s of the user
+            ("s", 17, 1, 2, 0, "ok"),  # within the one before
+            ("s", 19, 3, 2, 0, "client_abort"),  # overlaps it by 1 s
+            ("t", 1, 1, None, 0, "ok"),
+        ],
+    )
+    [row] = con.execute("FROM sessions WHERE session_id = 's'").pl().to_dicts()
+    assert (row["turns"], row["requests"], row["errors"], row["models"]) == (2, 5, 1, ["m"])
+    assert (row["user_wait_ns"], row["tool_ns"], row["model_ns"]) == (10e9, 3e9, 9e9)
+    assert (row["last_at"] - row["first_at"]).total_seconds() == 22
+    assert (row["input_tokens"], row["output_tokens"], row["unfinished_output_tokens"]) == (25, 50, 20)
+    requests = con.execute(
+        "SELECT request, pause, pause_ns, model_ns FROM session_turns WHERE session_id = 's'"
+    )
+    assert requests.fetchall() == [
+        (1, None, None, 2e9), (2, "tool", 3e9, 1e9), (3, "user", 10e9, 4e9), (4, None, None, 0), (5, None, None, 2e9),
+    ]  # fmt: skip
+
+
+def test_pauses_without_turns_follow_from_tool_calls(con: duckdb.DuckDBPyConnection) -> None:
+    add(con, [("s", 0, 1, None, 2, "ok"), ("s", 2, 1, None, 0, "ok"), ("s", 4, 1, None, 0, "ok")])
+    assert con.execute("SELECT pause FROM session_turns ORDER BY request").fetchall() == [
+        (None,), ("tool",), ("user",),
+    ]  # fmt: skip
+    assert con.execute("SELECT turns FROM sessions").fetchall() == [(2,)]
+
+
+def test_inner_streams_of_hops_are_no_requests_of_a_session(con: duckdb.DuckDBPyConnection) -> None:
+    add(con, [("s", 0, 2, 1, 0, "ok"), ("s", 0.5, 1, 1, 0, "ok")])
+    con.execute(
+        "INSERT INTO hops BY NAME SELECT ?::UUID AS outer_stream_id, ?::UUID AS inner_stream_id, now() AS outer_started_at, "
+        "'trace' AS matched_by, 1 AS attempt, 'ok' AS inner_outcome",
+        [stream_id(0), stream_id(1)],
+    )
+    assert con.execute("SELECT requests FROM sessions").fetchall() == [(1,)]

@@ -1,0 +1,98 @@
+"""The position of an error is that of the character that DuckDB's caret points to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+
+from analytics.query.error_position import in_part, of_byte, position_of
+from analytics.query.errors import QueryRejected, of_kind, to_wire
+from analytics.query.reader import Reader
+from analytics.query.statement_filter import StatementFilter
+from analytics.storage.location import StoreLocation
+
+LONG = "x" * 150
+
+
+@pytest.fixture(scope="module")
+def reader(location: StoreLocation) -> Iterator[Reader]:
+    found = Reader(location, lock_down=True)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def statement_filter(reader: Reader) -> StatementFilter:
+    return StatementFilter(reader.cursor())
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT wrong FROM streams",
+        "\n\n  SELECT outcome,\n\t'é', wrong\nFROM streams\n;  ",
+        "-- a comment\nSELECT 'é漢字🙂e\u0301', wrong FROM streams",
+        f"SELECT '{LONG}', wrong, '{LONG}' FROM streams",
+        f"SELECT wrong, '{LONG}' FROM streams",
+        "SELECT outcome FROM streams WHERE outcome = 1 +\n  wrong",
+        "SELECT s.outcome, s.wrong FROM streams s",
+    ],
+)
+def test_error_of_a_column_has_its_position(
+    sql: str, reader: Reader, statement_filter: StatementFilter
+) -> None:
+    statement_filter.check(sql)
+    with pytest.raises(QueryRejected) as caught:
+        reader.arrow(sql, 10, 10)
+    assert caught.value.position in (sql.index("wrong"), sql.index("wrong") - len("s.")), sql
+    assert sql[caught.value.position or 0 :].removeprefix("s.").startswith("wrong")
+    sent = to_wire(caught.value)
+    assert of_kind(sent["error"], sent["message"], sent["position"]).position == caught.value.position
+
+
+@pytest.mark.parametrize(
+    ("sql", "at", "message"),
+    [
+        ("SELECT 'é🙂', 1 FORM streams", "streams", 'syntax error at or near "streams"'),
+        ("SELECT 'é🙂' FROM strems", "strems", "Did you mean 'streams'?"),
+        ("SELECT 'é🙂', medain(ttft_ns) FROM streams", "medain", "Did you mean 'median'?"),
+        ("SELECT 1 FROM zzzzzz", "zzzzzz", "SHOW TABLES lists the tables."),
+        ("FROM read_csv('x')", "read_csv", "SHOW TABLES lists the tables."),
+    ],
+)
+def test_error_of_the_filter_has_its_position_and_the_nearest_name(
+    sql: str, at: str, message: str, statement_filter: StatementFilter
+) -> None:
+    with pytest.raises(QueryRejected) as caught:
+        statement_filter.check(sql)
+    assert caught.value.position == sql.index(at)
+    assert message in str(caught.value)
+
+
+def test_suggested_tables_are_public(statement_filter: StatementFilter) -> None:
+    with pytest.raises(QueryRejected) as caught:
+        statement_filter.check("FROM ducklake_snapsho")
+    assert "ducklake_snapshot" not in str(caught.value)
+
+
+def test_texts_without_a_position_have_none() -> None:
+    assert position_of("Binder Error: no line", "SELECT 1") is None
+    assert position_of("x\nLINE 9: SELECT\n        ^", "SELECT 1") is None
+    assert position_of("x\nLINE 1: other\n        ^", "SELECT 1") is None
+    assert (in_part(3, "a", "a", start=4), in_part(None, "a", "a", start=0)) == (None, None)
+    assert (of_byte("é", 2**64 - 1), of_byte("é", 2), of_byte("é", None)) == (None, 1, None)
+
+
+def test_caret_after_the_end_of_a_line_is_its_end() -> None:
+    with pytest.raises(duckdb.Error) as caught:
+        duckdb.execute("SELECT (1")
+    assert position_of(str(caught.value), "SELECT (1") in (None, len("SELECT (1"))
+
+
+def test_larger_answers_are_cut_only_on_request(reader: Reader) -> None:
+    assert reader.arrow("FROM range(50)", 10, 10, truncate=True).num_rows == 11
+    assert reader.arrow("FROM range(10)", 10, 10, truncate=True).num_rows == 10
+    with pytest.raises(QueryRejected, match="more than 10 rows"):
+        reader.arrow("FROM range(50)", 10, 10)

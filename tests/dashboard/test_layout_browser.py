@@ -1,0 +1,116 @@
+"""Every page loads without shifting, without console messages, and fits windows of 1440, 900 and 390 px."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dashboard.app_test import VIEWS
+from tests.dashboard.browser import CHROMIUM, Reader, reader
+from tests.dashboard.page_paths import page_paths
+from tests.dashboard.running_dashboard import running
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium on this machine (Debian: apt-get install chromium)"
+    ),
+]
+MAX_SHIFT = 0.1
+"""Cumulative layout shift that Web Vitals calls good."""
+COUNT_SHIFTS = """window.shifted = 0;
+new PerformanceObserver(list => {
+    for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifted += entry.value;
+}).observe({type: "layout-shift", buffered: true});"""
+FITS = "() => document.querySelector('[data-testid=stMain]').scrollWidth <= innerWidth && document.body.scrollWidth <= innerWidth"
+CLIPPED_TABLES = """() => [...document.querySelectorAll('.sg-table')].filter(box => {
+    const overflows = box.scrollWidth > box.clientWidth + 1;
+    const leavesPage = box.getBoundingClientRect().right > window.innerWidth + 1;
+    return leavesPage || (overflows && box.tabIndex !== 0);
+}).map(box => box.innerText.slice(0, 200))"""
+"""Tables that are wider than their box, unless the box can be scrolled with the keyboard."""
+EXPANDED = "() => !!document.elementFromPoint(40, 300)?.closest('[data-testid=stSidebar]')"
+COLLAPSED = EXPANDED.replace("!!", "!")
+
+
+@pytest.fixture(scope="module")
+def seen(streams_data: Path) -> Iterator[Reader]:
+    with running(streams_data) as dashboard, reader(dashboard.url, width=1440) as found:
+        found.page.add_init_script(COUNT_SHIFTS)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def paths(streams_data: Path) -> dict[str, str]:
+    return page_paths(streams_data)
+
+
+def resize(seen: Reader, width: int) -> None:
+    seen.page.set_viewport_size({"width": width, "height": 900})
+
+
+def box(seen: Reader, selector: str) -> Any:
+    found = seen.page.locator(selector).first.bounding_box()
+    assert found is not None, selector
+    return found
+
+
+@pytest.mark.parametrize("view", [*reversed(VIEWS), "trace"])  # so the first deep link is not the overview
+def test_page_loads_and_fits_every_width(view: str, seen: Reader, paths: dict[str, str]) -> None:
+    resize(seen, 1440)
+    seen.problems.clear()
+    seen.open(paths[view])
+    assert seen.page.url.endswith(paths[view])
+    assert seen.exceptions() == 0
+    assert seen.page.locator("[data-testid=stAlertContentError]").count() == 0
+    assert seen.page.evaluate("window.shifted") < MAX_SHIFT
+    assert seen.page.evaluate(CLIPPED_TABLES) == []
+    title = seen.page.locator("[data-testid=stMain] h1").inner_text()
+    assert seen.page.title() == f"{title} · Streamgauge"
+    for control in (".st-key-range", ".st-key-refresh"):
+        found = box(seen, control)
+        assert found["x"] > 900, control
+        assert found["y"] < 150, control
+    for width in (900, 390):
+        resize(seen, width)
+        seen.page.wait_for_function(COLLAPSED, timeout=10_000)
+        seen.page.wait_for_function(FITS, timeout=5_000)
+        assert seen.page.evaluate(CLIPPED_TABLES) == [], width
+        refresh = box(seen, ".st-key-refresh")
+        assert refresh["x"] + refresh["width"] <= width
+        assert refresh["y"] < 250
+    assert seen.problems == []
+
+
+def test_sidebar_is_collapsed_while_narrow_and_then_as_chosen(seen: Reader, paths: dict[str, str]) -> None:
+    for collapsed in (False, True):
+        resize(seen, 1440)
+        seen.open(paths["live"])
+        if collapsed:
+            seen.page.locator("[data-testid=stSidebarHeader]").hover()
+            seen.page.locator("[data-testid=stSidebarCollapseButton] button").click()
+            seen.page.wait_for_function(COLLAPSED, timeout=10_000)
+            seen.open(paths["live"])
+            assert seen.page.evaluate(COLLAPSED)
+            assert seen.page.evaluate("window.shifted") < MAX_SHIFT
+        for width in (900, 390):
+            resize(seen, width)
+            seen.page.wait_for_function(COLLAPSED, timeout=10_000)
+        seen.open(paths["live"])
+        assert seen.page.evaluate(COLLAPSED)
+        resize(seen, 1440)
+        seen.page.wait_for_function(COLLAPSED if collapsed else EXPANDED, timeout=10_000)
+    seen.page.locator("[data-testid=stExpandSidebarButton]").click()
+    seen.page.wait_for_function(EXPANDED, timeout=10_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", [*VIEWS, "trace"])
+def test_page_loads_without_shifts_on_a_phone(view: str, seen: Reader, paths: dict[str, str]) -> None:
+    resize(seen, 390)
+    seen.open(paths[view])
+    assert seen.page.evaluate("window.shifted") < MAX_SHIFT

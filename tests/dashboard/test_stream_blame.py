@@ -1,0 +1,100 @@
+"""Blame of one stream: the parts add up, the gateway's part comes from its hops, and the page shows both."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from dashboard import formatting, stream_blame
+from tests.dashboard.app_test import links, open_page, page_text, table
+from tests.tables import tables
+
+ROW: dict[str, Any] = {
+    "ttft_ns": 500,
+    "request_sent_ns": 10,
+    "waited_upstream_ns": 900,
+    "waited_client_ns": 70,
+    "tap_delay_ns": 30,
+}
+UNKNOWN = dict.fromkeys(("waited_upstream_ns", "waited_client_ns", "tap_delay_ns"))
+
+
+def attempt(**values: Any) -> dict[str, Any]:
+    return dict.fromkeys(("gateway_before_ns", "added_ttft_ns", "added_tail_ns", "lost_ns")) | values
+
+
+def test_stream_without_hops_has_no_gateway() -> None:
+    assert stream_blame.whole_stream(ROW, []) == {"upstream": 900, "tap": 30, "client": 70}
+    assert stream_blame.first_token(ROW, []) == {}
+
+
+def test_stream_of_an_old_record_has_no_blame() -> None:
+    assert stream_blame.whole_stream(ROW | UNKNOWN, []) == {}
+
+
+def test_gateway_has_the_time_before_the_first_attempt_and_the_tail() -> None:
+    attempts = [
+        attempt(gateway_before_ns=25, lost_ns=100),
+        attempt(gateway_before_ns=125, added_ttft_ns=160, added_tail_ns=40),
+    ]
+    assert stream_blame.whole_stream(ROW, attempts) == {
+        "upstream": 845, "gateway": 55, "tap": 30, "client": 70,
+    }  # fmt: skip
+    assert stream_blame.first_token(ROW, attempts) == {"upstream": 440, "gateway": 60}
+
+
+def test_parts_add_up_whatever_the_clocks_say() -> None:
+    rng = random.Random(3)
+    for _ in range(200):
+        row = {name: rng.randrange(1000) for name in ROW}
+        attempts = [
+            attempt(gateway_before_ns=rng.randrange(-50, 2000), added_ttft_ns=rng.randrange(-500, 2000),
+                    added_tail_ns=rng.randrange(-500, 2000))
+        ]  # fmt: skip
+        whole, first = stream_blame.whole_stream(row, attempts), stream_blame.first_token(row, attempts)
+        assert sum(whole.values()) == sum(row[name] for name in UNKNOWN)
+        assert sum(first.values()) == row["ttft_ns"]
+        assert min(*whole.values(), *first.values()) >= 0
+
+
+def test_page_of_a_stream_links_both_sides_of_the_gateway(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (hop,) = (
+        tables(streams_data)
+        .query("""
+        SELECT hops.*, tap_delay_ns, end_ns, (SELECT count(*) FROM hop_changes AS c
+            WHERE c.outer_stream_id = hops.outer_stream_id) AS changes
+        FROM hops JOIN streams ON stream_id = outer_stream_id WHERE attempt = 2
+        ORDER BY changes DESC, outer_stream_id LIMIT 1""")
+        .to_dicts()
+    )
+    for shown, lines in ((hop["outer_stream_id"], 2), (hop["inner_stream_id"], 1)):
+        app = open_page(streams_data, monkeypatch, "stream", id=shown)
+        assert not app.exception
+        attempts = links(app, "Attempts")
+        assert len(attempts) == lines
+        outer, inner = (parse_qs(urlsplit(link).query)["id"] for link in attempts[-1])
+        assert (outer, inner) == ([str(hop["outer_stream_id"])], [str(hop["inner_stream_id"])])
+        assert f"added {formatting.duration(hop['added_ttft_ns'])} to the TTFT" in page_text(app)
+    page = open_page(streams_data, monkeypatch, "stream", id=hop["outer_stream_id"])
+    bars = "\n".join(str(html.proto.body) for html in page.get("html"))
+    assert f"tap {formatting.duration(hop['tap_delay_ns'])}" in bars
+    assert f"To the end of the response: {formatting.duration(hop['end_ns'])}" in page_text(page)
+    assert len(table(page, "Changes by the gateway")) == hop["changes"] > 0
+
+
+@pytest.mark.parametrize("cause", ["upstream", "gateway", "tap", "client"])
+def test_stalls_are_drawn_with_their_stored_cause(
+    cause: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tables(streams_data).query(f"SELECT stream_id FROM stalls WHERE cause = '{cause}' LIMIT 1")
+    if found.is_empty():
+        pytest.skip("the generated store has no such stall")
+    app = open_page(streams_data, monkeypatch, "stream", id=found["stream_id"][0])
+    assert not app.exception
+    assert any(f"stall: {cause}" in str(html.proto.body) for html in app.get("html"))

@@ -1,0 +1,106 @@
+"""The overview names the cause of an incident, with its onset and links."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from dashboard import metric_cards
+from dashboard.charts import colors
+from tests.dashboard.app_test import open_page, page_text
+from tests.dashboard.generated_incident import GATEWAY, MODEL, with_incident
+
+
+@pytest.fixture(scope="module")
+def incident(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, datetime]:
+    """A data folder with an incident, and its onset."""
+    return with_incident(tmp_path_factory.mktemp("incident"))
+
+
+def links(app: AppTest) -> dict[str, str]:
+    """Label of each link to a page → its query string."""
+    found: list[Any] = [element.proto for element in app.get("page_link")]
+    return {link.label: link.query_string for link in found}
+
+
+def test_verdict_names_place_onset_evidence_and_links(
+    incident: tuple[Path, datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, onset = incident
+    app = open_page(data, monkeypatch, range="1h", refresh="off", utc="true")
+    assert not app.exception
+    (verdict,) = (line.replace("\\", "") for line in page_text(app).splitlines() if "HTTP 429" in line)
+    assert verdict.startswith(":red[:material/error:] Error rate ")
+    assert f"{MODEL} @ {GATEWAY}" in verdict
+    said = re.search(r"since (?:[\d-]+ )?(\d\d:\d\d:\d\d)", verdict)
+    assert said is not None
+    at = datetime.combine(onset.date(), time.fromisoformat(said[1]), UTC)
+    assert abs((at - onset).total_seconds()) % 86400 < 15
+    assert "Unaffected: " in verdict
+    found = links(app)
+    for label in ("Errors", "Compare with before"):
+        assert f"model={MODEL}" in found[label]
+        assert f"gateway={GATEWAY}" in found[label]
+    assert f"onset={at:%Y-%m-%dT}" in found["Compare with before"].replace("%3A", ":")
+    assert re.fullmatch(r"id=[0-9a-f-]{36}", found["Example stream"])
+
+
+def test_charts_mark_the_onset_and_highlight_the_culprit(
+    incident: tuple[Path, datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(incident[0], monkeypatch, range="1h", refresh="off")
+    specs = [chart.proto.spec for chart in app.get("vega_lite_chart")]
+    over_time = [spec for spec in specs if '"near"' in spec]
+    assert len(over_time) == 4
+    for spec in over_time:
+        assert colors.MARK in spec
+        assert f'"oneOf": ["{MODEL}", "total"]' in json.dumps(json.loads(spec))
+
+
+def test_a_healthy_range_is_green_without_links(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(streams_data, monkeypatch, range="24h", model=["nothing"])
+    assert "No requests in this range" in page_text(app)
+    assert "Example stream" not in links(app)
+
+
+def test_a_series_keeps_its_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(colors, "_remembered", {})
+    first = colors.of_groups(pl.DataFrame({"name": ["a", "b", "c", "others"]}))
+    assert len(set(first.values())) == 4
+    assert colors.of_groups(pl.DataFrame({"name": ["c", "0"]}))["c"] == first["c"]
+    many = colors.of_groups(pl.DataFrame({"name": [f"n{i}" for i in range(5)] + ["a", "b", "c"]}))
+    assert len(set(many.values())) == 8
+    assert {name: many[name] for name in "abc"} == {name: first[name] for name in "abc"}
+
+
+def test_only_changes_outside_the_noise_have_a_colour(
+    incident: tuple[Path, datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[dict[str, Any]] = []
+    monkeypatch.setattr(metric_cards.st, "metric", lambda *args, **options: drawn.append(options))
+    metric_cards.card("TTFT p95", "3", help_text="", now=3, before=6)
+    metric_cards.card("TTFT p95", "3", help_text="", now=3, before=6, outside_noise=True)
+    metric_cards.card("TTFT p95", "6", help_text="", now=6, before=3, outside_noise=True)
+    assert [one["delta_color"] for one in drawn] == ["off", "blue", "orange"]
+
+
+def test_noise_of_rates_and_quantiles() -> None:
+    def rate(events: int, counted: int) -> dict[str, float | None]:
+        return {"errors": events, "counted": counted}
+
+    def ttft(p95: float, n: int) -> dict[str, float | None]:
+        return {"ttft_n": n, "ttft_p90_ns": p95 * 0.9, "ttft_p95_ns": p95, "ttft_p98_ns": p95 * 1.2}
+
+    assert not metric_cards.rate_outside_noise(rate(5, 100), rate(3, 100), "errors", "counted")
+    assert metric_cards.rate_outside_noise(rate(30, 100), rate(3, 100), "errors", "counted")
+    assert not metric_cards.rate_outside_noise(rate(10, 20), rate(0, 20), "errors", "counted")
+    assert not metric_cards.p95_outside_noise(ttft(1e9, 300), ttft(1.02e9, 300), "ttft")
+    assert metric_cards.p95_outside_noise(ttft(1e9, 300), ttft(2e9, 300), "ttft")
+    assert not metric_cards.p95_outside_noise(ttft(1e9, 30), ttft(2e9, 30), "ttft")

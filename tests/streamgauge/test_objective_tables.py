@@ -1,0 +1,99 @@
+"""Objectives in the file, as flags and in the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click import UsageError
+from click.testing import CliRunner
+
+from analytics.schema.objectives import MAX_OBJECTIVES, Objective
+from streamgauge.cli import cli
+from streamgauge.flags_from_settings import flags, load
+from streamgauge.objective_tables import parse_objectives
+from streamgauge.part_options import analyze_options
+from streamgauge.settings import Settings
+
+FILE = """
+slo_ttft = "3s"
+
+[[objectives]]
+model = "gpt-*"
+ttft = "800ms"
+itl = 0.0505
+error_rate = 0.01
+goodput = 0.95
+
+[[objectives]]
+name = "the rest of vLLM"
+gateway = "vllm"
+error_rate = 0.1
+"""
+EXPECTED = (
+    Objective("model=gpt-*", "gpt-*", "*", "*", 800_000_000, 50_500_000, 0.01, 0.95),
+    Objective("the rest of vLLM", "*", "vllm", "*", None, None, 0.1, None),
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_tables_of_the_file(folder: Path) -> None:
+    (folder / "streamgauge.toml").write_text(FILE)
+    settings = load({})
+    assert settings.objectives == EXPECTED
+    default = Objective("default", ttft_ns=3_000_000_000, itl_ns=100_000_000, error_rate=0.05)
+    assert analyze_options(settings).objectives == (*EXPECTED, default)
+
+
+def test_flags_for_a_child_process_give_the_same_objectives() -> None:
+    argv = flags(Settings(objectives=EXPECTED), ["objectives"])
+    assert argv[::2] == ["--objectives", "--objectives"]
+    assert load({"objectives": tuple(argv[1::2])}).objectives == EXPECTED
+
+
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMGAUGE_OBJECTIVES", '[{"model": "a?", "goodput": 0.5}]')
+    assert load({}).objectives == (Objective("model=a?", "a?", goodput=0.5),)
+
+
+def test_config_check_prints_tables_that_are_valid_settings(folder: Path) -> None:
+    (folder / "streamgauge.toml").write_text(FILE)
+    printed = CliRunner().invoke(cli, ["config", "check"])
+    assert printed.exit_code == 0, printed.output
+    assert "# All other streams: name default, ttft 3000ms, itl 100ms, error_rate 0.05" in printed.output
+    (folder / "streamgauge.toml").write_text(printed.output)
+    assert load({}).objectives == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"ttft": "1s", "modle": "x"}, "objective 1: unknown key 'modle', did you mean 'model'? Allowed: name, model, gateway, "
+         "client, ttft, itl, error_rate, goodput"),
+        ({"model": "gpt-*"}, "objective 1: it has no limit. Add one of ttft, itl, error_rate, goodput"),
+        ({"ttft": "soon"}, "objective 1: ttft = 'soon' is not a duration such as 800ms or 2s"),
+        ({"ttft": 0}, "objective 1: ttft = 0 is not a duration such as 800ms or 2s"),
+        ({"itl": True}, "objective 1: itl = True is not a duration such as 800ms or 2s"),
+        ({"goodput": 1}, "objective 1: goodput = 1 is not a share from 0 to less than 1"),
+        ({"error_rate": 5}, "objective 1: error_rate = 5 is not a share from 0 to 1"),
+        ({"error_rate": 0.1, "model": "[ab]"}, "objective 1: model = '[ab]' is not a name with the wildcards * and ?"),
+        ({"error_rate": 0.1, "model": 4}, "objective 1: model = 4 is not text in quotes"),
+        ({"error_rate": 0.1, "name": "default"}, "the name 'default' is taken: give each objective its own name"),
+    ],
+)  # fmt: skip
+def test_wrong_table_names_the_key_and_the_allowed_values(table: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        load({"objectives": (table,)})
+    assert wrong.value.message == f"--objectives: {message}."
+
+
+def test_same_name_twice_and_too_many_objectives() -> None:
+    with pytest.raises(ValueError, match="the name 'all' is taken"):
+        parse_objectives([{"ttft": 1}, {"itl": 1}])
+    with pytest.raises(ValueError, match=f"above the limit of {MAX_OBJECTIVES}"):
+        parse_objectives([{"model": f"m{n}", "ttft": 1} for n in range(MAX_OBJECTIVES + 1)])

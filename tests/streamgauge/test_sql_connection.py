@@ -1,0 +1,103 @@
+"""`streamgauge.connect`: a running SQL server, else the store of the data folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import streamgauge as sg
+from analytics.storage.location import locate
+from tests.analytics.query.test_serve import serving
+
+JOINED = "SELECT count(*) FROM streams JOIN events USING (stream_id)"
+
+
+@pytest.fixture(scope="module")
+def served(three_streams: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A data folder whose SQL server runs. The store is elsewhere."""
+    data = tmp_path_factory.mktemp("served")
+    with serving(locate("sqlite", three_streams), data):
+        yield data
+
+
+@pytest.fixture(scope="module", params=["store", "server"])
+def con(request: pytest.FixtureRequest, three_streams: Path) -> Iterator[sg.Connection]:
+    data = three_streams if request.param == "store" else request.getfixturevalue("served")
+    with sg.connect(data) as connection:
+        yield connection
+
+
+def test_it_shows_what_it_is_connected_to(three_streams: Path, served: Path) -> None:
+    with sg.connect(three_streams) as con:
+        assert repr(con) == f"<streamgauge.Connection to {three_streams}/catalog.sqlite>"
+    with sg.connect(served) as con:
+        assert con.source.startswith("quack:localhost:")
+
+
+def test_statements_have_relations(con: sg.Connection) -> None:
+    relation = con.sql("SELECT outcome, count(*) AS streams FROM streams GROUP BY 1")
+    assert relation.columns == ["outcome", "streams"]
+    assert relation.fetchall() == con.execute("SELECT 'ok', 3").fetchall() == [("ok", 3)]
+    assert relation.pl().rows() == relation.df().to_records(index=False).tolist() == [("ok", 3)]
+    assert con.sql(JOINED).fetchone() == (39,)
+    assert con.sql("FROM open_streams").fetchall() == []
+    assert "streams" in con.tables()
+    assert "gauge" not in con.tables()
+
+
+def test_instants_are_in_utc(con: sg.Connection) -> None:
+    ((instant,),) = con.sql("SELECT started_at FROM streams LIMIT 1").fetchall()
+    assert isinstance(instant, datetime)
+    assert instant.utcoffset() == timedelta(0)
+    frame = con.sql("SELECT started_at FROM streams LIMIT 1").pl()
+    assert frame.schema["started_at"].time_zone == "UTC"  # type: ignore[attr-defined]
+    assert frame.item() == instant
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("DROP TABLE streams", "read-only"),
+        ("SELECT 1; SELECT 2", "cannot run 2 statements"),
+        ("COPY (SELECT 1) TO '/tmp/copied.csv'", "read-only"),
+        ("SELECT nope FROM streams", "nope"),
+    ],
+)
+def test_other_statements_are_rejected(con: sg.Connection, sql: str, reason: str) -> None:
+    with pytest.raises(sg.QueryRejected, match=reason):
+        con.sql(sql)
+
+
+def test_duckdbs_own_connection_reads_the_tables(con: sg.Connection) -> None:
+    own = con.duckdb
+    assert own is con.duckdb
+    assert own.sql("SELECT count(*) FROM streams").fetchall() == [(3,)]
+    if con.source.startswith("quack:"):
+        assert own.sql(f"FROM on_server('{JOINED}')").fetchall() == [(39,)]
+        assert "token=redacted" in str(own.sql("SELECT secret_string FROM duckdb_secrets()").fetchall())
+    else:
+        assert own.sql(JOINED).fetchall() == [(39,)]
+
+
+def test_a_server_by_address(served: Path, three_streams: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sg.connect(served) as local:
+        address = local.source.removeprefix("quack:")
+    with sg.connect(served, server=address) as con:
+        assert con.sql(JOINED).fetchone() == (39,)
+    with pytest.raises(sg.StoreUnavailable, match="the token is wrong"):
+        sg.connect(three_streams, server=address, token="not-the-token-at-all")
+    with pytest.raises(sg.StoreUnavailable, match="no token"):
+        sg.connect(three_streams, server=address)
+
+
+def test_what_cannot_be_connected_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(sg.StoreUnavailable, match=r"has no tables yet\. Start analytics"):
+        sg.connect(tmp_path)
+    with pytest.raises(sg.StoreUnavailable, match="Start the server with `streamgauge up --serve`"):
+        sg.connect(server="localhost:9", token="x" * 20)
+    monkeypatch.setenv("STREAMGAUGE_STORE", "nonsense")
+    with pytest.raises(sg.StoreUnavailable, match="--store must be"):
+        sg.connect(tmp_path)

@@ -1,0 +1,172 @@
+"""What docs/how-to/upgrade.md states about versions: stores, records, renamed settings. Another version is a changed schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from analytics.schema.ddl import statements
+from analytics.storage import create_schema
+from analytics.storage.commit import Commit, StoreFailed
+from analytics.storage.location import locate
+from analytics.storage.store import Store
+from ingest.record_log.kafka_messages import group_by_stream
+from ingest.records import PLAIN, Alive, Closed, encode, unpack
+from streamgauge.cli import cli
+from streamgauge.rebuild import rebuild_command
+from streamgauge.settings import RENAMED, Settings, variable
+from tests.analytics.storage.rows import new_ids, streams
+from tests.analytics.stores import ask_as_reader
+from tests.streamgauge.stored import analyse, write_streams
+
+STREAMS = 5
+FIRST_COLUMN = "stream_id UUID NOT NULL,"
+COUNTS = "SELECT count(*), sum(event_count)::BIGINT FROM streams"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data folder whose rows are in Parquet files."""
+    data = tmp_path / "data"
+    write_streams(data, range(STREAMS))
+    analyse(data, flush=True)
+    return data
+
+
+@contextmanager
+def version(**changed: str) -> Iterator[None]:
+    """A version with other `tables` or `views`."""
+    current = dict(zip(("tables", "views", "comments"), statements(), strict=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(create_schema, "statements", lambda: (current | changed).values())
+        yield
+
+
+def one_more_column() -> str:
+    tables, _, _ = statements()
+    assert FIRST_COLUMN in tables
+    return tables.replace(FIRST_COLUMN, f"{FIRST_COLUMN} another VARCHAR,", 1)
+
+
+def counts(data: Path, query: str = COUNTS) -> tuple[int, ...]:
+    (row,) = ask_as_reader(locate("sqlite", data), query)
+    return row
+
+
+def move_store(source: Path, target: Path) -> None:
+    for path in [*source.glob("catalog.*"), source / "tables"]:
+        path.rename(target / path.name)
+
+
+def rebuild(data: Path) -> Result:
+    return CliRunner().invoke(rebuild_command, ["--data", str(data), "--from-files"])
+
+
+# -- Stores ------------------------------------------------------------------------------------------------------------
+
+
+def test_store_whose_tables_have_fewer_columns_is_rebuilt_with_all_rows(data: Path) -> None:
+    before = counts(data)
+    assert before[0] == STREAMS
+    with version(tables=one_more_column()):
+        with pytest.raises(OSError, match="created by another version of Streamgauge"):
+            Store(locate("sqlite", data))
+        assert rebuild(data).exit_code == 0
+        assert counts(data, COUNTS.replace(" FROM", ", count(another) FROM")) == (*before, 0)
+        write_streams(data, range(STREAMS, STREAMS + 1))
+        analyse(data)
+        assert counts(data)[0] == STREAMS + 1
+
+
+def test_store_whose_tables_have_more_columns_is_not_rebuilt_and_its_catalog_is_kept(tmp_path: Path) -> None:
+    with version(tables=one_more_column()):
+        Store(locate("sqlite", tmp_path)).close()
+        write_streams(tmp_path, range(STREAMS))
+        analyse(tmp_path, flush=True)
+        before = counts(tmp_path)
+    done = rebuild(tmp_path)
+    assert isinstance(done.exception, OSError)
+    assert "cannot rebuild" in str(done.exception)
+    (kept,) = tmp_path.glob("catalog.damaged-*.sqlite")
+    for path in tmp_path.glob("catalog.damaged-*"):
+        path.rename(tmp_path / path.name.replace(kept.name, "catalog.sqlite"))
+    with version(tables=one_more_column()):
+        Store(locate("sqlite", tmp_path)).close()
+        assert counts(tmp_path) == before
+
+
+def test_empty_store_gets_what_the_log_has_and_the_former_store_continues_after_a_roll_back(
+    data: Path,
+) -> None:
+    before = counts(data)
+    former, new = data / "former", data / "new"
+    former.mkdir()
+    new.mkdir()
+    move_store(data, former)
+    analyse(data)
+    assert counts(data) == before
+    write_streams(data, range(STREAMS, STREAMS + 2))
+    analyse(data, flush=True)
+    after = counts(data)
+    assert after[0] == STREAMS + 2
+    move_store(data, new)
+    move_store(former, data)
+    analyse(data)
+    assert counts(data) == after
+
+
+def test_commits_of_another_version_fail_after_the_views_were_replaced(data: Path) -> None:
+    running = Store(locate("sqlite", data))
+    _, views, _ = statements()
+    with version(views=views + "CREATE OR REPLACE VIEW another AS SELECT 1;\n"):
+        Store(locate("sqlite", data)).close()
+    with pytest.raises(StoreFailed, match="another version of Streamgauge changed the store's schema"):
+        running.commit(Commit("log", tables={"streams": streams(*new_ids(1))}))
+    running.close()
+
+
+# -- Records -----------------------------------------------------------------------------------------------------------
+
+
+def test_new_fields_of_records_are_ignored_and_not_passed_on() -> None:
+    record = Alive("tap", 0, "incarnation", 1, 2, 3)
+    with_field = [*msgspec.msgpack.decode(encode(record)), "new field"]
+    assert unpack(PLAIN + msgspec.msgpack.encode([with_field])) == ([record], [])
+    (passed_on,) = group_by_stream([PLAIN + msgspec.msgpack.encode([with_field])]).broadcast
+    assert encode(passed_on) == encode(record)
+
+
+def test_new_kinds_and_causes_of_records_become_dead_letters() -> None:
+    closed = Closed("stream", 1, "complete", None, 1, None, None, 0, 0, 0, None)
+    fields = msgspec.msgpack.decode(encode(closed))
+    fields[fields.index("complete")] = "new_cause"
+    records, poison = unpack(PLAIN + msgspec.msgpack.encode([["new_kind", 1], fields]))
+    assert (records, [one.reason for one in poison]) == ([], ["not_a_record", "not_a_record"])
+
+
+def test_missing_fields_of_old_records_have_defaults() -> None:
+    closed = Closed("stream", 1, "complete", None, 1, None, None, 0, 0, 0, None)
+    required = [field for field in msgspec.structs.fields(Closed) if field.required]
+    old = msgspec.msgpack.decode(encode(closed))[: len(required) + 1]
+    assert unpack(PLAIN + msgspec.msgpack.encode([old])) == ([closed], [])
+
+
+# -- Settings ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("former", "current"), RENAMED.items())
+def test_former_names_of_settings_are_errors_that_name_the_current_one(
+    former: str, current: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert former not in Settings.model_fields
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(variable(former), "x")
+    assert f"did you mean {variable(current)}?" in CliRunner().invoke(cli, ["version"]).output
+    monkeypatch.delenv(variable(former))
+    (tmp_path / "streamgauge.toml").write_text(f'{former} = "x"\n')
+    assert f"Did you mean {current!r}?" in CliRunner().invoke(cli, ["config", "check"]).output

@@ -1,0 +1,73 @@
+"""`streamgauge top`: one report without a terminal, JSON, and the screen in a terminal until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from streamgauge.cli import cli
+from tests.dashboard.generated_store import NAMED_CLIENT, filled
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return filled(tmp_path_factory.mktemp("top"), streams=40, hours=0.2)
+
+
+def top(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["top", *arguments])
+
+
+def test_without_a_terminal_one_report_is_printed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    found = top("--data", str(data), "--client", NAMED_CLIENT[1])
+    assert found.exit_code == 0, found.output
+    assert f"in flight · client {NAMED_CLIENT[1]}\n" in found.output
+    assert {line.split()[1] for line in found.output.splitlines() if line.startswith("client ")} <= {
+        "nightly"
+    }
+    assert "\x1b" not in found.output
+
+
+def test_json_is_one_document(data: Path) -> None:
+    found = json.loads(top("--data", str(data), "--once", "--format", "json", "--range", "1h").output)
+    assert sum(group["requests"] for group in found["groups"]) > 20
+    assert found["in_flight"] == 4
+
+
+def test_missing_store_is_one_line(tmp_path: Path) -> None:
+    found = top("--data", str(tmp_path), "--once")
+    assert (found.exit_code, len(found.output.splitlines())) == (1, 1)
+
+
+def test_screen_ends_at_ctrl_c_and_restores_the_terminal(data: Path) -> None:
+    argv = [sys.executable, "-m", "streamgauge", "top", "--data", str(data), "--interval", "0.5"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30", "NO_COLOR": "1"}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(argv[0], argv, environment)
+    received, interrupted, deadline_s = b"", False, time.monotonic() + DEADLINE_S
+    try:
+        while time.monotonic() < deadline_s:
+            received += os.read(terminal, 65_536)
+            if not interrupted and received.count(b"4 in flight") > 1:
+                os.write(terminal, b"\x03")
+                interrupted = True
+    except OSError:  # the process has closed the terminal
+        pass
+    finally:
+        os.close(terminal)
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, received
+    assert received.rstrip().endswith(b"\x1b[?1049l")
+    assert b"Traceback" not in received
+    assert b"\x1b[3" not in received, "NO_COLOR"
