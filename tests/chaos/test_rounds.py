@@ -23,7 +23,7 @@ from streamgauge.simulator.remote_ledger import RemoteLedger
 from tests.analytics.stores import place_empty_catalog
 from tests.chaos.rig import BOUNDS, LONG_AGO, traffic_of
 from tests.e2e.running import answers, simulator, until
-from tests.ports import free_port
+from tests.ports import free_ports
 from tests.tables import tables
 
 TABLES = ("streams", "events", "usage_reports", "server_stats", "spans", "losses", "dead_letters")
@@ -41,6 +41,16 @@ def part(log: Path, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.wait()
+
+
+def until_ready(tap: subprocess.Popen[bytes], log: Path, admin: int) -> None:
+    """Wait until the tap answers on its admin port. A tap that has ended fails with its log."""
+
+    def ready() -> bool | None:
+        assert tap.poll() is None, log.read_text()[-3000:]
+        return answers(f"http://127.0.0.1:{admin}/readyz")
+
+    until(ready, "the tap", PATIENCE_S)
 
 
 @contextmanager
@@ -87,7 +97,7 @@ def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
     data, again = tmp_path / "a" / "data", tmp_path / "b" / "data"
     place_empty_catalog(data)
     (data / "log").mkdir()
-    port, admin = free_port(), free_port()
+    port, admin = free_ports(2)
     rng = random.Random(rounds)
     with (
         simulator("--seed", "rounds", "--time-scale", "0.3", "--ledger-rows", "100000") as upstream,
@@ -98,7 +108,7 @@ def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
             "--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}", "--drain-timeout", "60",
         ) as tap:  # fmt: skip
             url = f"http://127.0.0.1:{port}"
-            until(lambda: answers(f"http://127.0.0.1:{admin}/readyz"), "the tap", PATIENCE_S)
+            until_ready(tap, tmp_path / "tap.log", admin)
             with traffic_of(url, rate_per_s=15) as (traffic, stop):
                 for number in range(rounds):
                     # One in four is killed while it starts and replays, the others later, at a random time.

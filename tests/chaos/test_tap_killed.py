@@ -20,9 +20,9 @@ from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.run_totals import read_run_totals
 from ingest.records import Frames, Opened, unpack
 from streamgauge.simulator.remote_ledger import RemoteLedger
-from tests.chaos.test_rounds import PATIENCE_S, part
-from tests.e2e.running import answers, simulator, until
-from tests.ports import free_port
+from tests.chaos.test_rounds import PATIENCE_S, part, until_ready
+from tests.e2e.running import simulator, until
+from tests.ports import free_ports
 
 STREAMS = 20
 PACED = json.dumps({"tokens": 3000, "gap_ms": 10, "ttft_ms": 20, "fault": "none"})
@@ -93,7 +93,7 @@ def lost_by_a_kill(folder: Path, after_s: float) -> tuple[int, int]:
     """
     data = folder / "data"
     (data / "log").mkdir(parents=True)
-    port, admin = free_port(), free_port()
+    port, admin = free_ports(2)
     in_log = LoggedOutputs(data / "log")
     with (
         simulator("--seed", "killed") as upstream,
@@ -102,7 +102,7 @@ def lost_by_a_kill(folder: Path, after_s: float) -> tuple[int, int]:
             "--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}",
         ) as tap,
     ):  # fmt: skip
-        until(lambda: answers(f"http://127.0.0.1:{admin}/readyz"), "the tap", PATIENCE_S)
+        until_ready(tap, folder / "tap.log", admin)
         with paced_streams(f"http://127.0.0.1:{port}"):
 
             def flowing() -> bool:
