@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 
 from dashboard.charts import colors
-from dashboard.charts.axes import duration_text, duration_unit, largest, names_axis
+from dashboard.charts.axes import duration_text, duration_unit, largest, names_axis, tooltips
 from dashboard.charts.drawing import CLICKED, Drawing
 
 ROW_PX = 24
@@ -35,7 +35,7 @@ def error_matrix(frame: pl.DataFrame) -> Drawing:
             opacity=alt.Opacity(
                 "error_rate:Q", scale=alt.Scale(domain=[0, 1], range=[0.04, 0.75]), legend=None
             ),
-            tooltip=["model:N", "gateway:N", alt.Tooltip("error_rate:Q", title="error rate", format=".1%"),
+            tooltip=[*tooltips("model:N", "gateway:N"), alt.Tooltip("error_rate:Q", title="error rate", format=".1%"),
                      alt.Tooltip("errors:Q"), alt.Tooltip("requests:Q")],
         )
         .add_params(clicked)
@@ -56,7 +56,7 @@ def dots(frame: pl.DataFrame, phase_colors: Mapping[str, str]) -> Drawing:
         y=alt.Y("name:N", sort=names, title=None, axis=names_axis()),
         x=alt.X("x:Q", title=unit, scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=8)),
     )
-    line = base.mark_line(color=colors.RULE, opacity=0.5, strokeWidth=1.5).encode(detail="name:N")
+    line = base.mark_line(color=colors.RULE, opacity=0.5, strokeWidth=1.5).encode(detail=alt.Detail("name:N"))
     domain = list(phase_colors)
     points = base.mark_point(filled=True, size=70, opacity=0.95).encode(
         # A legend inside the chart, because it also shows the shapes.
@@ -65,6 +65,6 @@ def dots(frame: pl.DataFrame, phase_colors: Mapping[str, str]) -> Drawing:
             scale=alt.Scale(domain=domain, range=list(phase_colors.values())),
         ),
         shape=alt.Shape("first:N", sort=domain, scale=alt.Scale(domain=domain)),
-        tooltip=["name:N", "first:N", alt.Tooltip("text:N", title="value")],
+        tooltip=[*tooltips("name:N", "first:N"), alt.Tooltip("text:N", title="value")],
     )  # fmt: skip
     return alt.layer(line, points).properties(height=28 * len(names) + AXIS_PX + LEGEND_PX)

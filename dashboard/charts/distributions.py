@@ -12,7 +12,7 @@ import polars as pl
 
 from dashboard import formatting
 from dashboard.charts import colors
-from dashboard.charts.axes import TIME_TOOLTIP, TimeRange, duration_unit, largest, log_x
+from dashboard.charts.axes import TIME_TOOLTIP, TimeRange, duration_unit, largest, log_x, tooltips
 from dashboard.charts.drawing import HEIGHT, OVER_TIME
 
 HEATMAP_HEIGHT = 240
@@ -31,9 +31,9 @@ def heatmap(frame: pl.DataFrame, time: TimeRange, *, counted: str = "streams") -
         .mark_rect()
         .encode(
             x=time.axis(),
-            x2="until:T",
+            x2=alt.X2("until:T"),
             y=alt.Y("low:Q", scale=alt.Scale(type="log", nice=False), title=unit, axis=axis),
-            y2="high:Q",
+            y2=alt.Y2("high:Q"),
             color=alt.Color("n:Q", legend=legend, scale=alt.Scale(type="sqrt")),
             tooltip=[
                 alt.Tooltip("begin:T", title="from", timeUnit=TIME_TOOLTIP),
@@ -57,8 +57,7 @@ def histogram(frame: pl.DataFrame, group_colors: Mapping[str, str]) -> alt.Chart
             y=alt.Y("share:Q", title="share", axis=alt.Axis(format="%", tickCount=5)),
             color=colors.scale("name", group_colors),
             tooltip=[
-                "name:N",
-                "range:N",
+                *tooltips("name:N", "range:N"),
                 alt.Tooltip("share:Q", format=".1%"),
                 alt.Tooltip("n:Q", title="streams"),
             ],
@@ -80,7 +79,7 @@ def ecdf(frame: pl.DataFrame, group_colors: Mapping[str, str], *, height: int = 
             y=alt.Y("cumulated:Q", title="cumulative share", scale=alt.Scale(domain=[0, 1]), axis=axis),
             color=colors.scale("name", group_colors),
             tooltip=[
-                "name:N",
+                alt.Tooltip("name:N"),
                 alt.Tooltip("range:N", title="bin"),
                 alt.Tooltip("cumulated:Q", title="share up to the end of the bin", format=".1%"),
             ],

@@ -67,14 +67,14 @@ def forest(rows: Sequence[Row]) -> Drawing | None:
             scale=alt.Scale(domain=list(STATE_COLORS), range=list(STATE_COLORS.values())),
         ),
         tooltip=[
-            "metric:N",
+            alt.Tooltip("metric:N"),
             alt.Tooltip("shown:N", title="B − A" if is_rate else "B / A"),
             alt.Tooltip("interval:N", title="95 % interval"),
-            "result:N",
+            alt.Tooltip("result:N"),
         ],
     )
     x = alt.X("low:Q", scale=scale, axis=axis, title="B − A, percentage points" if is_rate else "B / A")
-    intervals = base.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q")
+    intervals = base.mark_rule(strokeWidth=2).encode(x=x, x2=alt.X2("high:Q"))
     effects_drawn = base.mark_point(size=70, filled=True, opacity=1).encode(
         x=alt.X("effect:Q", scale=scale, axis=axis)
     )

@@ -78,7 +78,7 @@ def result_chart(result: pl.DataFrame, axes: Axes, zone: ZoneInfo) -> tuple[Draw
     drawing: alt.Chart = chart.encode(
         x=x,
         y=alt.Y("y:Q", title=axes.y),
-        color=colors.scale("name", shown) if axes.color else alt.value(colors.SINGLE),
+        color=colors.scale("name", shown) if axes.color else alt.ColorValue(colors.SINGLE),
         tooltip=tooltip,
     ).properties(height=320)
     return drawing, shown

@@ -9,7 +9,7 @@ import polars as pl
 
 from dashboard import formatting
 from dashboard.charts import colors
-from dashboard.charts.axes import duration_unit
+from dashboard.charts.axes import duration_unit, tooltips
 from dashboard.charts.drawing import Drawing
 from dashboard.session_timeline import MODEL, USER, Bar
 
@@ -36,21 +36,23 @@ def turns(bars: Sequence[Bar]) -> Drawing:
     names = list(dict.fromkeys(frame["turn"]))
     base = alt.Chart(frame).encode(
         y=alt.Y("turn:N", sort=names, title=None, axis=alt.Axis(grid=False, labelLimit=90)),
-        tooltip=["turn:N", "kind:N", "length:N", "request:Q", "model:N", "outcome:N"],
+        tooltip=tooltips("turn:N", "kind:N", "length:N", "request:Q", "model:N", "outcome:N"),
     )
     x = alt.X("start:Q", title=f"{unit} from the first request", scale=alt.Scale(nice=False))
     color = colors.scale("kind", colors.SESSION_PARTS)
-    requests = base.mark_bar(height=13, cornerRadius=2, minBandSize=2).encode(x=x, x2="end:Q", color=color)
-    waits = base.mark_bar(height=4).encode(x=x, x2="end:Q", color=color)
+    requests = base.mark_bar(height=13, cornerRadius=2, minBandSize=2).encode(
+        x=x, x2=alt.X2("end:Q"), color=color
+    )
+    waits = base.mark_bar(height=4).encode(x=x, x2=alt.X2("end:Q"), color=color)
     ticks = base.mark_tick(thickness=2, height=13).encode(x=x, color=color)
     failed = base.mark_point(
         shape="cross", angle=45, size=60, filled=True, color=colors.OUTCOMES["http_error"]
     )
     return alt.layer(
         waits.transform_filter(f"datum.kind != '{MODEL}'"),
-        requests.transform_filter(f"datum.kind == '{MODEL}'").encode(href="link:N"),
+        requests.transform_filter(f"datum.kind == '{MODEL}'").encode(href=alt.Href("link:N")),
         ticks.transform_filter(f"datum.kind == '{MODEL}'"),
-        failed.transform_filter("datum.outcome && datum.outcome != 'ok'").encode(x="end:Q"),
+        failed.transform_filter("datum.outcome && datum.outcome != 'ok'").encode(x=alt.X("end:Q")),
         height=ROW_PX * len(names) + AXIS_PX,
     )
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from dashboard import formatting
 from dashboard.charts import colors
-from dashboard.charts.axes import duration_text, duration_unit
+from dashboard.charts.axes import duration_text, duration_unit, tooltips
 from dashboard.charts.drawing import Drawing
 from dashboard.stream_phases import Phase
 
@@ -47,14 +47,14 @@ def phase_waterfall(
     base = alt.Chart(frame).encode(
         y=alt.Y("phase:N", sort=None, title=None, axis=_y_axis(grid=False)),
         x=axis.x("start"),
-        tooltip=["phase:N", "length:N", "meaning:N"],
+        tooltip=tooltips("phase:N", "length:N", "meaning:N"),
     )
     color = colors.scale("phase", phase_colors or {p.name: colors.SINGLE for p in phases})
-    bars = base.mark_bar(cornerRadius=2, height=14, minBandSize=2).encode(x2="end:Q", color=color)
+    bars = base.mark_bar(cornerRadius=2, height=14, minBandSize=2).encode(x2=alt.X2("end:Q"), color=color)
     # A tick keeps very short phases visible.
     ticks = base.mark_tick(thickness=2, height=14).encode(color=color)
     lengths = base.mark_text(align="left", dx=6, fontSize=12, color=colors.RULE).encode(
-        x=axis.x("end"), text="length:N"
+        x=axis.x("end"), text=alt.Text("length:N")
     )
     return alt.layer(bars, ticks, lengths).properties(height=26 * len(phases) + 40)
 
@@ -78,8 +78,8 @@ def event_marks(events: pl.DataFrame, axis: StreamAxis, stalls: pl.DataFrame) ->
             y=alt.Y("kind:N", sort=kinds, title=None, axis=_y_axis(grid=False)),
             color=alt.Color("kind:N", legend=None, scale=alt.Scale(domain=kinds, range=kind_colors)),
             tooltip=[
-                "seq:Q", "kind:N", alt.Tooltip("gap:N", title="gap before it"), "chars:Q", "tokens:Q",
-                "bytes:Q", "event_name:N", "finish_reason:N",
+                *tooltips("seq:Q", "kind:N"), alt.Tooltip("gap:N", title="gap before it"),
+                *tooltips("chars:Q", "tokens:Q", "bytes:Q", "event_name:N", "finish_reason:N"),
             ],
         )
     )  # fmt: skip
@@ -99,7 +99,12 @@ def _stall_bands(stalls: pl.DataFrame, axis: StreamAxis) -> alt.Chart:
     chart: alt.Chart = (
         alt.Chart(frame)
         .mark_rect(opacity=0.28)
-        .encode(x=axis.x("from"), x2="to:Q", color=_cause_color(frame), tooltip=["stall:N", "cause:N"])
+        .encode(
+            x=axis.x("from"),
+            x2=alt.X2("to:Q"),
+            color=_cause_color(frame),
+            tooltip=tooltips("stall:N", "cause:N"),
+        )
     )
     return chart
 
@@ -125,7 +130,7 @@ def cumulative_output(events: pl.DataFrame, axis: StreamAxis, unit: str) -> alt.
             x=axis.x("at"),
             y=alt.Y("sum:Q", title=None, stack=None, axis=_y_axis(tickCount=4)),
             tooltip=[
-                "seq:Q",
+                alt.Tooltip("seq:Q"),
                 alt.Tooltip("at:Q", title=axis.unit, format=".4f"),
                 alt.Tooltip("sum:Q", title=unit),
             ],
@@ -159,7 +164,7 @@ def gap_points(
             x=axis.x("at", titled=True),
             y=alt.Y("gap_ms:Q", scale=alt.Scale(type="log"), title=None, axis=_y_axis(tickCount=4)),
             color=alt.Color("kind:N", legend=None, scale=scale),
-            tooltip=["seq:Q", "kind:N", "gap:N"],
+            tooltip=tooltips("seq:Q", "kind:N", "gap:N"),
         )
     ]
     stalled = frame.join(stalls.select("seq", "cause"), on="seq")
@@ -169,9 +174,9 @@ def gap_points(
             .mark_point(size=170, filled=False, strokeWidth=2.5, opacity=1)
             .encode(
                 x=axis.x("at", titled=True),
-                y="gap_ms:Q",
+                y=alt.Y("gap_ms:Q"),
                 color=_cause_color(stalled),
-                tooltip=["seq:Q", "kind:N", "gap:N", "cause:N"],
+                tooltip=tooltips("seq:Q", "kind:N", "gap:N", "cause:N"),
             )
         )
     if limit_ns is not None:
@@ -192,7 +197,7 @@ def _limit(limit_ns: float) -> list[alt.Chart]:
     rule = base.mark_rule(color=colors.STALL, strokeDash=[4, 3], strokeWidth=1.5)
     text = base.mark_text(
         align="left", baseline="bottom", dx=4, dy=-3, fontSize=11, color=colors.STALL
-    ).encode(x=alt.value(0), text="text:N")
+    ).encode(x=alt.value(0), text=alt.Text("text:N"))
     return [rule, text]
 
 

@@ -79,7 +79,7 @@ def time_lines(
     layers = _lines(break_at_gaps(points, name, time.bucket_s), name, shown, highlighted, time, y)
     if objective is not None:
         rule = alt.Chart(pl.DataFrame({"slo": [objective / divisor]}))
-        layers.append(rule.mark_rule(strokeDash=[4, 4], color=colors.RULE).encode(y="slo:Q"))
+        layers.append(rule.mark_rule(strokeDash=[4, 4], color=colors.RULE).encode(y=alt.Y("slo:Q")))
     layers += time.mark_lines()
     layers.append(_shared_tooltip(points, name, list(shown), time))
     return alt.layer(*layers, height=height, usermeta=OVER_TIME)
@@ -96,16 +96,16 @@ def _lines(
     """Layers of the lines: the faded line through all points, the full line through points with enough samples, and dots."""
     bold = [n for n in shown if n in highlighted]
     drawn = {n: color if not bold or n in bold else colors.UNNAMED for n, color in shown.items()}
-    width: Any = alt.value(1.8)
+    width = alt.StrokeWidthValue(1.8)
     if bold or colors.TOTAL in shown:
         is_thick = alt.FieldOneOfPredicate(field=name, oneOf=[*bold, colors.TOTAL])
-        width = alt.condition(is_thick, alt.value(2.8), alt.value(1.0 if bold else 1.5))
+        width = alt.StrokeWidthValue(1.0 if bold else 1.5).condition(test=is_thick, value=2.8)
 
     def layer(data: pl.DataFrame, opacity: float) -> alt.Chart:
-        opacities: Any = alt.value(opacity)
+        opacities = alt.OpacityValue(opacity)
         if bold:
             is_bold = alt.FieldOneOfPredicate(field=name, oneOf=bold)
-            opacities = alt.condition(is_bold, alt.value(opacity), alt.value(opacity * REST_OPACITY))
+            opacities = alt.OpacityValue(opacity * REST_OPACITY).condition(test=is_bold, value=opacity)
         chart: alt.Chart = alt.Chart(to_wall_time(data, time.zone, "at")).encode(
             x=time.axis(fixed=True),
             y=y,
@@ -185,7 +185,7 @@ def _shared_tooltip(points: pl.DataFrame, series: str, names: list[str], time: T
     nearest = alt.selection_point(
         name="near", nearest=True, on="pointerover", fields=["at"], empty=False, clear="pointerout"
     )
-    opacity = alt.condition(nearest, alt.value(0.7), alt.value(0))
+    opacity = alt.OpacityValue(0).condition(param="near", empty=False, value=0.7)
     chart: alt.Chart = (
         alt.Chart(wide)
         .mark_rule(color=colors.RULE)
@@ -223,9 +223,9 @@ def time_bars(
         .mark_rect(stroke=None)
         .encode(
             x=time.axis(),
-            x2="until:T",
+            x2=alt.X2("until:T"),
             y=alt.Y("bottom:Q", title=unit, axis=alt.Axis(tickCount=5, minExtent=Y_AXIS_PX)),
-            y2="top:Q",
+            y2=alt.Y2("top:Q"),
             color=colors.scale(series, shown),
             tooltip=[
                 alt.Tooltip("begin:T", title="from", timeUnit=TIME_TOOLTIP),
