@@ -48,17 +48,20 @@ def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: list[str])
         numbers = {name: i for i, name in enumerate(names)}
         where.append(np.array([numbers.get(v, len(names)) for v in frame[d].to_list()], dtype=np.intp))
     where.append(frame["bucket"].fill_null(0).to_numpy().astype(np.intp))
-    found: dict[str, Array] = {}
-    for column in columns:
-        array = np.zeros(shape)
-        if not frame.is_empty():
-            np.add.at(array, tuple(where), frame[column].cast(pl.Float64).fill_null(0.0).to_numpy())
-        found[column] = array
-    return Table(dimensions, values, found)
+    found = np.zeros((len(columns), *shape))
+    if not frame.is_empty():
+        # `queries.cells` has one row per cell and bucket.
+        found[:, *where] = frame.select(pl.col(columns).cast(pl.Float64).fill_null(0.0)).to_numpy().T
+    return Table(dimensions, values, dict(zip(columns, found, strict=True)))
 
 
 def with_totals(cells: Array) -> Array:
     """The array with one more value on each axis but the last: the sum over the axis."""
+    found: Array = np.empty((*(size + 1 for size in cells.shape[:-1]), cells.shape[-1]))
+    found[tuple(slice(size) for size in cells.shape[:-1])] = cells
     for axis in range(cells.ndim - 1):
-        cells = np.concatenate([cells, cells.sum(axis=axis, keepdims=True)], axis=axis)
-    return cells
+        filled = tuple(slice(None) if a < axis else slice(size) for a, size in enumerate(cells.shape[:-1]))
+        part = found[filled]
+        total = (*filled[:axis], cells.shape[axis], *filled[axis + 1 :])
+        part.sum(axis=axis, out=found[total])
+    return found

@@ -42,6 +42,8 @@ NARROWER = 1.25
 METRICS_COMPARED = 13
 CANDIDATES = 30
 LENGTHS = (1, 2, 3, 4, 6, 8, 16)
+INTERVALS_AT_ONCE = 48
+"""Intervals that are compared together. The arrays of more do not fit into the caches."""
 
 
 def _intervals() -> Intervals:
@@ -142,27 +144,41 @@ def _narrowed(table: Table, metric: Metric, best: Found, narrower: Mapping[str, 
         )
         if reduced >= LEAST_SCORE + float(_cost(single)[place]):
             least = float(scores[place])
-            found = _found(part, single, metric, compared, place, (best.begin, best.end), 0, reduced)
+            found = _found(part, single, metric, compared, place, (best.begin, best.end), reduced)
     return found
 
 
 def _best(part: str, table: Table, metric: Metric, variance: float) -> Found | None:
-    compared = compare(table, metric, INTERVALS, variance)
     cost = _cost(table)
-    evidence = compared.evidence - cost[..., None]
-    for k in evidence.reshape(-1, evidence.shape[-1]).max(0).argsort()[::-1][:CANDIDATES]:
-        if evidence[..., k].max() < LEAST_SCORE:
+    evidence = _evidence(table, metric, variance, cost)
+    for k in evidence.argsort()[::-1][:CANDIDATES]:
+        if evidence[k] < LEAST_SCORE:
             break
+        compared = compare(table, metric, _part(k, k + 1), variance)
         # The interval is that of the clearest change, the place the one that explains it best.
-        scores = np.where(evidence[..., k] >= LEAST_SCORE, compared.score[..., k] - cost, -np.inf)
+        counts = compared.evidence[..., 0] - cost >= LEAST_SCORE
+        scores = np.where(counts, compared.score[..., 0] - cost, -np.inf)
         place = tuple(int(i) for i in np.unravel_index(int(scores.argmax()), scores.shape))
         interval = int(INTERVALS[0][k]), int(INTERVALS[1][k])
-        reduced = float(compared.evidence[(*place, k)]) / overdispersion(
+        reduced = float(compared.evidence[(*place, 0)]) / overdispersion(
             table, metric, place, interval, variance
         )
         if reduced >= LEAST_SCORE + float(cost[place]):
-            return _found(part, table, metric, compared, place, interval, int(k), reduced)
+            return _found(part, table, metric, compared, place, interval, reduced)
     return None
+
+
+def _evidence(table: Table, metric: Metric, variance: float, cost: Array) -> Array:
+    """The highest evidence of any place, minus its cost, for each interval."""
+    found = []
+    for begin in range(0, len(INTERVALS[0]), INTERVALS_AT_ONCE):
+        compared = compare(table, metric, _part(begin, begin + INTERVALS_AT_ONCE), variance)
+        found.append((compared.evidence - cost[..., None]).reshape(-1, compared.n.shape[-1]).max(0))
+    return np.concatenate(found)
+
+
+def _part(begin: int, end: int) -> Intervals:
+    return INTERVALS[0][begin:end], INTERVALS[1][begin:end]
 
 
 def _cost(table: Table) -> Array:
@@ -186,11 +202,10 @@ def _found(
     compared: Comparison,
     place: tuple[int, ...],
     interval: tuple[int, int],
-    k: int,
     score: float,
 ) -> Found:
-    """The place at interval number `k` of the comparison."""
-    at = (*place, k)
+    """The place in the only interval of the comparison."""
+    at = (*place, 0)
     where = {
         d: names[i]
         for d, names, i in zip(table.dimensions, table.values, place, strict=True)
