@@ -14,12 +14,15 @@ from dashboard import filters, page_settings, query_runner, zoom
 from dashboard.queries import overview
 from dashboard.queries.selection import Selection
 
+_HAS_STREAMS, _PAGE, _OPENS = "has-streams", "page", "opens"
 WITHOUT_TIME_RANGE = ("Stream", "Live", "Pipeline", "SQL")
 """Titles of the pages to which the time range does not apply."""
 
 
 def header(title: str) -> None:
     """Draw the head of every page: its title, time range and refresh at the right, and the filters below."""
+    st.session_state[_OPENS] = st.session_state.get(_PAGE) != title
+    st.session_state[_PAGE] = title
     with st.container(
         horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute", key="header"
     ):
@@ -34,6 +37,11 @@ def header(title: str) -> None:
             filters.draw_time_range(enabled=title not in WITHOUT_TIME_RANGE)
     filters.draw_chips(filters.PAGE_FILTERS.get(title, ()))
     zoom.draw_pointer()
+
+
+def opens() -> bool:
+    """Whether the page is drawn for the first time since the reader opened it."""
+    return bool(st.session_state.get(_OPENS))
 
 
 def show(
@@ -56,7 +64,7 @@ def show(
             st.rerun()
         chosen = filters.selection()
         try:
-            if needs_streams and not overview.any_stream(query_runner.query):
+            if needs_streams and not _has_streams():
                 _show_first_steps()
                 return
             if uses_time_range:
@@ -65,8 +73,17 @@ def show(
             body(chosen)
         except query_runner.QueryError as error:
             _show_error(error)
+        st.session_state[_OPENS] = False
 
     fragment()
+
+
+def _has_streams() -> bool:
+    """Whether the store has streams. Once it had some, it is not asked again."""
+    state = st.session_state
+    if not state.get(_HAS_STREAMS):
+        state[_HAS_STREAMS] = overview.any_stream(query_runner.query)
+    return bool(state[_HAS_STREAMS])
 
 
 def _show_error(error: Exception) -> None:

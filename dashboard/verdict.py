@@ -6,6 +6,7 @@ import time
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import streamlit as st
 
@@ -20,7 +21,7 @@ from dashboard.metric_help import metric_help
 from dashboard.queries import overview
 from dashboard.queries.objectives import objectives
 from dashboard.queries.selection import Selection
-from dashboard.query_runner import CACHED_S, client_name, query, query_catalog
+from dashboard.query_runner import CACHED_S, client_name, prefetch, query, query_catalog
 
 ICONS = {
     "incident": ":material/error:",
@@ -31,7 +32,8 @@ ICONS = {
 ERRORS = frozenset(metric for metric, title in wording.TITLES.items() if title == "Error rate")
 MAX_FURTHER = 3
 MAX_DIAGNOSES = 32
-ONSETS_CACHED_S = 30.0
+RECENT_S = 30.0
+"""Age of a diagnosis that a page shows when it is opened, and of the onsets in charts."""
 Link = tuple[str, str, str, list[tuple[str, str]]]
 """Page, label, icon and URL parameters."""
 
@@ -72,12 +74,18 @@ def _cached(scope: Scope, judged_by: tuple[Objective, ...], data: str) -> Diagno
 
 def time_range(chosen: Selection, bucket_s: int | None = None) -> TimeRange:
     """The selection as a time axis, with the onsets of the diagnosis and the markers. Raises QueryError."""
-    return filters.time_range(chosen, bucket_s, marks(chosen, onsets_of(chosen)))
+    return filters.time_range(chosen, bucket_s, marks(chosen, recent_diagnosis(chosen)))
 
 
-def onsets_of(chosen: Selection) -> Diagnosis:
-    """A diagnosis that is new enough for the onsets in charts, at most 30 s old. Raises QueryError."""
-    return diagnosis_of(chosen, max_age_s=ONSETS_CACHED_S)
+def prefetch_marks(chosen: Selection) -> None:
+    """Queue the queries of `time_range`."""
+    prefetch(partial(recent_diagnosis, chosen))
+    prefetch(partial(overview.markers, query, chosen))
+
+
+def recent_diagnosis(chosen: Selection) -> Diagnosis:
+    """The latest diagnosis of the selection if it is at most `RECENT_S` old, else a new one. Raises QueryError."""
+    return diagnosis_of(chosen, max_age_s=RECENT_S)
 
 
 def marks(chosen: Selection, found: Diagnosis) -> list[tuple[datetime, str]]:
@@ -94,7 +102,11 @@ def show_verdict(found: Diagnosis) -> None:
     """The first cause as the headline, with its links, and up to `MAX_FURTHER` further causes."""
     color = color_of(found)
     with st.container(border=True, gap="small", key=f"verdict-{color}"):
-        st.markdown(f":{color}[{ICONS[found.state]}] {_headline(found)}", help=metric_help("diagnosis"))
+        as_of = f"{found.until.astimezone(filters.time_zone()):%H:%M:%S}"
+        st.markdown(
+            f":{color}[{ICONS[found.state]}] {_headline(found)} :small[:gray[as of {as_of}]]",
+            help=metric_help("diagnosis"),
+        )
         if found.causes:
             _show_links(found.causes[0], "first")
         for number, cause in enumerate(found.causes[1 : MAX_FURTHER + 1], 2):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ def read(frame: pl.DataFrame, columns: Iterable[str]) -> dict[str, Table]:
 def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: list[str]) -> Table:
     values = tuple(tuple(sorted(frame[d].drop_nulls().unique().to_list())) for d in dimensions)
     shape = (*(len(v) + 1 for v in values), ALL_BUCKETS)
-    where = []
+    where: list[Any] = [slice(None)]
     for d, names in zip(dimensions, values, strict=True):
         numbers = {name: i for i, name in enumerate(names)}
         where.append(np.array([numbers.get(v, len(names)) for v in frame[d].to_list()], dtype=np.intp))
@@ -51,7 +52,7 @@ def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: list[str])
     found = np.zeros((len(columns), *shape))
     if not frame.is_empty():
         # `queries.cells` has one row per cell and bucket.
-        found[:, *where] = frame.select(pl.col(columns).cast(pl.Float64).fill_null(0.0)).to_numpy().T
+        found[tuple(where)] = frame.select(pl.col(columns).cast(pl.Float64).fill_null(0.0)).to_numpy().T
     return Table(dimensions, values, dict(zip(columns, found, strict=True)))
 
 

@@ -12,13 +12,21 @@ from dashboard.queries.selection import CLIENT, DIMENSIONS, GATEWAY, MAX_STREAM_
 
 MAX_MARKERS = 50
 
-SUMMARY = f"""
+IS_GOOD = f"meets_objective AND outcome = '{OK}'"
+IS_BAD = "NOT meets_objective"
+"""SQL conditions: a stream is known to meet its objective; a stream failed or is known to miss a limit of its objective."""
+
+COUNTS = f"""
     {REQUESTS} AS requests,
     count(*) FILTER ({IS_ERROR}) AS errors,
     count(*) FILTER (outcome = 'client_abort') AS aborts,
     count(*) FILTER (outcome = 'tap_lost') AS lost,
     count(*) FILTER (outcome = 'refused') AS refused,
-    {ERROR_RATE} AS error_rate,
+    {ERROR_RATE} AS error_rate
+"""
+"""Counts of a group of streams."""
+
+SUMMARY = f"""{COUNTS},
     count(*) FILTER ({IS_COUNTED}) AS counted,
     count(ttft_ns) AS ttft_n,
     quantile_cont(ttft_ns, [0.5, 0.9, 0.95, 0.98, 0.99]) AS ttft_q,
@@ -35,7 +43,8 @@ TREND = f"""
     {ERROR_RATE} AS error_rate,
     quantile_cont(ttft_ns, {{quantile}}) AS ttft_ns,
     quantile_cont(itl_ns, {{quantile}}) AS itl_ns,
-    sum(output_tokens)::BIGINT AS output_tokens
+    sum(output_tokens)::BIGINT AS output_tokens,
+    count(*) FILTER ({IS_GOOD}) AS good
 """
 """Aggregates of a point of a time series of requests (`IS_REQUEST`), with one quantile of the latencies."""
 
@@ -45,18 +54,24 @@ SUMMARY_COLUMNS = """* EXCLUDE (ttft_q, itl_q),
 """Columns of a query over SUMMARY, with one column per quantile."""
 
 
-IS_GOOD = f"meets_objective AND outcome = '{OK}'"
-IS_BAD = "NOT meets_objective"
-"""SQL conditions: a stream is known to meet its objective; a stream failed or is known to miss a limit of its objective."""
-
-
 def summary_now_and_before(query: Query, selection: Selection) -> dict[str, dict[str, float | None]]:
     """{"now": …, "before": …}: the columns of SUMMARY and `good`, of the selection and the previous period."""
+    summary = f"{SUMMARY}, count(*) FILTER ({IS_GOOD}) AS good"
+    return _now_and_before(query, selection, summary, SUMMARY_COLUMNS)
+
+
+def counts_now_and_before(query: Query, selection: Selection) -> dict[str, dict[str, float | None]]:
+    """{"now": …, "before": …}: the columns of COUNTS, of the selection and the previous period."""
+    return _now_and_before(query, selection, COUNTS, "*")
+
+
+def _now_and_before(
+    query: Query, selection: Selection, aggregates: str, columns: str
+) -> dict[str, dict[str, float | None]]:
     before = selection.before()
     frame = query(f"""
-        SELECT {SUMMARY_COLUMNS} FROM (
-            SELECT started_at >= {instant(selection.since)} AS is_now, {SUMMARY},
-                count(*) FILTER ({IS_GOOD}) AS good
+        SELECT {columns} FROM (
+            SELECT started_at >= {instant(selection.since)} AS is_now, {aggregates}
             FROM streams
             WHERE started_at >= {instant(before.since)} AND started_at < {instant(selection.until)}
                 AND {selection.filters()}
@@ -88,37 +103,30 @@ def markers(query: Query, selection: Selection) -> list[tuple[datetime, str]]:
     return [(at, text) for at, text in frame.iter_rows()]
 
 
-def active_streams(query: Query, selection: Selection) -> int:
-    """Streams in flight that match the filters, regardless of the time range."""
-    frame = query(f"SELECT count(*) AS n FROM open_streams WHERE {selection.filters()}")
-    return int(frame["n"][0])
+def in_flight_now_and_before(query: Query, selection: Selection, now: datetime) -> tuple[int, int]:
+    """Streams in flight that match the filters, and those that were in flight one length of the range earlier and have ended since."""
+    then = instant(now - selection.length)
+    row = query(f"""
+        SELECT (SELECT count(*) FROM open_streams WHERE {selection.filters()}) AS active,
+            (SELECT count(*) FROM streams
+                WHERE started_at > {then} - INTERVAL '{MAX_STREAM_S} seconds' AND started_at <= {then}
+                    AND started_at + to_microseconds(end_ns // 1000) > {then} AND {selection.filters()}) AS before""").row(
+        0
+    )
+    return int(row[0]), int(row[1])
 
 
-def active_at(query: Query, selection: Selection, at: datetime) -> int:
-    """Streams that were in flight at a past instant and have ended since."""
-    frame = query(f"""
-        SELECT count(*) AS n FROM streams
-        WHERE started_at > {instant(at)} - INTERVAL '{MAX_STREAM_S} seconds' AND started_at <= {instant(at)}
-            AND started_at + to_microseconds(end_ns // 1000) > {instant(at)} AND {selection.filters()}""")
-    return int(frame["n"][0])
+def widened(query: Query, selection: Selection, name: str, *, most: int = 7) -> Selection:
+    """The selection with points wide enough for the median one of the `most` busiest groups. `name`: SQL of the group.
 
-
-def timeline(query: Query, selection: Selection) -> pl.DataFrame:
-    """`at`, the columns of TREND at the 95th percentile, and `good`."""
-    return query(f"""
-        SELECT {selection.bucket()} AS "at", {TREND.format(quantile=0.95)},
-            count(*) FILTER ({IS_GOOD}) AS good
-        FROM streams WHERE {selection.where()} AND {IS_REQUEST} GROUP BY ALL ORDER BY "at" """)
-
-
-def samples_per_s(query: Query, selection: Selection, name: str, *, most: int = 7) -> float:
-    """Requests per second of the median one of the `most` busiest groups, while it had requests. `name`: SQL of the group."""
+    `query` may return an answer that is a minute old.
+    """
     found = query(f"""
         SELECT median(per_s) AS per_s FROM (
             SELECT {name} AS name, count(*) / greatest(epoch(max(started_at) - min(started_at)), 1) AS per_s
-            FROM streams WHERE {selection.where()} AND {IS_REQUEST}
+            FROM streams WHERE {selection.in_minutes().where()} AND {IS_REQUEST}
             GROUP BY ALL ORDER BY count(*) DESC, name LIMIT {most:d})""")["per_s"][0]
-    return float(found or 0)
+    return selection.widened(float(found or 0))
 
 
 def timeline_by(

@@ -21,7 +21,7 @@ from dashboard.queries.selection import Selection, instant
 MIN_RANGE = timedelta(hours=36)
 """Longer ranges use roll-ups. For shorter ranges, reading all streams of a busy gateway is fast enough."""
 QUANTILE_ERROR = "1 %"
-MAX_BUCKETS_READ = 500_000
+MAX_BUCKETS_READ = 150_000
 """Histogram buckets that one query reads at most."""
 BUCKETS_PER_HISTOGRAM = 150
 """Estimate of the non-empty buckets of a histogram."""

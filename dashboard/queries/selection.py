@@ -65,6 +65,16 @@ class Selection:
         wanted_s = MIN_SAMPLES / samples_per_s if samples_per_s > 0 else 0.0
         return replace(self, least_bucket_s=min(wanted_s, widest_s))
 
+    def in_minutes(self) -> Selection:
+        """The range with its ends moved outwards to whole minutes, so that a cached answer serves several refreshes."""
+        minute = timedelta(minutes=1)
+        until = self.until.replace(second=0, microsecond=0)
+        return replace(
+            self,
+            since=self.since.replace(second=0, microsecond=0),
+            until=until if until == self.until else until + minute,
+        )
+
     def seconds_with_data(self, began: datetime | None) -> float:
         """Seconds of the range since the first stored data, at least 1: the divisor of rates."""
         since = self.since if began is None else max(self.since, began)

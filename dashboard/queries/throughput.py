@@ -78,12 +78,15 @@ def concurrency(query: Query, selection: Selection) -> pl.DataFrame:
 
 
 def wasted(query: Query, selection: Selection, *, most: int = 30) -> pl.DataFrame:
-    """`model, reason, streams, output_tokens, input_tokens, cost, currency` of the view `wasted_tokens`, largest first."""
+    """`model, reason, streams, output_tokens, input_tokens, cost, currency` of the view `wasted_tokens`, largest first.
+
+    `query` may return an answer that is a minute old.
+    """
     return query(f"""
         WITH wasted AS (SELECT *, model AS request_model, NULL::VARCHAR AS response_model FROM wasted_tokens)
         SELECT model, reason, count(*) AS streams, sum(output_tokens)::BIGINT AS output_tokens,
             sum(input_tokens)::BIGINT AS input_tokens, sum(cost) AS cost, currency
-        FROM wasted WHERE {selection.where()} GROUP BY ALL
+        FROM wasted WHERE {selection.in_minutes().where()} GROUP BY ALL
         ORDER BY cost DESC NULLS LAST, output_tokens DESC NULLS LAST, streams DESC, model, reason LIMIT {most:d}""")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import polars as pl
 import streamlit as st
 
 from analytics.schema.outcomes import IS_ERROR
@@ -17,7 +18,7 @@ from dashboard.metric_help import metric_help
 from dashboard.panels import panel
 from dashboard.queries import errors, overview, streams
 from dashboard.queries.selection import DIMENSIONS, Selection
-from dashboard.query_runner import prefetch, query
+from dashboard.query_runner import prefetch, query, query_catalog
 from dashboard.tables.groups import show_aborts, show_causes
 from dashboard.tables.streams import show_streams
 
@@ -26,42 +27,40 @@ PAIR = f"({DIMENSIONS['model']}, {DIMENSIONS['gateway']})"
 
 
 def body(chosen: Selection) -> None:
-    prefetch(partial(verdict.onsets_of, chosen))
-    chosen = chosen.widened(overview.samples_per_s(query, chosen, "TRUE"))
-    for queries in (
-        partial(overview.summary_now_and_before, query, chosen),
-        partial(errors.abort_summary, query, chosen),
-        partial(errors.causes_timeline, query, chosen),
-        partial(errors.rate_timeline, query, chosen),
-        partial(errors.causes, query, chosen),
-        partial(errors.aborts, query, chosen, by),
-        partial(streams.table, query, chosen, IS_ERROR, limit=20),
-    ):
-        prefetch(queries)
-    periods = overview.summary_now_and_before(query, chosen)
+    verdict.prefetch_marks(chosen)
+    chosen = overview.widened(query_catalog, chosen, "TRUE")
+    # A pair has fewer streams, so its points are wider.
+    pairs = overview.widened(query_catalog, chosen, PAIR)
+    counts = prefetch(partial(overview.counts_now_and_before, query, chosen))
+    abort_summary = prefetch(partial(errors.abort_summary, query, chosen))
+    causes_timeline = prefetch(partial(errors.causes_timeline, query, chosen))
+    rate_timeline = prefetch(partial(errors.rate_timeline, query, chosen))
+    worst = prefetch(partial(errors.worst_pairs, query, pairs))
+    causes = prefetch(partial(errors.causes, query, chosen))
+    matrix = prefetch(partial(errors.matrix, query, chosen))
+    aborts = prefetch(partial(errors.aborts, query, chosen, by))
+    latest = prefetch(partial(streams.table, query, chosen, IS_ERROR, limit=20))
+    periods = counts()
     if not periods["now"].get("requests") and not periods["now"].get("refused"):
         page_frame.show_no_matches()
         return
-    show_cards(periods["now"], periods["before"], errors.abort_summary(query, chosen))
-    show_timelines(chosen, verdict.time_range(chosen))
-    # A pair has fewer streams, so its points are wider.
-    pairs = chosen.widened(overview.samples_per_s(query, chosen, PAIR))
-    show_worst(pairs, verdict.time_range(pairs))
+    show_cards(periods["now"], periods["before"], abort_summary())
+    show_timelines(causes_timeline(), rate_timeline(), verdict.time_range(chosen))
+    show_worst(worst(), verdict.time_range(pairs))
     st.header("Causes of errors", anchor=False)
-    show_causes(errors.causes(query, chosen))
-    show_matrix(chosen)
+    show_causes(causes())
+    show_matrix(chosen, matrix())
     st.header(
         f"Client aborts and undelivered tokens by {by}",
         anchor=False,
         help="Clients that disconnected before the terminal event. Not errors of the upstream.",
     )
-    show_aborts(errors.aborts(query, chosen, by), group=by)
+    show_aborts(aborts(), group=by)
     st.header("Latest errors", anchor=False)
-    latest = streams.table(query, chosen, IS_ERROR, limit=20)
-    if latest.is_empty():
+    if latest().is_empty():
         st.caption("No errors in this selection.")
     else:
-        show_streams(latest)
+        show_streams(latest())
 
 
 def show_cards(now: Summary, before: Summary, aborts: Summary) -> None:
@@ -91,9 +90,8 @@ def show_cards(now: Summary, before: Summary, aborts: Summary) -> None:
         card("Refused by the tap", count(aborts["refused"]), help_text=metric_help("refused"))
 
 
-def show_timelines(chosen: Selection, time: TimeRange) -> None:
+def show_timelines(causes: pl.DataFrame, rates: pl.DataFrame, time: TimeRange) -> None:
     """Errors by cause, and below them the error rate, on the same time axis."""
-    causes = errors.causes_timeline(query, chosen)
     objective = page_settings.slos().error_rate
     with st.container(border=True):
         st.markdown(
@@ -112,15 +110,14 @@ def show_timelines(chosen: Selection, time: TimeRange) -> None:
             "**Error rate**", help=metric_help("error_rate", more="The dashed line is the objective.")
         )
         lines = time_lines(
-            errors.rate_timeline(query, chosen), "error_rate", time, to_text=formatting.share, percent=True,
+            rates, "error_rate", time, to_text=formatting.share, percent=True,
             objective=objective, samples="n", height=RATE_PX,
         )  # fmt: skip
         draw(lines, "Error rate", key="chart-rate")
 
 
-def show_worst(chosen: Selection, time: TimeRange) -> None:
+def show_worst(found: pl.DataFrame, time: TimeRange) -> None:
     """One small chart for each of the worst pairs of model and gateway, all with the same axes."""
-    found = errors.worst_pairs(query, chosen)
     if found.is_empty():
         return
     st.header(
@@ -147,10 +144,10 @@ def show_worst(chosen: Selection, time: TimeRange) -> None:
                 st.caption(f"{formatting.count(errors_of)} of {formatting.count(n)} requests failed")
 
 
-def show_matrix(chosen: Selection) -> None:
+def show_matrix(chosen: Selection, found: pl.DataFrame) -> None:
     panel(
         "Error rate by model and gateway",
-        errors.matrix(query, chosen),
+        found,
         bars.error_matrix,
         help_text=f"{metric_help('error_rate')} A click on a cell filters by its model and gateway.",
         # Other filters begin with another selection, so the same cell can be clicked again.

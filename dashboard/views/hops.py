@@ -28,7 +28,7 @@ PHASE_COLORS = {name: colors.CAUSES[cause] for name, cause in CAUSES.items()}
 
 def body(chosen: Selection) -> None:
     # Queries that are drawn later run while the first numbers are queried.
-    prefetch(partial(verdict.onsets_of, chosen))
+    verdict.prefetch_marks(chosen)
     waterfall = prefetch(partial(hops.waterfall, query, chosen))
     delays = prefetch(partial(hops.event_delays, query, chosen))
     changes = prefetch(partial(hops.changes, query, chosen))

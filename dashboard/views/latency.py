@@ -20,7 +20,7 @@ from dashboard.metric_help import metric_help
 from dashboard.panels import panel
 from dashboard.queries import latency, overview, rollups
 from dashboard.queries.selection import Selection
-from dashboard.query_runner import prefetch, query
+from dashboard.query_runner import prefetch, query, query_catalog
 from dashboard.tables.groups import show_quantiles, show_stalls
 
 QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
@@ -59,7 +59,7 @@ def minutes_read(nth: int) -> str:
 
 
 def body(chosen: Selection) -> None:
-    prefetch(partial(verdict.onsets_of, chosen))
+    verdict.prefetch_marks(chosen)
     column = METRICS[metric]
     pooled = column == rollups.POOLED_GAPS
     if pooled and not rollups.can_answer(chosen, group):
@@ -69,7 +69,7 @@ def body(chosen: Selection) -> None:
             icon=":material/filter_alt_off:",
         )
         return
-    chosen = chosen.widened(overview.samples_per_s(query, chosen, latency.GROUPS[group]))
+    chosen = overview.widened(query_catalog, chosen, latency.GROUPS[group])
     source = source_of(chosen, column, group)
     counted = "gaps" if pooled else "streams"
     of = (query, chosen, column, group)

@@ -27,6 +27,7 @@ from dashboard.query_runner import prefetch, query, query_catalog
 from dashboard.tables.overview import show_changes, show_contributors
 from dashboard.tables.streams import show_streams
 
+OBJECTIVE_PERCENTILE = "p95"
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 MAX_GATEWAYS = 3
 BLAME_OF_MANY = "Each part is a median over streams, the gateway's over those with a hop. Streams behind a gateway are not counted."
@@ -37,7 +38,7 @@ NOISE_HELP = (
 
 
 def widened(chosen: Selection, by: str) -> Selection:
-    return chosen.widened(overview.samples_per_s(query, chosen, DIMENSIONS[by]))
+    return overview.widened(query_catalog, chosen, DIMENSIONS[by])
 
 
 def timeline_query(chosen: Selection, by: str, percentile: str) -> Callable[[], pl.DataFrame]:
@@ -47,16 +48,21 @@ def timeline_query(chosen: Selection, by: str, percentile: str) -> Callable[[], 
 def body(chosen: Selection) -> None:
     slos = page_settings.slos()
     # Queries that are drawn later run while the first numbers are queried.
-    diagnosis = prefetch(partial(verdict.diagnosis_of, chosen))
+    diagnose = verdict.recent_diagnosis if page_frame.opens() else verdict.diagnosis_of
+    state = st.session_state  # the widgets of the timelines are drawn later
+    by, percentile = state.get("by") or "model", state.get("at") or OBJECTIVE_PERCENTILE
+    diagnosis = prefetch(partial(diagnose, chosen))
     summary = prefetch(partial(overview.summary_now_and_before, query, chosen))
-    timeline = prefetch(partial(overview.timeline, query, chosen))
+    trends = prefetch(timeline_query(chosen, by, OBJECTIVE_PERCENTILE))
     contributors = prefetch(partial(overview.top_contributors, query, chosen))
     burning = prefetch(partial(budgets.burning, query_catalog, chosen))
     changes = prefetch(partial(overview.largest_changes, query, chosen))
     parts = prefetch(partial(blame.quantiles, query, chosen))
     gateways = prefetch(partial(hops.by_gateway, query, chosen, most=MAX_GATEWAYS))
-    state = st.session_state  # the widgets of the timelines are drawn later
-    prefetch(timeline_query(chosen, state.get("by") or "model", state.get("at") or "p95"))
+    prefetch(partial(overview.markers, query, chosen))
+    if percentile != OBJECTIVE_PERCENTILE:
+        prefetch(timeline_query(chosen, by, percentile))
+    in_flight = prefetch(partial(overview.in_flight_now_and_before, query, chosen, datetime.now(UTC)))
     bad_streams = prefetch(partial(streams.table, query, chosen, overview.IS_BAD, limit=15))
 
     found = diagnosis()
@@ -64,9 +70,10 @@ def body(chosen: Selection) -> None:
     periods = summary()
     now, before = periods["now"], periods["before"]
     onset = found.causes[0].onset if found.causes else None
-    show_objectives(chosen, slos, now, before, timeline(), onset)
+    total = trends().filter(pl.col("name") == colors.TOTAL)
+    show_objectives(widened(chosen, by), slos, now, before, total, onset)
     if not now.get("requests") and not now.get("refused"):
-        show_counts(chosen, now, before)
+        show_counts(chosen, now, before, in_flight())
         page_frame.show_no_matches()
         return
     with st.grid(2, min_column_width=420, key="groups"):
@@ -89,7 +96,7 @@ def body(chosen: Selection) -> None:
     show_burning(burning())
     show_timelines(chosen, slos, found)
     show_blame(parts(), gateways())
-    show_counts(chosen, now, before)
+    show_counts(chosen, now, before, in_flight())
     bad = bad_streams()
     if bad.is_empty():
         st.header("Latest streams", anchor=False, help="No stream failed or missed an objective.")
@@ -204,7 +211,7 @@ def show_objectives(
             st.caption(f"met by {formatting.share(share)} of the requests")
 
 
-def show_counts(chosen: Selection, now: Summary, before: Summary) -> None:
+def show_counts(chosen: Selection, now: Summary, before: Summary, in_flight: tuple[int, int]) -> None:
     """Counts and further quantiles. Their changes are grey, because they have no objective."""
     began = overview.data_began(query_catalog)
     seconds = {True: chosen.seconds_with_data(began), False: chosen.before().seconds_with_data(began)}
@@ -223,8 +230,7 @@ def show_counts(chosen: Selection, now: Summary, before: Summary) -> None:
         )
         card(label, to_text(a), now=a, before=b, before_text=to_text(b), help_text=help_text)
 
-    active = overview.active_streams(query, chosen)
-    active_before = overview.active_at(query, chosen, datetime.now(UTC) - chosen.length)
+    active, active_before = in_flight
     with st.grid(8, min_column_width=98, key="cards"):
         show("Requests", "requests", formatting.count, metric_help("requests"))
         card("In flight", formatting.count(active), now=active, before=active_before,
@@ -246,7 +252,9 @@ def show_timelines(chosen: Selection, slos: health.Slos, found: Diagnosis) -> No
     """Trends by model, gateway or client, with the onsets of the causes and the markers."""
     with st.container(horizontal=True, vertical_alignment="center"):
         by = filters.choice("Group by", list(filters.FILTERS), "model", key="by", show_label=False)
-        percentile = filters.choice("Percentile", list(PERCENTILES), "p95", key="at", show_label=False)
+        percentile = filters.choice(
+            "Percentile", list(PERCENTILES), OBJECTIVE_PERCENTILE, key="at", show_label=False
+        )
     data, chosen = timeline_query(chosen, by, percentile)(), widened(chosen, by)
     data = data.with_columns(
         (pl.col("output_tokens") / chosen.covered_s(overview.data_began(query_catalog))).alias("output_per_s")

@@ -20,22 +20,23 @@ from dashboard.tables.groups import show_throughput, show_wasted
 
 
 def body(chosen: Selection) -> None:
-    prefetch(partial(verdict.onsets_of, chosen))
-    chosen = chosen.widened(overview.samples_per_s(query, chosen, DIMENSIONS[by]))
+    verdict.prefetch_marks(chosen)
+    chosen = overview.widened(query_catalog, chosen, DIMENSIONS[by])
     for queries in (
         throughput.tokens_timeline,
         throughput.concurrency,
         throughput.ttft_by_cache_hit,
-        throughput.wasted,
     ):
         prefetch(partial(queries, query, chosen))
+    began = overview.data_began(query_catalog)
+    table = prefetch(partial(throughput.table, query, chosen, by, began=began))
+    wasted = prefetch(partial(throughput.wasted, query_catalog, chosen))
     speed = throughput.speed_timeline(query, chosen, by)
     if speed.is_empty():
         page_frame.show_no_matches()
         return
     time = verdict.time_range(chosen)
     group_colors = colors.of_groups(speed)
-    began = overview.data_began(query_catalog)
     covered_s = chosen.covered_s(began)
     tokens = throughput.tokens_timeline(query, chosen).with_columns(pl.col("tokens") / covered_s)
     output = speed.with_columns(pl.col("output_tokens") / covered_s)
@@ -92,9 +93,9 @@ def body(chosen: Selection) -> None:
             "Long prompts hit more often and are slower: compare within one model.",
         )
     st.header(f"By {by}", anchor=False)
-    show_throughput(throughput.table(query, chosen, by, began=began), group=by)
+    show_throughput(table(), group=by)
     st.header("Wasted tokens", anchor=False, help=metric_help("wasted_tokens"))
-    show_wasted(throughput.wasted(query, chosen))
+    show_wasted(wasted())
 
 
 by = filters.choice("By", list(filters.FILTERS), "model", key="by")

@@ -71,7 +71,7 @@ def test_any_name_is_quoted_as_a_value(name: str, store: duckdb.DuckDBPyConnecti
     chosen = Selection(
         since=NOON, until=NOON + timedelta(hours=1), models=(name,), gateways=(name,), clients=(name,)
     )
-    assert overview.active_streams(query_of(store), chosen) == 0
+    assert overview.in_flight_now_and_before(query_of(store), chosen, NOON) == (0, 0)
 
 
 def test_client_filter_has_ids_and_names(store: duckdb.DuckDBPyConnection) -> None:
@@ -155,7 +155,6 @@ def test_refused_requests_are_in_no_other_number(store: duckdb.DuckDBPyConnectio
         summary = overview.summary_now_and_before(query, one)
         aborts = errors.abort_summary(query, one)
         frames = {
-            "timeline": overview.timeline(query, one),
             "timeline_by": overview.timeline_by(query, one, "model", most=1),
             "changes": overview.largest_changes(query, one),
             "contributors": overview.top_contributors(query, one),
@@ -289,7 +288,7 @@ def test_active_streams_started_before_and_ended_after_the_instant(
         {"started_at": NOON + timedelta(microseconds=1), "end_ns": 1 * MS},
         {"started_at": NOON - timedelta(seconds=10), "end_ns": None},
     )
-    assert overview.active_at(query_of(store), HOUR, NOON) == 2
+    assert overview.in_flight_now_and_before(query_of(store), HOUR, NOON + HOUR.length) == (0, 2)
 
 
 def test_ttft_is_compared_by_the_cached_share_of_each_prompt(store: duckdb.DuckDBPyConnection) -> None:

@@ -24,7 +24,7 @@ def draw(ask: Ask) -> None:
     overview.summary_now_and_before(ask, chosen)
     overview.active_streams(ask, chosen)
     overview.active_at(ask, chosen, now - RANGE)
-    overview.timeline(ask, chosen)
+    overview.timeline_by(ask, chosen, "model")
     overview.top_contributors(ask, chosen)
     overview.largest_changes(ask, chosen)
     overview.timeline_by(ask, chosen, "model")
