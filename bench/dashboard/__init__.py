@@ -2,8 +2,8 @@
 
 The bench fills a store by SQL and runs a `streamgauge demo` over it, so new streams arrive meanwhile. Chromium clicks from page
 to page. *answered* is the time from the click until the script of the page has ended and everything is sent; *drawn* is the
-time until all charts are drawn. The row *verdict* is the time until Overview shows the diagnosis: the store ends with an
-incident. All processes share the machine, including the browser, which has no graphics card.
+time until all charts are drawn. The row *verdict* is the time until Overview shows the diagnosis, *verdict, first* that without
+a recent diagnosis: the store ends with an incident. All processes share the machine, including the browser, which has no graphics card.
 
 `streamgauge top --once` is timed as a process, and its report in a running process.
 
@@ -35,6 +35,7 @@ from analytics.storage.location import CATALOG_FILE, SQLITE, locate
 from bench.dashboard.browser_timing import PAGES, Timing, click_page, look_up_stream, refresh_page
 from bench.dashboard.generated_store import fill, row_counts
 from dashboard.queries.selection import Selection
+from dashboard.verdict import RECENT_S
 from ingest.ready_file import read_ready_file
 from streamgauge.top.command import MAX_ROWS
 from streamgauge.top.report import read_report
@@ -85,6 +86,7 @@ def pages(url: str, data: Path, ranges: list[str], rounds: int) -> None:
         ORDER BY hash(stream_id) LIMIT {(rounds + 1) * len(ranges)}""", 10_000, TIMEOUT_S).rows()  # fmt: skip
     began = store.query(STREAMS, 1, TIMEOUT_S).item()
     found: dict[tuple[str, str], list[Timing]] = {}
+    first: dict[str, list[float | None]] = {}
     errors = 0
     with reader(url, width=1440) as seen:
         for chosen in ranges:
@@ -100,6 +102,10 @@ def pages(url: str, data: Path, ranges: list[str], rounds: int) -> None:
                 timing = look_up_stream(seen.page, *ids.pop())
                 if number:
                     found.setdefault(("Stream", chosen), []).append(timing)
+            for _ in range(rounds):
+                click_page(seen.page, PAGES[-1])
+                time.sleep(RECENT_S + 1)
+                first.setdefault(chosen, []).append(click_page(seen.page, PAGES[0]).verdict_s)
         problems = len(seen.problems)
     print("| page | " + " | ".join(f"{r}: answered | drawn | slowest" for r in ranges) + " |")
     print("|---|" + "--:|--:|--:|" * len(ranges))
@@ -115,6 +121,7 @@ def pages(url: str, data: Path, ranges: list[str], rounds: int) -> None:
         print(f"| {page} | " + " | ".join(cells) + " |")
     verdicts = [_verdict_cells([t.verdict_s for t in found[PAGES[0], chosen]]) for chosen in ranges]
     print("| verdict | " + " | ".join(verdicts) + " |")
+    print("| verdict, first | " + " | ".join(_verdict_cells(first[chosen]) for chosen in ranges) + " |")
     more = store.query(STREAMS, 1, TIMEOUT_S).item() - began
     store.close()
     print(

@@ -12,7 +12,10 @@ import polars as pl
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard import metric_cards
+from analytics.diagnosis.diagnose import diagnose
+from analytics.diagnosis.diagnosis import Diagnosis
+from analytics.diagnosis.scope import Scope
+from dashboard import metric_cards, verdict
 from dashboard.charts import colors
 from tests.dashboard.app_test import open_page, page_text
 from tests.dashboard.generated_incident import GATEWAY, MODEL, with_incident
@@ -36,20 +39,40 @@ def test_verdict_names_place_onset_evidence_and_links(
     data, onset = incident
     app = open_page(data, monkeypatch, range="1h", refresh="off", utc="true")
     assert not app.exception
-    (verdict,) = (line.replace("\\", "") for line in page_text(app).splitlines() if "HTTP 429" in line)
-    assert verdict.startswith(":red[:material/error:] Error rate ")
-    assert f"{MODEL} @ {GATEWAY}" in verdict
-    said = re.search(r"since (?:[\d-]+ )?(\d\d:\d\d:\d\d)", verdict)
+    (headline,) = (line.replace("\\", "") for line in page_text(app).splitlines() if "HTTP 429" in line)
+    assert headline.startswith(":red[:material/error:] Error rate ")
+    assert f"{MODEL} @ {GATEWAY}" in headline
+    said = re.search(r"since (?:[\d-]+ )?(\d\d:\d\d:\d\d)", headline)
     assert said is not None
     at = datetime.combine(onset.date(), time.fromisoformat(said[1]), UTC)
     assert abs((at - onset).total_seconds()) % 86400 < 15
-    assert "Unaffected: " in verdict
+    assert "Unaffected: " in headline
     found = links(app)
     for label in ("Errors", "Compare with before"):
         assert f"model={MODEL}" in found[label]
         assert f"gateway={GATEWAY}" in found[label]
     assert f"onset={at:%Y-%m-%dT}" in found["Compare with before"].replace("%3A", ":")
     assert re.fullmatch(r"id=[0-9a-f-]{36}", found["Example stream"])
+
+
+def test_a_page_that_is_opened_shows_the_recent_diagnosis_and_a_refresh_a_new_one(
+    incident: tuple[Path, datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diagnosed: list[datetime] = []
+
+    def counted(query: Any, scope: Scope, *further: Any) -> Diagnosis:
+        diagnosed.append(scope.until)
+        return diagnose(query, scope, *further)
+
+    monkeypatch.setattr(verdict, "diagnose", counted)
+    open_page(incident[0], monkeypatch, range="3h", refresh="off", utc="true")
+    (first,) = diagnosed
+    app = open_page(incident[0], monkeypatch, range="3h", refresh="off", utc="true")
+    assert diagnosed == [first]
+    assert f"as of {first:%H:%M:%S}" in page_text(app)
+    app.run()
+    assert len(diagnosed) == 2
+    assert f"as of {diagnosed[1]:%H:%M:%S}" in page_text(app)
 
 
 def test_charts_mark_the_onset_and_highlight_the_culprit(
