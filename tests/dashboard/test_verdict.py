@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from analytics.diagnosis.diagnose import diagnose
@@ -70,6 +71,7 @@ def test_a_page_that_is_opened_shows_the_recent_diagnosis_and_a_refresh_a_new_on
     app = open_page(incident[0], monkeypatch, range="3h", refresh="off", utc="true")
     assert diagnosed == [first]
     assert f"as of {first:%H:%M:%S}" in page_text(app)
+    st.cache_data.clear()  # as after `CACHED_S`
     app.run()
     assert len(diagnosed) == 2
     assert f"as of {diagnosed[1]:%H:%M:%S}" in page_text(app)
