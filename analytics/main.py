@@ -35,6 +35,7 @@ from analytics.markers.marker_queue import MarkerQueue
 from analytics.measures.measure import measure
 from analytics.measures.sessions import Sessions
 from analytics.options import AnalyzeOptions
+from analytics.query.query_server import QueryServer
 from analytics.schema.objectives import Objectives
 from analytics.schema.stall_limit import StallLimit
 from analytics.storage.clients_table import write_clients
@@ -186,6 +187,7 @@ class _Parts:
     alerts: AlertEvaluator
     markers: MarkerQueue
     exporters: PluginExporters
+    query_server: QueryServer
 
 
 def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib.ExitStack) -> _Parts:
@@ -222,6 +224,8 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     closing.callback(hop_job.close)
     exporters = PluginExporters()
     closing.callback(exporters.close)
+    query_server = QueryServer(options.data, location)
+    closing.callback(query_server.close)
     hooks: list[CommitHook] = [telemetry, alerts, hop_job, markers, exporters]
     receiver = _otlp_receiver(options, store)
     if receiver is not None:
@@ -240,7 +244,9 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         },
     )
     closing.callback(upkeep.close)
-    return _Parts(store, read_log, upkeep, hop_job, telemetry, receiver, alerts, markers, exporters)
+    return _Parts(
+        store, read_log, upkeep, hop_job, telemetry, receiver, alerts, markers, exporters, query_server
+    )
 
 
 def _consume(
@@ -314,6 +320,7 @@ def _report_health(parts: _Parts) -> None:
             **parts.hop_job.health(),
             **parts.markers.health(),
             **parts.exporters.health(),
+            **parts.query_server.health(),
         }
     )
 

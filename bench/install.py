@@ -1,8 +1,9 @@
-"""Size of the base install and of each extra, and time from `pip install` to the first forwarded request.
+"""Size of the base install and of each extra, time from `pip install` to the first forwarded request, and times of commands.
 
 `python -m bench install` prints the tables of docs/explanation/performance.md. It builds the wheel and installs it with pip and uv in new
 environments, with warm caches. The first request passes `streamgauge tap`, with `ship` running, to an
-HTTP server of the standard library. Sizes include compiled Python files.
+HTTP server of the standard library. Sizes include compiled Python files. Commands of the base install are timed as processes; `sql`
+and `status` ask an analytics that has been running for a while.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from analytics.query.query_server import WARM_UP_AFTER_S
 from tests.installed import OFFERED, ROOT
 from tests.ports import free_port
 
 ROUNDS = 3
+COMMANDS = (("--help",), ("version",), ("sql", "SELECT 1"), ("status",))
+RUNS = 20
 
 
 def main() -> int:
@@ -49,6 +53,7 @@ def main() -> int:
         ):
             found = [first_request(install, environment, str(wheel)) for _ in range(ROUNDS)]
             print(f"| {name} | {statistics.median(found):.1f} | {max(found):.1f} |")
+        command_times(environment, str(wheel))
     return 0
 
 
@@ -121,3 +126,30 @@ def first_request(install: Callable[[Path, str], None], environment: Path, wheel
             for process in processes:
                 process.wait(20)
             upstream.shutdown()
+
+
+def command_times(environment: Path, wheel: str) -> None:
+    """Print the median and the maximum of the wall time of each command of the base install."""
+    install_with_uv(environment, wheel)
+    command = environment / "bin" / "streamgauge"
+    with tempfile.TemporaryDirectory() as data:
+        analytics = subprocess.Popen(
+            [sys.executable, "-m", "streamgauge", "analyze", "--data", data, "--metrics="],
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            time.sleep(2 * WARM_UP_AFTER_S)
+            print("\n| command | median s | slowest s |\n|---|--:|--:|")
+            for argv in COMMANDS:
+                more = ("--data", data) if argv[0] in ("sql", "status") else ()
+                found = []
+                for _ in range(RUNS):
+                    began_s = time.monotonic()
+                    subprocess.run([command, *argv, *more], check=True, stdout=subprocess.DEVNULL)
+                    found.append(time.monotonic() - began_s)
+                name = " ".join(f'"{word}"' if " " in word else word for word in argv)
+                print(f"| `{name}` | {statistics.median(found[1:]):.2f} | {max(found[1:]):.2f} |")
+        finally:
+            analytics.terminate()
+            analytics.wait(30)

@@ -9,13 +9,13 @@ import click
 
 from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
+from analytics.query.render import render
 from analytics.storage.location import locate
 from ingest.ready_file import silence
 from streamgauge.allowed_values import Duration
 from streamgauge.flags_from_settings import settings_options
 from streamgauge.output_format import format_option
 from streamgauge.running_parts import load_with_running_parts
-from streamgauge.sql import render
 
 QUERY = """
 SELECT state, rule, gateway, model, {columns}fired_at, resolved_at, message, stream_id

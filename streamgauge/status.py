@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 import urllib.error
@@ -17,12 +16,11 @@ from typing import Any
 import click
 
 from analytics.query.errors import QueryError
-from analytics.query.query_pool import QueryPool
-from analytics.storage.location import SQLITE, locate
+from analytics.storage.location import locate
 from analytics.storage.reconciliation import (
     Captured,
     Reconciliation,
-    SqlClient,
+    Rows,
     TableCounts,
     Unread,
     abandoned_positions,
@@ -36,6 +34,8 @@ from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals
 from streamgauge.flags_from_settings import settings_options
 from streamgauge.running_parts import load_with_running_parts, settings_in_use
+from streamgauge.settings import Settings
+from streamgauge.store_client import StoreClient
 
 KAFKA_TIMEOUT_S = 20.0
 Kafka = tuple[str, str, Mapping[str, Any]]
@@ -55,27 +55,28 @@ def status_command(form: str, **given: Any) -> int:
     Exit code 0 if captured = stored + in flight + lost, else 1.
     """
     settings = load_with_running_parts(given)
-    kafka = (settings.kafka, settings.kafka_topic, settings.kafka_options) if settings.kafka else None
     try:
-        status = pipeline_status(settings.data, kafka, settings.store)
+        status = pipeline_status(settings)
     except QueryError as e:
         raise click.ClickException(". ".join((str(e).rstrip("."), *silent_parts(settings.data)))) from None
     click.echo(json.dumps(status, indent=1) if form == "json" else render(status))
     return 0 if status["reconciles"] else 1
 
 
-def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE) -> dict[str, Any]:
+def pipeline_status(settings: Settings) -> dict[str, Any]:
     """Collect the counters of a data folder's pipeline. Raises QueryError if the tables cannot be read."""
     unknown: list[str] = []
+    data = settings.data
+    kafka = (settings.kafka, settings.kafka_topic, settings.kafka_options) if settings.kafka else None
     log_dir = data / "log"
     totals_before = read_run_totals(log_dir)
-    location = locate(store, data)
-    with contextlib.closing(QueryPool(location, untrusted=False)) as tables:
-        counts = count_tables(tables)
+    location = locate(settings.store, data)
+    with StoreClient([settings]) as tables:
+        counts = count_tables(tables.rows)
         open_ids = {i for p in counts.positions for i in p.open_ids}
         if abandoned := abandoned_positions(counts.positions):
             abandoned_ids = {i for p in abandoned for i in p.open_ids}
-            ended = stored_ids(tables, abandoned_ids)  # in the current log
+            ended = stored_ids(tables.rows, abandoned_ids)  # in the current log
             open_ids -= ended
             if abandoned_ids - ended:
                 unknown.append(
@@ -85,11 +86,9 @@ def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE)
         unread, notes = _count_unread(data, counts, kafka)
         unknown += notes
         new_ids = unread.stream_ids - open_ids
-        in_log = len(new_ids) - len(stored_ids(tables, new_ids))
-        damaged = _count_damaged_entries(tables)
-        alerts = tables.query(
-            "SELECT rule, gateway, model, message FROM alerts WHERE state = 'firing'"
-        ).to_dicts()
+        in_log = len(new_ids) - len(stored_ids(tables.rows, new_ids))
+        damaged = _count_damaged_entries(tables.rows)
+        alerts = tables.rows("SELECT rule, gateway, model, message FROM alerts WHERE state = 'firing'")
     totals_after = read_run_totals(log_dir)
     streams_captured = captured(counts.taps, totals_before, totals_after, now_ms=int(time.time() * 1000))
     tap_file = read_ready_file(data / "run" / "tap.json")
@@ -194,12 +193,12 @@ def _time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _count_damaged_entries(tables: SqlClient) -> int:
+def _count_damaged_entries(rows: Rows) -> int:
     """Number of unreadable log entries (`dead_letters` has their ranges)."""
-    row = tables.query(
-        "SELECT coalesce(sum(size), 0)::BIGINT FROM dead_letters WHERE reason = 'damaged_segment'"
-    ).row(0)
-    return int(row[0])
+    (row,) = rows(
+        "SELECT coalesce(sum(size), 0)::BIGINT AS n FROM dead_letters WHERE reason = 'damaged_segment'"
+    )
+    return int(row["n"])
 
 
 def _as_json(

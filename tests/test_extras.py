@@ -156,6 +156,8 @@ def test_commands_of_the_base_install_name_the_missing_extra(base: Path, tmp_pat
         "alerts": "analytics",
         "rebuild": "analytics",
         "read body.sse": "analytics",
+        "sql DESCRIBE": "analytics",
+        "status": "analytics",
     }
     assert_names(base, tmp_path, cases)
 
@@ -192,15 +194,33 @@ def test_the_base_install_runs_simulator_tap_and_ship(base: Path, tmp_path: Path
         assert "shipping streamgauge-data/log to the topic" in ship.stdout.readline()
 
 
-def test_analytics_runs_with_its_extra(analytics: Path, tmp_path: Path) -> None:
-    with started(analytics, tmp_path, "analyze", "--metrics", "127.0.0.1:0") as process:
+@contextmanager
+def running_analytics(python: Path, folder: Path) -> Iterator[None]:
+    with started(python, folder, "analyze", "--metrics", "127.0.0.1:0") as process:
         assert process.stdout is not None
         lines = []
         for line in process.stdout:
             lines.append(line)
             if "analytics is ready" in line:
-                return
-    raise AssertionError("".join(lines))
+                break
+        else:
+            raise AssertionError("".join(lines))
+        yield
+
+
+def test_analytics_runs_with_its_extra_and_answers_sql_and_status_of_the_base_install(
+    base: Path, analytics: Path, tmp_path: Path
+) -> None:
+    with running_analytics(analytics, tmp_path):
+        for argv, printed in (
+            (("sql", "SELECT count(*) AS n FROM streams", "--format", "csv"), "n\n0\n"),
+            (("status",), "captured 0 streams"),
+        ):
+            done = subprocess.run(
+                [base, "-P", "-m", "streamgauge", *argv], cwd=tmp_path, env={}, capture_output=True, text=True
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout.startswith(printed)
 
 
 def test_an_import_of_the_python_api_names_the_missing_extra(base: Path, tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ class QueryRejected(QueryError):
     """The statement is invalid or not allowed, its answer is too large, or it needs too much memory."""
 
 
+class AnswerTooLarge(QueryRejected):
+    """The answer is larger than the way to the caller allows."""
+
+
 class QueryOutOfMemory(QueryRejected):
     """The query reached the memory limit. The database that ran it may be unusable."""
 
@@ -31,7 +35,8 @@ class QueryTimeout(QueryError):
 
 
 _KINDS: dict[str, type[QueryError]] = {
-    kind.__name__: kind for kind in (StoreUnavailable, QueryRejected, QueryOutOfMemory, QueryTimeout)
+    kind.__name__: kind
+    for kind in (StoreUnavailable, QueryRejected, AnswerTooLarge, QueryOutOfMemory, QueryTimeout)
 }
 
 

@@ -2,9 +2,9 @@
 
 Protocol
 1. The first message on stdin holds `ChildOptions`. The child replies `{"ready": true}`, or an error and ends.
-2. Each further message is a request `{"id", "sql", "max_rows", "timeout_s", "truncate"}`. The answer is `{"id",
-   "grown_bytes"}` with Arrow IPC bytes as the body, or `{"id", "error", "message", "position", "broken"}`. `broken`: the
-   database may be unusable.
+2. Each further message is a request `{"id", "sql", "max_rows", "timeout_s", "truncate", "form"}`. The answer is `{"id",
+   "grown_bytes"}` with the body, or `{"id", "error", "message", "position", "broken"}`. The body is Arrow IPC bytes, or the rows
+   rendered as `form`. `broken`: the database may be unusable.
 3. The process ends with stdin.
 
 An untrusted child reads a copy of the catalog, checks each statement (`StatementFilter`) and is confined (`sandbox`).
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from analytics.query import pipe_messages, sandbox
 from analytics.query.child_options import ChildOptions
 from analytics.query.errors import (
+    AnswerTooLarge,
     QueryError,
     QueryOutOfMemory,
     QueryRejected,
@@ -29,8 +30,11 @@ from analytics.query.errors import (
     to_wire,
     too_much_memory,
 )
+from analytics.query.query_socket import MAX_RENDERED_BYTES
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from analytics.query.reader import Reader
 
 SPILL_BYTES = 4 * 2**30
@@ -146,7 +150,7 @@ class _Worker:
         with self._lock:
             pipe_messages.send(self._answers, header, body)
 
-    def _answer(self, request: dict[str, Any]) -> memoryview:
+    def _answer(self, request: dict[str, Any]) -> bytes | memoryview:
         from analytics.query.arrow_answer import encode  # loads libraries that start threads
 
         sql = str(request["sql"])
@@ -163,7 +167,20 @@ class _Worker:
             raise QueryRejected(
                 f"the answer is larger than {max_bytes // 2**20} MiB. Select fewer columns, aggregate or add a LIMIT."
             )
-        return encode(table)
+        return encode(table) if request.get("form") is None else _rendered(table, request["form"])
+
+
+def _rendered(table: pa.Table, form: str) -> bytes:
+    from analytics.query.render import render  # loads polars
+    from analytics.query.to_polars import to_polars
+
+    if table.nbytes <= MAX_RENDERED_BYTES:
+        rendered = render(to_polars(table), form)
+        if len(rendered) <= MAX_RENDERED_BYTES:
+            return rendered
+    raise AnswerTooLarge(
+        f"the answer is larger than {MAX_RENDERED_BYTES // 2**20} MiB. Select fewer columns, aggregate or add a LIMIT."
+    )
 
 
 def _is_broken(error: QueryError) -> bool:

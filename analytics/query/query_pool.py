@@ -101,7 +101,15 @@ class QueryPool:
 
     def answer(self, sql: str, *, max_rows: int, timeout_s: float, truncate: bool = False) -> bytes:
         """As `query`, as Arrow IPC bytes (`arrow_answer`). They are not validated."""
-        max_rows = min(max_rows, self.limits.max_rows)
+        return self._ask({"sql": sql, "max_rows": max_rows, "truncate": truncate}, timeout_s)
+
+    def rendered(self, sql: str, form: str, *, max_rows: int, timeout_s: float) -> bytes:
+        """As `query`, as `render.render` writes the rows, for a trusted pool. Raises AnswerTooLarge above
+        `query_socket.MAX_RENDERED_BYTES`."""
+        return self._ask({"sql": sql, "max_rows": max_rows, "form": form}, timeout_s)
+
+    def _ask(self, request: dict[str, Any], timeout_s: float) -> bytes:
+        request["max_rows"] = min(request["max_rows"], self.limits.max_rows)
         timeout_s = min(timeout_s, self.limits.timeout_s)
         deadline_s = time.monotonic() + timeout_s
         if self._closed:
@@ -120,7 +128,6 @@ class QueryPool:
                 try:
                     waited_s = min(time.monotonic() - asked_s, grace_s)
                     grace_s, deadline_s = grace_s - waited_s, deadline_s + waited_s
-                    request = {"sql": sql, "max_rows": max_rows, "truncate": truncate}
                     return self._run(child, request, timeout_s, deadline_s)
                 except _Repeat as e:
                     if failed is not None:

@@ -13,13 +13,11 @@ Rules
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-
-import polars as pl
+from typing import Any
 
 from ingest.record_log.run_totals import RunTotals
 from ingest.record_log.segments import list_partitions, list_segments, open_segment, read_rows
@@ -49,10 +47,8 @@ SELECT
 """A single statement, which reads one snapshot of the tables."""
 
 
-class SqlClient(Protocol):
-    """Runs SQL on the store."""
-
-    def query(self, sql: str, *, max_rows: int = ..., timeout_s: float = ...) -> pl.DataFrame: ...
+Rows = Callable[[str], Sequence[Mapping[str, Any]]]
+"""Runs one statement on the store and returns the rows. Raises QueryError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +128,9 @@ class Reconciliation:
         return self.accounted >= self.captured.at_least and not too_many
 
 
-def count_tables(tables: SqlClient) -> TableCounts:
+def count_tables(rows: Rows) -> TableCounts:
     """Count one snapshot of the tables. Raises QueryError."""
-    row = tables.query(TABLES).row(0, named=True)
+    (row,) = rows(TABLES)
     log_gone = json.loads(row["log_gone"])
     return TableCounts(
         **{
@@ -241,12 +237,12 @@ def unread_in_folder(log_dir: Path, positions: Mapping[str, int]) -> Unread:
     return unread
 
 
-def stored_ids(tables: SqlClient, stream_ids: set[str]) -> set[str]:
+def stored_ids(rows: Rows, stream_ids: set[str]) -> set[str]:
     """The ids of streams that have a row. A log may still contain stored streams."""
     found: set[str] = set()
     ids = [i for i in sorted(stream_ids) if len(i) == 36 and set(i) <= set("0123456789abcdef-")]
     for start in range(0, len(ids), 2000):
         listed = ", ".join(f"'{i}'" for i in ids[start : start + 2000])
-        rows = tables.query(f"SELECT stream_id::VARCHAR AS id FROM streams WHERE stream_id IN ({listed})")
-        found.update(rows["id"].to_list())
+        stored = rows(f"SELECT stream_id::VARCHAR AS id FROM streams WHERE stream_id IN ({listed})")
+        found.update(row["id"] for row in stored)
     return found

@@ -128,6 +128,7 @@ _OBSERVED: tuple[tuple[str, Kind, str, str], ...] = (
     ),
     ("markers.stored", "total", "{marker}", "Markers that were committed"),
     ("markers.refused", "total", "{request}", "Requests to store a marker that were refused"),
+    ("queries.refused", "total", "{query}", "Queries of `sql` and `status` refused because too many ran"),
     ("hops.pending", "gauge", "{stream}", "Stored streams whose hops are not final"),
     ("hops.ambiguous", "total", "{stream}", "Streams without hops because several streams were possible"),
     ("hops.skipped", "total", "{stream}", "Streams without hops after an error or because too many waited"),

@@ -22,6 +22,7 @@ from polars.exceptions import PanicException
 from analytics.query.errors import QueryRejected
 from analytics.query.limits import MIB, UNTRUSTED
 from analytics.query.query_pool import QueryPool
+from analytics.query.render import json_value
 from analytics.schema.objectives import Objective
 from analytics.storage.location import StoreLocation
 from dashboard import stream_blame
@@ -29,7 +30,6 @@ from dashboard.queries import hops, stream, table_columns
 from dashboard.queries.selection import Selection
 from dashboard.stream_phases import phases
 from streamgauge.durations import parse_duration_s
-from streamgauge.sql import json_value
 from streamgauge.top.report import as_json, read_report
 
 MAX_ROWS = 1000

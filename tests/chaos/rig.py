@@ -26,6 +26,7 @@ from typing import Any
 
 from analytics.query.errors import QueryError
 from ingest.record_log.kafka_reader import KafkaReader
+from streamgauge.settings import Settings
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.measured_streams import streams_since
 from streamgauge.simulator.measurement_check import Bounds, Discrepancy, check_measurements
@@ -122,7 +123,7 @@ class Run:
     def status(self) -> dict[str, Any]:
         """`streamgauge status`; {} while analytics does not answer."""
         try:
-            return pipeline_status(self.data, (self.kafka, self.topic, {}) if self.kafka else None)
+            return pipeline_status(Settings(data=self.data, kafka=self.kafka, kafka_topic=self.topic))
         except QueryError:
             return {}
 

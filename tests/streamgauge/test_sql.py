@@ -15,10 +15,14 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
+from analytics.query.errors import AnswerTooLarge
+from analytics.query.render import render
 from analytics.storage.commit import Commit
 from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import CATALOG_FILE
-from streamgauge.sql import render, sql_command
+from ingest.ready_file import write_ready_file
+from streamgauge import store_client
+from streamgauge.sql import sql_command
 from streamgauge.status import status_command
 from tests.analytics.stores import new_store
 
@@ -106,6 +110,45 @@ def test_sql_and_status_answer_while_the_writer_is_stopped_in_a_commit(tmp_path:
     finally:
         writer.kill()
         writer.wait()
+
+
+def test_sql_and_status_load_no_database_library() -> None:
+    loaded = "import sys, streamgauge.sql, streamgauge.status; print({'duckdb', 'polars', 'pyarrow', 'numpy'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_the_running_analytics_answers_unless_another_store_is_meant(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def ask(folder: Path, *_: object, **__: object) -> bytes:
+        asked.append(folder)
+        return b"answer"
+
+    monkeypatch.setattr(store_client, "ask", ask)
+    write_ready_file(tmp_path / "run" / "analyze.json", {"store": "sqlite"})
+    assert sql(tmp_path, "SELECT 1") == (0, "answer")
+    assert asked == [tmp_path]
+    code, _ = sql(tmp_path, "SELECT 1", "--data", str(data))  # several stores
+    assert (code, len(asked)) == (1, 1)
+    code, _ = sql(tmp_path, "SELECT 1", "--store", "postgres:host=127.0.0.1 port=1")
+    assert (code, len(asked)) == (1, 1)
+
+
+def test_an_answer_that_is_too_large_for_the_socket_is_read_by_the_command(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*_: object, **__: object) -> bytes:
+        raise AnswerTooLarge("the answer is larger than 32 MiB.")
+
+    monkeypatch.setattr(store_client, "ask", ask)
+    write_ready_file(data / "run" / "analyze.json", {"store": "sqlite"})
+    try:
+        assert sql(data, COUNT, "--format", "csv") == (0, "n\n3\n")
+    finally:
+        (data / "run" / "analyze.json").unlink()
 
 
 def test_empty_result_is_an_empty_json_array(data: Path) -> None:
