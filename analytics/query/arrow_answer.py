@@ -21,7 +21,7 @@ def encode(table: pa.Table) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def decode(body: bytes, *, untrusted: bool) -> pa.Table:
+def decode(body: bytes | memoryview, *, untrusted: bool) -> pa.Table:
     """The inverse. `untrusted`: the bytes come from a process that ran untrusted SQL. Raises QueryRejected.
 
     Rejects unions, dictionaries and deep types: polars and DuckDB crash on some of them, such as an empty list of ENUM.

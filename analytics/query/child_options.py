@@ -20,6 +20,8 @@ class ChildOptions:
     """Further stores, queried together with the first."""
     limits: Limits
     untrusted: bool
+    low_priority: bool = False
+    """An untrusted child always has a low priority."""
     folder: Path
     """Private folder of the parent: spill files and the copy of the catalog."""
     catalog_copy: Path | None = None
@@ -34,6 +36,7 @@ class ChildOptions:
             "stores": [_store_to_json(store) for store in (self.location, *self.others)],
             "limits": asdict(self.limits),
             "untrusted": self.untrusted,
+            "low_priority": self.low_priority,
             "folder": str(self.folder),
             "catalog_copy": str(self.catalog_copy) if self.catalog_copy else None,
             "exact_types": self.exact_types,
@@ -50,6 +53,7 @@ class ChildOptions:
             others=others,
             limits=Limits(**given["limits"]),
             untrusted=given["untrusted"],
+            low_priority=given["low_priority"],
             folder=Path(given["folder"]),
             catalog_copy=Path(copy) if copy else None,
             exact_types=given["exact_types"],

@@ -66,6 +66,7 @@ class QueryPool:
         limits: Limits | None = None,
         exact_types: bool = False,
         others: Sequence[StoreLocation] = (),
+        low_priority: bool = False,
     ) -> None:
         """The first child starts in the background. `exact_types`: for `answer`; `query` requires False.
 
@@ -73,7 +74,7 @@ class QueryPool:
         """
         self.limits = limits or (UNTRUSTED if untrusted else TRUSTED)
         self._location, self._others = location, others
-        self._untrusted = untrusted
+        self._untrusted, self._low_priority = untrusted, low_priority
         self._exact_types = exact_types
         self._folder = Path(tempfile.mkdtemp(prefix="streamgauge-query-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -209,6 +210,7 @@ class QueryPool:
             others=self._others,
             limits=self.limits,
             untrusted=self._untrusted,
+            low_priority=self._low_priority,
             folder=self._folder,
             catalog_copy=self._copy.path if self._copy else None,
             exact_types=self._exact_types,

@@ -1,6 +1,6 @@
 """The server of `query_socket`: `streamgauge sql` and `status` ask the running analytics.
 
-A statement runs, and its rows are rendered, in the trusted process of a query pool. This process only passes bytes on.
+A statement runs, and its rows are rendered, in the trusted process of a query pool, at a low priority. This process only passes bytes on.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class QueryServer:
             if self._closed.is_set():
                 raise StoreUnavailable("cannot run the query: analytics stops.")
             if self._pool is None:
-                self._pool = QueryPool(self._location, untrusted=False)
+                self._pool = QueryPool(self._location, untrusted=False, low_priority=True)
             pool = self._pool
         return pool.rendered(
             str(request["sql"]),

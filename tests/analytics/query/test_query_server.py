@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polars as pl
@@ -20,6 +20,7 @@ import pytest
 from analytics.query import query_server, query_socket
 from analytics.query.errors import (
     AnswerTooLarge,
+    QueryError,
     QueryRejected,
     QueryTimeout,
     StoreUnavailable,
@@ -28,6 +29,7 @@ from analytics.query.query_pool import QueryPool
 from analytics.query.query_server import QueryServer
 from analytics.query.query_socket import SOCKET, NotListening, ask
 from analytics.query.render import render
+from analytics.query.sandbox import NICENESS
 from analytics.storage.location import locate
 from tests.analytics.stores import new_store
 from tests.e2e.running import until
@@ -58,6 +60,40 @@ def test_answers_are_those_of_a_process_of_its_own(data: Path) -> None:
         for form in ("table", "json", "csv"):
             assert ask(data, sql, form, **ONE) == render(rows, form)
         assert pl.read_parquet(io.BytesIO(ask(data, sql, "parquet", **ONE))).equals(rows)
+
+
+def test_enums_and_types_without_a_form_are_those_of_a_process_of_its_own(data: Path) -> None:
+    enum = "::ENUM('a', 'b')"
+    selected = [
+        f"'a'{enum}",
+        f"NULL{enum}",
+        f"[]{enum}[]",
+        f"['a']{enum}[]",
+        f"{{'k': 'a'{enum}}}",
+        f"MAP {{'k': 'a'{enum}}}",
+    ]
+    selected += ["union_value(k := 1)", "[" * 18 + "1" + "]" * 18]
+
+    def outcome(answer: Callable[[], bytes]) -> bytes | tuple[type[QueryError], str]:
+        try:
+            return answer()
+        except QueryError as e:
+            return type(e), str(e)
+
+    with serving(data), QueryPool(locate("sqlite", data), untrusted=False) as pool:
+        for sql in (f"SELECT {value} AS v" for value in selected):
+            for form in ("table", "json", "csv", "parquet"):
+                own = outcome(lambda sql=sql, form=form: render(pool.query(sql), form))
+                assert outcome(lambda sql=sql, form=form: ask(data, sql, form, **ONE)) == own, (sql, form)
+
+
+def test_the_query_process_has_a_low_priority(data: Path) -> None:
+    with serving(data) as server:
+        ask(data, "SELECT 1", "json", **ONE)
+        assert server._pool is not None
+        (child,) = server._pool._children
+        threads = os.listdir(f"/proc/{child.pid}/task")
+        assert {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in threads} == {NICENESS}
 
 
 def test_errors_are_those_of_a_process_of_its_own(data: Path) -> None:
