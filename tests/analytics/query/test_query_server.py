@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,7 +33,6 @@ from analytics.query.render import render
 from analytics.query.sandbox import NICENESS
 from analytics.storage.location import locate
 from tests.analytics.stores import new_store
-from tests.e2e.running import until
 
 ONE = {"max_rows": 10, "timeout_s": 20.0}
 
@@ -51,6 +51,14 @@ def serving(data: Path) -> Iterator[QueryServer]:
         yield server
     finally:
         server.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("waited 60 s")
 
 
 def test_answers_are_those_of_a_process_of_its_own(data: Path) -> None:
@@ -150,7 +158,7 @@ def test_a_crash_of_the_query_process_leaves_the_server(data: Path) -> None:
         assert server._pool is not None
         (child,) = server._pool._children
         os.kill(child.pid, signal.SIGSEGV)
-        until(lambda: child.died, "the end of the query process")
+        wait_until(lambda: child.died is not None)
         assert ask(data, "SELECT 2 AS a", "json", **ONE) == b'[{"a": 2}]\n'
 
 
@@ -219,7 +227,7 @@ def test_queries_fail_while_the_server_stops(data: Path) -> None:
         thread.start()
         pool = server._pool
         assert pool is not None
-        until(lambda: any(child.running for child in pool._children), "the query")
+        wait_until(lambda: any(child.running for child in pool._children))
         server.close()
         thread.join(20)
         assert failed
