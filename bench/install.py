@@ -38,9 +38,7 @@ def main() -> int:
             what = f"{wheel}[{extra}]" if extra else str(wheel)
             install_with_uv(environment, what)
             seconds = statistics.median(timed(install_with_uv, environment, what) for _ in range(ROUNDS))
-            subprocess.run(
-                [environment / "bin" / "python", "-m", "compileall", "-q", environment], check=False
-            )
+            compile_files(environment)
             (packages,) = environment.glob("lib/python*/site-packages")
             count = len(list(packages.glob("*.dist-info"))) - 1  # without our own
             size = sum(f.stat().st_size for f in packages.rglob("*") if f.is_file())
@@ -76,6 +74,11 @@ def install_with_uv(environment: Path, what: str) -> None:
     subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, environment], check=True)
     python = environment / "bin" / "python"
     subprocess.run([uv, "pip", "install", "--quiet", "--python", python, what], check=True)
+
+
+def compile_files(environment: Path) -> None:
+    """As pip does and uv does not."""
+    subprocess.run([environment / "bin" / "python", "-m", "compileall", "-q", environment], check=False)
 
 
 def timed(install: Callable[[Path, str], None], environment: Path, what: str) -> float:
@@ -131,6 +134,7 @@ def first_request(install: Callable[[Path, str], None], environment: Path, wheel
 def command_times(environment: Path, wheel: str) -> None:
     """Print the median and the maximum of the wall time of each command of the base install."""
     install_with_uv(environment, wheel)
+    compile_files(environment)
     command = environment / "bin" / "streamgauge"
     with tempfile.TemporaryDirectory() as data:
         analytics = subprocess.Popen(
