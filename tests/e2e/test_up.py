@@ -65,7 +65,7 @@ def test_one_stream_becomes_one_row(running: Up) -> None:
     assert events["n"] == row["event_count"]
 
 
-def test_only_the_dashboard_loads_pandas(
+def test_sql_and_status_load_no_data_library_and_analytics_no_pandas(
     running: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask(running.tap, **named("pandas"))
@@ -75,8 +75,9 @@ def test_only_the_dashboard_loads_pandas(
     for command in (["sql", "FROM streams"], ["status"]):
         done = once(*command, "--data", str(running.data), cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "duckdb" in done.stderr
-        assert "pandas" not in done.stderr
+        assert "streamgauge.store_client" in done.stderr
+        for library in ("pandas", "duckdb", "polars", "pyarrow"):
+            assert library not in done.stderr
 
 
 def test_data_folder_is_readable_only_by_its_owner(running: Up) -> None:
