@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
+import polars as pl
 import pytest
 from click.testing import CliRunner
 
@@ -26,6 +27,7 @@ from ingest.record_log.run_totals import RunTotals, RunTotalsFile
 from ingest.records import pack, pack_damage
 from streamgauge.status import status_command
 from tests.analytics.log_entries import alive, entries, stream, stream_id
+from tests.analytics.stores import new_store
 from tests.streamgauge.stored import analyse
 
 
@@ -130,6 +132,40 @@ def test_damaged_entries_are_listed_as_unknown(tmp_path: Path, writer: EmbeddedW
     code, status = run_status(tmp_path)
     assert (code, status["stored"]) == (0, 2)
     assert any(note.startswith("7 entries of the log") for note in status["unknown"])  # type: ignore[attr-defined]
+
+
+def test_firing_alerts_are_listed(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    writer.append([*entries(range(1)), pack([alive(9000, stopping=True, streams_opened=1)], compress=False)])
+    analyse(tmp_path)
+    message = 'model "é" is slow'
+    changes = [
+        ("1", "slow", "firing"),
+        ("2", "slow", "firing"),
+        ("2", "slow", "resolved"),
+        ("3", "silent", "firing"),
+    ]
+    rows = pl.DataFrame(
+        {
+            "alert_id": [f"0198b2d0-0000-7000-8000-{number:0>12}" for number, _, _ in changes],
+            "changed_at": range(len(changes)),
+            "began_at": [0] * len(changes),
+            "instance": ["analytics"] * len(changes),
+            "rule": [rule for _, rule, _ in changes],
+            "gateway": ["g"] * len(changes),
+            "state": [state for _, _, state in changes],
+            "message": [message] * len(changes),
+        }
+    ).with_columns(pl.col("changed_at", "began_at").cast(pl.Datetime("us", "UTC")))
+    with closing(new_store(tmp_path)) as store:
+        store.commit(Commit("log", tables={"alert_events": rows}))
+    _, status = run_status(tmp_path)
+    shared = {"gateway": "g", "model": None, "message": message}
+    assert sorted(status["alerts"], key=lambda alert: alert["rule"]) == [  # type: ignore[call-overload]
+        {"rule": "silent", **shared},
+        {"rule": "slow", **shared},
+    ]
+    result = CliRunner().invoke(status_command, ["--data", str(tmp_path)])
+    assert "2 alerts firing" in result.output
 
 
 def test_unreported_losses_of_the_tap_are_listed_as_unknown(tmp_path: Path, writer: EmbeddedWriter) -> None:
