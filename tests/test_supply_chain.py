@@ -25,6 +25,7 @@ OTHER_PLATFORMS = {"colorama", "httpx2-jsfetch", "pywin32", "tzdata"}
         "deploy/build.lock",
         "tests/e2e/litellm.lock",
         "bench/analytics/quix.lock",
+        "bench/tap/peers.lock",
     ],
 )
 def test_every_locked_version_has_hashes_and_no_url(lock: str) -> None:

@@ -1,10 +1,11 @@
 """Compare the tap with nginx: added latency, saturation, short requests, memory, CPU per chunk.
 
-`python -m bench tap [PART …] [--rounds N] [--seconds S]` runs the given parts (default: all, about 24 minutes, at most five
+`python -m bench tap [PART …] [--rounds N] [--seconds S]` runs the given parts (default: all, about 30 minutes, at most five
 each). After each part it prints the table, stores the results in `bench/tap/results.json` and regenerates the tap's section of
 docs/explanation/performance.md from all stored results.
 
-Targets: direct, nginx (one worker, `proxy_buffering off`), the tap with its log on and off. Each round measures all of them, in
+Targets: direct, nginx (one worker, `proxy_buffering off`), the tap with its log on and off; `peers` adds other proxies and gateways
+(`bench.tap.peers`). Each round measures all of them, in
 rotating order and every second round backwards, so drift of the machine's speed affects all alike. A ratio is the median of the
 ratios within the rounds. The proxy with all its threads and child processes is pinned to the first core (checked in each run),
 upstream and load client to the others. nginx is Debian's package. Without it, without LiteLLM's environment or without a
@@ -23,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.tap import page
+from bench.tap import page, peers
 from bench.tap.measure import Failed, Load, measure, room_for_streams, wait_until_quiet
 from bench.tap.profile import profile
 from bench.tap.servers import Target, compile_c, compiled, litellm, mock_upstream, nginx, tap, tap_of
@@ -79,6 +80,20 @@ def with_litellm(folder: Path, upstream: int) -> Iterator[list[Target]]:
         yield [*found, *([last] if last is not None else [])]
 
 
+@contextlib.contextmanager
+def with_proxies(folder: Path, upstream: int) -> Iterator[list[Target]]:
+    """The targets of `proxies` and other reverse proxies."""
+    with proxies(folder, upstream) as found, peers.available(peers.PROXIES, folder, upstream) as others:
+        yield [*found, *others]
+
+
+@contextlib.contextmanager
+def with_gateways(folder: Path, upstream: int) -> Iterator[list[Target]]:
+    """The targets of `with_litellm` and other gateways and intercepting proxies."""
+    with with_litellm(folder, upstream) as found, peers.available(peers.GATEWAYS, folder, upstream) as others:
+        yield [*found, *others]
+
+
 def against(parent: Path) -> Targets:
     """The taps of this work tree and of `parent`, a work tree of another commit."""
 
@@ -124,14 +139,23 @@ PARTS = [
         (*LATENCY, "bytes_per_stream", "errors"), proxies, 7, rounds=3, restart=True,
     ),
     Part(
-        "litellm", "{streams} streams × 10 chunks/s", Load("paced", 25, 100_000), (*LATENCY, "cpu_s_per_million"),
-        with_litellm, 4, rounds=3,
+        "peers-chunks", "other proxies, {streams} streams × 20 chunks/s", Load("paced", 500, 50_000),
+        (*LATENCY, "cpu_s_per_million", "bytes_per_stream", "errors"), with_proxies, 3, rounds=3, restart=True,
+    ),
+    Part(
+        "peers-ttfb", "other proxies, time to first byte, {streams} connections", Load("short", 50, 20_000),
+        (*LATENCY, "cpu_s_per_million", "errors"), with_proxies, 3, rounds=3,
+    ),
+    Part(
+        "peers-gateways", "gateways, {streams} streams × 10 chunks/s", Load("paced", 25, 100_000),
+        (*LATENCY, "cpu_s_per_million", "bytes_per_stream", "errors"), with_gateways, 4, rounds=3, restart=True,
     ),
     Part(
         "trouble", "{streams} streams × 20 chunks/s", Load("paced", 500, 50_000),
         (*LATENCY, "shed_bytes", "log_append_errors"), failures, 2, rounds=11, base=BASE, twin=TWIN,
     ),
 ]  # fmt: skip
+PEERS = [part.name for part in PARTS if part.name.startswith("peers-")]
 
 
 def run_part(part: Part, folder: Path, rounds: int, seconds: float) -> page.Result:
@@ -166,7 +190,10 @@ def main() -> int:
     names = [*(part.name for part in PARTS), "profile"]
     parser = argparse.ArgumentParser(prog="python -m bench tap", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"one or more of {', '.join(names)}; default: all"
+        "parts",
+        nargs="*",
+        metavar="PART",
+        help=f"one or more of {', '.join(names)}; peers: all of peers-…; default: all",
     )
     parser.add_argument("--rounds", type=int, help="number of rounds, instead of the part's default")
     parser.add_argument("--seconds", type=float, help="duration of each run, instead of the part's default")
@@ -177,6 +204,7 @@ def main() -> int:
         help="only compare with the tap of this work tree; store no results",
     )
     args = parser.parse_args()
+    args.parts = [n for part in args.parts for n in (PEERS if part == "peers" else [part])]
     if unknown := set(args.parts) - set(names):
         parser.error(f"unknown part: {', '.join(sorted(unknown))}. Choose from {', '.join(names)}.")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -93,15 +93,15 @@ def compile_c(folder: Path) -> None:
         subprocess.run([compiler, "-O2", "-o", str(folder / name), str(HERE / f"{name}.c")], check=True)
 
 
-def nginx_program() -> str | None:
-    """Path of nginx. Installs it as root on Debian; None if it is not available."""
-    found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+def debian_program(name: str, package: str) -> str | None:
+    """Path of a program. Installs its package as root on Debian; None if it is not available."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin")
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        command = ["apt-get", "install", "-y", "--no-install-recommends", "nginx-light"]
+        command = ["apt-get", "install", "-y", "--no-install-recommends", package]
         # RUNLEVEL=1 prevents the package from starting its own server.
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
         subprocess.run(command, check=False, stdout=subprocess.DEVNULL, env=environment)
-        found = shutil.which("nginx", path="/usr/sbin")
+        found = shutil.which(name, path="/usr/sbin")
     return found
 
 
@@ -186,7 +186,7 @@ def mock_upstream(folder: Path) -> Iterator[int]:
 @contextlib.contextmanager
 def nginx(folder: Path, upstream: int) -> Iterator[Target | None]:
     """Run nginx with one worker. Yields None if it is not available."""
-    program = nginx_program()
+    program = debian_program("nginx", "nginx-light")
     if program is None:
         yield None
         return
