@@ -10,25 +10,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageColor
 
+from dashboard.charts import colors
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.browser import reader
 
+SERIES_AND_STATES = (
+    *colors.SERIES, *colors.OUTCOMES.values(), *colors.ERROR_CAUSES.values(), *colors.EVENT_KINDS.values(), *colors.CAUSES.values(),
+    *colors.TOKENS.values(), colors.TOTAL_COLOR, colors.UNNAMED, colors.MARK,
+)  # fmt: skip
 MOST_PX = 2600
 README_PX = 1320
 """Height of the overview, for the README."""
 
 
 def make_small(file: Path) -> None:
-    """Reduce a PNG to its 256 most frequent colours, which makes it a third of the size."""
+    """Reduce a PNG to 256 colours, which makes it a third of the size: those of series and states, and the most frequent ones."""
     with Image.open(file) as image:
         reduced = image.convert("RGB")
-    frequencies: list[Any] = sorted(reduced.getcolors(reduced.width * reduced.height) or [], reverse=True)[
-        :256
-    ]
+    frequencies: list[Any] = sorted(reduced.getcolors(reduced.width * reduced.height) or [], reverse=True)
+    kept = dict.fromkeys([ImageColor.getrgb(color) for color in SERIES_AND_STATES])
+    kept |= dict.fromkeys(color for _, color in frequencies)
     palette = Image.new("P", (1, 1))
-    palette.putpalette([channel for _, color in frequencies for channel in color])
+    palette.putpalette([channel for color in [*kept][:256] for channel in color])
     reduced.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
