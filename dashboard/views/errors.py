@@ -11,7 +11,7 @@ from analytics.schema.outcomes import IS_ERROR
 from dashboard import filters, formatting, page_frame, page_settings, verdict
 from dashboard.charts import bars, colors
 from dashboard.charts.axes import TimeRange, largest
-from dashboard.charts.drawing import draw, draw_legend, draw_placeholder
+from dashboard.charts.drawing import choose_series, draw, draw_placeholder
 from dashboard.charts.time_series import time_bars, time_lines
 from dashboard.metric_cards import Summary, card
 from dashboard.metric_help import metric_help
@@ -95,10 +95,13 @@ def show_timelines(causes: pl.DataFrame, rates: pl.DataFrame, time: TimeRange) -
     objective = page_settings.slos().error_rate
     with st.container(border=True):
         st.markdown(
-            "**Errors by cause**", help="Streams with an error outcome, by the HTTP status or the outcome."
+            "**Errors by cause**",
+            help="Streams with an error outcome, by the HTTP status or the outcome. A click on a cause isolates it.",
         )
         legend = colors.present(colors.ERROR_CAUSES, causes, "cause")
-        draw_legend(legend)
+        isolated = choose_series(legend) if legend else ()
+        if isolated:
+            causes = causes.filter(pl.col("cause").is_in(isolated))
         if causes.is_empty():
             draw_placeholder()
         else:

@@ -72,6 +72,19 @@ def test_click_on_the_legend_isolates_a_series_and_another_restores_all(seen: Re
     seen.page.wait_for_function(isolated, timeout=TIMEOUT_MS)
 
 
+def test_click_on_a_cause_shows_only_its_errors(seen: Reader) -> None:
+    fills = """() => [...new Set([...document.querySelector('[class*=st-key-over-time-]')
+        .querySelectorAll('.mark-rect path')].map(path => path.getAttribute('fill')))].length"""
+    seen.open("errors?range=24h&refresh=off")
+    legend = seen.page.locator(".st-key-legend button")
+    shown = legend.count()
+    assert shown == seen.page.evaluate(fills) > 1
+    legend.nth(0).click()
+    seen.page.wait_for_function(f"() => ({fills})() === 1", timeout=TIMEOUT_MS)
+    legend.nth(0).click()
+    seen.page.wait_for_function(f"() => ({fills})() === {shown}", timeout=TIMEOUT_MS)
+
+
 def test_click_on_a_cell_filters_by_its_model_and_gateway(seen: Reader) -> None:
     seen.open("errors?range=24h&refresh=off")
     cell = seen.page.locator(
