@@ -22,6 +22,7 @@ MAX_CONNECTIONS = 8
 """Callers at once. Further ones are refused."""
 REQUEST_S = 5.0
 """Longest wait for a request, and for a caller that reads nothing."""
+ACCEPT_AGAIN_S = 0.5
 WARM_UP_AFTER_S = 10.0
 """Delay of the start of the query process, unless a query comes first: the start of analytics has the CPUs to itself."""
 WARM_UP_S = 60.0
@@ -63,12 +64,12 @@ class QueryServer:
 
     def close(self) -> None:
         """Stop listening and end the query process. Running queries fail."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         self._path.unlink(missing_ok=True)
         with self._lock:
-            self._closed.set()
             if self._pool is not None:
                 self._pool.close()
 
@@ -97,7 +98,9 @@ class QueryServer:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return
+                if self._closed.wait(ACCEPT_AGAIN_S):
+                    return
+                continue  # no descriptor is free
             if self._free.acquire(blocking=False):
                 threading.Thread(target=self._serve, args=(connection,), name="query", daemon=True).start()
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import signal
@@ -175,6 +176,24 @@ def test_further_callers_are_refused_and_silent_ones_dropped(
         assert server.health() == {"queries.refused": 1.0}
         assert silent.recv(100) == b""  # the server closes the connection after `REQUEST_S`
         assert ask(data, "SELECT 1 AS a", "json", **ONE) == b'[{"a": 1}]\n'
+
+
+def test_an_error_of_accept_does_not_stop_the_server(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(data) as server:
+        listener = server._listener
+        errors = [OSError(errno.EMFILE, "Too many open files")]
+
+        class Failing:
+            def accept(self) -> tuple[socket.socket, object]:
+                if errors:
+                    raise errors.pop()
+                return listener.accept()
+
+        monkeypatch.setattr(server, "_listener", Failing())
+        ask(data, "SELECT 1", "json", **ONE)  # by the accept that waits already
+        wait_until(lambda: not errors)
+        assert ask(data, "SELECT 2 AS a", "json", **ONE) == b'[{"a": 2}]\n'
+        monkeypatch.undo()
 
 
 def test_a_malformed_request_is_answered(data: Path) -> None:
