@@ -308,6 +308,11 @@ def pack(records: Sequence[AnyRecord], *, compress: bool) -> bytes:
     return _entry(_encoder.encode(records), compress=compress)
 
 
+def frames_prefix(stream: str) -> bytes:
+    """The MessagePack of a `Frames` up to its `seq`, for `native_relay`, which writes `seq` and `frames`."""
+    return b"\x94" + _encoder.encode("frames") + _encoder.encode(stream)
+
+
 def pack_encoded(encoded: list[bytes]) -> bytes:
     """Pack encoded records into one entry."""
     count = b"\xdd" + len(encoded).to_bytes(4, "big")  # MessagePack's array 32

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from ingest.tap.body_relay import BodyRelay
 from ingest.tap.counters import Counters
 from ingest.tap.loop_monitor import LoopMonitor
 from ingest.tap.options import TapOptions
@@ -35,7 +36,7 @@ class TapContext:
 
     __slots__ = (
         "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "hangups", "loop", "loop_monitor", "options",
-        "recorder_factory", "refusals", "router", "stopping", "timeouts",
+        "recorder_factory", "refusals", "relay", "router", "stopping", "timeouts",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +52,7 @@ class TapContext:
         self.timeouts = Timeouts(options)
         self.hangups = HangupWatch(loop)
         self.recorder_factory: RecorderFactory | None = None  # None: do not record
+        self.relay: BodyRelay | None = None  # None: exchanges forward all bodies
         self.clients: set[OpenClient] = set()
         self.exchanges: set[OpenExchange] = set()
         self.stopping = False

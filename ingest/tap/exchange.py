@@ -13,8 +13,17 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from ingest.records import Cause
+from ingest.records import Cause, WaitedFor
 from ingest.tap import header_rewrite as headers
+from ingest.tap.body_relay import (
+    CLIENT_LOST,
+    COMPLETE,
+    MALFORMED,
+    NOT_RECORDED,
+    UPSTREAM_LOST,
+    BodyRelay,
+    RelayedEnd,
+)
 from ingest.tap.connect_errors import closed_problem, connect_problem, connect_timeout_problem
 from ingest.tap.context import TapContext
 from ingest.tap.error_responses import ErrorResponse, upstream_error
@@ -103,8 +112,8 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_client", "_close_delimited", "_connect_task", "_context", "_head", "_keep_client", "_last_ns", "_partial_head",
-        "_payload_only", "_pool", "_ready_ns", "_recorder", "_request", "_request_complete", "_response", "_response_head",
+        "_client", "_close_delimited", "_connect_task", "_context", "_head", "_keep_client", "_last_ns", "_partial_head", "_relay",
+        "_payload_only", "_pool", "_ready_ns", "_recorder", "_relay_number", "_request", "_request_complete", "_response", "_response_head",
         "_route", "_trace", "_tunnel", "_unsent", "_upstream", "_waits", "_write_client", "request_bytes", "response_bytes", "state",
         "written_bytes",
     )  # fmt: skip
@@ -144,6 +153,8 @@ class Exchange:
         self._payload_only = self._close_delimited = self._keep_client = False
         self.response_bytes = 0
         self.written_bytes = 0  # to the client, including heads and chunk framing
+        self._relay: BodyRelay | None = None  # it may forward the rest of the body
+        self._relay_number = -1  # of the body while the relay forwards it
         self._waits = Waits(context.loop_monitor, now_ns)
         trace = self._trace = join_trace(head.known.get(b"traceparent"))
         factory = context.recorder_factory
@@ -328,6 +339,8 @@ class Exchange:
                 self._recorder.response_data(payload, now_ns)
         if reader.complete:
             self._end("complete", None, now_ns)
+        elif self._relay is not None:
+            self._prepare_hand_over(self._relay)
 
     def _without_excess(self, data: bytes, excess: int) -> bytes:
         self._context.counters.bad_upstream_excess_bytes += excess
@@ -368,7 +381,8 @@ class Exchange:
         request = self._head
         body, length = response_body(head, request.method)
         payload_only = body is CHUNKED and request.minor == 0
-        reader = response_reader(body, length)
+        relay = self._context.relay
+        reader = response_reader(body, length, native=relay is not None)
         payload = b""
         if len(data) > end:
             payload = reader.feed(data[end:])
@@ -389,6 +403,14 @@ class Exchange:
         self.state = transition(self.state, RESPONDING)
         self._response_head = head
         self._response = reader
+        if (
+            relay is not None
+            and not payload_only
+            and relay.accepts(reader)
+            and self._route.upstream.scheme == "http"
+            and self._client.scheme == "http"
+        ):
+            self._relay = relay
         self._partial_head = b""
         self.response_bytes = len(payload)
         recorder = self._recorder
@@ -400,6 +422,60 @@ class Exchange:
                 recorder.response_data(payload, now_ns)
         if reader.complete:
             self._end("complete", None, now_ns)
+
+    # --- the native relay
+
+    def _prepare_hand_over(self, relay: BodyRelay) -> None:
+        """Stop reading; hand the body over when the kernel has everything that was written."""
+        if self._request_complete and self._upstream is not None and not self._client.write_paused:
+            self._upstream.pause_reading()
+            self._context.call_next_iteration(self._hand_over)
+
+    def _hand_over(self) -> None:
+        """Let the relay forward the rest of the body, unless the client is behind: then try again after the next read."""
+        client, upstream, relay, recorder = self._client, self._upstream, self._relay, self._recorder
+        if self.state != RESPONDING or upstream is None or relay is None or client.write_paused:
+            return
+        records = NOT_RECORDED if recorder is None else recorder.hand_over()
+        if client.transport.get_write_buffer_size() or client.transport.is_closing() or records is None:
+            upstream.resume_reading()
+            return
+        self._relay_number = relay.add(
+            self, upstream.transport, client.transport, self._response, self._last_ns, records
+        )
+        client.pause_reading()
+
+    def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
+        """The relay dropped a run of frames for lack of room."""
+        if self._recorder is not None:
+            self._recorder.relay_lost_frames(seq, size_bytes)
+
+    def relay_waited(self, from_ns: int, until_ns: int, waited_for: WaitedFor) -> None:
+        """The relay waited for the client, or was delayed."""
+        self._waits.add(from_ns, until_ns, waited_for)
+
+    def relay_ended(self, end: RelayedEnd) -> None:
+        """The relay no longer forwards the body: it is over, or this exchange has taken it back."""
+        self._relay_number = -1
+        self._last_ns = end.last_ns
+        self.response_bytes += end.payload_bytes
+        self.written_bytes += end.wire_bytes
+        self._response.excess = end.excess_bytes
+        self._context.counters.bad_upstream_excess_bytes += end.excess_bytes
+        if self._recorder is not None:
+            self._recorder.relay_ended(end)
+        self._client.resume_reading()
+        if end.unsent:
+            self._write_client(end.unsent)
+        if end.cause == COMPLETE:
+            self._response.complete = True
+            self._end("complete", None, end.last_ns)
+        elif end.cause == UPSTREAM_LOST:
+            self.upstream_lost(end.os_error)
+        elif end.cause == CLIENT_LOST:
+            self.client_lost(end.os_error)
+        elif end.cause == MALFORMED:
+            self._bad_upstream(BadUpstream("the chunked body is malformed"))
 
     def _switch_protocols(self, head: ResponseHead, rest: bytes) -> None:
         """Forward a 101 and become a tunnel."""
@@ -508,6 +584,13 @@ class Exchange:
         timeouts, cause = self._context.timeouts, None
         if self._client.write_paused:
             return  # the upstream is not read
+        if self._relay is not None and self._relay_number >= 0:
+            last_ns, output_ns, ready_ns, blocked = self._relay.progress(self._relay_number)
+            if not blocked:
+                cause = timeouts.response_body_expired(now_ns, last_ns, output_ns, ready_ns)
+            if cause is not None:
+                self._fail_silent_upstream(cause)
+            return
         if self.state == WAITING:
             cause = timeouts.response_head_expired(now_ns, self._last_ns, self._ready_ns)
         elif self.state == RESPONDING:
@@ -515,9 +598,12 @@ class Exchange:
             output_ns = recorder.last_output_ns if recorder is not None else self._last_ns
             cause = timeouts.response_body_expired(now_ns, self._last_ns, output_ns, self._ready_ns)
         if cause is not None:
-            self._fail(
-                cause, None, upstream_error(504, self._route.upstream.name, cause, "did not respond in time")
-            )
+            self._fail_silent_upstream(cause)
+
+    def _fail_silent_upstream(self, cause: Cause) -> None:
+        self._fail(
+            cause, None, upstream_error(504, self._route.upstream.name, cause, "did not respond in time")
+        )
 
     # --- the end
 
@@ -539,6 +625,11 @@ class Exchange:
         """End the exchange. A second call does nothing: both connections may report the same end."""
         if self.state == ENDED:
             return
+        if self._relay is not None and self._relay_number >= 0:
+            self._relay.take_back(self._relay_number)
+            if self.ended:  # the relay had seen the end
+                return
+            now_ns = max(now_ns, self._last_ns)
         if now_ns - self._last_ns > LONG_SILENCE_NS:
             self._waits.silence_ended(self._last_ns, now_ns)
         self._waits.end(now_ns)

@@ -47,6 +47,9 @@ _FAMILIES = (
     ("log_failed_entries", "counter", "Failed writes of entries to disk; they were retried."),
     ("log_failing_now", "gauge", "1 while appends to the log fail, else 0."),
     ("bad_upstream_excess_bytes", "counter", "Bytes that upstreams sent after the end of a response."),
+    ("native_relays_now", "gauge", "Workers that forward bodies with the native relay."),
+    ("relayed_streams_now", "gauge", "Responses that the native relay is forwarding."),
+    ("relay_waits_dropped", "counter", "Waits for a client or the tap that the native relay could not report."),
     ("worker_restarts", "counter", "Restarts of workers that died."),
     ("workers_now", "gauge", "Running workers."),
 )

@@ -33,6 +33,8 @@ class TapOptions:
 
     session_headers: tuple[str, ...] = ()  # further headers with a session (`ingest.session_ids`)
 
+    relay: str = "auto"  # who forwards the bodies of responses: see `body_relay.RELAYS`
+
     # record log
     log: bool = True  # False forwards without recording, to measure the cost of recording
     record_log_max_bytes: int = 2 * 2**30  # most bytes of the local log, of all workers together

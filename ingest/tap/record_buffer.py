@@ -25,10 +25,12 @@ from ingest.tap.counters import Counters
 logger = logging.getLogger("streamgauge.tap")
 
 RECORD_OVERHEAD_BYTES = 400
+ENCODED_OVERHEAD_BYTES = 48  # a bytes object and its place in a list
 _HAND_OVER_BYTES = 262_144  # from this size on, records go to the log thread without waiting for the tick
 # A recorder's oldest data waits 40 to 80 ms, which leaves at least 20 ms for the loop's lag below 100 ms. Each tick costs a
 # transaction of the log.
 _TICK_S = 0.04
+_TICK_NS = int(_TICK_S * 1e9)
 _MARGIN = 0.25
 _MAX_UNREPORTED = 65_536
 # Making records in a batch costs a third of making them between two reads. A batch delays traffic by about 0.1 ms.
@@ -57,6 +59,16 @@ class Recorder(Protocol):
     def end(self) -> None: ...
 
 
+class Relay(Protocol):
+    """Makes records outside the event loop: `BodyRelay`."""
+
+    active: int
+    pending_bytes: int
+
+    def take(self, records_before_ns: int) -> None:
+        """Append the records whose first data arrived before a time."""
+
+
 class RecordBuffer:
     """Holds encoded records and the losses that are not reported yet."""
 
@@ -75,6 +87,9 @@ class RecordBuffer:
         self._ended: list[Recorder] = []
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        self.relay: Relay | None = None
+        self._granted_bytes = 0
+        """The part of `added_bytes` that the relay may use."""
         self.unreported: dict[str, list[Lost]] = {}
         self._unreported_count = 0
 
@@ -82,8 +97,9 @@ class RecordBuffer:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait for the log, in recorders, here and in the log thread."""
-        return self.added_bytes - self.sink.done_bytes
+        """Bytes that wait for the log, in recorders, in the relay, here and in the log thread."""
+        relay_bytes = self.relay.pending_bytes if self.relay is not None else 0
+        return self.added_bytes - self._granted_bytes + relay_bytes - self.sink.done_bytes
 
     def has_room(self, size_bytes: int, *, margin: bool = False) -> bool:
         """Whether this many bytes fit. `margin`: heads and small records may use the margin.
@@ -105,6 +121,15 @@ class RecordBuffer:
         """Return reserved bytes, when they are dropped or before the record made of them is appended."""
         self.added_bytes -= size_bytes
 
+    def grant(self, pending_bytes: int, *, more: bool) -> int:
+        """Reserve what the relay keeps now, and half of the free room if it needs `more`, instead of its last grant. Returns the
+        bytes it may keep."""
+        used_bytes = self.added_bytes - self._granted_bytes
+        free_bytes = self.limit_bytes - used_bytes + self.sink.done_bytes
+        self._granted_bytes = max(pending_bytes, free_bytes // 2) if more else pending_bytes
+        self.added_bytes = used_bytes + self._granted_bytes
+        return self._granted_bytes
+
     # --- records
 
     def add(self, record: AnyRecord, size_bytes: int) -> bool:
@@ -125,9 +150,20 @@ class RecordBuffer:
         self.counters.records += 1
         if self._pending_bytes >= _HAND_OVER_BYTES:
             self._hand_over()
-        elif self._timer is None:
-            self._arm()
+        else:
+            self.arm()
         return True
+
+    def append_encoded(self, records: list[bytes]) -> None:
+        """Append records that the relay has encoded. Their data was granted."""
+        for record in records:
+            size_bytes = len(record) + ENCODED_OVERHEAD_BYTES
+            self._pending.append(record)
+            self.added_bytes += size_bytes
+            self._pending_bytes += size_bytes
+            if self._pending_bytes >= _HAND_OVER_BYTES:
+                self._hand_over()
+        self.counters.records += len(records)
 
     # --- losses
 
@@ -147,8 +183,7 @@ class RecordBuffer:
             self._unreported_count += 1
         else:
             self.counters.lost_untold += 1
-        if self._timer is None:
-            self._arm()
+        self.arm()
 
     def loss_cause(self) -> str:
         """Why there is no room: `Lost.cause`."""
@@ -176,7 +211,7 @@ class RecordBuffer:
         """Flush the recorder within 80 ms."""
         self._waiting[recorder] = None
         if self._timer is None:
-            self._arm()
+            self.arm()
 
     def end_later(self, recorder: Recorder) -> None:
         """Let the recorder write its last records within 40 ms."""
@@ -184,11 +219,13 @@ class RecordBuffer:
         ended.append(recorder)
         if len(ended) >= _RECORDERS_PER_BATCH:
             self._end_recorders()
-        elif self._timer is None:
-            self._arm()
+        else:
+            self.arm()
 
     def flush_all(self) -> None:
         """Hand over everything, before the worker stops."""
+        if self.relay is not None:
+            self.relay.take(time.monotonic_ns())
         for waiting in (self._waiting_longer, self._waiting):
             while waiting:
                 waiting.popitem()[0].flush()
@@ -206,8 +243,10 @@ class RecordBuffer:
             except Exception:
                 self.count_failed_recorder()
 
-    def _arm(self) -> None:
-        self._timer = self._loop.call_later(_TICK_S, self._tick)
+    def arm(self) -> None:
+        """Let the next tick come."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(_TICK_S, self._tick)
 
     def _tick(self) -> None:
         waiting = self._waiting_longer
@@ -219,6 +258,8 @@ class RecordBuffer:
             self._loop.call_soon(self._tick)
             return
         self._waiting, self._waiting_longer = waiting, self._waiting
+        if self.relay is not None:
+            self.relay.take(time.monotonic_ns() - _TICK_NS // 2)
         self._end_recorders()
         self._report_all()
         self._hand_over()
@@ -226,8 +267,9 @@ class RecordBuffer:
             self._lose_batch(batch)
         # Cleared last: the steps above must not start a second timer.
         self._timer = None
-        if self._waiting_longer or self.unreported or self._pending:
-            self._arm()
+        relaying = self.relay is not None and self.relay.active
+        if relaying or self._waiting_longer or self.unreported or self._pending:
+            self.arm()
 
     def _report_all(self) -> None:
         for stream in list(self.unreported):

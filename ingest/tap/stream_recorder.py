@@ -16,9 +16,21 @@ import time
 
 from ingest import identifiers
 from ingest.ids import uuid7
-from ingest.records import AnyRecord, Cause, Closed, Frames, Lost, Opened, Request, ResponseHeaders, Wait
+from ingest.records import (
+    AnyRecord,
+    Cause,
+    Closed,
+    Frames,
+    Lost,
+    Opened,
+    Request,
+    ResponseHeaders,
+    Wait,
+    frames_prefix,
+)
 from ingest.session_ids import SessionHeaders
 from ingest.tap import body_capture as capture
+from ingest.tap.body_relay import RelayedEnd, RelayedRecords
 from ingest.tap.client_identity import client_id
 from ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
 from ingest.tap.options import TapOptions
@@ -253,6 +265,34 @@ class StreamRecorder:
             self._seq += 1
             self._lose(self._seq - 1, size_bytes)
             self._buffer.report(self.stream)
+
+    # --- bodies that the relay forwards
+
+    def hand_over(self) -> RelayedRecords | None:
+        """Write all records that can be made now, and let the relay make the next ones. None: losses must be reported first."""
+        self._write_waiting()
+        self._end_dropped_run()
+        if self.stream in self._buffer.unreported:
+            return None
+        return RelayedRecords(
+            frames_prefix(self.stream), self._seq, self._t0_ns, self._remaining_bytes, self._event_stream
+        )
+
+    def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
+        """The relay dropped a run of frames, which takes this number."""
+        self._seq = seq + 1
+        self._lose(seq, size_bytes)
+        self._buffer.report(self.stream)
+
+    def relay_ended(self, end: RelayedEnd) -> None:
+        """The relay makes no more records of this stream."""
+        self._seq = end.seq
+        self._remaining_bytes = end.capture_bytes
+        self._dropped_bytes = end.dropped_bytes
+        self.last_output_ns = end.last_output_ns
+        if end.first_uncaptured_ns:
+            self.first_byte_ns = self.first_byte_ns or end.first_uncaptured_ns
+        self._uncaptured_bytes += end.uncaptured_bytes
 
     # --- the end
 

@@ -50,7 +50,7 @@ class Waits:
                 self.silence_ended(since_ns, now_ns)
                 since_ns = self._client_since_ns
             self._client_since_ns = -1
-            self._add(since_ns, now_ns, "client")
+            self.add(since_ns, now_ns, "client")
 
     def silence_ended(self, since_ns: int, now_ns: int) -> None:
         """Nothing arrived between these times. Add the tap's part of it: a block of the event loop just before now."""
@@ -59,11 +59,12 @@ class Waits:
             return
         from_ns, until_ns = max(since_ns, block[0]), block[1]
         if self._client_since_ns >= 0:
-            self._add(self._client_since_ns, from_ns, "client")
+            self.add(self._client_since_ns, from_ns, "client")
             self._client_since_ns = max(self._client_since_ns, until_ns)
-        self._add(from_ns, until_ns, "tap")
+        self.add(from_ns, until_ns, "tap")
 
-    def _add(self, from_ns: int, until_ns: int, waited_for: WaitedFor) -> None:
+    def add(self, from_ns: int, until_ns: int, waited_for: WaitedFor) -> None:
+        """Add a wait that has ended."""
         from_ns -= self._t0_ns
         until_ns -= self._t0_ns
         waits = self._waits

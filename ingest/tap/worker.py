@@ -19,6 +19,7 @@ from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.interface import LogInUse, LogWriter
 from ingest.record_log.run_totals import RunTotals, RunTotalsFile, RunTotalsWriter
 from ingest.records import Alive
+from ingest.tap.body_relay import BodyRelay, is_native
 from ingest.tap.client_connection import ClientConnection
 from ingest.tap.context import TapContext
 from ingest.tap.counters import NAMES
@@ -117,6 +118,8 @@ class TapWorker:
         """Serve on a bound socket. Raises OSError or ValueError with one line if the log cannot be opened."""
         options, context = self.options, self.context
         log_loop_errors(logger)
+        if is_native(options.relay):
+            context.relay = BodyRelay(self.loop)
         if options.log:
             self._log = LogThread(self._open_log)
             self._log.start()
@@ -124,6 +127,8 @@ class TapWorker:
             context.recorder_factory = context.refusals.recorder_factory = RecorderFactory(
                 self._buffer, options, incarnation=self.incarnation, client_key=self._client_key
             )
+            if context.relay is not None:
+                context.relay.record_in(self._buffer)
             self._write_alive_periodically()
         self._server = await self.loop.create_server(
             lambda: ClientConnection(context, self._pools),
@@ -165,6 +170,8 @@ class TapWorker:
         await asyncio.sleep(0)
         context.hangups.close()
         self._close_log()
+        if context.relay is not None:
+            context.relay.close()
 
     async def _wait_until(self, met: Callable[[], bool], limit_s: float) -> None:
         deadline_s = self.loop.time() + limit_s
@@ -188,6 +195,10 @@ class TapWorker:
         stats.update({f"closed_{cause}": n for cause, n in counters.closed_by_cause.items()})
         stats["open_streams_now"] = len(context.exchanges)
         stats["client_connections_now"] = len(context.clients)
+        relay = context.relay
+        stats["native_relays_now"] = int(relay is not None)
+        stats["relayed_streams_now"] = relay.active if relay is not None else 0
+        stats["relay_waits_dropped"] = relay.waits_dropped if relay is not None else 0
         stats["loop_lag_max_ns"] = context.loop_monitor.lag_max_ns
         stats["loop_lag_last_max_ns"] = context.loop_monitor.lag_ns
         stats["loop_blocked_ns"] = context.loop_monitor.blocked_ns

@@ -174,10 +174,30 @@ class RunningTap:
         await self.wait_until(lambda: sum(isinstance(r, Closed) for r in self.log.records) >= count)
         return [self.log.records_of(stream) for stream in self.log.streams]
 
+    def waits_for_client(self) -> bool:
+        """A client does not read, so the tap does not read from its upstream."""
+        relay = self.worker.context.relay
+        blocked = relay is not None and any(relay.progress(number)[3] for number in relay._exchanges)
+        return blocked or any(c.write_paused for c in self.worker.context.clients)
+
+    async def wait_for_stuck_client(self) -> None:
+        """Wait until the kernel's buffers are full as well, so that the tap goes on waiting for a client."""
+        seen: list[bool] = []
+
+        def stuck() -> bool:
+            seen.append(self.waits_for_client())
+            return len(seen) >= 20 and all(seen[-20:])
+
+        await self.wait_until(stuck)
+
     async def wait_until(self, met: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
             while not met():  # noqa: ASYNC110 - the condition has no event
                 await asyncio.sleep(0.005)
+
+
+default_relay = "auto"
+"""The fixture `relay` sets it for each test."""
 
 
 @contextlib.asynccontextmanager
@@ -221,7 +241,7 @@ async def running_tap(
     shown = f"[{host}]" if ":" in host else host
     urls = [u.format(port=port) for u in upstreams] or [f"{scheme}://{shown}:{port}"]
     with tempfile.TemporaryDirectory() as data:
-        given: dict[str, Any] = {"tap_name": "test-tap", "drain_timeout_s": 0.0, **options}
+        given: dict[str, Any] = {"tap_name": "test-tap", "drain_timeout_s": 0.0, "relay": default_relay, **options}
         open_log: Callable[[], LogWriter] = given.pop("open_log", lambda: log)
         tap_options = TapOptions(upstreams=parse_upstreams(urls), data=Path(data), **given)
         worker = TapWorker(tap_options, client_key=b"k" * 32, open_log=open_log, clock_ns=clock_ns)

@@ -117,7 +117,7 @@ async def test_bytes_that_a_slow_client_never_read_are_not_delivered():
     async with running_tap(upstream) as tap:
         client = await tap.client(limit=4096)
         await client.send(GET)
-        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.context.clients))
+        await tap.wait_for_stuck_client()
         linger_reset(client.writer)
         last = await closed(tap)
         assert last.cause == "client_left"

@@ -328,7 +328,7 @@ async def test_slow_client_pauses_the_upstream_within_bounds():
     async with running_tap(upstream) as tap:
         client = await tap.client(limit=4096)
         await client.send(GET)
-        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.context.clients))
+        await tap.wait_for_stuck_client()
         [connection] = tap.worker.context.clients
         assert connection.transport.get_write_buffer_size() < 2**20
         await client.read_until(b"\r\n\r\n")

@@ -1,0 +1,208 @@
+"""Hand the bodies of responses to the native relay, and give its results to their exchanges.
+
+Contract
+- A body is handed over after its head and first bytes were forwarded, when both connections are plain TCP and everything
+  written to the client has gone to the kernel. Reading is paused on both connections until the body ends, so the event loop
+  touches neither descriptor.
+- The relay reports what it did in the order in which it happened: records, runs of dropped frames, waits, the end.
+- The end of a body wakes the event loop. Records wait for the record buffer's next tick.
+- An exchange that must end earlier takes its body back. Then the relay no longer uses its descriptors.
+
+`NativeRelay` is optional: without it, or with `--relay python`, exchanges forward bodies themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import NamedTuple, Protocol
+
+from ingest.records import WaitedFor
+from ingest.tap.http_body import BodyReader, CloseBody, LengthBody, native_relay
+from ingest.tap.record_buffer import RecordBuffer
+
+RELAYS = ("auto", "native", "python")
+COMPLETE, UPSTREAM_LOST, CLIENT_LOST, MALFORMED = range(4)
+"""Causes of an end, as in `native_relay`. The remaining one is that the exchange has taken its body back."""
+_LEAST_BODY_BYTES = 262_144
+"""Bodies of a known shorter length stay with the event loop: they end within a few reads."""
+
+
+class NoNativeRelay(ValueError):
+    """The native relay was demanded and is not installed."""
+
+
+class RelayedRecords(NamedTuple):
+    """What the relay needs to make the records of a stream."""
+
+    prefix: bytes
+    """MessagePack of a record up to its seq; empty: do not record."""
+    seq: int
+    t0_ns: int
+    capture_bytes: int
+    """Payload bytes still to capture."""
+    event_stream: bool
+
+
+NOT_RECORDED = RelayedRecords(b"", 0, 0, 0, False)
+
+
+class RelayedEnd(NamedTuple):
+    """The end of a relayed body. Times are monotonic, in ns."""
+
+    cause: int
+    error: int
+    """Of the system call that failed, else 0."""
+    last_ns: int
+    """Time of the last read."""
+    last_output_ns: int
+    """Time of the last read that held more than heartbeats."""
+    payload_bytes: int
+    wire_bytes: int
+    """Bytes received for the client, with chunk framing."""
+    excess_bytes: int
+    """Bytes received after the body."""
+    unsent: bytes
+    """The part of `wire_bytes` that the client's socket has not accepted."""
+    seq: int
+    """Of the next record."""
+    capture_bytes: int
+    uncaptured_bytes: int
+    """Bytes that no record reports yet."""
+    first_uncaptured_ns: int
+    """Arrival of the first byte that is counted but not captured; 0: none."""
+    dropped_bytes: int
+    """Size of the run of dropped frames at the end; -1: none."""
+
+    @property
+    def os_error(self) -> OSError | None:
+        return OSError(self.error, os.strerror(self.error)) if self.error else None
+
+
+class RelayedExchange(Protocol):
+    """Interface of an exchange that the relay uses."""
+
+    def relay_lost_frames(self, seq: int, size_bytes: int) -> None: ...
+    def relay_waited(self, from_ns: int, until_ns: int, waited_for: WaitedFor) -> None: ...
+    def relay_ended(self, end: RelayedEnd) -> None: ...
+
+
+def is_native(relay: str) -> bool:
+    """Whether the option `relay` means the native one here. Raises NoNativeRelay."""
+    if relay == "native" and native_relay is None:
+        raise NoNativeRelay(
+            "the native relay is not installed. Install a wheel for this platform, or build it with a C compiler and "
+            "`make setup`; --relay auto uses Python without it."
+        )
+    return relay != "python" and native_relay is not None
+
+
+class BodyRelay:
+    """The relay of one worker. Create it inside the running event loop. Raises OSError if its thread cannot start."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._native = native_relay.NativeRelay()
+        self._native.start()
+        self._exchanges: dict[int, RelayedExchange] = {}
+        self._buffer: RecordBuffer | None = None
+        loop.add_reader(self._native.fileno(), self.take)
+
+    def record_in(self, buffer: RecordBuffer) -> None:
+        """Append records to `buffer`."""
+        self._buffer = buffer
+        buffer.relay = self
+
+    @property
+    def active(self) -> int:
+        """Number of bodies that the relay forwards."""
+        return len(self._exchanges)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that it keeps for records."""
+        return self._native.pending_bytes
+
+    @property
+    def waits_dropped(self) -> int:
+        return self._native.dropped_waits
+
+    def accepts(self, reader: BodyReader) -> bool:
+        """Whether a body is worth the hand-over."""
+        return not isinstance(reader, LengthBody) or reader.remaining_bytes >= _LEAST_BODY_BYTES
+
+    def add(
+        self,
+        exchange: RelayedExchange,
+        upstream: asyncio.Transport,
+        client: asyncio.Transport,
+        reader: BodyReader,
+        now_ns: int,
+        records: RelayedRecords,
+    ) -> int:
+        """Hand over the rest of a body. Returns its number. Raises OSError."""
+        framing, length, chunks = native_relay.CHUNKED, 0, None
+        if isinstance(reader, LengthBody):
+            framing, length = native_relay.LENGTH, reader.remaining_bytes
+        elif isinstance(reader, CloseBody):
+            framing = native_relay.UNTIL_CLOSE
+        else:
+            chunks = reader
+        descriptors = (transport.get_extra_info("socket").fileno() for transport in (upstream, client))
+        if not self._exchanges:
+            self._grant(more=True)
+        number = self._native.add(
+            *descriptors, framing, chunks, length, now_ns, records.event_stream, records.prefix, records.seq, records.t0_ns,
+            records.capture_bytes,
+        )  # fmt: skip
+        self._exchanges[number] = exchange
+        if self._buffer is not None:
+            self._buffer.arm()
+        return number
+
+    def progress(self, number: int) -> tuple[int, int, int, bool]:
+        """(time of the last read, of the last output, when the client last began to read again, whether it does not read
+        now), in ns."""
+        return self._native.progress(number)
+
+    def take_back(self, number: int) -> None:
+        """Stop to forward a body. Its exchange gets the end before this returns."""
+        self._native.take_back(number)
+        self.take()
+
+    def take(self, records_before_ns: int = 0) -> None:
+        """Process the relay's reports, and records whose first frame arrived before a time."""
+        records, frames, captured_bytes, events = self._native.take(records_before_ns)
+        buffer = self._buffer
+        if buffer is not None:
+            buffer.counters.frames += frames
+            buffer.counters.captured_bytes += captured_bytes
+            if not events:
+                buffer.append_encoded(records)
+        done = 0
+        for position, kind, number, a, b in events:
+            if position > done and buffer is not None:
+                buffer.append_encoded(records[done:position])
+                done = position
+            if kind == native_relay.END:
+                self._exchanges.pop(number).relay_ended(RelayedEnd(*a))
+            elif kind == native_relay.LOST:
+                self._exchanges[number].relay_lost_frames(a, b)
+            else:
+                self._exchanges[number].relay_waited(
+                    a, b, "tap" if kind == native_relay.TAP_WAIT else "client"
+                )
+        if buffer is not None:
+            if events and done < len(records):
+                buffer.append_encoded(records[done:])
+            self._grant(more=bool(self._exchanges))
+
+    def close(self) -> None:
+        """Stop the thread. No body may be with the relay."""
+        self._loop.remove_reader(self._native.fileno())
+        self._native.close()
+
+    def _grant(self, *, more: bool) -> None:
+        """Let the relay use half of the buffer's free room until the next `take`, if it needs `more` than it has."""
+        if self._buffer is not None:
+            self._native.set_room(self._buffer.grant(self._native.pending_bytes, more=more))

@@ -1,0 +1,22 @@
+"""Tests with a running tap run with both relays."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingest.tap.http_body import native_relay
+from tests.ingest import running_tap
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if getattr(metafunc.module, "running_tap", None) is running_tap.running_tap:
+        metafunc.parametrize("relay", ["python", "native"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def relay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who forwards bodies: the event loop or the native relay."""
+    name: str = getattr(request, "param", "auto")
+    if name == "native" and native_relay is None:
+        pytest.skip("the native relay is not built: no C compiler")
+    monkeypatch.setattr(running_tap, "default_relay", name)
