@@ -20,12 +20,12 @@ help: ## list all targets
 
 install: .venv/.installed ## install the locked packages into .venv
 
-.venv/.installed: requirements.lock deploy/build.lock pyproject.toml
+.venv/.installed: requirements.lock deploy/build.lock pyproject.toml ingest/tap/native_relay.pyx
 	@deploy/setup/venv run
 
 setup: .venv/.ready ## also install the packages of tests and benchmarks
 
-.venv/.ready: requirements.lock requirements-dev.lock pyproject.toml
+.venv/.ready: requirements.lock requirements-dev.lock pyproject.toml ingest/tap/native_relay.pyx
 	@deploy/setup/venv all
 
 test-setup: setup ## install test services: Java and Maven, Chromium, LiteLLM
@@ -79,8 +79,9 @@ site: setup ## build the documentation site in site/
 image: ## build both images with docker, podman or buildah; BASE=… for another base
 	deploy/setup/image
 
-wheel: setup ## build a reproducible wheel in dist/; COMPILED=1: compiled tap
-	SOURCE_DATE_EPOCH=315532800 COMPILED=$(COMPILED) $(PY) -m hatchling build -t wheel -d dist
+wheel: setup ## build reproducible wheels in dist/: pure Python, and with the native relay if a C compiler is present
+	RELAY=python SOURCE_DATE_EPOCH=315532800 $(PY) -m hatchling build -t wheel -d dist
+	SOURCE_DATE_EPOCH=315532800 $(PY) -m hatchling build -t wheel -d dist
 
 release: setup ## build the files of a release in dist/ and the images; VERSION=x.y.z checks the version first
 	$(PY) deploy/setup/release.py $(VERSION) $(ARGS)
@@ -95,4 +96,4 @@ lock: setup ## update the lock files from pyproject.toml
 	deploy/setup/lock
 
 clean: ## remove everything that make created
-	rm -rf .venv .venv-litellm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site
+	rm -rf ingest/tap/*.so .venv .venv-litellm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site

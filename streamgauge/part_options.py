@@ -49,6 +49,7 @@ def tap_options(settings: Settings) -> TapOptions:
         idle_timeout_s=settings.idle_timeout,
         idle_output_timeout_s=settings.idle_output_timeout,
         max_request_bytes=settings.max_request_bytes,
+        relay=settings.relay,
         drain_timeout_s=settings.drain_timeout,
         forwarding=Forwarding(
             x_forwarded=not settings.no_x_forwarded,

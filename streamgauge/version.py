@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import click
 
+from ingest.tap.relay_choice import is_native
 from streamgauge import __version__
 from streamgauge.output_format import format_option, print_json
 
@@ -17,8 +18,8 @@ LIBRARIES = ("duckdb", "polars", "kafka-python", "opentelemetry-sdk", "streamlit
 @click.option("--verbose", is_flag=True, help="Also print the versions of Python and libraries.")
 @format_option()
 def version_command(verbose: bool, form: str) -> int:
-    """Print the version."""
-    versions = {"streamgauge": __version__}
+    """Print the version, and which relay the tap uses (--relay)."""
+    versions = {"streamgauge": __version__, "relay": "native" if is_native("auto") else "python"}
     if verbose:
         versions |= {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
     if form == "json":

@@ -4,13 +4,12 @@
 each). After each part it prints the table, stores the results in `bench/tap/results.json` and regenerates the tap's section of
 docs/explanation/performance.md from all stored results.
 
-Targets: direct, nginx (one worker, `proxy_buffering off`), the tap with its log on and off; `peers` adds other proxies and gateways
-(`bench.tap.peers`). Each round measures all of them, in
-rotating order and every second round backwards, so drift of the machine's speed affects all alike. A ratio is the median of the
-ratios within the rounds. The proxy with all its threads and child processes is pinned to the first core (checked in each run),
-upstream and load client to the others. nginx is Debian's package. Without it, without LiteLLM's environment or without a
-compiled wheel of this source in dist/, that row is omitted. A proxy needs two descriptors per stream: if the hard limit is too
-low for a part, it runs as many streams as possible and the table says so.
+Targets: direct, nginx (one worker, `proxy_buffering off`), the tap with its log on and off, in some parts also with the relay in
+Python; `peers` adds other proxies and gateways (`bench.tap.peers`). Each round measures all of them, in rotating order and every
+second round backwards, so drift of the machine's speed affects all alike. A ratio is the median of the ratios within the rounds.
+The proxy with all its threads and child processes is pinned to the first core (checked in each run), upstream and load client
+to the others. nginx is Debian's package. Without it or without LiteLLM's environment, that row is omitted. A proxy needs two
+descriptors per stream: if the hard limit is too low for a part, it runs as many streams as possible and the table says so.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pathlib import Path
 from bench.tap import page, peers
 from bench.tap.measure import Failed, Load, measure, room_for_streams, wait_until_quiet
 from bench.tap.profile import profile
-from bench.tap.servers import Target, compile_c, compiled, litellm, mock_upstream, nginx, tap, tap_of
+from bench.tap.servers import Target, compile_c, litellm, mock_upstream, nginx, tap, tap_of
 from bench.tap.trouble import BASE, TWIN, failures
 
 Targets = Callable[[Path, int], contextlib.AbstractContextManager[list[Target]]]
@@ -63,14 +62,13 @@ def proxies(folder: Path, upstream: int) -> Iterator[list[Target]]:
 
 
 @contextlib.contextmanager
-def with_compiled(folder: Path, upstream: int) -> Iterator[list[Target]]:
-    """The targets of `proxies` and the tap of the compiled wheel, if it was built (`make wheel COMPILED=1`)."""
-    with contextlib.ExitStack() as stack:
-        found = stack.enter_context(proxies(folder, upstream))
-        if (installed := compiled(folder)) is not None:
-            data = folder / "tap-compiled"
-            found.append(stack.enter_context(tap("tap, compiled", data, upstream, installed=installed)))
-        yield found
+def both_relays(folder: Path, upstream: int) -> Iterator[list[Target]]:
+    """The targets of `proxies` and the tap with the relay in Python."""
+    with (
+        proxies(folder, upstream) as found,
+        tap("tap, Python relay", folder / "tap-python", upstream, relay="python") as last,
+    ):
+        yield [*found, last]
 
 
 @contextlib.contextmanager
@@ -115,7 +113,7 @@ ACCOUNT = ("unaccounted_bytes",)
 PARTS = [
     Part(
         "latency", "{streams} streams × 20 chunks/s", Load("paced", 500, 50_000), (*LATENCY, "cpu_s_per_million"),
-        with_compiled, 4,
+        both_relays, 4,
     ),
     Part(
         "flood", "{streams} streams at full speed", Load("flood", 64), (*SATURATION, "shed_share", *ACCOUNT), proxies, 4,
@@ -126,10 +124,10 @@ PARTS = [
     ),
     Part(
         "single", "single chunks at saturation: {streams} streams × 200 chunks/s offered", Load("paced", 500, 5_000),
-        (*SATURATION, "shed_bytes", *ACCOUNT), with_compiled, 4,
+        (*SATURATION, "shed_bytes", *ACCOUNT), both_relays, 4,
     ),
-    Part("short", "short requests, {streams} connections", Load("short", 32), ("p50_ns", *SATURATION), with_compiled, 3),
-    Part("ttfb", "time to first byte, {streams} connections", Load("short", 50, 20_000), LATENCY, with_compiled, 3),
+    Part("short", "short requests, {streams} connections", Load("short", 32), ("p50_ns", *SATURATION), proxies, 3),
+    Part("ttfb", "time to first byte, {streams} connections", Load("short", 50, 20_000), LATENCY, proxies, 3),
     Part(
         "2000", "{streams} streams × 2 chunks/s", Load("paced", 2_000, 500_000),
         (*LATENCY, "bytes_per_stream", "errors"), proxies, 5, rounds=3, restart=True,

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -199,10 +198,8 @@ def nginx(folder: Path, upstream: int) -> Iterator[Target | None]:
 
 
 @contextlib.contextmanager
-def tap(
-    name: str, data: Path, upstream: int, *, installed: Path | None = None, **overrides: Any
-) -> Iterator[Target]:
-    """Run a tap with these options. `installed`: folder with its code; None: this work tree."""
+def tap(name: str, data: Path, upstream: int, **overrides: Any) -> Iterator[Target]:
+    """Run a tap with these options."""
     options = TapOptions(
         upstreams=parse_upstreams([f"bench=http://127.0.0.1:{upstream}"]),
         data=data,
@@ -212,11 +209,7 @@ def tap(
         **overrides,
     )
     argv = [sys.executable, "-c", TAP_PROGRAM, pickle.dumps(options).hex()]
-    environment = {}
-    if installed is not None:
-        argv.insert(1, "-P")  # do not import from the current folder
-        environment["PYTHONPATH"] = str(installed)
-    with started(argv, PROXY_CORE, environment=environment) as process:
+    with started(argv, PROXY_CORE) as process:
         ready = wait_for(functools.partial(read_json, data / "run" / "tap.json"))
         yield Target(name, int(ready["listen"].rpartition(":")[2]), [process.pid], admin=ready["admin"])
 
@@ -238,26 +231,6 @@ def tap_of(work_tree: Path, name: str, data: Path, upstream: int) -> Iterator[Ta
     with started(argv, PROXY_CORE, cwd=work_tree) as process:
         ready = wait_for(functools.partial(read_json, data / "run" / "tap.json"))
         yield Target(name, int(ready["listen"].rpartition(":")[2]), [process.pid], admin=ready["admin"])
-
-
-def compiled(folder: Path) -> Path | None:
-    """Unpack the compiled wheel of this source below `folder`. None if `make wheel COMPILED=1` has not built it."""
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    for wheel in (ROOT / "dist").glob(f"streamgauge-*-{tag}-*.whl"):
-        with zipfile.ZipFile(wheel) as packed:
-            sources = [
-                name for name in packed.namelist() if name.startswith("ingest/") and name.endswith(".py")
-            ]
-            if all(
-                (ROOT / name).exists() and packed.read(name) == (ROOT / name).read_bytes() for name in sources
-            ):
-                packed.extractall(folder / "compiled")
-                return folder / "compiled"
-            print(
-                f"bench tap: {wheel.name} was built from other source and is omitted. Run make wheel COMPILED=1.",
-                file=sys.stderr,
-            )
-    return None
 
 
 @contextlib.contextmanager

@@ -7,8 +7,6 @@ Contract
 - The relay reports what it did in the order in which it happened: records, runs of dropped frames, waits, the end.
 - The end of a body wakes the event loop. Records wait for the record buffer's next tick.
 - An exchange that must end earlier takes its body back. Then the relay no longer uses its descriptors.
-
-`NativeRelay` is optional: without it, or with `--relay python`, exchanges forward bodies themselves.
 """
 
 from __future__ import annotations
@@ -18,18 +16,14 @@ import os
 from typing import NamedTuple, Protocol
 
 from ingest.records import WaitedFor
-from ingest.tap.http_body import BodyReader, CloseBody, LengthBody, native_relay
+from ingest.tap.http_body import BodyReader, LengthBody
 from ingest.tap.record_buffer import RecordBuffer
+from ingest.tap.relay_choice import native_relay
 
-RELAYS = ("auto", "native", "python")
 COMPLETE, UPSTREAM_LOST, CLIENT_LOST, MALFORMED = range(4)
 """Causes of an end, as in `native_relay`. The remaining one is that the exchange has taken its body back."""
 _LEAST_BODY_BYTES = 262_144
 """Bodies of a known shorter length stay with the event loop: they end within a few reads."""
-
-
-class NoNativeRelay(ValueError):
-    """The native relay was demanded and is not installed."""
 
 
 class RelayedRecords(NamedTuple):
@@ -87,16 +81,6 @@ class RelayedExchange(Protocol):
     def relay_ended(self, end: RelayedEnd) -> None: ...
 
 
-def is_native(relay: str) -> bool:
-    """Whether the option `relay` means the native one here. Raises NoNativeRelay."""
-    if relay == "native" and native_relay is None:
-        raise NoNativeRelay(
-            "the native relay is not installed. Install a wheel for this platform, or build it with a C compiler and "
-            "`make setup`; --relay auto uses Python without it."
-        )
-    return relay != "python" and native_relay is not None
-
-
 class BodyRelay:
     """The relay of one worker. Create it inside the running event loop. Raises OSError if its thread cannot start."""
 
@@ -141,18 +125,16 @@ class BodyRelay:
         records: RelayedRecords,
     ) -> int:
         """Hand over the rest of a body. Returns its number. Raises OSError."""
-        framing, length, chunks = native_relay.CHUNKED, 0, None
+        framing, length, chunks = native_relay.UNTIL_CLOSE, 0, None
         if isinstance(reader, LengthBody):
             framing, length = native_relay.LENGTH, reader.remaining_bytes
-        elif isinstance(reader, CloseBody):
-            framing = native_relay.UNTIL_CLOSE
-        else:
-            chunks = reader
-        descriptors = (transport.get_extra_info("socket").fileno() for transport in (upstream, client))
+        elif isinstance(reader, native_relay.ChunkedBody):
+            framing, chunks = native_relay.CHUNKED, reader
+        upstream_descriptor, client_descriptor = _descriptor(upstream), _descriptor(client)
         if not self._exchanges:
             self._grant(more=True)
         number = self._native.add(
-            *descriptors, framing, chunks, length, now_ns, records.event_stream, records.prefix, records.seq, records.t0_ns,
+            upstream_descriptor, client_descriptor, framing, chunks, length, now_ns, records.event_stream, records.prefix, records.seq, records.t0_ns,
             records.capture_bytes,
         )  # fmt: skip
         self._exchanges[number] = exchange
@@ -206,3 +188,8 @@ class BodyRelay:
         """Let the relay use half of the buffer's free room until the next `take`, if it needs `more` than it has."""
         if self._buffer is not None:
             self._native.set_room(self._buffer.grant(self._native.pending_bytes, more=more))
+
+
+def _descriptor(transport: asyncio.Transport) -> int:
+    found: int = transport.get_extra_info("socket").fileno()
+    return found

@@ -14,11 +14,7 @@ from typing import Protocol
 
 from ingest.tap.http_head import CHUNKED, UNTIL_CLOSE, BadRequest, BadUpstream, Body
 from ingest.tap.http_header_fields import reads_as_framing
-
-try:
-    from ingest.tap import native_relay
-except ImportError:  # built only where a C compiler was present
-    native_relay = None  # type: ignore[assignment]
+from ingest.tap.relay_choice import native_relay
 
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})((?:;[\t\x20-\x7e\x80-\xff]*)?)\r\n")
 _TRAILER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[\t\x20-\x7e\x80-\xff]*\r\n")

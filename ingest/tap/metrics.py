@@ -49,7 +49,11 @@ _FAMILIES = (
     ("bad_upstream_excess_bytes", "counter", "Bytes that upstreams sent after the end of a response."),
     ("native_relays_now", "gauge", "Workers that forward bodies with the native relay."),
     ("relayed_streams_now", "gauge", "Responses that the native relay is forwarding."),
-    ("relay_waits_dropped", "counter", "Waits for a client or the tap that the native relay could not report."),
+    (
+        "relay_waits_dropped",
+        "counter",
+        "Waits for a client or the tap that the native relay could not report.",
+    ),
     ("worker_restarts", "counter", "Restarts of workers that died."),
     ("workers_now", "gauge", "Running workers."),
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ingest.tap.header_rewrite import Forwarding
 from ingest.tap.http_head import HeadLimits
+from ingest.tap.relay_choice import Relay
 from ingest.tap.upstreams import Upstream
 
 
@@ -33,7 +34,7 @@ class TapOptions:
 
     session_headers: tuple[str, ...] = ()  # further headers with a session (`ingest.session_ids`)
 
-    relay: str = "auto"  # who forwards the bodies of responses: see `body_relay.RELAYS`
+    relay: Relay = "auto"  # who forwards the bodies of responses
 
     # record log
     log: bool = True  # False forwards without recording, to measure the cost of recording

@@ -62,8 +62,11 @@ class Recorder(Protocol):
 class Relay(Protocol):
     """Makes records outside the event loop: `BodyRelay`."""
 
-    active: int
-    pending_bytes: int
+    @property
+    def active(self) -> int: ...
+
+    @property
+    def pending_bytes(self) -> int: ...
 
     def take(self, records_before_ns: int) -> None:
         """Append the records whose first data arrived before a time."""

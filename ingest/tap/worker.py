@@ -19,13 +19,14 @@ from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.interface import LogInUse, LogWriter
 from ingest.record_log.run_totals import RunTotals, RunTotalsFile, RunTotalsWriter
 from ingest.records import Alive
-from ingest.tap.body_relay import BodyRelay, is_native
+from ingest.tap.body_relay import BodyRelay
 from ingest.tap.client_connection import ClientConnection
 from ingest.tap.context import TapContext
 from ingest.tap.counters import NAMES
 from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RecordBuffer
 from ingest.tap.record_log_thread import LogThread
+from ingest.tap.relay_choice import is_native
 from ingest.tap.stream_recorder import RecorderFactory
 from ingest.tap.timeouts import CLOSE_PATIENCE_S, STOP_CHECK_S
 from ingest.tap.tls import client_context, upstream_context

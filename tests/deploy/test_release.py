@@ -12,6 +12,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from sysconfig import get_platform
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from streamgauge import __version__
 from tests.deploy.manifests import DEPLOY, ROOT, documents
 
 WHEEL = f"streamgauge-{__version__}-py3-none-any.whl"
+NATIVE = f"streamgauge-{__version__}-cp311-abi3-{get_platform().replace('-', '_')}.whl"
 SDIST = f"streamgauge-{__version__}.tar.gz"
 CHART = f"streamgauge-{__version__}.tgz"
 MONITORING = f"streamgauge-monitoring-{__version__}.tar.gz"
@@ -74,7 +76,7 @@ def test_release_from_another_folder_has_the_same_bytes(dist: Path, tmp_path: Pa
     done = release(other, "--no-images")
     assert done.returncode == 0, done.stderr
     assert {path.name for path in dist.iterdir()} == {
-        WHEEL, SDIST, CHART, MONITORING, "streamgauge.cdx.json", "RELEASE_NOTES.md", "SHA256SUMS",
+        WHEEL, NATIVE, SDIST, CHART, MONITORING, "streamgauge.cdx.json", "RELEASE_NOTES.md", "SHA256SUMS",
     }  # fmt: skip
     assert (dist / "SHA256SUMS").read_text() == (other / "dist" / "SHA256SUMS").read_text()
 
@@ -111,6 +113,20 @@ def test_wheel_has_the_product_and_its_man_pages(dist: Path) -> None:
         "analytics", "dashboard", "ingest", "streamgauge",
         f"streamgauge-{__version__}.data", f"streamgauge-{__version__}.dist-info",
     }  # fmt: skip
+
+
+def test_native_wheel_has_the_same_files_and_the_native_relay(dist: Path, tmp_path: Path) -> None:
+    def files(name: str) -> set[str]:
+        return {n for n in zipfile.ZipFile(dist / name).namelist() if ".dist-info/" not in n}
+
+    module = "ingest/tap/native_relay.abi3.so"
+    assert files(NATIVE) - files(WHEEL) == {module}
+    assert files(WHEEL) <= files(NATIVE)
+    zipfile.ZipFile(dist / NATIVE).extract(module, tmp_path)
+    load = "from native_relay import NativeRelay as r; relay = r(); relay.start(); relay.close(); print(relay.pending_bytes)"
+    command = [sys.executable, "-c", load]
+    done = subprocess.run(command, cwd=tmp_path / "ingest/tap", capture_output=True, text=True, check=False)
+    assert done.stdout == "0\n", done.stderr
 
 
 def test_chart_package_has_the_files_of_the_chart_without_links(dist: Path, tmp_path: Path) -> None:

@@ -241,7 +241,12 @@ async def running_tap(
     shown = f"[{host}]" if ":" in host else host
     urls = [u.format(port=port) for u in upstreams] or [f"{scheme}://{shown}:{port}"]
     with tempfile.TemporaryDirectory() as data:
-        given: dict[str, Any] = {"tap_name": "test-tap", "drain_timeout_s": 0.0, "relay": default_relay, **options}
+        given: dict[str, Any] = {
+            "tap_name": "test-tap",
+            "drain_timeout_s": 0.0,
+            "relay": default_relay,
+            **options,
+        }
         open_log: Callable[[], LogWriter] = given.pop("open_log", lambda: log)
         tap_options = TapOptions(upstreams=parse_upstreams(urls), data=Path(data), **given)
         worker = TapWorker(tap_options, client_key=b"k" * 32, open_log=open_log, clock_ns=clock_ns)
