@@ -134,7 +134,8 @@ class BodyRelay:
         if not self._exchanges:
             self._grant(more=True)
         number = self._native.add(
-            upstream_descriptor, client_descriptor, framing, chunks, length, now_ns, records.event_stream, records.prefix, records.seq, records.t0_ns,
+            upstream_descriptor, client_descriptor, framing, chunks, length, now_ns, records.event_stream,
+            records.prefix, records.seq, records.t0_ns,
             records.capture_bytes,
         )  # fmt: skip
         self._exchanges[number] = exchange
