@@ -1,0 +1,61 @@
+"""The native relay under gcc's sanitizers: no invalid access to memory and no data race, in the tests of the tap's traffic."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.installed import ROOT
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc; on Debian: apt-get install gcc libc6-dev"),
+    pytest.mark.timeout(1800),
+]
+TESTS = (
+    "test_disconnects", "test_draining", "test_exchanges", "test_fairness", "test_forwarding", "test_http_body", "test_limits",
+    "test_record_log_thread", "test_waits",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_tests_of_the_tap_pass_under_a_sanitizer(sanitizer: str, tmp_path: Path) -> None:
+    """Only the extension is instrumented. Python frees all its memory lazily, so leaks are not reported."""
+    for name in ("ingest", "tests", "analytics", "streamgauge"):
+        shutil.copytree(
+            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"), symlinks=True
+        )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "deploy" / "setup").mkdir(parents=True)
+    shutil.copy(ROOT / "deploy" / "setup" / "native.py", tmp_path / "deploy" / "setup")
+    flags = f"-g -O1 -fno-omit-frame-pointer -fsanitize={sanitizer}"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "PYTHONPATH"))}
+    build = [sys.executable, "deploy/setup/native.py"]
+    subprocess.run(build, cwd=tmp_path, env={**environment, "CFLAGS": flags}, check=True)
+    library = "libtsan.so" if sanitizer == "thread" else "libasan.so"
+    preload = subprocess.run(
+        ["gcc", f"-print-file-name={library}"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    reports = tmp_path / "report"
+    options = f"log_path={reports}:detect_leaks=0:halt_on_error=0"
+    files = [f"tests/ingest/tap/{name}.py" for name in TESTS]
+    # Without randomised addresses: older versions of TSan cannot map their shadow memory otherwise.
+    command = ["setarch", platform.machine(), "-R", sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-k", "not python"]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", *files],
+        cwd=tmp_path,
+        env={
+            **environment, "LD_PRELOAD": preload, "ASAN_OPTIONS": options, "TSAN_OPTIONS": options, "UBSAN_OPTIONS": options,
+            "PYTHONPATH": str(tmp_path), "PYTHONMALLOC": "malloc",
+        },
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = "".join(path.read_text() for path in tmp_path.glob("report.*"))
+    assert not found, found[:4000]
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
