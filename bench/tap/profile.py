@@ -26,7 +26,7 @@ COMPONENTS = {
     "kernel": "system calls",
     "own": "nginx's own code",
     "loop": "event loop (uvloop, libuv, libc)",
-    "parser": "chunks (llhttp)",
+    "relay": "native relay",
     "python": "Python",
     "msgspec": "encoding of records (msgspec)",
     "log": "the log's thread (zstd, SQLite, disk, its Python)",
@@ -34,7 +34,7 @@ COMPONENTS = {
 
 
 def component_of(library: str) -> str:
-    """The component of a sample in the loop's thread, by its binary."""
+    """The component of a sample in the thread of the event loop or of the relay, by its binary."""
     if "kernel" in library or library == "[vdso]":
         return "kernel"
     name = library.rpartition("/")[2]
@@ -42,8 +42,8 @@ def component_of(library: str) -> str:
         return "python"
     if "/msgspec/" in library:
         return "msgspec"
-    if "/httptools/" in library:
-        return "parser"
+    if name.startswith("native_relay"):
+        return "relay"
     return "own" if name == "nginx" else "loop"
 
 
@@ -61,12 +61,13 @@ def sampled(pid: int, data: Path) -> Iterator[None]:
 
 def shares(pid: int, data: Path) -> dict[str, float]:
     """The share of each component in the samples."""
-    command = ["perf", "script", "-i", str(data), "-F", "tid,ip,dso"]
+    command = ["perf", "script", "-i", str(data), "-F", "comm,tid,ip,dso"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     counts: collections.Counter[str] = collections.Counter()
     for line in text.splitlines():
-        thread, _, library = line.strip().partition(" ")
-        counts[component_of(library.rpartition("(")[2].rstrip(")")) if int(thread) == pid else "log"] += 1
+        name, thread, *_, library = line.split()
+        watched = int(thread) == pid or name == "tap-relay"
+        counts[component_of(library.strip("()")) if watched else "log"] += 1
     return {part: count / counts.total() for part, count in counts.items()}
 
 

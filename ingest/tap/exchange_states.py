@@ -1,6 +1,6 @@
 """The states of an exchange, the transitions between them, and its effects on the client connection.
 
-Integers instead of an enum: mypyc compiles them to constants, and the check does not hash enum members.
+Integers instead of an enum, because the check runs several times for each request.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_unlock(pthread_mutex_t *mutex)
     int pthread_create(pthread_t *thread, void *attributes, void *(*start)(void *) noexcept nogil, void *argument)
     int pthread_join(pthread_t thread, void **result)
+    int pthread_setname_np(pthread_t thread, const char *name)
 
 cdef extern from "<signal.h>" nogil:
     ctypedef struct sigset_t:
@@ -740,6 +741,7 @@ cdef class NativeRelay:
         if error:
             raise OSError(error, "cannot start the native relay's thread")
         self.started = True
+        pthread_setname_np(self.thread, "tap-relay")
 
     def close(self):
         """Stop the thread. Bodies that it still forwards are left alone: take them back before."""
