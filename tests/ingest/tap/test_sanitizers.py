@@ -15,7 +15,9 @@ from tests.installed import ROOT
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc; on Debian: apt-get install gcc libc6-dev"),
+    pytest.mark.skipif(
+        shutil.which("gcc") is None, reason="no gcc; on Debian: apt-get install gcc libc6-dev"
+    ),
     pytest.mark.timeout(1800),
 ]
 TESTS = (
@@ -46,7 +48,19 @@ def test_tests_of_the_tap_pass_under_a_sanitizer(sanitizer: str, tmp_path: Path)
     options = f"log_path={reports}:detect_leaks=0:halt_on_error=0"
     files = [f"tests/ingest/tap/{name}.py" for name in TESTS]
     # Without randomised addresses: older versions of TSan cannot map their shadow memory otherwise.
-    command = ["setarch", platform.machine(), "-R", sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-k", "not python"]
+    command = [
+        "setarch",
+        platform.machine(),
+        "-R",
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "not slow",
+        "-k",
+        "not python",
+    ]
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider", *files],
         cwd=tmp_path,
