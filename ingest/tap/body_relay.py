@@ -12,13 +12,16 @@ Contract
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ingest.records import WaitedFor
 from ingest.tap.http_body import BodyReader, LengthBody
 from ingest.tap.record_buffer import RecordBuffer
 from ingest.tap.relay_choice import native_relay
+
+logger = logging.getLogger("streamgauge.tap")
 
 COMPLETE, UPSTREAM_LOST, CLIENT_LOST, MALFORMED = range(4)
 """Causes of an end, as in `native_relay`. The remaining one is that the exchange has taken its body back."""
@@ -167,18 +170,23 @@ class BodyRelay:
             if position > done and buffer is not None:
                 buffer.append_encoded(records[done:position])
                 done = position
-            if kind == native_relay.END:
-                self._exchanges.pop(number).relay_ended(RelayedEnd(*a))
-            elif kind == native_relay.LOST:
-                self._exchanges[number].relay_lost_frames(a, b)
-            else:
-                self._exchanges[number].relay_waited(
-                    a, b, "tap" if kind == native_relay.TAP_WAIT else "client"
-                )
+            try:
+                self._report(kind, number, a, b)
+            except Exception:  # a bug; it must not stop the other exchanges
+                logger.exception("cannot process a report of the native relay")
         if buffer is not None:
             if events and done < len(records):
                 buffer.append_encoded(records[done:])
             self._grant(more=bool(self._exchanges))
+
+    def _report(self, kind: int, number: int, a: Any, b: Any) -> None:
+        """Tell an exchange what the relay did."""
+        if kind == native_relay.END:
+            self._exchanges.pop(number).relay_ended(RelayedEnd(*a))
+        elif kind == native_relay.LOST:
+            self._exchanges[number].relay_lost_frames(a, b)
+        else:
+            self._exchanges[number].relay_waited(a, b, "tap" if kind == native_relay.TAP_WAIT else "client")
 
     def close(self) -> None:
         """Stop the thread. No body may be with the relay."""

@@ -17,6 +17,7 @@ from typing import cast
 
 from ingest.tap import sockets
 from ingest.tap.context import TapContext
+from ingest.tap.deferred_recorder import DeferredRecorder
 from ingest.tap.error_responses import ErrorResponse
 from ingest.tap.exchange import Exchange
 from ingest.tap.exchange_states import ABORT, KEEP_OPEN, LINGER, RESET
@@ -27,7 +28,6 @@ from ingest.tap.http_head import (
     other_protocol,
     read_request_head,
 )
-from ingest.tap.stream_recorder import StreamRecorder
 from ingest.tap.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
 from ingest.tap.upstream_connection import UpstreamPool
 
@@ -50,7 +50,7 @@ class ClientConnection(asyncio.Protocol):
         self.read_paused = False
         self._exchange: Exchange | None = None
         # recorder of the ended exchange, until the socket has accepted the whole response
-        self._last_recorder: StreamRecorder | None = None
+        self._last_recorder: DeferredRecorder | None = None
         self._buffer = b""
         self._buffer_since_ns = 0
         self._searched_bytes = 0  # prefix of the buffer that was searched for the end of a head
@@ -182,7 +182,7 @@ class ClientConnection(asyncio.Protocol):
     def exchange_ended(
         self,
         exchange: Exchange,
-        recorder: StreamRecorder | None,
+        recorder: DeferredRecorder | None,
         now_ns: int,
         error: ErrorResponse | None,
         then: int,

@@ -26,6 +26,7 @@ from ingest.tap.body_relay import (
 )
 from ingest.tap.connect_errors import closed_problem, connect_problem, connect_timeout_problem
 from ingest.tap.context import TapContext
+from ingest.tap.deferred_recorder import DeferredRecorder
 from ingest.tap.error_responses import ErrorResponse, upstream_error
 from ingest.tap.exchange_states import (
     ABORT,
@@ -54,7 +55,6 @@ from ingest.tap.http_head import (
     response_body,
 )
 from ingest.tap.routing import Route
-from ingest.tap.stream_recorder import StreamRecorder
 from ingest.tap.trace_context import join_trace
 from ingest.tap.tunnel import Tunnel
 from ingest.tap.waits import LONG_SILENCE_NS, Waits
@@ -79,7 +79,7 @@ class ClientSide(Protocol):
     def exchange_ended(
         self,
         exchange: Exchange,
-        recorder: StreamRecorder | None,
+        recorder: DeferredRecorder | None,
         now_ns: int,
         error: ErrorResponse | None,
         then: int,
@@ -183,9 +183,9 @@ class Exchange:
         self._waits = Waits(context.loop_monitor, now_ns)
         trace = self._trace = join_trace(head.known.get(b"traceparent"))
         factory = context.recorder_factory
-        self._recorder: StreamRecorder | None = None
+        self._recorder: DeferredRecorder | None = None
         if factory is not None:
-            self._recorder = StreamRecorder(factory, head, route, trace, client_start_ns, now_ns)
+            self._recorder = DeferredRecorder(factory, head, route, trace, client_start_ns, now_ns)
 
     @property
     def ended(self) -> bool:
@@ -318,7 +318,7 @@ class Exchange:
         if recorder is not None:
             if upstream is None or not upstream.write_paused:
                 recorder.request_sent(now_ns)
-            recorder.record_request(over=True)
+            recorder.record_request(True)
 
     def upstream_write_paused(self) -> None:
         self._client.pause_reading()
@@ -441,7 +441,7 @@ class Exchange:
         recorder = self._recorder
         if recorder is not None:
             if not self._request_complete:
-                recorder.record_request(over=False)
+                recorder.record_request(False)
             recorder.response_head(head, now_ns)
             if payload:
                 recorder.response_data(payload, now_ns)
@@ -461,19 +461,24 @@ class Exchange:
         client, upstream, relay, recorder = self._client, self._upstream, self._relay, self._recorder
         if self.state != RESPONDING or upstream is None or relay is None or client.write_paused:
             return
-        records = NOT_RECORDED if recorder is None else recorder.hand_over()
+        records = NOT_RECORDED if recorder is None else recorder.recorder.hand_over()
         if client.transport.get_write_buffer_size() or client.transport.is_closing() or records is None:
             upstream.resume_reading()
             return
-        self._relay_number = relay.add(
-            self, upstream.transport, client.transport, self._response, self._last_ns, records
-        )
+        try:
+            self._relay_number = relay.add(
+                self, upstream.transport, client.transport, self._response, self._last_ns, records
+            )
+        except (OSError, MemoryError):  # the system's limits
+            self._relay = None
+            upstream.resume_reading()
+            return
         client.pause_reading()
 
     def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
         """The relay dropped a run of frames for lack of room."""
         if self._recorder is not None:
-            self._recorder.relay_lost_frames(seq, size_bytes)
+            self._recorder.recorder.relay_lost_frames(seq, size_bytes)
 
     def relay_waited(self, from_ns: int, until_ns: int, waited_for: WaitedFor) -> None:
         """The relay waited for the client, or was delayed."""
@@ -488,7 +493,7 @@ class Exchange:
         self._response.excess = end.excess_bytes
         self._context.counters.bad_upstream_excess_bytes += end.excess_bytes
         if self._recorder is not None:
-            self._recorder.relay_ended(end)
+            self._recorder.recorder.relay_ended(end)
         self._client.resume_reading()
         if end.unsent:
             self._write_client(end.unsent)
@@ -620,7 +625,7 @@ class Exchange:
             cause = timeouts.response_head_expired(now_ns, self._last_ns, self._ready_ns)
         elif self.state == RESPONDING:
             recorder = self._recorder
-            output_ns = recorder.last_output_ns if recorder is not None else self._last_ns
+            output_ns = recorder.recorder.last_output_ns if recorder is not None else self._last_ns
             cause = timeouts.response_body_expired(now_ns, self._last_ns, output_ns, self._ready_ns)
         if cause is not None:
             self._fail_silent_upstream(cause)
@@ -674,14 +679,13 @@ class Exchange:
         counters.request_bytes += self.request_bytes
         if recorder is not None:
             if self._request is not None:
-                recorder.record_request(over=self._request_complete)
+                recorder.record_request(self._request_complete)
             if cause == "bad_request" and error_response is not None:
-                recorder.refused_status = error_response.status
+                recorder.recorder.refused_status = error_response.status
             if tunnel is not None:
-                recorder.first_byte_ns = tunnel.first_byte_ns
+                recorder.recorder.first_byte_ns = tunnel.first_byte_ns
             recorder.ended(
-                cause, detail, now_ns, self.request_bytes, self.response_bytes, reused=reused, tunnel=tunnel is not None,
-                waits=self._waits.found,
+                cause, detail, now_ns, self.request_bytes, self.response_bytes, reused, tunnel is not None, self._waits.found
             )  # fmt: skip
         if cause == "client_left":
             then = ABORT

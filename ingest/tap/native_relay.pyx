@@ -624,8 +624,9 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
         end_body(relay, body, COMPLETE, 0, now_ns)
     elif body.unsent != NULL:
         unwatch(relay, body.upstream)
-        watch(relay, body.client, EPOLLOUT, body)
         body.blocked, body.blocked_ns = True, now_ns
+        if watch(relay, body.client, EPOLLOUT, body) < 0:
+            end_body(relay, body, CLIENT_LOST, errno, now_ns)
 
 
 cdef void on_writable(Relay *relay, Body *body) noexcept nogil:
@@ -646,7 +647,8 @@ cdef void on_writable(Relay *relay, Body *body) noexcept nogil:
     queue_wait(relay, body, CLIENT_WAIT, body.blocked_ns, now_ns)
     unwatch(relay, body.client)
     body.blocked, body.ready_ns = False, now_ns
-    watch(relay, body.upstream, EPOLLIN, body)
+    if watch(relay, body.upstream, EPOLLIN, body) < 0:
+        end_body(relay, body, UPSTREAM_LOST, errno, now_ns)
 
 
 cdef void find_block(Relay *relay, int64_t now_ns) noexcept nogil:

@@ -49,12 +49,16 @@ class Sink(Protocol):
 
 
 class Recorder(Protocol):
-    """Writes the records of one stream when the buffer asks for them: `StreamRecorder`."""
+    """Writes the records of one stream when the buffer asks for them: `StreamRecorder`, `DeferredRecorder`."""
 
     waiting: bool
     """The buffer is going to flush it."""
 
     def flush(self) -> None: ...
+
+
+class EndedRecorder(Recorder, Protocol):
+    """The recorder of an exchange that is over: `DeferredRecorder`."""
 
     def end(self) -> None: ...
 
@@ -87,7 +91,7 @@ class RecordBuffer:
         self._waiting: dict[Recorder, None] = {}
         self._waiting_longer: dict[Recorder, None] = {}
         """Recorders that waited at the last tick."""
-        self._ended: list[Recorder] = []
+        self._ended: list[EndedRecorder] = []
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.relay: Relay | None = None
@@ -216,7 +220,7 @@ class RecordBuffer:
         if self._timer is None:
             self.arm()
 
-    def end_later(self, recorder: Recorder) -> None:
+    def end_later(self, recorder: EndedRecorder) -> None:
         """Let the recorder write its last records within 40 ms."""
         ended = self._ended
         ended.append(recorder)

@@ -75,10 +75,8 @@ class StreamRecorder:
         "_buffer",
         "_capture",
         "_cause",
-        "_client_left_ns",
         "_connected_ns",
         "_detail",
-        "_drained_ns",
         "_dropped_bytes",
         "_end_ns",
         "_event_stream",
@@ -97,7 +95,6 @@ class StreamRecorder:
         "_t0_ns",
         "_tunnel",
         "_uncaptured_bytes",
-        "_undelivered_bytes",
         "_waits",
         "first_byte_ns",
         "last_output_ns",
@@ -114,9 +111,9 @@ class StreamRecorder:
         trace: TraceContext,
         client_start_ns: int,
         t0_ns: int,
+        wall_ns: int,
     ) -> None:
         buffer = self._buffer = factory.buffer
-        buffer.counters.streams_opened += 1
         self._factory = factory
         self.stream = ""
         self._seq = 0
@@ -139,9 +136,6 @@ class StreamRecorder:
         self._event_stream = False
         self._connected_ns: int | None = None
         self._request_sent_ns: int | None = None
-        self._drained_ns: int | None = None
-        self._client_left_ns: int | None = None
-        self._undelivered_bytes = 0
         self.refused_status: int | None = None
         """Status of the tap's error response, if it refused the request."""
         self.first_byte_ns: int | None = None
@@ -150,8 +144,6 @@ class StreamRecorder:
         """Time of the last read that held more than heartbeats."""
         self.waiting = True
         """The buffer is going to flush this recorder."""
-        buffer.flush_later(self)
-        wall_ns = time.time_ns()
         if buffer.reserve(head.size_bytes + RECORD_OVERHEAD_BYTES, margin=True):
             self._request = (head, route, trace, client_start_ns, wall_ns)
         else:
@@ -183,14 +175,14 @@ class StreamRecorder:
                 self._buffer.release(size_before)
                 self._lose_next()
             elif captured.full:
-                self.record_request(over=False)
+                self.record_request(False)
 
     def request_sent(self, now_ns: int) -> None:
         """The request's last byte was written to the upstream."""
         if self._request_sent_ns is None:
             self._request_sent_ns = now_ns - self._t0_ns
 
-    def record_request(self, *, over: bool) -> None:
+    def record_request(self, over: bool) -> None:
         """Record the captured part of the request's body, once. `over`: the body has ended."""
         captured = self._capture
         if captured is not None:
@@ -303,25 +295,14 @@ class StreamRecorder:
         now_ns: int,
         request_bytes: int,
         response_bytes: int,
-        *,
         reused: bool,
         tunnel: bool,
         waits: list[Wait],
     ) -> None:
-        """The exchange is over. `drained` or `client_left` follows."""
+        """The exchange is over. `end` follows."""
         self._cause, self._detail, self._end_ns = cause, detail, now_ns
         self._request_bytes, self._response_bytes = request_bytes, response_bytes
         self._reused, self._tunnel, self._waits = reused, tunnel, waits
-
-    def drained(self, now_ns: int | None) -> None:
-        """The client's socket has accepted everything. None: this was not observed."""
-        self._drained_ns = now_ns
-        self._buffer.end_later(self)
-
-    def client_left(self, now_ns: int, undelivered_bytes: int) -> None:
-        """The client disconnected before its socket had accepted everything."""
-        self._client_left_ns, self._undelivered_bytes = now_ns, undelivered_bytes
-        self._buffer.end_later(self)
 
     # --- the records
 
@@ -333,12 +314,15 @@ class StreamRecorder:
         except Exception:
             self._buffer.count_failed_recorder()
 
-    def end(self) -> None:
-        """Write the remaining records, `Closed` last. Called by the buffer."""
+    def end(self, drained_ns: int | None, client_left_ns: int | None, undelivered_bytes: int) -> None:
+        """Write the remaining records, `Closed` last.
+
+        Either the client's socket has accepted everything (`drained_ns`; None: this was not observed), or the client disconnected
+        before that.
+        """
         self._write_waiting()
         self._end_dropped_run()
         t0_ns, end_ns = self._t0_ns, self._end_ns
-        drained_ns, client_left_ns = self._drained_ns, self._client_left_ns
         closed = Closed(
             self.stream,
             self._seq,
@@ -349,7 +333,7 @@ class StreamRecorder:
             self._request_sent_ns,
             self._request_bytes,
             self._response_bytes,
-            max(0, self._response_bytes - self._undelivered_bytes),
+            max(0, self._response_bytes - undelivered_bytes),
             None if drained_ns is None else max(end_ns, drained_ns) - t0_ns,
             None if client_left_ns is None else max(end_ns, client_left_ns) - t0_ns,
             self._reused,

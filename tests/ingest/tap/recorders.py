@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, decode
 from ingest.tap.counters import Counters
+from ingest.tap.deferred_recorder import DeferredRecorder
 from ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
 from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RecordBuffer
@@ -60,6 +61,7 @@ class RecorderGroup:
         self.counters = Counters()
         self.buffer = RecordBuffer(self.sink, self.counters, queue_bytes=queue_bytes)
         options = TapOptions(upstreams=UPSTREAMS, data=Path("nowhere"))
+        self._deferred: dict[StreamRecorder, DeferredRecorder] = {}
         self._factory = RecorderFactory(self.buffer, options, incarnation="i", client_key=b"k" * 32)
 
     def start(self, *, fields: bytes = b"") -> StreamRecorder:
@@ -67,7 +69,9 @@ class RecorderGroup:
         head = read_request_head(raw, HeadLimits())
         route = Router(UPSTREAMS).route(head)
         assert route is not None
-        return StreamRecorder(self._factory, head, route, join_trace(None), 0, 0)
+        deferred = DeferredRecorder(self._factory, head, route, join_trace(None), 0, 0)
+        self._deferred[deferred.recorder] = deferred
+        return deferred.recorder
 
     def respond(self, recorder: StreamRecorder, *, fields: bytes = b"") -> None:
         recorder.response_head(read_response_head(RESPONSE % fields), 1)
@@ -79,9 +83,9 @@ class RecorderGroup:
         return recorder
 
     def end(self, recorder: StreamRecorder) -> None:
-        recorder.record_request(over=False)
-        recorder.ended("complete", None, 2, 0, 0, reused=False, tunnel=False, waits=[])
-        recorder.drained(2)
+        recorder.record_request(False)
+        recorder.ended("complete", None, 2, 0, 0, False, False, [])
+        self._deferred[recorder].drained(2)
 
     def settle(self) -> None:
         """Flush all records, including losses that had no room before, and let the log accept them."""

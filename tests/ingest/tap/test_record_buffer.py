@@ -135,7 +135,7 @@ def random_streams(dice: random.Random) -> None:
             recorder = group.start()
             if dice.random() < 0.8:
                 recorder.request_data(b"r" * dice.randint(1, 2000))
-                recorder.record_request(over=True)
+                recorder.record_request(True)
             group.respond(recorder)
             open_streams.append(recorder)
             sent_bytes[recorder] = 0
