@@ -280,9 +280,10 @@ decode = _record_decoder.decode
 
 
 class _PerThread(threading.local):
-    """Decompressors are not thread-safe, and creating one costs as much as decompressing a small entry."""
+    """Compressors and decompressors are not thread-safe, and creating one costs as much as a small entry."""
 
     def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=1)
         self.decompressor = zstandard.ZstdDecompressor()
 
 
@@ -320,7 +321,7 @@ def pack_encoded(encoded: list[bytes]) -> bytes:
 
 
 def _entry(body: bytes, *, compress: bool) -> bytes:
-    return ZSTD + zstandard.ZstdCompressor(level=1).compress(body) if compress else PLAIN + body
+    return ZSTD + _per_thread.compressor.compress(body) if compress else PLAIN + body
 
 
 def pack_damage(partition: str, first: int, end: int, reason: str) -> bytes:

@@ -18,7 +18,10 @@ LIBRARIES = ("duckdb", "polars", "kafka-python", "opentelemetry-sdk", "streamlit
 @click.option("--verbose", is_flag=True, help="Also print the versions of Python and libraries.")
 @format_option()
 def version_command(verbose: bool, form: str) -> int:
-    """Print the version, and which relay the tap uses (--relay)."""
+    """Print the version.
+
+    `relay` is what the tap uses with --relay auto.
+    """
     versions = {"streamgauge": __version__, "relay": "native" if is_native("auto") else "python"}
     if verbose:
         versions |= {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}

@@ -33,8 +33,8 @@ _TICK_S = 0.04
 _TICK_NS = int(_TICK_S * 1e9)
 _MARGIN = 0.25
 _MAX_UNREPORTED = 65_536
-# Making records in a batch costs a third of making them between two reads. A batch delays traffic by about 0.1 ms.
-_RECORDERS_PER_BATCH = 16
+# Making records in a batch costs a third of making them between two reads. A batch delays requests by less than 0.5 ms.
+_RECORDERS_PER_BATCH = 64
 
 
 class Sink(Protocol):

@@ -46,7 +46,8 @@ Stats = dict[str, int]
 class TapWorker:
     """One worker. Create it inside its running event loop.
 
-    Tests pass `open_log` to keep the log in memory and `clock_ns` (monotonic) to control time limits.
+    Tests pass `open_log` to keep the log in memory and `clock_ns` (monotonic) to control time limits. The native relay, which
+    reads the clock itself, is not used then.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class TapWorker:
         """Serve on a bound socket. Raises OSError or ValueError with one line if the log cannot be opened."""
         options, context = self.options, self.context
         log_loop_errors(logger)
-        if is_native(options.relay):
+        if is_native(options.relay) and context.clock_ns is time.monotonic_ns:
             context.relay = BodyRelay(self.loop)
         if options.log:
             self._log = LogThread(self._open_log)
