@@ -1,31 +1,42 @@
 """Make the records of an exchange later, in a batch with those of others.
 
-Between two reads, code that makes records is not in the CPU's caches and takes several times as long as in a batch. So the calls of
-an exchange are kept and repeated on its `StreamRecorder` when the record buffer asks for records: after 40 to 80 ms, or soon
-after a shorter exchange has ended. An exchange calls its `StreamRecorder` directly from then on, and from the first large read on.
+Between two reads, code that makes records is not in the CPU's caches and delays the first bytes of other streams. So what an
+exchange reports is kept until the record buffer asks for records: after 40 to 80 ms, or soon after the exchange has ended. The
+records of a shorter exchange are made at once, without a `StreamRecorder`. A longer one has a `StreamRecorder` from then on, or
+from its first large read on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
 
-from ingest.records import Cause, Wait
-from ingest.tap.http_head import RequestHead, ResponseHead
+from ingest.ids import uuid7
+from ingest.records import AnyRecord, Cause, Frames, Request, ResponseHeaders, Wait
+from ingest.tap import body_capture as capture
+from ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
+from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
 from ingest.tap.routing import Route
-from ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
+from ingest.tap.stream_recorder import (
+    WAIT_BYTES,
+    End,
+    RecorderFactory,
+    StreamRecorder,
+    closed_record,
+    opened_record,
+)
 from ingest.tap.trace_context import TraceContext
 
-_MAX_BYTES, _MAX_CALLS = 16_384, 16
-"""Larger and further reads are not kept here, because the record buffer does not count them."""
+_MAX_BYTES = 16_384
+"""Most bytes of bodies that are kept here, because the record buffer does not count them."""
 
 
 class DeferredRecorder:
     """Has the methods of `StreamRecorder` that a short exchange uses; `recorder` has the others."""
 
     __slots__ = (
-        "_arguments", "_buffer", "_calls", "_client_left_ns", "_drained_ns", "_recorder", "_undelivered_bytes", "waiting",
+        "_body", "_buffer", "_client_left_ns", "_client_start_ns", "_connected_ns", "_drained_ns", "_end", "_factory", "_frames", "_head",
+        "_kept_bytes", "_recorder", "_request_over", "_request_sent_ns", "_responded_ns", "_response", "_route", "_t0_ns", "_trace",
+        "_undelivered_bytes", "_wall_ns", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -39,74 +50,123 @@ class DeferredRecorder:
     ) -> None:
         buffer = self._buffer = factory.buffer
         buffer.counters.streams_opened += 1
-        self._arguments = (factory, head, route, trace, client_start_ns, t0_ns, time.time_ns())
-        self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._recorder: StreamRecorder | None = None
+        self._factory = factory
+        self._head = head
+        self._route = route
+        self._trace = trace
+        self._client_start_ns = client_start_ns
+        self._t0_ns = t0_ns
+        self._wall_ns = time.time_ns()
+        self._connected_ns: int | None = None
+        self._request_sent_ns: int | None = None
+        self._body = b""
+        self._request_over: bool | None = None
+        self._response: ResponseHead | None = None
+        self._responded_ns = 0
+        self._frames: list[tuple[int, bytes]] = []
+        self._kept_bytes = 0
+        self._end: End | None = None
         self._drained_ns: int | None = None
         self._client_left_ns: int | None = None
         self._undelivered_bytes = 0
+        self._recorder: StreamRecorder | None = None
         self.waiting = True
         buffer.flush_later(self)
 
     @property
     def recorder(self) -> StreamRecorder:
-        """The recorder, with all that was deferred."""
+        """The recorder, with all that was kept."""
         recorder = self._recorder
         if recorder is None:
-            recorder = self._recorder = StreamRecorder(*self._arguments)
-            for method, arguments in self._calls:
-                method(recorder, *arguments)
-            self._calls = []
+            recorder = self._recorder = StreamRecorder(
+                self._factory, self._head, self._route, self._trace, self._client_start_ns, self._t0_ns, self._wall_ns
+            )  # fmt: skip
+            if self._connected_ns is not None:
+                recorder.connected(self._connected_ns)
+            if self._request_sent_ns is not None:
+                recorder.request_sent(self._request_sent_ns)
+            if self._body:
+                recorder.request_data(self._body)
+            if self._request_over is not None:
+                recorder.record_request(self._request_over)
+            if self._response is not None:
+                recorder.response_head(self._response, self._responded_ns)
+            for now_ns, payload in self._frames:
+                recorder.response_data(payload, now_ns)
+            if self._end is not None:
+                recorder.ended(*self._end)
+            self._body, self._frames, self._response = b"", [], None
         return recorder
 
+    # --- the request
+
     def sent_at_once(self, now_ns: int) -> None:
-        self._call(StreamRecorder.sent_at_once, (now_ns,))
+        self.connected(now_ns)
+        self.request_sent(now_ns)
 
     def connected(self, now_ns: int) -> None:
-        self._call(StreamRecorder.connected, (now_ns,))
+        if self._recorder is not None:
+            self._recorder.connected(now_ns)
+        elif self._connected_ns is None:
+            self._connected_ns = now_ns
 
     def request_data(self, payload: bytes) -> None:
-        if len(payload) > _MAX_BYTES or len(self._calls) >= _MAX_CALLS or self._recorder is not None:
-            self.recorder.request_data(payload)
+        if self._recorder is None and self._keep(len(payload)):
+            if self._request_over is None:
+                self._body += payload
         else:
-            self._calls.append((StreamRecorder.request_data, (payload,)))
+            self.recorder.request_data(payload)
 
     def request_sent(self, now_ns: int) -> None:
-        self._call(StreamRecorder.request_sent, (now_ns,))
+        if self._recorder is not None:
+            self._recorder.request_sent(now_ns)
+        elif self._request_sent_ns is None:
+            self._request_sent_ns = now_ns
 
     def record_request(self, over: bool) -> None:
-        self._call(StreamRecorder.record_request, (over,))
+        if self._recorder is not None:
+            self._recorder.record_request(over)
+        elif self._request_over is None:
+            self._request_over = over
+
+    # --- the response
 
     def response_head(self, head: ResponseHead, now_ns: int) -> None:
-        self._call(StreamRecorder.response_head, (head, now_ns))
+        if self._recorder is not None:
+            self._recorder.response_head(head, now_ns)
+        else:
+            self._response, self._responded_ns = head, now_ns
 
     def response_data(self, payload: bytes, now_ns: int) -> None:
-        recorder = self._recorder
-        if recorder is not None:
-            recorder.response_data(payload, now_ns)
-        elif len(payload) > _MAX_BYTES or len(self._calls) >= _MAX_CALLS:
-            self.recorder.response_data(payload, now_ns)
+        if self._recorder is not None:
+            self._recorder.response_data(payload, now_ns)
+        elif self._keep(len(payload)):
+            self._frames.append((now_ns, payload))
         else:
-            self._calls.append((StreamRecorder.response_data, (payload, now_ns)))
+            self.recorder.response_data(payload, now_ns)
+
+    # --- the end
 
     def ended(
         self, cause: Cause, detail: str | None, now_ns: int, request_bytes: int, response_bytes: int, reused: bool, tunnel: bool,
         waits: list[Wait],
     ) -> None:  # fmt: skip
-        self._call(
-            StreamRecorder.ended,
-            (cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits),
-        )
+        if self._recorder is not None:
+            self._recorder.ended(cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits)
+        else:
+            self._end = (cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits)
 
     def drained(self, now_ns: int | None) -> None:
-        """As `StreamRecorder.drained`. The last call."""
+        """The client's socket has accepted everything. None: this was not observed. The last call."""
         self._drained_ns = now_ns
         self._buffer.end_later(self)
 
     def client_left(self, now_ns: int, undelivered_bytes: int) -> None:
-        """As `StreamRecorder.client_left`. The last call."""
+        """The client disconnected before its socket had accepted everything. The last call."""
         self._client_left_ns, self._undelivered_bytes = now_ns, undelivered_bytes
         self._buffer.end_later(self)
+
+    # --- the records
 
     def flush(self) -> None:
         """Write all records that can be made now. Called by the buffer."""
@@ -118,10 +178,59 @@ class DeferredRecorder:
 
     def end(self) -> None:
         """Write the remaining records. Called by the buffer."""
-        self.recorder.end(self._drained_ns, self._client_left_ns, self._undelivered_bytes)
+        if self._recorder is not None or not self._write_all():
+            self.recorder.end(self._drained_ns, self._client_left_ns, self._undelivered_bytes)
 
-    def _call(self, method: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if self._recorder is None:
-            self._calls.append((method, arguments))
-        else:
-            method(self._recorder, *arguments)
+    def _keep(self, size_bytes: int) -> bool:
+        """Whether so many more bytes of bodies may be kept."""
+        self._kept_bytes += size_bytes
+        return self._kept_bytes <= _MAX_BYTES
+
+    def _write_all(self) -> bool:
+        """Write all records of the exchange. False: a `StreamRecorder` must do it, for lack of room or because not all is captured."""
+        buffer, head, response, t0_ns, end = self._buffer, self._head, self._response, self._t0_ns, self._end
+        assert end is not None
+        size_bytes = 4 * RECORD_OVERHEAD_BYTES + head.size_bytes + self._kept_bytes + WAIT_BYTES * len(end[7])
+        if response is not None:
+            size_bytes += response.size_bytes
+            if (
+                capture.response_limit(response.content_type, is_error=response.status >= 400)[0]
+                < self._kept_bytes
+            ):
+                return False
+        if buffer.unreported or not buffer.has_room(size_bytes):
+            return False
+        stream = uuid7(self._wall_ns)
+        records: list[AnyRecord] = [
+            opened_record(
+                self._factory, stream, head, self._route, self._trace, self._client_start_ns, t0_ns, self._wall_ns
+            )
+        ]  # fmt: skip
+        if self._body and head.body is not NO_BODY:
+            captured = capture.RequestCapture(head, self._factory.options.request_capture_bytes)
+            captured.feed(self._body)
+            body = captured.take(over=bool(self._request_over))
+            if body is not None:
+                records.append(Request(stream, 1, body, captured.truncated))
+        if response is not None:
+            recorded = [field[4] for field in response.fields if field[4] is not None]
+            headers = ResponseHeaders(response.status, recorded, self._responded_ns - t0_ns)
+            frames = [(at_ns - t0_ns, payload) for at_ns, payload in self._frames]
+            records.append(Frames(stream, len(records), frames, headers))
+            buffer.counters.frames += len(frames)
+            buffer.counters.captured_bytes += sum(len(payload) for _, payload in frames)
+        records.append(
+            closed_record(
+                stream, len(records), t0_ns, _since(self._connected_ns, t0_ns), _since(self._request_sent_ns, t0_ns), end, None, None,
+                self._drained_ns, self._client_left_ns, self._undelivered_bytes,
+            )
+        )  # fmt: skip
+        counters = buffer.counters
+        counters.streams_closed += 1
+        counters.closed_by_cause[end[0]] += 1
+        buffer.append_all(records, size_bytes)
+        return True
+
+
+def _since(at_ns: int | None, t0_ns: int) -> int | None:
+    return None if at_ns is None else at_ns - t0_ns

@@ -161,6 +161,17 @@ class RecordBuffer:
             self.arm()
         return True
 
+    def append_all(self, records: list[AnyRecord], size_bytes: int) -> None:
+        """Append all records of a stream, after a check for room."""
+        self._pending += map(encode, records)
+        self.added_bytes += size_bytes
+        self._pending_bytes += size_bytes
+        self.counters.records += len(records)
+        if self._pending_bytes >= _HAND_OVER_BYTES:
+            self._hand_over()
+        else:
+            self.arm()
+
     def append_encoded(self, records: list[bytes]) -> None:
         """Append records that the relay has encoded. Their data was granted."""
         for record in records:

@@ -66,6 +66,85 @@ class RecorderFactory:
         return fields
 
 
+End = tuple[Cause, str | None, int, int, int, bool, bool, list[Wait]]
+"""Cause, detail, time, bytes of the request's and the response's body, whether the upstream connection was reused, whether it was a
+tunnel, waits."""
+
+
+def opened_record(
+    factory: RecorderFactory,
+    stream: str,
+    head: RequestHead,
+    route: Route,
+    trace: TraceContext,
+    client_start_ns: int,
+    t0_ns: int,
+    wall_ns: int,
+) -> Opened:
+    upstream, options = route.upstream, factory.options
+    trace_id, span_id, parent_span_id, flags = trace
+    return Opened(
+        stream,
+        0,
+        options.tap_name,
+        options.worker,
+        factory.incarnation,
+        upstream.name,
+        upstream.host,
+        upstream.port,
+        identifiers.name(head.method) or "",
+        identifiers.path(route.target),
+        wall_ns,
+        t0_ns,
+        min(0, client_start_ns - t0_ns),
+        trace_id,
+        span_id,
+        parent_span_id,
+        flags,
+        client_id(head.known, factory.client_key),
+        factory.recorded(head),
+        capture.capture_content(head),
+        identifiers.query_model(route.target) if "?" in route.target else None,
+        options.clock_id,
+    )
+
+
+def closed_record(
+    stream: str,
+    seq: int,
+    t0_ns: int,
+    connected_ns: int | None,
+    request_sent_ns: int | None,
+    end: End,
+    refused_status: int | None,
+    first_byte_ns: int | None,
+    drained_ns: int | None,
+    client_left_ns: int | None,
+    undelivered_bytes: int,
+) -> Closed:
+    """`connected_ns` and `request_sent_ns` are durations since `t0_ns`, the others times."""
+    cause, detail, end_ns, request_bytes, response_bytes, reused, tunnel, waits = end
+    return Closed(
+        stream,
+        seq,
+        cause,
+        detail,
+        end_ns - t0_ns,
+        connected_ns,
+        request_sent_ns,
+        request_bytes,
+        response_bytes,
+        max(0, response_bytes - undelivered_bytes),
+        None if drained_ns is None else max(end_ns, drained_ns) - t0_ns,
+        None if client_left_ns is None else max(end_ns, client_left_ns) - t0_ns,
+        reused,
+        tunnel,
+        refused_status,
+        None if first_byte_ns is None else first_byte_ns - t0_ns,
+        None if tunnel else waits,
+    )
+
+
 class StreamRecorder:
     """Records one exchange. All times passed in are CLOCK_MONOTONIC in ns."""
 
@@ -74,28 +153,21 @@ class StreamRecorder:
         "_body_truncated",
         "_buffer",
         "_capture",
-        "_cause",
         "_connected_ns",
-        "_detail",
         "_dropped_bytes",
-        "_end_ns",
+        "_end",
         "_event_stream",
         "_factory",
         "_frame_bytes",
         "_frames",
         "_remaining_bytes",
         "_request",
-        "_request_bytes",
         "_request_sent_ns",
         "_responded_ns",
         "_response",
-        "_response_bytes",
-        "_reused",
         "_seq",
         "_t0_ns",
-        "_tunnel",
         "_uncaptured_bytes",
-        "_waits",
         "first_byte_ns",
         "last_output_ns",
         "refused_status",
@@ -136,6 +208,7 @@ class StreamRecorder:
         self._event_stream = False
         self._connected_ns: int | None = None
         self._request_sent_ns: int | None = None
+        self._end: End | None = None
         self.refused_status: int | None = None
         """Status of the tap's error response, if it refused the request."""
         self.first_byte_ns: int | None = None
@@ -300,9 +373,7 @@ class StreamRecorder:
         waits: list[Wait],
     ) -> None:
         """The exchange is over. `end` follows."""
-        self._cause, self._detail, self._end_ns = cause, detail, now_ns
-        self._request_bytes, self._response_bytes = request_bytes, response_bytes
-        self._reused, self._tunnel, self._waits = reused, tunnel, waits
+        self._end = (cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits)
 
     # --- the records
 
@@ -322,30 +393,15 @@ class StreamRecorder:
         """
         self._write_waiting()
         self._end_dropped_run()
-        t0_ns, end_ns = self._t0_ns, self._end_ns
-        closed = Closed(
-            self.stream,
-            self._seq,
-            self._cause,
-            self._detail,
-            end_ns - t0_ns,
-            self._connected_ns,
-            self._request_sent_ns,
-            self._request_bytes,
-            self._response_bytes,
-            max(0, self._response_bytes - undelivered_bytes),
-            None if drained_ns is None else max(end_ns, drained_ns) - t0_ns,
-            None if client_left_ns is None else max(end_ns, client_left_ns) - t0_ns,
-            self._reused,
-            self._tunnel,
-            self.refused_status,
-            None if self.first_byte_ns is None else self.first_byte_ns - t0_ns,
-            None if self._tunnel else self._waits,
-        )
+        assert self._end is not None
+        closed = closed_record(
+            self.stream, self._seq, self._t0_ns, self._connected_ns, self._request_sent_ns, self._end, self.refused_status,
+            self.first_byte_ns, drained_ns, client_left_ns, undelivered_bytes,
+        )  # fmt: skip
         counters = self._buffer.counters
         counters.streams_closed += 1
         counters.closed_by_cause[closed.cause] += 1
-        self._write(closed, RECORD_OVERHEAD_BYTES + WAIT_BYTES * len(self._waits), 0)
+        self._write(closed, RECORD_OVERHEAD_BYTES + WAIT_BYTES * len(self._end[7]), 0)
 
     def _wait(self) -> None:
         if not self.waiting:
@@ -367,33 +423,9 @@ class StreamRecorder:
     def _write_opened(self) -> None:
         assert self._request is not None
         (head, route, trace, client_start_ns, wall_ns), self._request = self._request, None
-        factory, upstream, t0_ns = self._factory, route.upstream, self._t0_ns
         stream = self.stream = uuid7(wall_ns)
-        path = identifiers.path(route.target)
-        trace_id, span_id, parent_span_id, flags = trace
-        opened = Opened(
-            stream,
-            0,
-            factory.options.tap_name,
-            factory.options.worker,
-            factory.incarnation,
-            upstream.name,
-            upstream.host,
-            upstream.port,
-            identifiers.name(head.method) or "",
-            path,
-            wall_ns,
-            t0_ns,
-            min(0, client_start_ns - t0_ns),
-            trace_id,
-            span_id,
-            parent_span_id,
-            flags,
-            client_id(head.known, factory.client_key),
-            factory.recorded(head),
-            capture.capture_content(head),
-            identifiers.query_model(route.target) if "?" in route.target else None,
-            factory.options.clock_id,
+        opened = opened_record(
+            self._factory, stream, head, route, trace, client_start_ns, self._t0_ns, wall_ns
         )
         size_bytes = head.size_bytes + RECORD_OVERHEAD_BYTES
         self._write(opened, size_bytes, size_bytes)
