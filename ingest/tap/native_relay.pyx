@@ -18,9 +18,9 @@ Bounds
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memchr, memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close, read, write
 
@@ -64,10 +64,6 @@ cdef extern from "<signal.h>" nogil:
     enum: SIG_SETMASK
     int sigfillset(sigset_t *signals)
     int pthread_sigmask(int how, const sigset_t *signals, sigset_t *old)
-
-cdef extern from "<sys/syscall.h>" nogil:
-    enum: SYS_sched_setattr
-    long syscall(long number, ...)
 
 # --- the grammar of chunked bodies (RFC 9112 §7.1); ingest.tap.http_body has the same in Python
 
@@ -224,7 +220,6 @@ cdef enum:
     RECORDS_AT_ONCE = 32
     MAX_QUEUED_WAITS = 65536
     PERIOD_MS = 25
-    SLICE_NS = 100000  # the least that Linux grants
 
 cdef int64_t PERIOD_NS = PERIOD_MS * 1000000
 cdef int64_t MIN_BLOCK_NS = 5000000  # as in ingest.tap.loop_monitor
@@ -662,26 +657,6 @@ cdef void find_block(Relay *relay, int64_t now_ns) noexcept nogil:
     relay.due_ns = now_ns + PERIOD_NS
 
 
-cdef struct SchedulingAttributes:  # struct sched_attr of Linux
-    uint32_t size
-    uint32_t policy
-    uint64_t flags
-    int32_t nice
-    uint32_t priority
-    uint64_t runtime_ns
-    uint64_t deadline_ns
-    uint64_t period_ns
-
-
-cdef void shorten_slice() noexcept nogil:
-    """Ask for short slices of CPU time, so that this thread soon gets the CPU when a read is due. Linux 6.12 and newer."""
-    cdef SchedulingAttributes attributes
-    memset(&attributes, 0, sizeof(attributes))
-    attributes.size = sizeof(attributes)
-    attributes.runtime_ns = SLICE_NS
-    syscall(SYS_sched_setattr, 0, &attributes, 0)
-
-
 cdef void *run(void *argument) noexcept nogil:
     cdef Relay *relay = <Relay *>argument
     cdef epoll_event events[EVENTS_AT_ONCE]
@@ -689,7 +664,6 @@ cdef void *run(void *argument) noexcept nogil:
     cdef uint32_t number
     cdef int count, i
     cdef bint stopping = False
-    shorten_slice()
     while not stopping:
         count = epoll_wait(relay.epoll, events, EVENTS_AT_ONCE, PERIOD_MS)
         enter(relay)
