@@ -137,9 +137,8 @@ class BodyRelay:
         if not self._exchanges:
             self._grant(more=True)
         number = self._native.add(
-            upstream_descriptor, client_descriptor, framing, chunks, length, now_ns, records.event_stream,
-            records.prefix, records.seq, records.t0_ns,
-            records.capture_bytes,
+            upstream_descriptor, client_descriptor, framing, chunks, length, now_ns, records.event_stream, records.prefix,
+            records.seq, records.t0_ns, records.capture_bytes,
         )  # fmt: skip
         self._exchanges[number] = exchange
         if self._buffer is not None:
@@ -151,33 +150,31 @@ class BodyRelay:
         now), in ns."""
         return self._native.progress(number)
 
-    def take_back(self, number: int) -> None:
+    def take_back(self, number: int, now_ns: int) -> None:
         """Stop to forward a body. Its exchange gets the end before this returns."""
-        self._native.take_back(number)
+        self._native.take_back(number, now_ns)
         self.take()
 
     def take(self, records_before_ns: int = 0) -> None:
         """Process the relay's reports, and records whose first frame arrived before a time."""
         records, frames, captured_bytes, events = self._native.take(records_before_ns)
-        buffer = self._buffer
-        if buffer is not None:
-            buffer.counters.frames += frames
-            buffer.counters.captured_bytes += captured_bytes
-            if not events:
-                buffer.append_encoded(records)
         done = 0
         for position, kind, number, a, b in events:
-            if position > done and buffer is not None:
-                buffer.append_encoded(records[done:position])
-                done = position
+            self._append(records[done:position])
+            done = position
             try:
                 self._report(kind, number, a, b)
             except Exception:  # a bug; it must not stop the other exchanges
                 logger.exception("cannot process a report of the native relay")
-        if buffer is not None:
-            if events and done < len(records):
-                buffer.append_encoded(records[done:])
-            self._grant(more=bool(self._exchanges))
+        self._append(records[done:])
+        if self._buffer is not None:
+            self._buffer.counters.frames += frames
+            self._buffer.counters.captured_bytes += captured_bytes
+        self._grant(more=bool(self._exchanges))
+
+    def _append(self, records: list[bytes]) -> None:
+        if self._buffer is not None and records:
+            self._buffer.append_encoded(records)
 
     def _report(self, kind: int, number: int, a: Any, b: Any) -> None:
         """Tell an exchange what the relay did."""

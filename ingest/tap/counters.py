@@ -14,8 +14,8 @@ CAUSES: tuple[str, ...] = get_args(Cause)
 NAMES = (
     "bad_upstream_excess_bytes", "body_bytes", "captured_bytes", "client_connections", "closed_by_cause", "frames",
     "log_append_errors", "lost_bytes", "lost_records", "lost_untold", "records", "refusals_unrecorded", "request_bytes",
-    "requests_refused", "requests_unrouted", "retries", "streams_closed", "streams_opened", "uncaptured_bytes", "upstream_connections",
-    "upstream_reuses",
+    "requests_refused", "requests_unrouted", "retries", "streams_closed", "streams_opened", "streams_relayed", "uncaptured_bytes",
+    "upstream_connections", "upstream_reuses",
 )  # fmt: skip
 
 
@@ -27,6 +27,7 @@ class Counters:
     def __init__(self) -> None:
         self.streams_opened = 0
         self.streams_closed = 0
+        self.streams_relayed = 0  # responses handed to the native relay
         self.closed_by_cause: dict[str, int] = dict.fromkeys(CAUSES, 0)
         self.records = 0  # records handed to the log thread
         self.frames = 0

@@ -461,8 +461,10 @@ class Exchange:
         client, upstream, relay, recorder = self._client, self._upstream, self._relay, self._recorder
         if self.state != RESPONDING or upstream is None or relay is None or client.write_paused:
             return
-        records = NOT_RECORDED if recorder is None else recorder.recorder.hand_over()
-        if client.transport.get_write_buffer_size() or client.transport.is_closing() or records is None:
+        records = None
+        if not client.transport.get_write_buffer_size() and not client.transport.is_closing():
+            records = NOT_RECORDED if recorder is None else recorder.recorder.hand_over()
+        if records is None:
             upstream.resume_reading()
             return
         try:
@@ -473,6 +475,7 @@ class Exchange:
             self._relay = None
             upstream.resume_reading()
             return
+        self._context.counters.streams_relayed += 1
         client.pause_reading()
 
     def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
@@ -656,7 +659,7 @@ class Exchange:
         if self.state == ENDED:
             return
         if self._relay is not None and self._relay_number >= 0:
-            self._relay.take_back(self._relay_number)
+            self._relay.take_back(self._relay_number, now_ns)
             if self.ended:  # the relay had seen the end
                 return
             now_ns = max(now_ns, self._last_ns)

@@ -81,6 +81,16 @@ class ChunkedRequestBody:
         self.excess = 0
 
     def feed(self, data: bytes) -> bytes:
+        if not self._remaining and not self._partial_line and not self._in_trailer:
+            line = _CHUNK_LINE.match(data)
+            if line is not None:  # most reads are one chunk
+                start, end = line.end(), len(data) - 2
+                if (
+                    end - start == int(line[1], 16) > 0
+                    and data[end:] == b"\r\n"
+                    and start <= MAX_CHUNK_LINE_BYTES
+                ):
+                    return data[start:end]
         payload: list[bytes] = []
         at = 0
         if self._partial_line:

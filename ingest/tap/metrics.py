@@ -7,6 +7,7 @@ from collections.abc import Mapping
 _FAMILIES = (
     ("streams_opened", "counter", "Requests accepted for forwarding to an upstream, and recorded refusals."),
     ("streams_closed", "counter", "Exchanges that have ended; see streams_closed_by_cause."),
+    ("streams_relayed", "counter", "Responses handed to the native relay."),
     ("open_streams_now", "gauge", "Exchanges in progress."),
     ("client_connections", "counter", "Connections accepted from clients."),
     ("client_connections_now", "gauge", "Open connections of clients."),
@@ -48,7 +49,6 @@ _FAMILIES = (
     ("log_failing_now", "gauge", "1 while appends to the log fail, else 0."),
     ("bad_upstream_excess_bytes", "counter", "Bytes that upstreams sent after the end of a response."),
     ("native_relays_now", "gauge", "Workers that forward bodies with the native relay."),
-    ("relayed_streams_now", "gauge", "Responses that the native relay is forwarding."),
     (
         "relay_waits_dropped",
         "counter",

@@ -556,6 +556,7 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
     cdef uint8_t *room = NULL
     cdef uint8_t *payload = relay.input
     cdef bint complete = False
+    cdef int error = 0
     cdef Chunks before
     if received < 0:
         if errno != EAGAIN and errno != EINTR:
@@ -594,6 +595,8 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
             memcpy(room, relay.input, used)
     body.excess_bytes = size - used
     sent = send(body.client, relay.input, used, MSG_DONTWAIT | MSG_NOSIGNAL)
+    if sent < 0:
+        error = errno
     body.wire_bytes += used
     if payload_size:
         body.payload_bytes += payload_size
@@ -602,8 +605,8 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
         if body.prefix_size:
             record_payload(relay, body, now_ns, room, payload_size)
     if sent < 0:
-        if errno != EAGAIN and errno != EINTR:
-            end_body(relay, body, CLIENT_LOST, errno, now_ns)
+        if error != EAGAIN and error != EINTR:
+            end_body(relay, body, CLIENT_LOST, error, now_ns)
             return
         sent = 0
     if <size_t>sent < used:
@@ -816,12 +819,12 @@ cdef class NativeRelay:
         finally:
             leave(relay)
 
-    def take_back(self, uint32_t number):
+    def take_back(self, uint32_t number, int64_t now_ns):
         """Stop to forward a body. Its end is in the queue, unless another end is already there."""
         cdef Relay *relay = self.relay
         enter(relay)
         if relay.bodies[number] != NULL and relay.bodies[number].generation:
-            end_body(relay, relay.bodies[number], TAKEN_BACK, 0, relay.bodies[number].last_ns)
+            end_body(relay, relay.bodies[number], TAKEN_BACK, 0, now_ns)
         leave(relay)
 
     def progress(self, uint32_t number):

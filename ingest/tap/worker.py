@@ -199,7 +199,6 @@ class TapWorker:
         stats["client_connections_now"] = len(context.clients)
         relay = context.relay
         stats["native_relays_now"] = int(relay is not None)
-        stats["relayed_streams_now"] = relay.active if relay is not None else 0
         stats["relay_waits_dropped"] = relay.waits_dropped if relay is not None else 0
         stats["loop_lag_max_ns"] = context.loop_monitor.lag_max_ns
         stats["loop_lag_last_max_ns"] = context.loop_monitor.lag_ns

@@ -264,6 +264,7 @@ async def compare_many(seed: int, count: int) -> Counter[str]:
         frames = (r for r in tap.log.records if isinstance(r, Frames))
         recorded = sum(r.uncaptured_bytes + sum(len(body) for _, body in r.frames) for r in frames)
         assert recorded == counters.body_bytes
+        seen["relayed"] = counters.streams_relayed
     return seen
 
 

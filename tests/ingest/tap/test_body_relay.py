@@ -35,7 +35,7 @@ class Upstream:
 
 
 def relayed(tap: RunningTap) -> int:
-    return tap.worker.stats()["relayed_streams_now"]
+    return tap.worker.counters.streams_relayed
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,6 @@ async def test_long_bodies_are_relayed_from_their_second_read_on(head: bytes, pa
         assert_complete(records)
         assert body_of(records) == PART * 3
         assert records[-1].cause == "client_left"
-        assert relayed(tap) == 0
 
 
 async def test_body_that_cannot_be_handed_over_stays_with_the_event_loop(monkeypatch: pytest.MonkeyPatch):

@@ -6,10 +6,13 @@ import pytest
 
 from tests.ingest.exchanges import compare_many
 
+pytestmark = pytest.mark.parametrize("relay", ["python", "native"], indirect=True)
+
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_random_exchanges_match_direct_responses(seed: int):
+async def test_random_exchanges_match_direct_responses(seed: int, request: pytest.FixtureRequest):
     seen = await compare_many(seed, 200)
+    assert (seen["relayed"] > 20) == ("native" in request.node.name)
     kinds = (
         "length",
         "chunked",
