@@ -150,15 +150,12 @@ class ChunkedRequestBody:
         self._trailer_bytes += line.end() - at
         if self._trailer_bytes > MAX_TRAILER_BYTES:
             raise self._malformed(431, "the trailer is too large")
-        self._check_trailer(line[1].lower())
+        if reads_as_framing(line[1].lower()):
+            raise self._malformed(400, "a trailer reads as Content-Length or Transfer-Encoding")
         return line.end()
 
     def _malformed(self, status: int, reason: str) -> Exception:
         return BadRequest(status, reason)
-
-    def _check_trailer(self, name: bytes) -> None:
-        if reads_as_framing(name):
-            raise BadRequest(400, "a trailer reads as Content-Length or Transfer-Encoding")
 
     def _keep_partial(self, data: bytes, at: int, limit: int, start: re.Pattern[bytes]) -> None:
         """Keep an incomplete line for the next read if it can still become valid."""
@@ -173,15 +170,12 @@ _TRAILER_START = re.compile(rb"\r|[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?::[\t\x20-\x7e\x
 
 
 class ChunkedResponseBody(ChunkedRequestBody):
-    """The chunked body of a response. Raises `BadUpstream`. Any trailers pass: clients of an upstream know its trailers."""
+    """The chunked body of a response. Raises `BadUpstream`."""
 
     __slots__ = ()
 
     def _malformed(self, status: int, reason: str) -> Exception:
         return BadUpstream(reason)
-
-    def _check_trailer(self, name: bytes) -> None:
-        pass
 
 
 def request_reader(body: Body, length: int) -> BodyReader:

@@ -20,7 +20,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close, read, write
 
@@ -71,6 +71,7 @@ cdef enum:
     CHUNK_LINE_BYTES = 4096
     TRAILER_BYTES = 16384
     SIZE_DIGITS = 16
+    NAME_BYTES = 17  # length of "transfer-encoding"
 
 cdef enum:  # what the next byte belongs to
     SIZE, EXTENSION, SIZE_LF, DATA, DATA_CR, DATA_LF, LINE_START, NAME, VALUE, VALUE_LF, LAST_LF, OVER
@@ -81,6 +82,8 @@ cdef struct Chunks:
     uint32_t digits
     uint32_t line_bytes
     uint32_t trailer_bytes
+    uint32_t name_bytes
+    uint8_t name[NAME_BYTES]  # of the trailer, in lower case, with other characters than letters and digits as "-"
 
 
 cdef inline bint is_text(uint8_t c) noexcept nogil:
@@ -99,6 +102,19 @@ cdef inline int digit(uint8_t c) noexcept nogil:
         return c - c'0'
     c |= 0x20
     return c - c'a' + 10 if c >= c'a' and c <= c'f' else -1
+
+
+cdef inline uint8_t without_separators(uint8_t c) noexcept nogil:
+    if c >= c'A' and c <= c'Z':
+        return c | 0x20
+    return c if (c >= c'a' and c <= c'z') or (c >= c'0' and c <= c'9') else c'-'
+
+
+cdef inline bint reads_as_framing(Chunks *chunks) noexcept nogil:
+    """As `http_header_fields.reads_as_framing`, for the name of a trailer."""
+    return (chunks.name_bytes == 14 and memcmp(chunks.name, b"content-length", 14) == 0) or (
+        chunks.name_bytes == 17 and memcmp(chunks.name, b"transfer-encoding", 17) == 0
+    )
 
 
 cdef ssize_t read_chunks(
@@ -165,9 +181,10 @@ cdef ssize_t read_chunks(
             if chunks.trailer_bytes > TRAILER_BYTES:
                 return -1
             if chunks.state == VALUE_LF:
-                if c != c'\n':
+                if c != c'\n' or reads_as_framing(chunks):
                     return -1
                 chunks.state = LINE_START
+                chunks.name_bytes = 0
             elif chunks.state == VALUE:
                 if c == c'\r':
                     chunks.state = VALUE_LF
@@ -177,6 +194,9 @@ cdef ssize_t read_chunks(
                 chunks.state = VALUE
             elif is_token(c):
                 chunks.state = NAME
+                if chunks.name_bytes < NAME_BYTES:
+                    chunks.name[chunks.name_bytes] = without_separators(c)
+                chunks.name_bytes += 1
             else:
                 return -1
     return at

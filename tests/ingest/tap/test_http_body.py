@@ -172,6 +172,14 @@ def test_framing_fields_in_the_trailer_of_a_request_are_refused(name: bytes):
         ChunkedRequestBody().feed(b"0\r\n" + name + b": 5\r\n\r\n")
 
 
+@pytest.mark.parametrize("reader", RESPONSE_READERS)
+@pytest.mark.parametrize("name", [b"Content_Length", b"Content-Length", b"transfer.encoding"])
+def test_framing_fields_in_the_trailer_of_a_response_raise_bad_upstream(reader, name: bytes):
+    with pytest.raises(BadUpstream):
+        reader().feed(b"0\r\n" + name + b": 5\r\n\r\n")
+    reader().feed(b"0\r\nX-" + name + b": 5\r\n\r\n")
+
+
 def test_endless_chunk_lines_and_trailers_are_refused():
     with pytest.raises(BadRequest):
         ChunkedRequestBody().feed(b"5;" + b"a" * 5000)
@@ -211,7 +219,8 @@ def test_accepted_input_is_parsed_the_same_by_h11(raw: bytes):
 PARTS_OF_CHUNKS = st.sampled_from(
     [
         *(b"%c" % c for c in range(256)), *[b"5\r\nhello\r\n", b"0\r\n", b"\r\n"] * 40, b"0" * 15, b"4" + b"0" * 15, b";" + b"x" * 4089,
-        b"A: b\r\n", b"A: " + b"b" * 16_377, b"A: " + b"b" * 8_187 + b"\r\n",
+        b"A: b\r\n", b"Content_Length: 1\r\n", b"Transfer-Encoding:\r\n", b"Xontent-Length: 1\r\n",
+        b"A: " + b"b" * 16_377, b"A: " + b"b" * 8_187 + b"\r\n",
     ]
 )  # fmt: skip
 
