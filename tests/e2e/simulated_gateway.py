@@ -107,8 +107,9 @@ class Gateway:
             yield item
 
     def send(self, plan: Plan, text: str, received_ns: int) -> None:
-        self._writer.write(words(text))
+        # Before the write: the outer tap may read the bytes while this call is still under way.
         plan.delays_ns.append(time.monotonic_ns() - received_ns)
+        self._writer.write(words(text))
 
     async def read(self, reader: asyncio.StreamReader) -> None:
         await reader.readuntil(b"\r\n\r\n")
