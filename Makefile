@@ -20,12 +20,12 @@ help: ## list all targets
 
 install: .venv/.installed ## install the locked packages into .venv
 
-.venv/.installed: requirements.lock deploy/build.lock pyproject.toml ingest/tap/native_relay.pyx
+.venv/.installed: requirements.lock deploy/build.lock pyproject.toml $(wildcard ingest/tap/*.pyx ingest/tap/*.pxd)
 	@deploy/setup/venv run
 
 setup: .venv/.ready ## also install the packages of tests and benchmarks
 
-.venv/.ready: requirements.lock requirements-dev.lock pyproject.toml ingest/tap/native_relay.pyx
+.venv/.ready: requirements.lock requirements-dev.lock pyproject.toml $(wildcard ingest/tap/*.pyx ingest/tap/*.pxd)
 	@deploy/setup/venv all
 
 test-setup: setup ## install test services: Java and Maven, Chromium, LiteLLM

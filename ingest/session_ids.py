@@ -64,13 +64,13 @@ class SessionHeaders:
     def __init__(self, configured: Sequence[str], key: bytes) -> None:
         """`configured`: as `parse_session_header` takes them. Raises ValueError."""
         own = dict(map(parse_session_header, configured))
-        self._rank = {name.encode(): number for number, name in enumerate(dict.fromkeys((*own, *HEADERS)))}
+        self.names = {name.encode(): number for number, name in enumerate(dict.fromkeys((*own, *HEADERS)))}
         self._plain = {name.encode() for name, is_plain in own.items() if is_plain}
         self._key = key
 
     def recorded(self, fields: Iterable[tuple[Any, ...]]) -> tuple[str, str] | None:
         """The field to record, None without a session. `fields`: the name in lower case, the line, the value, …"""
-        rank = self._rank
+        rank = self.names
         found = [field for field in fields if field[0] in rank and 0 < len(field[2]) <= MAX_VALUE_BYTES]
         if not found:
             return None

@@ -1,8 +1,8 @@
-"""Build hook: compile `ingest/tap/native_relay.pyx` to an extension module if a C compiler is present.
+"""Build hook: compile the Cython files of `ingest/tap` to extension modules if a C compiler is present.
 
-RELAY in the environment: `native` fails without a compiler, `python` builds a pure wheel, unset takes what is possible. The module
-uses Python's stable interface, so one wheel fits all versions of Python from 3.11 on a platform. An editable install gets the
-module beside its source. Standalone: `python deploy/setup/native.py` builds it there, with `CFLAGS` from the environment.
+RELAY in the environment: `native` fails without a compiler, `python` builds a pure wheel, unset takes what is possible. The modules
+use Python's stable interface, so one wheel fits all versions of Python from 3.11 on a platform. An editable install gets the
+modules beside their sources. Standalone: `python deploy/setup/native.py` builds them there, with `CFLAGS` from the environment.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("ingest/tap/native_relay.pyx")
-MODULE = "ingest/tap/native_relay.abi3.so"
+PACKAGE = Path("ingest/tap")
 PYTHON = "0x030b0000"
 """Oldest version of Python for the stable interface: `requires-python`."""
 
@@ -29,8 +28,13 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc")
 
 
+def modules(root: Path) -> list[Path]:
+    """The extension modules beside their sources, relative to the repository."""
+    return [PACKAGE / f"{path.stem}.abi3.so" for path in sorted((root / PACKAGE).glob("*.pyx"))]
+
+
 def build(root: Path, target: Path) -> str | None:
-    """Compile the module to `target`. Returns the reason in one line if that is impossible here."""
+    """Compile the modules to the folder `target`. Returns the reason in one line if that is impossible here."""
     found = compiler()
     headers = sysconfig.get_path("include")
     if found is None:
@@ -38,39 +42,35 @@ def build(root: Path, target: Path) -> str | None:
     if not Path(headers, "Python.h").exists():
         return f"{headers} has no Python.h (on Debian: apt-get install python3-dev)"
     with tempfile.TemporaryDirectory() as folder:
-        translated = Path(folder) / "native_relay.c"
-        # Cython writes the paths of its arguments into the C file; a relative one gives the same bytes in every folder.
-        cython = [
-            sys.executable,
-            "-m",
-            "cython",
-            "-3",
-            "--module-name",
-            "ingest.tap.native_relay",
-            str(SOURCE),
-            "-o",
-            str(translated),
-        ]
-        subprocess.run(cython, cwd=root, check=True)
-        flags = [
-            "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wno-unused-function", "-g0", f"-ffile-prefix-map={folder}=.",
-            f"-DPy_LIMITED_API={PYTHON}", "-DCYTHON_LIMITED_API=1", f"-I{headers}", *os.environ.get("CFLAGS", "").split(),
-        ]  # fmt: skip
-        subprocess.run([found, *flags, str(translated), "-o", str(target)], check=True)
+        for source in sorted((root / PACKAGE).glob("*.pyx")):
+            translated = Path(folder) / f"{source.stem}.c"
+            name = ".".join((*PACKAGE.parts, source.stem))
+            # Cython writes the paths of its arguments into the C file; a relative one gives the same bytes in every folder.
+            cython = [
+                sys.executable, "-m", "cython", "-3", "--module-name", name, str(source.relative_to(root)), "-o", str(translated),
+            ]  # fmt: skip
+            subprocess.run(cython, cwd=root, check=True)
+            flags = [
+                "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wno-unused-function", "-g0",
+                f"-ffile-prefix-map={folder}=.", f"-DPy_LIMITED_API={PYTHON}", "-DCYTHON_LIMITED_API=1", f"-I{headers}",
+                *os.environ.get("CFLAGS", "").split(),
+            ]  # fmt: skip
+            output = target / f"{source.stem}.abi3.so"
+            subprocess.run([found, *flags, str(translated), "-o", str(output)], check=True)
     return None
 
 
-class NativeRelay(BuildHookInterface[Any]):
+class NativeModules(BuildHookInterface[Any]):
     """Hatchling build hook."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the module and add it to the wheel."""
+        """Compile the modules and add them to the wheel."""
         wanted = os.environ.get("RELAY", "")
         if wanted == "python":
             return
         root = Path(self.root)
         self._folder = tempfile.TemporaryDirectory()
-        target = root / MODULE if version == "editable" else Path(self._folder.name) / Path(MODULE).name
+        target = root / PACKAGE if version == "editable" else Path(self._folder.name)
         problem = build(root, target)
         if problem is not None:
             if wanted == "native":
@@ -79,7 +79,8 @@ class NativeRelay(BuildHookInterface[Any]):
         elif version != "editable":
             build_data["pure_python"] = False
             build_data["tag"] = f"cp311-abi3-{platform_tag()}"
-            build_data["force_include"][str(target)] = MODULE
+            for module in modules(root):
+                build_data["force_include"][str(target / module.name)] = str(module)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the temporary folder."""
@@ -93,5 +94,5 @@ def platform_tag() -> str:
 
 if __name__ == "__main__":
     here = Path(__file__).resolve().parents[2]
-    if (reason := build(here, here / MODULE)) is not None:
+    if (reason := build(here, here / PACKAGE)) is not None:
         sys.exit(f"cannot build the native relay: {reason}")

@@ -34,7 +34,7 @@ def capture_content(head: RequestHead) -> bool | None:
 
 
 @lru_cache(maxsize=256)
-def response_limit(content_type: bytes, *, is_error: bool) -> tuple[int, bool]:
+def response_limit(content_type: bytes, is_error: bool) -> tuple[int, bool]:
     """(number of bytes to capture of a response, whether it is a stream of SSE events)."""
     kind = content_type.split(b";", 1)[0].strip().lower()
     if kind in _STREAM_TYPES:

@@ -150,7 +150,7 @@ class ClientConnection(asyncio.Protocol):
                 check_partial_head(data, limits)
                 self._searched_bytes = len(data)
                 return
-            head = read_request_head(data[:end], limits)
+            head = context.heads.read_request_head(data[:end], limits)
         except BadRequest as e:
             self._refuse(ErrorResponse.bad_request(other_protocol(data) or e), data, now_ns)
             return

@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from ingest.tap import heads
 from ingest.tap.body_relay import BodyRelay
 from ingest.tap.counters import Counters
+from ingest.tap.deferred_recorder import Recorders
+from ingest.tap.heads import Heads
 from ingest.tap.loop_monitor import LoopMonitor
 from ingest.tap.options import TapOptions
 from ingest.tap.refusals import Refusals
 from ingest.tap.routing import Router
 from ingest.tap.sockets import HangupWatch
-from ingest.tap.stream_recorder import RecorderFactory
 from ingest.tap.timeouts import Timeouts
 
 
@@ -35,8 +37,8 @@ class TapContext:
     """Everything that connections and exchanges need from their worker. `clock_ns` is monotonic."""
 
     __slots__ = (
-        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "hangups", "loop", "loop_monitor", "options",
-        "recorder_factory", "refusals", "relay", "router", "stopping", "timeouts",
+        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "hangups", "heads", "loop", "loop_monitor", "options",
+        "recorders", "refusals", "relay", "router", "stopping", "timeouts",
     )  # fmt: skip
 
     def __init__(
@@ -51,7 +53,8 @@ class TapContext:
         self.router = Router(options.upstreams, options.default_upstream)
         self.timeouts = Timeouts(options)
         self.hangups = HangupWatch(loop)
-        self.recorder_factory: RecorderFactory | None = None  # None: do not record
+        self.recorders: Recorders | None = None  # None: do not record
+        self.heads: Heads = heads
         self.relay: BodyRelay | None = None  # None: exchanges forward all bodies
         self.clients: set[OpenClient] = set()
         self.exchanges: set[OpenExchange] = set()

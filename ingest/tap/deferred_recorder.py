@@ -9,9 +9,10 @@ from its first large read on.
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
 from ingest.ids import uuid7
-from ingest.records import AnyRecord, Cause, Frames, Request, ResponseHeaders, Wait
+from ingest.records import AnyRecord, Cause, Frames, Request, ResponseHeaders, Wait, encode
 from ingest.tap import body_capture as capture
 from ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
 from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
@@ -26,8 +27,35 @@ from ingest.tap.stream_recorder import (
 )
 from ingest.tap.trace_context import TraceContext
 
-_MAX_BYTES = 16_384
+MAX_BYTES = 16_384
 """Most bytes of bodies that are kept here, because the record buffer does not count them."""
+
+
+class Recorders(Protocol):
+    """Makes the recorders of one worker's exchanges, in Python or compiled (`native_recorder`)."""
+
+    def new(
+        self, head: RequestHead, route: Route, trace: TraceContext, client_start_ns: int, t0_ns: int
+    ) -> DeferredRecorder:
+        """The recorder of an exchange that starts."""
+
+    def hand_over(self) -> None:
+        """Give all records of ended exchanges to the record buffer."""
+
+
+class DeferredRecorders:
+    """`Recorders` in Python."""
+
+    def __init__(self, factory: RecorderFactory) -> None:
+        self._factory = factory
+
+    def new(
+        self, head: RequestHead, route: Route, trace: TraceContext, client_start_ns: int, t0_ns: int
+    ) -> DeferredRecorder:
+        return DeferredRecorder(self._factory, head, route, trace, client_start_ns, t0_ns)
+
+    def hand_over(self) -> None:
+        """Nothing to do: the buffer has them."""
 
 
 class DeferredRecorder:
@@ -78,23 +106,11 @@ class DeferredRecorder:
         """The recorder, with all that was kept."""
         recorder = self._recorder
         if recorder is None:
-            recorder = self._recorder = StreamRecorder(
-                self._factory, self._head, self._route, self._trace, self._client_start_ns, self._t0_ns, self._wall_ns
+            recorder = self._recorder = replay(
+                self._factory, self._head, self._route, self._trace, self._client_start_ns, self._t0_ns, self._wall_ns,
+                self._connected_ns, self._request_sent_ns, self._body, self._request_over, self._response, self._responded_ns,
+                self._frames, self._end,
             )  # fmt: skip
-            if self._connected_ns is not None:
-                recorder.connected(self._connected_ns)
-            if self._request_sent_ns is not None:
-                recorder.request_sent(self._request_sent_ns)
-            if self._body:
-                recorder.request_data(self._body)
-            if self._request_over is not None:
-                recorder.record_request(self._request_over)
-            if self._response is not None:
-                recorder.response_head(self._response, self._responded_ns)
-            for now_ns, payload in self._frames:
-                recorder.response_data(payload, now_ns)
-            if self._end is not None:
-                recorder.ended(*self._end)
             self._body, self._frames, self._response = b"", [], None
         return recorder
 
@@ -184,7 +200,7 @@ class DeferredRecorder:
     def _keep(self, size_bytes: int) -> bool:
         """Whether so many more bytes of bodies may be kept."""
         self._kept_bytes += size_bytes
-        return self._kept_bytes <= _MAX_BYTES
+        return self._kept_bytes <= MAX_BYTES
 
     def _write_all(self) -> bool:
         """Write all records of the exchange. False: a `StreamRecorder` must do it, for lack of room or because not all is captured."""
@@ -194,7 +210,7 @@ class DeferredRecorder:
         if response is not None:
             size_bytes += response.size_bytes
             if (
-                capture.response_limit(response.content_type, is_error=response.status >= 400)[0]
+                capture.response_limit(response.content_type, response.status >= 400)[0]
                 < self._kept_bytes
             ):
                 return False
@@ -217,19 +233,51 @@ class DeferredRecorder:
             headers = ResponseHeaders(response.status, recorded, self._responded_ns - t0_ns)
             frames = [(at_ns - t0_ns, payload) for at_ns, payload in self._frames]
             records.append(Frames(stream, len(records), frames, headers))
-            buffer.counters.frames += len(frames)
-            buffer.counters.captured_bytes += sum(len(payload) for _, payload in frames)
         records.append(
             closed_record(
                 stream, len(records), t0_ns, _since(self._connected_ns, t0_ns), _since(self._request_sent_ns, t0_ns), end, None, None,
                 self._drained_ns, self._client_left_ns, self._undelivered_bytes,
             )
         )  # fmt: skip
-        counters = buffer.counters
-        counters.streams_closed += 1
-        counters.closed_by_cause[end[0]] += 1
-        buffer.append_all(records, size_bytes)
+        captured_bytes = sum(len(payload) for _, payload in self._frames)
+        buffer.append_exchanges(list(map(encode, records)), len(self._frames), captured_bytes, {end[0]: 1})
         return True
+
+
+def replay(
+    factory: RecorderFactory,
+    head: RequestHead,
+    route: Route,
+    trace: TraceContext,
+    client_start_ns: int,
+    t0_ns: int,
+    wall_ns: int,
+    connected_ns: int | None,
+    request_sent_ns: int | None,
+    body: bytes,
+    request_over: bool | None,
+    response: ResponseHead | None,
+    responded_ns: int,
+    frames: list[tuple[int, bytes]],
+    end: End | None,
+) -> StreamRecorder:
+    """A recorder that was told what a deferred one has kept. All times are monotonic."""
+    recorder = StreamRecorder(factory, head, route, trace, client_start_ns, t0_ns, wall_ns)
+    if connected_ns is not None:
+        recorder.connected(connected_ns)
+    if request_sent_ns is not None:
+        recorder.request_sent(request_sent_ns)
+    if body:
+        recorder.request_data(body)
+    if request_over is not None:
+        recorder.record_request(request_over)
+    if response is not None:
+        recorder.response_head(response, responded_ns)
+    for now_ns, payload in frames:
+        recorder.response_data(payload, now_ns)
+    if end is not None:
+        recorder.ended(*end)
+    return recorder
 
 
 def _since(at_ns: int | None, t0_ns: int) -> int | None:

@@ -182,10 +182,10 @@ class Exchange:
         self._relay_number = -1  # of the body while the relay forwards it
         self._waits = Waits(context.loop_monitor, now_ns)
         trace = self._trace = join_trace(head.known.get(b"traceparent"))
-        factory = context.recorder_factory
+        recorders = context.recorders
         self._recorder: DeferredRecorder | None = None
-        if factory is not None:
-            self._recorder = DeferredRecorder(factory, head, route, trace, client_start_ns, now_ns)
+        if recorders is not None:
+            self._recorder = recorders.new(head, route, trace, client_start_ns, now_ns)
 
     @property
     def ended(self) -> bool:
@@ -214,7 +214,7 @@ class Exchange:
             self._waits.silence_ended(self._last_ns, now_ns)
         client = self._client
         forwarding = self._context.options.forwarding
-        head = headers.request_for_upstream(
+        head = self._context.heads.request_for_upstream(
             self._head, self._route, self._trace, forwarding, client.address, client.scheme
         )
         upstream.transport.write(head + self._unsent if self._unsent else head)
@@ -384,7 +384,7 @@ class Exchange:
                     self._bad_upstream(e)
                 return
             try:
-                head = read_response_head(data[:end])
+                head = self._context.heads.read_response_head(data[:end])
                 if head.status == 101:
                     self._switch_protocols(head, data[end:])
                     return

@@ -14,7 +14,7 @@ from ingest.tap.http_header_fields import OWN_PREFIX
 from ingest.tap.routing import Route
 from ingest.tap.trace_context import TraceContext
 
-_END_TO_END = frozenset(b"content-length content-type transfer-encoding expect".split()).union(API_KEY_FIELDS)
+END_TO_END = frozenset(b"content-length content-type transfer-encoding expect".split()).union(API_KEY_FIELDS)
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-connection proxy-authorization upgrade http2-settings".split()
 )
@@ -40,6 +40,9 @@ class Forwarding(NamedTuple):
     forwarded: bool = False
 
 
+DEFAULT = Forwarding()
+
+
 def request_for_upstream(
     head: RequestHead, route: Route, trace: TraceContext, forwarding: Forwarding, address: str, scheme: str
 ) -> bytes:
@@ -53,7 +56,7 @@ def request_for_upstream(
     received: dict[bytes, bytes] = {}  # values of earlier proxies, for fields that the tap extends
     had_host = trailers = False
     for name, line, value, special, _ in head.fields:
-        if not special or name in _END_TO_END:
+        if not special or name in END_TO_END:
             if not named or name not in named:
                 add(line)
         elif name == b"host":

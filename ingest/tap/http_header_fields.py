@@ -8,7 +8,7 @@ may be recorded (`header_allow_list`) or that frame the message are cached: the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ingest.tap import header_allow_list as allow_list
@@ -30,7 +30,7 @@ class Field(NamedTuple):
     name: bytes  # in lower case
     line: bytes  # as received, with its CRLF (`FieldTable` normalizes some fields)
     value: bytes  # without surrounding whitespace
-    special: bool  # the tap interprets the field, replaces it or does not forward it
+    special: int  # not 0: the tap interprets the field, replaces it or does not forward it; see `FieldTable`
     recorded: tuple[str, str] | None  # name and value to record, None if the field may not be recorded
 
 
@@ -55,18 +55,19 @@ def reads_as_framing(name: bytes) -> bool:
 class FieldTable(dict[bytes, Field]):
     """Parsed fields by line (without CRLF). `table[line]` parses an unknown line. Raises `MalformedField`.
 
+    `special`: names of special fields. `Field.special` is their position, from 1 on, or -1 for the tap's own fields.
     `strict`, for requests: names that resemble framing fields are malformed, and framing fields are forwarded without
     whitespace around the value, because servers differ in the whitespace that they strip.
     """
 
     def __init__(
         self,
-        special: frozenset[bytes],
+        special: Iterable[bytes],
         recorded: Callable[[bytes, bytes], tuple[str, str] | None],
         *,
         strict: bool = False,
     ) -> None:
-        self._special = special
+        self._special = {name: position for position, name in enumerate(special, 1)}
         self._recorded = recorded
         self._strict = strict
 
@@ -78,10 +79,10 @@ class FieldTable(dict[bytes, Field]):
         framing = name in _FRAMING_NAMES
         if self._strict and not framing and reads_as_framing(name):
             raise MalformedField("a header field resembles Content-Length or Transfer-Encoding")
-        special = name in self._special
+        special = -1 if name.startswith(OWN_PREFIX) else self._special.get(name, 0)
         recorded = self._recorded(name, value)
         forwarded = (line[: len(name)] + b": " + value if framing and self._strict else line) + b"\r\n"
-        field = Field(name, forwarded, value, special or name.startswith(OWN_PREFIX), recorded)
+        field = Field(name, forwarded, value, special, recorded)
         if len(line) <= _MAX_LINE_BYTES and (recorded is not None or name in _CACHED):
             if len(self) >= _MAX_LINES:
                 self.clear()
@@ -90,22 +91,16 @@ class FieldTable(dict[bytes, Field]):
 
 
 _CACHED = frozenset(b"host connection content-length transfer-encoding keep-alive te upgrade".split())
-REQUEST_FIELDS = FieldTable(
-    frozenset(
-        b"""
-        host content-length content-type transfer-encoding connection upgrade te expect via forwarded traceparent
-        keep-alive proxy-connection proxy-authorization http2-settings
-        x-forwarded-for x-forwarded-proto x-forwarded-host
-        """.split()
-    ).union(API_KEY_FIELDS),
-    allow_list.request_field,
-    strict=True,
+SPECIAL_IN_REQUESTS = (
+    *b"""
+    host content-length content-type transfer-encoding connection upgrade te expect via forwarded traceparent
+    keep-alive proxy-connection proxy-authorization http2-settings
+    x-forwarded-for x-forwarded-proto x-forwarded-host
+    """.split(),
+    *API_KEY_FIELDS,
 )
-RESPONSE_FIELDS = FieldTable(
-    frozenset(
-        b"""
-        connection keep-alive proxy-connection upgrade content-length transfer-encoding trailer content-type
-        """.split()
-    ),
-    allow_list.response_field,
+SPECIAL_IN_RESPONSES = tuple(
+    b"connection keep-alive proxy-connection upgrade content-length transfer-encoding trailer content-type".split()
 )
+REQUEST_FIELDS = FieldTable(SPECIAL_IN_REQUESTS, allow_list.request_field, strict=True)
+RESPONSE_FIELDS = FieldTable(SPECIAL_IN_RESPONSES, allow_list.response_field)

@@ -63,6 +63,12 @@ class EndedRecorder(Recorder, Protocol):
     def end(self) -> None: ...
 
 
+class Recorders(Protocol):
+    """Makes the records of short exchanges and may keep them until the next tick."""
+
+    def hand_over(self) -> None: ...
+
+
 class Relay(Protocol):
     """Makes records outside the event loop: `BodyRelay`."""
 
@@ -95,6 +101,7 @@ class RecordBuffer:
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.relay: Relay | None = None
+        self.recorders: Recorders | None = None
         self._granted_bytes = 0
         """The part of `added_bytes` that the relay may use."""
         self.unreported: dict[str, list[Lost]] = {}
@@ -161,15 +168,24 @@ class RecordBuffer:
             self.arm()
         return True
 
-    def append_all(self, records: list[AnyRecord], size_bytes: int) -> None:
-        """Append all records of a stream, after a check for room."""
-        self._pending += map(encode, records)
+    def append_exchanges(
+        self, records: list[bytes], frame_count: int, captured_bytes: int, ends: dict[str, int]
+    ) -> None:
+        """Append all records of exchanges that are over, after a check for room. `ends`: number of exchanges by cause."""
+        size_bytes = sum(map(len, records)) + ENCODED_OVERHEAD_BYTES * len(records)
+        self._pending += records
         self.added_bytes += size_bytes
         self._pending_bytes += size_bytes
-        self.counters.records += len(records)
+        counters = self.counters
+        counters.records += len(records)
+        counters.frames += frame_count
+        counters.captured_bytes += captured_bytes
+        for cause, count in ends.items():
+            counters.streams_closed += count
+            counters.closed_by_cause[cause] += count
         if self._pending_bytes >= _HAND_OVER_BYTES:
             self._hand_over()
-        else:
+        elif self._timer is None:
             self.arm()
 
     def append_encoded(self, records: list[bytes]) -> None:
@@ -248,18 +264,26 @@ class RecordBuffer:
             while waiting:
                 waiting.popitem()[0].flush()
         self._end_recorders()
+        if self.recorders is not None:
+            self.recorders.hand_over()
         self._report_all()
         self._hand_over()
 
     def _end_recorders(self) -> None:
         ended, self._ended = self._ended, []
         for recorder in ended:
-            if recorder.waiting and self._waiting.pop(recorder, self) is self:
-                self._waiting_longer.pop(recorder, None)
+            self.forget(recorder)
             try:
                 recorder.end()
             except Exception:
                 self.count_failed_recorder()
+
+    def forget(self, recorder: Recorder) -> None:
+        """Do not flush a recorder that waits for it: it has written all its records."""
+        if recorder.waiting:
+            recorder.waiting = False
+            if self._waiting.pop(recorder, self) is self:
+                self._waiting_longer.pop(recorder, None)
 
     def arm(self) -> None:
         """Let the next tick come."""
@@ -279,6 +303,8 @@ class RecordBuffer:
         if self.relay is not None:
             self.relay.take(time.monotonic_ns() - _TICK_NS // 2)
         self._end_recorders()
+        if self.recorders is not None:
+            self.recorders.hand_over()
         self._report_all()
         self._hand_over()
         for batch in self.sink.take_dropped():

@@ -26,6 +26,7 @@ from ingest.records import (
     Request,
     ResponseHeaders,
     Wait,
+    encode,
     frames_prefix,
 )
 from ingest.session_ids import SessionHeaders
@@ -56,6 +57,18 @@ class RecorderFactory:
         self.incarnation = incarnation
         self.client_key = client_key
         self.session_headers = SessionHeaders(options.session_headers, client_key)
+        self._origins: dict[int, bytes] = {}
+
+    def origin(self, route: Route) -> bytes:
+        """The MessagePack of `Opened` from `tap` to `server_port`, for `native_recorder`."""
+        encoded = self._origins.get(route.upstream_index)
+        if encoded is None:
+            upstream, options = route.upstream, self.options
+            values = (
+                options.tap_name, options.worker, self.incarnation, upstream.name, upstream.host, upstream.port
+            )  # fmt: skip
+            encoded = self._origins[route.upstream_index] = b"".join(map(encode, values))
+        return encoded
 
     def recorded(self, head: RequestHead) -> list[tuple[str, str]]:
         """The fields of a request's head to record, with its session id."""

@@ -23,6 +23,7 @@ from ingest.tap.body_relay import BodyRelay
 from ingest.tap.client_connection import ClientConnection
 from ingest.tap.context import TapContext
 from ingest.tap.counters import NAMES
+from ingest.tap.deferred_recorder import DeferredRecorders
 from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RecordBuffer
 from ingest.tap.record_log_thread import LogThread
@@ -31,6 +32,11 @@ from ingest.tap.stream_recorder import RecorderFactory
 from ingest.tap.timeouts import CLOSE_PATIENCE_S, STOP_CHECK_S
 from ingest.tap.tls import client_context, upstream_context
 from ingest.tap.upstream_connection import UpstreamPool
+
+try:
+    from ingest.tap import native_heads, native_recorder
+except ImportError:  # `is_native` says no
+    pass
 
 logger = logging.getLogger("streamgauge.tap")
 
@@ -122,13 +128,16 @@ class TapWorker:
         log_loop_errors(logger)
         if is_native(options.relay) and context.clock_ns is time.monotonic_ns:
             context.relay = BodyRelay(self.loop)
+            context.heads = native_heads
         if options.log:
             self._log = LogThread(self._open_log)
             self._log.start()
             self._buffer = RecordBuffer(self._log, self.counters, queue_bytes=options.queue_bytes)
-            context.recorder_factory = context.refusals.recorder_factory = RecorderFactory(
+            factory = context.refusals.recorder_factory = RecorderFactory(
                 self._buffer, options, incarnation=self.incarnation, client_key=self._client_key
             )
+            recorders = DeferredRecorders if context.relay is None else native_recorder.NativeDeferredRecorders
+            context.recorders = self._buffer.recorders = recorders(factory)
             if context.relay is not None:
                 context.relay.record_in(self._buffer)
             self._write_alive_periodically()

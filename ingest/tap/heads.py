@@ -1,0 +1,25 @@
+"""Read and rewrite the heads of messages: the functions in Python. `native_heads` has the same, compiled."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ingest.tap.header_rewrite import Forwarding
+from ingest.tap.header_rewrite import request_for_upstream as request_for_upstream
+from ingest.tap.http_head import HeadLimits, RequestHead, ResponseHead
+from ingest.tap.http_head import read_request_head as read_request_head
+from ingest.tap.http_head import read_response_head as read_response_head
+from ingest.tap.routing import Route
+from ingest.tap.trace_context import TraceContext
+
+
+class Heads(Protocol):
+    """A module with these functions."""
+
+    def read_request_head(self, head: bytes, limits: HeadLimits) -> RequestHead: ...
+
+    def read_response_head(self, head: bytes) -> ResponseHead: ...
+
+    def request_for_upstream(
+        self, head: RequestHead, route: Route, trace: TraceContext, forwarding: Forwarding, address: str, scheme: str
+    ) -> bytes: ...

@@ -1,0 +1,5 @@
+"""The types of the extension module `native_heads.pyx`: those of `heads`."""
+
+from ingest.tap.heads import read_request_head as read_request_head
+from ingest.tap.heads import read_response_head as read_response_head
+from ingest.tap.heads import request_for_upstream as request_for_upstream
