@@ -211,7 +211,7 @@ class Settings(BaseSettings):
     max_request_bytes: ByteSize = _setting(
         TAP, "BYTES", "Reject larger request bodies with status 413; 0 = no limit.", default=ByteSize(0), ge=0)
     relay: Literal["auto", "native", "python"] = _setting(
-        TAP, "auto|native|python", "What forwards bodies of responses; auto = native where it is installed.", default="auto")
+        TAP, "auto|native|python", "Code for bodies, heads and records; auto = native (compiled) where it is installed.", default="auto")
     drain_timeout: Seconds = _setting(
         TAP, "DURATION", "Time for open streams to finish after SIGTERM.", default=20.0, ge=0)
 

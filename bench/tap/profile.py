@@ -27,6 +27,7 @@ COMPONENTS = {
     "own": "nginx's own code",
     "loop": "event loop (uvloop, libuv, libc)",
     "relay": "native relay",
+    "native": "heads and records of short exchanges (compiled)",
     "python": "Python",
     "msgspec": "encoding of records (msgspec)",
     "log": "the log's thread (zstd, SQLite, disk, its Python)",
@@ -42,8 +43,8 @@ def component_of(library: str) -> str:
         return "python"
     if "/msgspec/" in library:
         return "msgspec"
-    if name.startswith("native_relay"):
-        return "relay"
+    if name.startswith("native_"):
+        return "relay" if name.startswith("native_relay") else "native"
     return "own" if name == "nginx" else "loop"
 
 

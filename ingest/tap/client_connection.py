@@ -26,7 +26,6 @@ from ingest.tap.http_head import (
     RequestHead,
     check_partial_head,
     other_protocol,
-    read_request_head,
 )
 from ingest.tap.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
 from ingest.tap.upstream_connection import UpstreamPool

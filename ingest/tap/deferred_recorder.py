@@ -209,10 +209,7 @@ class DeferredRecorder:
         size_bytes = 4 * RECORD_OVERHEAD_BYTES + head.size_bytes + self._kept_bytes + WAIT_BYTES * len(end[7])
         if response is not None:
             size_bytes += response.size_bytes
-            if (
-                capture.response_limit(response.content_type, response.status >= 400)[0]
-                < self._kept_bytes
-            ):
+            if capture.response_limit(response.content_type, response.status >= 400)[0] < self._kept_bytes:
                 return False
         if buffer.unreported or not buffer.has_room(size_bytes):
             return False

@@ -51,7 +51,6 @@ from ingest.tap.http_head import (
     RequestHead,
     ResponseHead,
     check_partial_response_head,
-    read_response_head,
     response_body,
 )
 from ingest.tap.routing import Route

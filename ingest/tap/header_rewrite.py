@@ -22,7 +22,7 @@ _REPLACED = _HOP_BY_HOP | {b"traceparent"}
 _X_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"})
 _RESPONSE_HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"upgrade"})
 # A Connection header may name further hop-by-hop fields, but not those that frame the message.
-_NEVER_DROPPED = frozenset(
+NEVER_DROPPED = frozenset(
     {b"host", b"content-length", b"transfer-encoding", b"trailer", b"close", b"keep-alive"}
 )
 
@@ -50,7 +50,7 @@ def request_for_upstream(
     host_line = route.upstream.host_line
     if forwarding.preserve_host and head.host:
         host_line = b"Host: %b\r\n" % head.host
-    named = head.connection - _NEVER_DROPPED if head.connection else head.connection
+    named = head.connection - NEVER_DROPPED if head.connection else head.connection
     lines = [f"{head.method} {route.target} HTTP/1.1\r\n".encode()]
     add = lines.append
     received: dict[bytes, bytes] = {}  # values of earlier proxies, for fields that the tap extends
@@ -141,7 +141,7 @@ def response_for_client(
     head: ResponseHead, *, keep_alive: bool, client_minor: int, drop_chunked: bool
 ) -> bytes:
     """The response's head for the client. `drop_chunked`: the body is sent without its chunk framing."""
-    named = head.connection - _NEVER_DROPPED if head.connection else head.connection
+    named = head.connection - NEVER_DROPPED if head.connection else head.connection
     drop_length = bool(head.transfer_coding)
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
     for name, line, _, special, _ in head.fields:

@@ -21,5 +21,11 @@ class Heads(Protocol):
     def read_response_head(self, head: bytes) -> ResponseHead: ...
 
     def request_for_upstream(
-        self, head: RequestHead, route: Route, trace: TraceContext, forwarding: Forwarding, address: str, scheme: str
+        self,
+        head: RequestHead,
+        route: Route,
+        trace: TraceContext,
+        forwarding: Forwarding,
+        address: str,
+        scheme: str,
     ) -> bytes: ...

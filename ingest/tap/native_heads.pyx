@@ -53,6 +53,7 @@ for number, name in enumerate(SPECIAL_IN_REQUESTS, 1):
 cdef object RequestHead = http_head.RequestHead, ResponseHead = http_head.ResponseHead
 cdef object cached_request_line = http_head.cached_request_line, request_line = http_head.request_line
 cdef object status_line = http_head.status_line, options = http_head.connection_options
+cdef object DEFAULT = header_rewrite.DEFAULT, NEVER_DROPPED = header_rewrite.NEVER_DROPPED
 cdef object NO_BODY = http_head.NO_BODY, LENGTH = http_head.LENGTH, NO_OPTIONS = frozenset()
 cdef Writer out
 
@@ -212,10 +213,13 @@ cdef inline int put_ascii(str text) except -1:
 def request_for_upstream(head, route, trace, forwarding, str address, str scheme):
     """See `header_rewrite.request_for_upstream`."""
     if (
-        forwarding != header_rewrite.DEFAULT or head.connection or not put_request(head, route, trace, address, scheme)
+        forwarding == DEFAULT
+        and head.upgrade is None
+        and (not head.connection or head.connection <= NEVER_DROPPED)
+        and put_request(head, route, trace, address, scheme)
     ):
-        return header_rewrite.request_for_upstream(head, route, trace, forwarding, address, scheme)
-    return take(&out)
+        return take(&out)
+    return header_rewrite.request_for_upstream(head, route, trace, forwarding, address, scheme)
 
 
 cdef bint put_request(head, route, trace, str address, str scheme) except -1:
@@ -235,7 +239,7 @@ cdef bint put_request(head, route, trace, str address, str scheme) except -1:
         elif special == HOST:
             had_host = True
             put_literal(route.upstream.host_line)
-        elif special != TRACEPARENT and special != OWN:
+        elif special != TRACEPARENT and special != CONNECTION and special != OWN:
             return False
     if not had_host or not host:
         return False

@@ -1,3 +1,5 @@
 """The types of the extension module `native_recorder.pyx`: those of `deferred_recorder`."""
 
-from ingest.tap.deferred_recorder import DeferredRecorders as NativeDeferredRecorders
+from ingest.tap.deferred_recorder import DeferredRecorders
+
+NativeDeferredRecorders = DeferredRecorders

@@ -1,6 +1,6 @@
-"""Who forwards the bodies of responses: the native relay (`native_relay`), or exchanges in Python.
+"""Which code forwards bodies, reads heads and records short exchanges: the compiled one (`native_*`), or the one in Python.
 
-The native relay is built where a C compiler is present, see `deploy/setup/native.py`.
+The compiled code is built where a C compiler is present, see `deploy/setup/native.py`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ finish within the drain time, end the others as `tap_stopped`, write a last `Ali
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import socket
@@ -33,10 +34,8 @@ from ingest.tap.timeouts import CLOSE_PATIENCE_S, STOP_CHECK_S
 from ingest.tap.tls import client_context, upstream_context
 from ingest.tap.upstream_connection import UpstreamPool
 
-try:
+with contextlib.suppress(ImportError):  # then `is_native` is False
     from ingest.tap import native_heads, native_recorder
-except ImportError:  # `is_native` says no
-    pass
 
 logger = logging.getLogger("streamgauge.tap")
 
@@ -136,7 +135,9 @@ class TapWorker:
             factory = context.refusals.recorder_factory = RecorderFactory(
                 self._buffer, options, incarnation=self.incarnation, client_key=self._client_key
             )
-            recorders = DeferredRecorders if context.relay is None else native_recorder.NativeDeferredRecorders
+            recorders = (
+                DeferredRecorders if context.relay is None else native_recorder.NativeDeferredRecorders
+            )
             context.recorders = self._buffer.recorders = recorders(factory)
             if context.relay is not None:
                 context.relay.record_in(self._buffer)

@@ -1,4 +1,4 @@
-"""The native relay under gcc's sanitizers: no invalid access to memory and no data race, in the tests of the tap's traffic."""
+"""The compiled code under gcc's sanitizers: no invalid access to memory and no data race, in the tests of the tap's traffic."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ pytestmark = [
 ]
 TESTS = (
     "test_disconnects", "test_draining", "test_exchanges", "test_fairness", "test_forwarding", "test_http_body", "test_limits",
-    "test_record_log_thread", "test_waits",
+    "test_native_heads", "test_native_recorder", "test_record_log_thread", "test_waits",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_tests_of_the_tap_pass_under_a_sanitizer(sanitizer: str, tmp_path: Path) -> None:
-    """Only the extension is instrumented. Python frees all its memory lazily, so leaks are not reported."""
+    """Only the extensions are instrumented. Python frees all its memory lazily, so leaks are not reported."""
     for name in ("ingest", "tests", "analytics", "streamgauge"):
         shutil.copytree(
             ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"), symlinks=True
