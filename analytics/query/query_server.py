@@ -116,15 +116,17 @@ class QueryServer:
             pipe_messages.send(connection.fileno(), to_wire(busy))
 
     def _serve(self, connection: socket.socket) -> None:
-        try:
-            with connection, contextlib.suppress(OSError, pipe_messages.BrokenMessage):
+        with connection:
+            try:
                 limit_waits(connection, REQUEST_S)
                 pipe_messages.send(connection.fileno(), {"ready": True})
                 request = pipe_messages.receive(connection.fileno())
                 if request is not None:
                     pipe_messages.send(connection.fileno(), *self._answer(request[0]))
-        finally:
-            self._free.release()
+            except (OSError, pipe_messages.BrokenMessage):
+                pass
+            finally:
+                self._free.release()  # before the caller sees the end, after which it may call again
 
     def _answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         try:

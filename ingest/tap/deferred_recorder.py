@@ -1,4 +1,4 @@
-"""Make the records of an exchange later, in a batch with those of others.
+"""Make the records of an exchange later, in a batch with the records of others.
 
 Between two reads, code that makes records is not in the CPU's caches and delays the first bytes of other streams. So what an
 exchange reports is kept until the record buffer asks for records: after 40 to 80 ms, or soon after the exchange has ended. The

@@ -1,4 +1,4 @@
-"""The types of the extension module `native_heads.pyx`: those of `heads`."""
+"""The types of the extension module `native_heads.pyx`, the same as in `heads`."""
 
 from ingest.tap.heads import read_request_head as read_request_head
 from ingest.tap.heads import read_response_head as read_response_head

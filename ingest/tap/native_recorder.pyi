@@ -1,4 +1,4 @@
-"""The types of the extension module `native_recorder.pyx`: those of `deferred_recorder`."""
+"""The types of the extension module `native_recorder.pyx`, the same as in `deferred_recorder`."""
 
 from ingest.tap.deferred_recorder import DeferredRecorders
 

@@ -329,7 +329,7 @@ cdef class NativeDeferredRecorder:
             buffer.count_failed_recorder()
             written = True
         if written:
-            buffer.forget(self)
+            buffer.cancel_flush(self)
         else:
             buffer.end_later(self)
         return 0

@@ -272,14 +272,14 @@ class RecordBuffer:
     def _end_recorders(self) -> None:
         ended, self._ended = self._ended, []
         for recorder in ended:
-            self.forget(recorder)
+            self.cancel_flush(recorder)
             try:
                 recorder.end()
             except Exception:
                 self.count_failed_recorder()
 
-    def forget(self, recorder: Recorder) -> None:
-        """Do not flush a recorder that waits for it: it has written all its records."""
+    def cancel_flush(self, recorder: Recorder) -> None:
+        """Remove a recorder from those to flush: it has written all its records."""
         if recorder.waiting:
             recorder.waiting = False
             if self._waiting.pop(recorder, self) is self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import sys
 import time
 from pathlib import Path
@@ -54,6 +55,7 @@ def test_screen_ends_at_ctrl_c_and_restores_the_terminal(data: Path) -> None:
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30", "NO_COLOR": "1"}
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # shells ignore it for commands in the background
         os.execve(argv[0], argv, environment)
     received, interrupted, deadline_s = b"", False, time.monotonic() + DEADLINE_S
     try:
