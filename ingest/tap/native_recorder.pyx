@@ -315,24 +315,11 @@ cdef class NativeDeferredRecorder:
     def drained(self, now_ns):
         if now_ns is not None:
             self._drained_ns = now_ns
-        self.over()
+        self._group._buffer.end_later(self)
 
     def client_left(self, int64_t now_ns, int64_t undelivered_bytes):
         self._client_left_ns, self._undelivered_bytes = now_ns, undelivered_bytes
-        self.over()
-
-    cdef int over(self) except -1:
-        buffer = self._group._buffer
-        try:
-            written = self._recorder is None and self.write_all()
-        except Exception:
-            buffer.count_failed_recorder()
-            written = True
-        if written:
-            buffer.cancel_flush(self)
-        else:
-            buffer.end_later(self)
-        return 0
+        self._group._buffer.end_later(self)
 
     # --- the records
 
@@ -344,11 +331,12 @@ cdef class NativeDeferredRecorder:
             self._group._buffer.count_failed_recorder()
 
     def end(self):
-        self.recorder.end(
-            None if self._drained_ns == NEVER else self._drained_ns,
-            None if self._client_left_ns == NEVER else self._client_left_ns,
-            self._undelivered_bytes,
-        )
+        if self._recorder is not None or not self.write_all():
+            self.recorder.end(
+                None if self._drained_ns == NEVER else self._drained_ns,
+                None if self._client_left_ns == NEVER else self._client_left_ns,
+                self._undelivered_bytes,
+            )
 
     cdef bint keep(self, int64_t size_bytes):
         """Whether so many more bytes of bodies may be kept."""

@@ -272,18 +272,12 @@ class RecordBuffer:
     def _end_recorders(self) -> None:
         ended, self._ended = self._ended, []
         for recorder in ended:
-            self.cancel_flush(recorder)
+            if recorder.waiting and self._waiting.pop(recorder, self) is self:
+                self._waiting_longer.pop(recorder, None)
             try:
                 recorder.end()
             except Exception:
                 self.count_failed_recorder()
-
-    def cancel_flush(self, recorder: Recorder) -> None:
-        """Remove a recorder from those to flush: it has written all its records."""
-        if recorder.waiting:
-            recorder.waiting = False
-            if self._waiting.pop(recorder, self) is self:
-                self._waiting_longer.pop(recorder, None)
 
     def arm(self) -> None:
         """Let the next tick come."""
