@@ -127,7 +127,14 @@ PARTS = [
         (*SATURATION, "shed_bytes", *ACCOUNT), both_relays, 4,
     ),
     Part("short", "short requests, {streams} connections", Load("short", 32), ("p50_ns", *SATURATION), proxies, 3),
-    Part("ttfb", "time to first byte, {streams} connections", Load("short", 50, 20_000), LATENCY, proxies, 3),
+    Part(
+        "ttfb", "time to first byte, 2,500 requests/s at random times, {streams} connections", Load("short", 50, 20_000),
+        (*LATENCY, "cpu_s_per_million", "errors"), proxies, 4,
+    ),
+    Part(
+        "burst", "time to first byte, {streams} requests at the same time, every 20 ms", Load("burst", 50, 20_000),
+        (*LATENCY, "cpu_s_per_million", "errors"), proxies, 4,
+    ),
     Part(
         "2000", "{streams} streams × 2 chunks/s", Load("paced", 2_000, 500_000),
         (*LATENCY, "bytes_per_stream", "errors"), proxies, 5, rounds=3, restart=True,
@@ -141,7 +148,7 @@ PARTS = [
         (*LATENCY, "cpu_s_per_million", "bytes_per_stream", "errors"), with_proxies, 3, rounds=3, restart=True,
     ),
     Part(
-        "peers-ttfb", "other proxies, time to first byte, {streams} connections", Load("short", 50, 20_000),
+        "peers-ttfb", "other proxies, time to first byte, 2,500 requests/s at random times", Load("short", 50, 20_000),
         (*LATENCY, "cpu_s_per_million", "errors"), with_proxies, 3, rounds=3,
     ),
     Part(

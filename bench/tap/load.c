@@ -2,20 +2,24 @@
  *
  *   load paced PORT CONNECTIONS SECONDS INTERVAL_US[/CHUNKS]   per-chunk latency; each stream has CHUNKS (1) per INTERVAL_US
  *   load flood PORT CONNECTIONS SECONDS 0             chunks per second of streams at full speed
- *   load short PORT CONNECTIONS SECONDS THINK_US      requests per second and their latency, with pauses of THINK_US
+ *   load short PORT CONNECTIONS SECONDS 0             requests per second and their latency, without pauses
+ *   load short PORT CONNECTIONS SECONDS INTERVAL_US   latency of requests at random times, on average one per connection and interval
+ *   load burst PORT CONNECTIONS SECONDS INTERVAL_US   latency of requests that all connections send at the same time
  *   load … REQUEST_FILE                               send the content of this file instead of the default request
  *
  * Prints "counting" when every stream has begun and a fifth of SECONDS has passed, and "counted" SECONDS later. The caller
  * measures CPU time between the two. Then prints one JSON object (times in ns) and waits for the end of stdin. Unless the mode is
- * `short` or REQUEST_FILE is given, the caller then makes the upstream end its streams; the client reads them to the end and
+ * `short` or `burst` or REQUEST_FILE is given, the caller then makes the upstream end its streams; the client reads them to the end and
  * prints a second object with the payload bytes of the whole run.
  * The latency of a chunk is the monotonic clock at its arrival minus the clock in the chunk (both processes share a machine).
+ * The latency of a request after an interval begins at the intended time, even if no connection was idle then.
  * Quantiles are computed from all samples.
  * Connections use several loopback addresses to have enough ports, and end with a reset to avoid TIME_WAIT.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <math.h>
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -23,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -31,6 +36,7 @@
 #define EVENT_BYTES 220
 #define BEGIN_WITHIN_NS 60000000000u
 #define END_WITHIN_NS 20000000000u
+#define MAX_WAIT_NS 50000000u
 #define MAX_SAMPLES (16u << 20)
 #define MAX_FDS 65536
 #define CONNECTIONS_AN_ADDRESS 8192
@@ -38,7 +44,7 @@
 enum phase { HEAD, SIZE, DATA, AFTER_DATA, OVER };
 
 struct connection {
-    uint64_t asked_ns, wake_ns;
+    uint64_t asked_ns;
     enum phase phase;
     size_t left; /* DATA: bytes left in the chunk; SIZE: the size so far; HEAD: bytes of the blank line that were read */
 };
@@ -68,8 +74,8 @@ static uint32_t quantile(double q) {
     return sample_count ? samples[(size_t)(q * (double)(sample_count - 1))] : 0;
 }
 
-static int ask(int fd) {
-    connections[fd].asked_ns = now_ns();
+static int ask(int fd, uint64_t from_ns) {
+    connections[fd].asked_ns = from_ns;
     return send(fd, request, strlen(request), MSG_NOSIGNAL) == (ssize_t)strlen(request) ? 0 : -1;
 }
 
@@ -117,6 +123,11 @@ static double random_share(void) {
     return (double)(state >> 11) / (double)(1ull << 53);
 }
 
+/* The time to the next of events that are independent of each other (a Poisson process). */
+static uint64_t random_gap_ns(double mean_ns) {
+    return (uint64_t)(-log(1.0 - random_share()) * mean_ns);
+}
+
 static int connected(const struct sockaddr_in *to, int number) {
     int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
     struct sockaddr_in from = {.sin_family = AF_INET};
@@ -133,10 +144,12 @@ static int connected(const struct sockaddr_in *to, int number) {
 int main(int argc, char **argv) {
     if (argc != 6 && argc != 7) return 2;
     const char *mode = argv[1];
-    int port = atoi(argv[2]), count = atoi(argv[3]), paced = !strcmp(mode, "paced"), short_ = !strcmp(mode, "short");
+    int port = atoi(argv[2]), count = atoi(argv[3]), paced = !strcmp(mode, "paced");
+    int burst = !strcmp(mode, "burst"), short_ = burst || !strcmp(mode, "short");
     double seconds = atof(argv[4]);
     uint64_t interval_ns = strtoull(argv[5], NULL, 10) * 1000u;
     signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_TIMERSLACK, 1);
     struct rlimit files;
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
@@ -144,7 +157,7 @@ int main(int argc, char **argv) {
     samples = malloc(MAX_SAMPLES * sizeof *samples);
     if (!samples) return 1;
     if (paced) snprintf(request, sizeof request, "GET /paced/%s HTTP/1.1\r\nHost: bench\r\n\r\n", argv[5]);
-    else snprintf(request, sizeof request, "GET /%s/%d HTTP/1.1\r\nHost: bench\r\nAccept: */*\r\n\r\n", mode, count);
+    else snprintf(request, sizeof request, "GET /%s/%d HTTP/1.1\r\nHost: bench\r\nAccept: */*\r\n\r\n", short_ ? "short" : mode, count);
     if (argc == 7) {
         FILE *file = fopen(argv[6], "r");
         if (!file) return 1;
@@ -157,24 +170,25 @@ int main(int argc, char **argv) {
     int epoll_fd = epoll_create1(0), opened = 0, streams = !strcmp(mode, "flood") || paced;
     static char data[1 << 20];
     static struct epoll_event events[1024];
-    static int thinking[MAX_FDS];
-    size_t think_head = 0, think_tail = 0;
+    static int idle[MAX_FDS];
+    size_t idle_head = 0, idle_tail = 0;
     uint64_t start = now_ns(), counted_from = 0, end = 0, counted_bytes = 0;
     /* Streams begin at 2,000 per second, over at least one second, to keep the cost of connecting out of the measurement. Each
      * begins at a random time within its share. At equal distances, streams whose distance is a multiple of the interval
      * would send in bursts. */
     uint64_t spread_ns = interval_ns ? (count > 2000 ? (uint64_t)count * 500000u : 1000000000u) : 0;
-    uint64_t next_open = start;
+    uint64_t next_open = start, next_ask = UINT64_MAX, asked = 0;
     for (;;) {
         uint64_t now = now_ns();
         while (opened < count && now >= next_open) {
             int fd = connected(&address, opened);
             struct epoll_event e = {.events = EPOLLIN, .data.fd = fd};
             epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &e);
-            if (ask(fd)) errors++;
+            if (ask(fd, now_ns())) errors++;
             opened++;
             next_open = start + (uint64_t)((double)spread_ns * (opened + random_share()) / count);
             now = now_ns();
+            if (opened == count) next_ask = now;
         }
         if (now >= start + spread_ns + BEGIN_WITHIN_NS && !end) {
             fprintf(stderr, "%d of %d streams began\n", begun, count);
@@ -194,9 +208,10 @@ int main(int argc, char **argv) {
             end = start + (uint64_t)(seconds * 1e9);
         }
         if (end && now >= end) break;
-        int wait_ms = opened < count || think_head != think_tail ? 0 : 50;
-        if (think_head != think_tail && connections[thinking[think_head % MAX_FDS]].wake_ns > now + 1000000u) wait_ms = 1;
-        int n = epoll_wait(epoll_fd, events, 1024, wait_ms);
+        uint64_t next = opened < count ? next_open : now + MAX_WAIT_NS;
+        if (idle_head != idle_tail && next_ask < next) next = next_ask;
+        struct timespec wait = {.tv_nsec = next <= now ? 0 : next - now < MAX_WAIT_NS ? (long)(next - now) : (long)MAX_WAIT_NS};
+        int n = epoll_pwait2(epoll_fd, events, 1024, &wait, NULL);
         for (int i = 0; i < n; i++) {
             int fd = events[i].data.fd;
             ssize_t got = recv(fd, data, sizeof data, MSG_DONTWAIT);
@@ -218,16 +233,18 @@ int main(int argc, char **argv) {
                 requests++;
                 sample(at - connections[fd].asked_ns);
                 if (!interval_ns) {
-                    if (ask(fd)) errors++;
+                    if (ask(fd, now_ns())) errors++;
                 } else {
-                    connections[fd].wake_ns = at + interval_ns;
-                    thinking[think_tail++ % MAX_FDS] = fd;
+                    idle[idle_tail++ % MAX_FDS] = fd;
                 }
             }
         }
         now = now_ns();
-        while (think_head != think_tail && connections[thinking[think_head % MAX_FDS]].wake_ns <= now)
-            if (ask(thinking[think_head++ % MAX_FDS])) errors++;
+        while (idle_head != idle_tail && next_ask <= now) {
+            if (ask(idle[idle_head++ % MAX_FDS], next_ask)) errors++;
+            if (!burst) next_ask += random_gap_ns((double)interval_ns / count);
+            else if (++asked % (uint64_t)count == 0) next_ask += interval_ns;
+        }
     }
     double took = (double)(now_ns() - start) / 1e9;
     puts("counted");

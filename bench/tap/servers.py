@@ -89,7 +89,9 @@ def compile_c(folder: Path) -> None:
     if compiler is None:
         raise SystemExit("bench tap: no C compiler found. On Debian: apt-get install gcc libc6-dev")
     for name in ("upstream", "load"):
-        subprocess.run([compiler, "-O2", "-o", str(folder / name), str(HERE / f"{name}.c")], check=True)
+        subprocess.run(
+            [compiler, "-O2", "-o", str(folder / name), str(HERE / f"{name}.c"), "-lm"], check=True
+        )
 
 
 def debian_program(name: str, package: str) -> str | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +65,48 @@ def test_responses_without_a_stream_are_errors(built: Path) -> None:
         run = measure(built, Target("refuses", server.getsockname()[1], []), Load("flood", 2), 0.1)
         thread.join()
     assert run["errors"] == 4  # two error responses and two interrupted streams
+
+
+RESPONSE = b'HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n@E"}'
+
+
+def test_burst_sends_all_requests_before_it_needs_a_response(built: Path) -> None:
+    """The server withholds its responses until every connection has sent a request."""
+    with mock_upstream(built), socket.create_server(("127.0.0.1", 0)) as server:
+
+        def respond() -> None:
+            clients = [server.accept()[0] for _ in range(5)]
+            for client in clients:  # each connection sends its first request when it is opened
+                client.recv(1000)
+                client.sendall(RESPONSE)
+            with contextlib.suppress(OSError):
+                while all(client.recv(1000) for client in clients):
+                    for client in clients:
+                        client.sendall(RESPONSE)
+
+        thread = threading.Thread(target=respond, daemon=True)
+        thread.start()
+        run = measure(built, Target("waits", server.getsockname()[1], []), Load("burst", 5, 10_000), 0.5)
+    assert run["errors"] == 0
+    assert run["requests"] >= 10
+
+
+def test_latency_begins_when_the_request_is_due_even_without_an_idle_connection(built: Path) -> None:
+    """A server that needs 50 ms, with a request due every 10 ms: without the wait for the connection, p50 were 50 ms."""
+    with mock_upstream(built), socket.create_server(("127.0.0.1", 0)) as server:
+
+        def respond() -> None:
+            client = server.accept()[0]
+            with contextlib.suppress(OSError):
+                while client.recv(1000):
+                    time.sleep(0.05)
+                    client.sendall(RESPONSE)
+
+        thread = threading.Thread(target=respond, daemon=True)
+        thread.start()
+        run = measure(built, Target("late", server.getsockname()[1], []), Load("short", 1, 10_000), 0.5)
+    assert run["errors"] == 0
+    assert run["p50_ns"] > 100e6
 
 
 def test_missing_target_fails_the_run(built: Path) -> None:
