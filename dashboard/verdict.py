@@ -49,11 +49,13 @@ def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis
     )
     scope = Scope(since=chosen.since, until=chosen.until, filters=chosen.filters())
     judged_by, data = objectives(query_catalog, default), str(page_settings.data_dir())
-    is_live = chosen.until >= datetime.now(UTC)
-    question = (None if is_live else chosen.until, chosen.length, scope.filters, judged_by, data)
+    question = (chosen.length, scope.filters, judged_by, data)
     latest = _latest()
-    if max_age_s > CACHED_S and question in latest and time.monotonic() - latest[question][0] < max_age_s:
-        return latest[question][1]
+    if max_age_s > CACHED_S and question in latest:
+        made_s, recent = latest[question]
+        later_s = abs((chosen.until - recent.until).total_seconds())
+        if max(time.monotonic() - made_s, later_s) < max_age_s:
+            return recent
     found = _cached(scope, judged_by, data)
     if len(latest) >= MAX_DIAGNOSES:
         latest.clear()
@@ -63,7 +65,7 @@ def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis
 
 @st.cache_resource(show_spinner=False)
 def _latest() -> dict[Hashable, tuple[float, Diagnosis]]:
-    """The latest diagnosis of each time range, filters and objectives, and when it was made."""
+    """The latest diagnosis of each length, filters and objectives, and when it was made."""
     return {}
 
 
