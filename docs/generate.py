@@ -211,7 +211,12 @@ def _cli() -> str:
 def _json_output() -> list[str]:
     rows = []
     for row in csv.DictReader((DATA / "json_output.csv").open()):
-        keys = ", ".join(f"`{key}`" if key.isidentifier() else key for key in row["keys"].split(", "))
+        names, semicolon, note = row["keys"].partition(";")
+        keys = (
+            ", ".join(f"`{key}`" if key.isidentifier() else key for key in names.split(", "))
+            + semicolon
+            + note
+        )
         rows.append((f"`{row['command']}`", row["output"], keys))
     return [
         "## JSON output",

@@ -280,7 +280,7 @@ decode = _record_decoder.decode
 
 
 class _PerThread(threading.local):
-    """Compressors and decompressors are not thread-safe, and creating one costs as much as a small entry."""
+    """Compressors and decompressors are not thread-safe. Creating one takes as long as processing a small entry."""
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=1)

@@ -211,7 +211,8 @@ class Settings(BaseSettings):
     max_request_bytes: ByteSize = _setting(
         TAP, "BYTES", "Reject larger request bodies with status 413; 0 = no limit.", default=ByteSize(0), ge=0)
     relay: Literal["auto", "native", "python"] = _setting(
-        TAP, "auto|native|python", "Code for bodies, heads and records; auto = native (compiled) where it is installed.", default="auto")
+        TAP, "auto|native|python", "Implementation that forwards and records: native (compiled) or python; auto = native if installed.",
+        default="auto")
     drain_timeout: Seconds = _setting(
         TAP, "DURATION", "Time for open streams to finish after SIGTERM.", default=20.0, ge=0)
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import click
 
-from ingest.tap.relay_choice import is_native
+from ingest.tap.relay_choice import uses_native_code
 from streamgauge import __version__
 from streamgauge.output_format import format_option, print_json
 
@@ -20,9 +20,9 @@ LIBRARIES = ("duckdb", "polars", "kafka-python", "opentelemetry-sdk", "streamlit
 def version_command(verbose: bool, form: str) -> int:
     """Print the version.
 
-    `relay` is what the tap uses with --relay auto.
+    The line `relay` shows what --relay auto selects here: native or python.
     """
-    versions = {"streamgauge": __version__, "relay": "native" if is_native("auto") else "python"}
+    versions = {"streamgauge": __version__, "relay": "native" if uses_native_code("auto") else "python"}
     if verbose:
         versions |= {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
     if form == "json":

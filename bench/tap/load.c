@@ -12,7 +12,7 @@
  * `short` or `burst` or REQUEST_FILE is given, the caller then makes the upstream end its streams; the client reads them to the end and
  * prints a second object with the payload bytes of the whole run.
  * The latency of a chunk is the monotonic clock at its arrival minus the clock in the chunk (both processes share a machine).
- * The latency of a request after an interval begins at the intended time, even if no connection was idle then.
+ * With an INTERVAL_US, the latency of a request begins when it is due, even if no connection was idle then.
  * Quantiles are computed from all samples.
  * Connections use several loopback addresses to have enough ports, and end with a reset to avoid TIME_WAIT.
  */
@@ -123,7 +123,7 @@ static double random_share(void) {
     return (double)(state >> 11) / (double)(1ull << 53);
 }
 
-/* The time to the next of events that are independent of each other (a Poisson process). */
+/* Random time to the next event of a Poisson process. */
 static uint64_t random_gap_ns(double mean_ns) {
     return (uint64_t)(-log(1.0 - random_share()) * mean_ns);
 }

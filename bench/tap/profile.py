@@ -27,7 +27,7 @@ COMPONENTS = {
     "own": "nginx's own code",
     "loop": "event loop (uvloop, libuv, libc)",
     "relay": "native relay",
-    "native": "heads and records of short exchanges (compiled)",
+    "native": "headers and records of short exchanges (native code)",
     "python": "Python",
     "msgspec": "encoding of records (msgspec)",
     "log": "the log's thread (zstd, SQLite, disk, its Python)",

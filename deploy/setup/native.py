@@ -1,8 +1,8 @@
 """Build hook: compile the Cython files of `ingest/tap` to extension modules if a C compiler is present.
 
-RELAY in the environment: `native` fails without a compiler, `python` builds a pure wheel, unset takes what is possible. The modules
-use Python's stable interface, so one wheel fits all versions of Python from 3.11 on a platform. An editable install gets the
-modules beside their sources. Standalone: `python deploy/setup/native.py` builds them there, with `CFLAGS` from the environment.
+The variable RELAY selects the result. `native`: fail without a compiler. `python`: build a pure Python wheel. Unset: build native
+code if possible. The modules use Python's stable ABI, so one wheel per platform serves all versions from 3.11. An editable
+install writes the modules next to their sources. `python deploy/setup/native.py` does the same, with `CFLAGS` from the environment.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = Path("ingest/tap")
-PYTHON = "0x030b0000"
-"""Oldest version of Python for the stable interface: `requires-python`."""
+OLDEST_PYTHON = "0x030b0000"
+"""Oldest version of Python that the modules support: `requires-python`."""
 
 
 def compiler() -> str | None:
@@ -52,11 +52,17 @@ def build(root: Path, target: Path) -> str | None:
             subprocess.run(cython, cwd=root, check=True)
             flags = [
                 "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wno-unused-function", "-g0",
-                f"-ffile-prefix-map={folder}=.", f"-DPy_LIMITED_API={PYTHON}", "-DCYTHON_LIMITED_API=1", f"-I{headers}",
+                f"-ffile-prefix-map={folder}=.", f"-DPy_LIMITED_API={OLDEST_PYTHON}", "-DCYTHON_LIMITED_API=1", f"-I{headers}",
                 *os.environ.get("CFLAGS", "").split(),
             ]  # fmt: skip
-            output = target / f"{source.stem}.abi3.so"
-            subprocess.run([found, *flags, str(translated), "-o", str(output)], check=True)
+            output = Path(folder) / f"{source.stem}.abi3.so"
+            try:
+                subprocess.run([found, *flags, str(translated), "-o", str(output)], check=True)
+            except subprocess.CalledProcessError:
+                return f"{found} cannot compile {source.name} (on Debian: apt-get install gcc libc6-dev python3-dev)"
+        for module in modules(root):
+            (target / module.name).unlink(missing_ok=True)  # a running tap keeps the file that it has loaded
+            shutil.move(Path(folder) / module.name, target / module.name)
     return None
 
 
@@ -74,8 +80,10 @@ class NativeModules(BuildHookInterface[Any]):
         problem = build(root, target)
         if problem is not None:
             if wanted == "native":
-                raise RuntimeError(f"cannot build the native relay: {problem}")
-            self.app.display_warning(f"the tap will forward bodies in Python: {problem}")
+                raise RuntimeError(f"cannot build the native code: {problem}")
+            self.app.display_warning(
+                f"cannot build the native code: {problem}. The tap uses its Python code, which needs more CPU time."
+            )
         elif version != "editable":
             build_data["pure_python"] = False
             build_data["tag"] = f"cp311-abi3-{platform_tag()}"
@@ -95,4 +103,4 @@ def platform_tag() -> str:
 if __name__ == "__main__":
     here = Path(__file__).resolve().parents[2]
     if (reason := build(here, here / PACKAGE)) is not None:
-        sys.exit(f"cannot build the native relay: {reason}")
+        sys.exit(f"cannot build the native code: {reason}")

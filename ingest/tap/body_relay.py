@@ -1,12 +1,12 @@
-"""Hand the bodies of responses to the native relay, and give its results to their exchanges.
+"""Hand response bodies over to the native relay and pass its results back to their exchanges.
 
 Contract
-- A body is handed over after its head and first bytes were forwarded, when both connections are plain TCP and everything
-  written to the client has gone to the kernel. Reading is paused on both connections until the body ends, so the event loop
-  touches neither descriptor.
-- The relay reports what it did in the order in which it happened: records, runs of dropped frames, waits, the end.
-- The end of a body wakes the event loop. Records wait for the record buffer's next tick.
-- An exchange that must end earlier takes its body back. Then the relay no longer uses its descriptors.
+- A body is handed over after its head and first bytes were forwarded, if both connections are plain TCP and the kernel has
+  accepted all bytes for the client. Reading stays paused on both transports until the body ends, so the event loop does not
+  use the sockets.
+- The relay reports records, runs of dropped frames, waits and the end in the order in which they occurred.
+- The event loop is woken when a body ends or 256 KiB of records wait. Other records wait for the record buffer's next tick.
+- An exchange that ends earlier takes its body back. From then on the relay does not use the sockets.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ingest.tap.relay_choice import native_relay
 logger = logging.getLogger("streamgauge.tap")
 
 COMPLETE, UPSTREAM_LOST, CLIENT_LOST, MALFORMED = range(4)
-"""Causes of an end, as in `native_relay`. The remaining one is that the exchange has taken its body back."""
-_LEAST_BODY_BYTES = 262_144
+"""Causes of an end, as in `native_relay`. Any other value: the exchange took its body back."""
+_MIN_BODY_BYTES = 262_144
 """Bodies of a known shorter length stay with the event loop: they end within a few reads."""
 
 
@@ -39,9 +39,11 @@ class RelayedRecords(NamedTuple):
     capture_bytes: int
     """Payload bytes still to capture."""
     event_stream: bool
+    last_output_ns: int
+    """Time of the last read that held more than heartbeats; 0: unknown."""
 
 
-NOT_RECORDED = RelayedRecords(b"", 0, 0, 0, False)
+NOT_RECORDED = RelayedRecords(b"", 0, 0, 0, False, 0)
 
 
 class RelayedEnd(NamedTuple):
@@ -49,7 +51,7 @@ class RelayedEnd(NamedTuple):
 
     cause: int
     error: int
-    """Of the system call that failed, else 0."""
+    """errno of the failed system call, or 0."""
     last_ns: int
     """Time of the last read."""
     last_output_ns: int
@@ -62,7 +64,7 @@ class RelayedEnd(NamedTuple):
     unsent: bytes
     """The part of `wire_bytes` that the client's socket has not accepted."""
     seq: int
-    """Of the next record."""
+    """Sequence number of the next record."""
     capture_bytes: int
     uncaptured_bytes: int
     """Bytes that no record reports yet."""
@@ -115,8 +117,8 @@ class BodyRelay:
         return self._native.dropped_waits
 
     def accepts(self, reader: BodyReader) -> bool:
-        """Whether a body is worth the hand-over."""
-        return not isinstance(reader, LengthBody) or reader.remaining_bytes >= _LEAST_BODY_BYTES
+        """Whether the relay forwards this body. Short bodies stay on the event loop."""
+        return not isinstance(reader, LengthBody) or reader.remaining_bytes >= _MIN_BODY_BYTES
 
     def add(
         self,
@@ -137,8 +139,8 @@ class BodyRelay:
         if not self._exchanges:
             self._grant(more=True)
         number = self._native.add(
-            upstream_descriptor, client_descriptor, framing, chunks, length, now_ns, records.event_stream, records.prefix,
-            records.seq, records.t0_ns, records.capture_bytes,
+            upstream_descriptor, client_descriptor, framing, chunks, length, now_ns, records.last_output_ns or now_ns,
+            records.event_stream, records.prefix, records.seq, records.t0_ns, records.capture_bytes,
         )  # fmt: skip
         self._exchanges[number] = exchange
         if self._buffer is not None:
@@ -146,18 +148,19 @@ class BodyRelay:
         return number
 
     def progress(self, number: int) -> tuple[int, int, int, bool]:
-        """(time of the last read, of the last output, when the client last began to read again, whether it does not read
-        now), in ns."""
+        """Returns (time of the last read, time of the last output, time when the client last resumed reading, whether the
+        client is blocked now). Times in ns."""
         return self._native.progress(number)
 
     def take_back(self, number: int, now_ns: int) -> None:
-        """Stop to forward a body. Its exchange gets the end before this returns."""
+        """Stop forwarding a body. `relay_ended` of its exchange is called before this returns."""
         self._native.take_back(number, now_ns)
         self.take()
 
     def take(self, records_before_ns: int = 0) -> None:
         """Process the relay's reports, and records whose first frame arrived before a time."""
         records, frames, captured_bytes, events = self._native.take(records_before_ns)
+        self._grant(more=False)  # the bytes of `records` count when they are appended
         done = 0
         for position, kind, number, a, b in events:
             self._append(records[done:position])
@@ -177,7 +180,7 @@ class BodyRelay:
             self._buffer.append_encoded(records)
 
     def _report(self, kind: int, number: int, a: Any, b: Any) -> None:
-        """Tell an exchange what the relay did."""
+        """Pass one event of the relay to its exchange."""
         if kind == native_relay.END:
             self._exchanges.pop(number).relay_ended(RelayedEnd(*a))
         elif kind == native_relay.LOST:
@@ -191,7 +194,7 @@ class BodyRelay:
         self._native.close()
 
     def _grant(self, *, more: bool) -> None:
-        """Let the relay use half of the buffer's free room until the next `take`, if it needs `more` than it has."""
+        """Renew the relay's share of the record buffer. `more`: bodies are being forwarded, so reserve room for new frames."""
         if self._buffer is not None:
             self._native.set_room(self._buffer.grant(self._native.pending_bytes, more=more))
 

@@ -70,4 +70,7 @@ class TapContext:
     def _run_callbacks(self) -> None:
         callbacks, self._next_iteration = self._next_iteration, []
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception as error:  # a bug; it must not stop the other callbacks
+                self.loop.call_exception_handler({"message": "a callback failed", "exception": error})

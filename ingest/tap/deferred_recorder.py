@@ -1,9 +1,9 @@
-"""Make the records of an exchange later, in a batch with the records of others.
+"""Make the records of an exchange later, in one batch with those of other exchanges.
 
-Between two reads, code that makes records is not in the CPU's caches and delays the first bytes of other streams. So what an
-exchange reports is kept until the record buffer asks for records: after 40 to 80 ms, or soon after the exchange has ended. The
-records of a shorter exchange are made at once, without a `StreamRecorder`. A longer one has a `StreamRecorder` from then on, or
-from its first large read on.
+Making records between two reads delays the first bytes of other streams, because that code is not in the CPU's caches. A
+`DeferredRecorder` therefore keeps the data of its exchange until the record buffer flushes it: within 40 ms after the exchange
+ended, or after 40 to 80 ms. If the exchange has ended by then, its records are made without a `StreamRecorder`. It gets a
+`StreamRecorder` if it is still open, or as soon as its bodies exceed `MAX_UNCOUNTED_BODY_BYTES`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ingest.tap.stream_recorder import (
 )
 from ingest.tap.trace_context import TraceContext
 
-MAX_BYTES = 16_384
-"""Most bytes of bodies that are kept here, because the record buffer does not count them."""
+MAX_UNCOUNTED_BODY_BYTES = 16_384
+"""Limit of the body bytes kept per exchange. The record buffer does not count them."""
 
 
 class Recorders(Protocol):
-    """Makes the recorders of one worker's exchanges, in Python or compiled (`native_recorder`)."""
+    """Makes the recorders of one worker's exchanges, in Python or native code (`native_recorder`)."""
 
     def new(
         self, head: RequestHead, route: Route, trace: TraceContext, client_start_ns: int, t0_ns: int
     ) -> DeferredRecorder:
         """The recorder of an exchange that starts."""
 
-    def hand_over(self) -> None:
+    def flush(self) -> None:
         """Give all records of ended exchanges to the record buffer."""
 
 
@@ -54,8 +54,8 @@ class DeferredRecorders:
     ) -> DeferredRecorder:
         return DeferredRecorder(self._factory, head, route, trace, client_start_ns, t0_ns)
 
-    def hand_over(self) -> None:
-        """Nothing to do: the buffer has them."""
+    def flush(self) -> None:
+        """Does nothing: the records are already in the record buffer."""
 
 
 class DeferredRecorder:
@@ -200,7 +200,7 @@ class DeferredRecorder:
     def _keep(self, size_bytes: int) -> bool:
         """Whether so many more bytes of bodies may be kept."""
         self._kept_bytes += size_bytes
-        return self._kept_bytes <= MAX_BYTES
+        return self._kept_bytes <= MAX_UNCOUNTED_BODY_BYTES
 
     def _write_all(self) -> bool:
         """Write all records of the exchange. False: a `StreamRecorder` must do it, for lack of room or because not all is captured."""
@@ -258,7 +258,7 @@ def replay(
     frames: list[tuple[int, bytes]],
     end: End | None,
 ) -> StreamRecorder:
-    """A recorder that was told what a deferred one has kept. All times are monotonic."""
+    """Create a `StreamRecorder` and pass it everything that a `DeferredRecorder` has kept. All times are monotonic."""
     recorder = StreamRecorder(factory, head, route, trace, client_start_ns, t0_ns, wall_ns)
     if connected_ns is not None:
         recorder.connected(connected_ns)

@@ -450,32 +450,35 @@ class Exchange:
     # --- the native relay
 
     def _prepare_hand_over(self, relay: BodyRelay) -> None:
-        """Stop reading; hand the body over when the kernel has everything that was written."""
+        """Pause reading from the upstream and try to hand the body over in the loop's next iteration."""
         if self._request_complete and self._upstream is not None and not self._client.write_paused:
             self._upstream.pause_reading()
             self._context.call_next_iteration(self._hand_over)
 
     def _hand_over(self) -> None:
-        """Let the relay forward the rest of the body, unless the client is behind: then try again after the next read."""
+        """Hand the rest of the body to the relay. If bytes for either side are unsent, resume reading and try again after the
+        next read."""
         client, upstream, relay, recorder = self._client, self._upstream, self._relay, self._recorder
         if self.state != RESPONDING or upstream is None or relay is None or client.write_paused:
             return
         records = None
-        if not client.transport.get_write_buffer_size() and not client.transport.is_closing():
-            records = NOT_RECORDED if recorder is None else recorder.recorder.hand_over()
+        unsent = client.transport.get_write_buffer_size() or upstream.transport.get_write_buffer_size()
+        if not unsent and not client.transport.is_closing():
+            records = NOT_RECORDED if recorder is None else recorder.recorder.state_for_relay()
         if records is None:
             upstream.resume_reading()
             return
         try:
+            client.pause_reading()
             self._relay_number = relay.add(
                 self, upstream.transport, client.transport, self._response, self._last_ns, records
             )
         except (OSError, MemoryError):  # the system's limits
             self._relay = None
+            client.resume_reading()
             upstream.resume_reading()
             return
         self._context.counters.streams_relayed += 1
-        client.pause_reading()
 
     def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
         """The relay dropped a run of frames for lack of room."""
@@ -659,7 +662,7 @@ class Exchange:
             return
         if self._relay is not None and self._relay_number >= 0:
             self._relay.take_back(self._relay_number, now_ns)
-            if self.ended:  # the relay had seen the end
+            if self.ended:  # the body had already ended in the relay
                 return
             now_ns = max(now_ns, self._last_ns)
         if now_ns - self._last_ns > LONG_SILENCE_NS:

@@ -1,4 +1,4 @@
-"""Read and rewrite the heads of messages: the functions in Python. `native_heads` has the same, compiled."""
+"""Read and rewrite message heads in Python. `native_heads` has the same functions in native code."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 The tap forwards bodies as received, including chunk framing. `feed(data)` returns the payload of a read. Afterwards `complete`
 says whether the message has ended, and `excess` how many bytes at the end of `data` do not belong to it.
 
-Chunked bodies are read strictly: a chunk line that another server may read differently is refused. `native_relay.ChunkedBody`
-has the same grammar, compiled; responses use it where it is installed.
+Chunked bodies are parsed strictly: a chunk line that another server may parse differently is refused. `native_relay.ChunkedBody`
+has the same grammar; responses use it unless the Python code is selected.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def request_reader(body: Body, length: int) -> BodyReader:
 
 
 def response_reader(body: Body, length: int, *, native: bool) -> BodyReader:
-    """`native`: read chunked bodies by compiled code."""
+    """`native`: parse chunked bodies with native code."""
     if body is CHUNKED:
         return native_relay.ChunkedBody() if native else ChunkedResponseBody()
     return CloseBody() if body is UNTIL_CLOSE else LengthBody(length)

@@ -23,7 +23,7 @@ from ingest.ready_file import HEARTBEAT_S, Heartbeat, write_ready_file
 from ingest.tap.admin import Admin
 from ingest.tap.metrics import add_up
 from ingest.tap.options import TapOptions, join_address, split_address
-from ingest.tap.relay_choice import is_native
+from ingest.tap.relay_choice import uses_native_code
 from ingest.tap.sockets import bind
 from ingest.tap.supervisor import Supervisor
 from ingest.tap.tls import client_context, upstream_context
@@ -43,7 +43,7 @@ def run(options: TapOptions) -> int:
     client_context(options)
     upstream_context(options)
     default_index(options.upstreams, options.default_upstream)
-    is_native(options.relay)
+    uses_native_code(options.relay)
     prepare_data_folder(options.data)
     key = options.client_key
     if key is None:
@@ -118,7 +118,7 @@ async def _ready(
         f"{u.name} ({u.url}{', default' if several and i == default else ''})"
         for i, u in enumerate(options.upstreams)
     )
-    relay = "native" if is_native(options.relay) else "Python"
+    relay = "native" if uses_native_code(options.relay) else "Python"
     logger.info("tap ready: %s, upstreams: %s, admin: %s, %s relay", listen, upstreams, admin_url, relay)
     beating = asyncio.create_task(_beat(Heartbeat(path)))
     try:

@@ -100,7 +100,7 @@ cdef inline int put_bytes(Writer *out, bytes data) except -1:
 
 
 cdef inline bytes take(Writer *out):
-    """What was written, and begin anew."""
+    """Return the written bytes and clear the writer."""
     cdef size_t size = out.size
     out.size = 0
     return PyBytes_FromStringAndSize(<char *>out.data, size)

@@ -48,11 +48,11 @@ _FAMILIES = (
     ("log_failed_entries", "counter", "Failed writes of entries to disk; they were retried."),
     ("log_failing_now", "gauge", "1 while appends to the log fail, else 0."),
     ("bad_upstream_excess_bytes", "counter", "Bytes that upstreams sent after the end of a response."),
-    ("native_relays_now", "gauge", "Workers that forward bodies with the native relay."),
+    ("native_relays_now", "gauge", "Workers that use the native relay."),
     (
         "relay_waits_dropped",
         "counter",
-        "Waits for a client or the tap that the native relay could not report.",
+        "Waits for clients and delays of the tap that the native relay dropped because its queue was full.",
     ),
     ("worker_restarts", "counter", "Restarts of workers that died."),
     ("workers_now", "gauge", "Running workers."),

@@ -1,8 +1,8 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`http_head` and `header_rewrite`, compiled for the heads of most messages. They hand all others to the functions in Python.
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False
+"""`http_head` and `header_rewrite` in native code, for usual messages. All others are passed to the Python functions.
 
-Lines are parsed by the same tables (`http_header_fields`), start lines by the same functions. So only what follows from valid
-lines exists twice, and nothing is refused here.
+Both parse field lines with the same tables (`http_header_fields`) and start lines with the same functions. Only the
+interpretation of valid lines is implemented twice. Invalid messages are refused by the Python functions alone.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize

@@ -1,8 +1,8 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`deferred_recorder`, compiled: it encodes the records of a short exchange without making objects of them.
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False
+"""`deferred_recorder` in native code: encodes the records of a short exchange directly as MessagePack.
 
-What may be recorded is decided by the same Python functions. Only a method, path or head that each of them leaves unchanged is
-recognised here. Everything runs on the event loop.
+The same Python functions decide what may be recorded. They are skipped only for common methods, plain paths and absent fields,
+for which their result is certain. Everything runs on the event loop.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -18,7 +18,7 @@ import os
 from ingest import identifiers
 from ingest.tap import body_capture as capture
 from ingest.tap.client_identity import API_KEY_FIELDS, client_id
-from ingest.tap.deferred_recorder import MAX_BYTES, replay
+from ingest.tap.deferred_recorder import MAX_UNCOUNTED_BODY_BYTES, replay
 from ingest.tap.http_head import NO_BODY
 from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
 from ingest.tap.stream_recorder import WAIT_BYTES
@@ -30,11 +30,11 @@ cdef enum:
     PLAIN_SEGMENT_CHARS = 18  # as in ingest.identifiers
     MAX_PLAIN_PATH_CHARS = 256
     UUID_CHARS = 36
-    UUID_RANDOM_BYTES = 9
-    RANDOM_BYTES = 9 * 455
+    UUID_RANDOM_BYTES = 11
+    RANDOM_BYTES = 11 * 372
     ROOM_BYTES = 65536  # reserved in the record buffer at once
 
-cdef int64_t MAX_KEPT_BYTES = MAX_BYTES
+cdef int64_t MAX_KEPT_BYTES = MAX_UNCOUNTED_BODY_BYTES
 cdef int64_t OVERHEAD_BYTES = RECORD_OVERHEAD_BYTES
 cdef int64_t BYTES_OF_A_WAIT = WAIT_BYTES
 cdef frozenset METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
@@ -144,7 +144,7 @@ cdef inline int64_t not_before(int64_t at_ns, int64_t end_ns):
 
 
 cdef class NativeDeferredRecorders:
-    """See `DeferredRecorders`. Records wait here, in room that was reserved in the record buffer, until it calls `hand_over`."""
+    """See `DeferredRecorders`. Records wait here, in room that was reserved in the record buffer, until it calls `flush`."""
 
     cdef object _factory, _buffer, _counters, _session_headers
     cdef dict _session_names
@@ -181,7 +181,7 @@ cdef class NativeDeferredRecorders:
         self._buffer.flush_later(recorder)
         return recorder
 
-    def hand_over(self):
+    def flush(self):
         """Give all records to the buffer."""
         if self._reserved_bytes:
             self._buffer.release(self._reserved_bytes)
@@ -195,7 +195,7 @@ cdef class NativeDeferredRecorders:
         """Whether records of this size have room."""
         if self._size_bytes + size_bytes <= self._reserved_bytes:
             return True
-        self.hand_over()
+        self.flush()
         if self._buffer.unreported or not self._buffer.reserve(max(size_bytes, ROOM_BYTES)):
             return False
         self._reserved_bytes = max(size_bytes, ROOM_BYTES)
@@ -257,8 +257,9 @@ cdef class NativeDeferredRecorder:
     def sent_at_once(self, int64_t now_ns):
         if self._recorder is not None:
             self._recorder.sent_at_once(now_ns)
-        elif self._connected_ns == NEVER:
-            self._connected_ns = self._request_sent_ns = now_ns
+        else:
+            self.connected(now_ns)
+            self.request_sent(now_ns)
 
     def connected(self, int64_t now_ns):
         if self._recorder is not None:

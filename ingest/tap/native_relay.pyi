@@ -36,6 +36,7 @@ class NativeRelay:
         reader: ChunkedBody | None,
         length: int,
         now_ns: int,
+        output_ns: int,
         events: bool,
         prefix: bytes,
         seq: int,

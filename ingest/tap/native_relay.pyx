@@ -1,18 +1,18 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Forward response bodies between two sockets in a thread that does not need Python's lock.
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False
+"""Forward response bodies between two sockets in a thread that does not hold Python's global interpreter lock (GIL).
 
 `NativeRelay` does what `Exchange.upstream_data` does for a response whose head has been forwarded, if both connections are plain
-TCP. `ingest.tap.body_relay` has the contract for the caller. `ChunkedBody` is `http_body.ChunkedResponseBody`, compiled.
+TCP. `ingest.tap.body_relay` has the contract for the caller. `ChunkedBody` is `http_body.ChunkedResponseBody` in native code.
 
 Threads
-- The relay's thread runs `_run` and only functions marked `nogil`. It never touches a Python object.
-- All state is guarded by `Relay.lock`. The thread takes it for each event. A caller waits for one event at most, because
-  everybody first takes `Relay.gate`, and the thread cannot overtake a caller there.
+- The relay's thread runs `run` and calls only `nogil` functions. It never touches a Python object.
+- `Relay.lock` guards all state. The thread acquires it for each event. The thread and its callers first acquire `Relay.gate`,
+  so a caller waits for at most one event.
 - Records, waits and ends go to Python in one queue, in the order in which they occurred.
 
 Bounds
 - Bytes kept for the log stay within `room_bytes`. Without room, frames are dropped, as in `StreamRecorder`.
-- A body whose client does not read keeps at most one read (64 KiB) and is not read on.
+- While a client does not read, the relay keeps at most one read (64 KiB) for it and does not read from its upstream.
 - At most `MAX_QUEUED_WAITS` waits are queued; later ones are counted and dropped.
 """
 
@@ -104,7 +104,7 @@ cdef inline int digit(uint8_t c) noexcept nogil:
     return c - c'a' + 10 if c >= c'a' and c <= c'f' else -1
 
 
-cdef inline uint8_t without_separators(uint8_t c) noexcept nogil:
+cdef inline uint8_t normalized_name_byte(uint8_t c) noexcept nogil:
     if c >= c'A' and c <= c'Z':
         return c | 0x20
     return c if (c >= c'a' and c <= c'z') or (c >= c'0' and c <= c'9') else c'-'
@@ -195,7 +195,7 @@ cdef ssize_t read_chunks(
             elif is_token(c):
                 chunks.state = NAME
                 if chunks.name_bytes < NAME_BYTES:
-                    chunks.name[chunks.name_bytes] = without_separators(c)
+                    chunks.name[chunks.name_bytes] = normalized_name_byte(c)
                 chunks.name_bytes += 1
             else:
                 return -1
@@ -231,11 +231,11 @@ cdef class ChunkedBody:
 cdef enum:
     READ_BYTES = 65536
     FLUSH_BYTES = 65536  # of payload in one record
-    WAKE_BYTES = 262144  # pending bytes from which on Python is woken
+    WAKE_BYTES = 262144  # pending bytes that wake the event loop
     PREFIX_BYTES = 64  # most bytes of MessagePack before a record's seq
     SEQ_BYTES = 14  # seq and the number of frames
     FRAME_BYTES = 15  # time of a frame and size of its payload
-    LEAST_RECORD_BYTES = 400
+    MIN_RECORD_BYTES = 400
     EVENTS_AT_ONCE = 64
     RECORDS_AT_ONCE = 32
     MAX_QUEUED_WAITS = 65536
@@ -316,7 +316,7 @@ cdef struct Relay:
     pthread_mutex_t lock
     bint stopping
     int epoll
-    int wake  # eventfd that tells Python about ends and many bytes
+    int wake  # eventfd that wakes the event loop when a body has ended or WAKE_BYTES are pending
     bint woken
     Body **bodies
     uint32_t capacity
@@ -387,7 +387,7 @@ cdef bint queue_pair(Relay *relay, Body *body, int kind, uint64_t a, uint64_t b)
 
 
 cdef void queue_wait(Relay *relay, Body *body, int kind, int64_t from_ns, int64_t until_ns) noexcept nogil:
-    if from_ns >= until_ns:
+    if from_ns >= until_ns or body.prefix_size == 0:
         return
     if relay.queued_waits < MAX_QUEUED_WAITS and queue_pair(relay, body, kind, from_ns, until_ns):
         relay.queued_waits += 1
@@ -442,8 +442,8 @@ cdef uint8_t *room_for_frame(Relay *relay, Body *body, size_t size) noexcept nog
     cdef size_t wanted
     if needed > capacity:
         wanted = needed if needed > 2 * capacity else 2 * capacity
-        if wanted < LEAST_RECORD_BYTES:
-            wanted = LEAST_RECORD_BYTES
+        if wanted < MIN_RECORD_BYTES:
+            wanted = MIN_RECORD_BYTES
         if relay.pending_bytes + wanted - capacity > relay.room_bytes:
             wanted = needed
             if relay.pending_bytes + wanted - capacity > relay.room_bytes:
@@ -551,7 +551,7 @@ cdef void report_silence(Relay *relay, Body *body, int64_t since_ns, int64_t now
 
 
 cdef void end_body(Relay *relay, Body *body, int cause, int error, int64_t now_ns) noexcept nogil:
-    """Stop to forward a body. From now on its sockets and state belong to Python."""
+    """Stop forwarding a body. From now on its sockets and state belong to Python."""
     unwatch(relay, body.client if body.blocked else body.upstream)
     if body.blocked:
         report_silence(relay, body, body.blocked_ns, now_ns)
@@ -680,6 +680,12 @@ cdef void find_block(Relay *relay, int64_t now_ns) noexcept nogil:
     relay.due_ns = now_ns + PERIOD_NS
 
 
+cdef int until_due_ms(Relay *relay) noexcept nogil:
+    """Time to the next check for blocks, rounded up. Only the thread changes `due_ns`."""
+    cdef int64_t left_ns = relay.due_ns - clock_ns()
+    return <int>((left_ns + 999999) // 1000000) if left_ns > 0 else 0
+
+
 cdef void *run(void *argument) noexcept nogil:
     cdef Relay *relay = <Relay *>argument
     cdef epoll_event events[EVENTS_AT_ONCE]
@@ -687,8 +693,9 @@ cdef void *run(void *argument) noexcept nogil:
     cdef uint32_t number
     cdef int count, i
     cdef bint stopping = False
+    relay.due_ns = clock_ns() + PERIOD_NS
     while not stopping:
-        count = epoll_wait(relay.epoll, events, EVENTS_AT_ONCE, PERIOD_MS)
+        count = epoll_wait(relay.epoll, events, EVENTS_AT_ONCE, until_due_ms(relay))
         enter(relay)
         find_block(relay, clock_ns())
         stopping = relay.stopping
@@ -710,7 +717,7 @@ cdef void *run(void *argument) noexcept nogil:
 # --- the interface for Python
 
 cdef class NativeRelay:
-    """The relay of one event loop. All methods are for the loop's thread. `ingest.tap.body_relay` explains the results."""
+    """The relay of one event loop. Call all methods from the loop's thread. `ingest.tap.body_relay` explains the results."""
 
     cdef Relay *relay
     cdef pthread_t thread
@@ -725,14 +732,13 @@ cdef class NativeRelay:
         self.relay.last = &self.relay.first
         self.relay.epoll = epoll_create1(EPOLL_CLOEXEC)
         self.relay.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
-        self.relay.due_ns = clock_ns() + PERIOD_NS
 
     def start(self):
         """Start the thread. Raises OSError if the system refuses a descriptor or the thread."""
         cdef sigset_t everything, before
         cdef int error
         if self.relay.epoll < 0 or self.relay.wake < 0:
-            raise OSError("cannot start the native relay: no descriptor is left")
+            raise OSError("cannot start the native relay: no file descriptor is left. Raise the limit of open files.")
         sigfillset(&everything)
         pthread_sigmask(SIG_SETMASK, &everything, &before)  # signals are for Python's main thread
         error = pthread_create(&self.thread, NULL, run, self.relay)
@@ -802,8 +808,8 @@ cdef class NativeRelay:
         leave(self.relay)
 
     def add(
-        self, int upstream, int client, int framing, ChunkedBody reader, uint64_t length, int64_t now_ns, bint events,
-        bytes prefix, uint64_t seq, int64_t t0_ns, uint64_t capture_bytes,
+        self, int upstream, int client, int framing, ChunkedBody reader, uint64_t length, int64_t now_ns, int64_t output_ns,
+        bint events, bytes prefix, uint64_t seq, int64_t t0_ns, uint64_t capture_bytes,
     ):
         """Forward the rest of a body between two descriptors. Returns its number. Raises OSError or MemoryError.
 
@@ -822,7 +828,7 @@ cdef class NativeRelay:
         body.framing, body.remaining, body.events = framing, length, events
         if reader is not None:
             body.chunks = reader.chunks
-        body.last_ns = body.output_ns = now_ns
+        body.last_ns, body.output_ns = now_ns, output_ns
         body.t0_ns = t0_ns
         body.prefix_size = len(prefix)
         memcpy(body.prefix, <const char *>prefix, body.prefix_size)
@@ -834,13 +840,13 @@ cdef class NativeRelay:
                 raise MemoryError
             if watch(relay, upstream, EPOLLIN, body) < 0:
                 free_slot(relay, body)
-                raise OSError(errno, "cannot watch a connection")
+                raise OSError(errno, "cannot watch a connection in the native relay")
             return body.number
         finally:
             leave(relay)
 
     def take_back(self, uint32_t number, int64_t now_ns):
-        """Stop to forward a body. Its end is in the queue, unless another end is already there."""
+        """Stop forwarding a body. Adds an end to the queue unless one is already there."""
         cdef Relay *relay = self.relay
         enter(relay)
         if relay.bodies[number] != NULL and relay.bodies[number].generation:
@@ -848,8 +854,8 @@ cdef class NativeRelay:
         leave(relay)
 
     def progress(self, uint32_t number):
-        """(time of the last read, of the last read with output, when the client last began to read again, whether it does not
-        read now), in ns."""
+        """(time of the last read, time of the last read with output, time when the client last resumed reading, whether the
+        client is blocked now). Times in ns."""
         cdef Relay *relay = self.relay
         cdef Body *body
         enter(relay)

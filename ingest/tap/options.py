@@ -34,7 +34,7 @@ class TapOptions:
 
     session_headers: tuple[str, ...] = ()  # further headers with a session (`ingest.session_ids`)
 
-    relay: Relay = "auto"  # who forwards the bodies of responses
+    relay: Relay = "auto"  # implementation that forwards and records: --relay
 
     # record log
     log: bool = True  # False forwards without recording, to measure the cost of recording

@@ -1,8 +1,9 @@
 """Buffer between the recorders of one worker and the log thread. Runs on the event loop and never blocks.
 
 Guarantees
-- The bytes that wait for the log (in recorders, here and in the log thread) stay within `limit_bytes`. Recorders reserve room
-  before they keep data. Reserved bytes count until the log has them.
+- The bytes that wait for the log (in recorders, in the relay, here and in the log thread) stay within `limit_bytes`. Recorders
+  reserve room before they keep data, except up to 16 KiB per new exchange (`DeferredRecorder`). Reserved bytes count until
+  the log has them.
 - Heads and small records (`Opened`, `Closed`, `Lost` …) may use a margin of 25 % above the limit. So a stream that lost data
   can still report the loss.
 - A loss becomes a `Lost` record of its stream as soon as there is room. Unreported losses are kept in a bounded table. A loss
@@ -35,6 +36,8 @@ _MARGIN = 0.25
 _MAX_UNREPORTED = 65_536
 # Making records in a batch costs a third of making them between two reads. A batch delays requests by less than 0.5 ms.
 _RECORDERS_PER_BATCH = 64
+_BURST_S = 0.004  # requests of one burst are forwarded before the records of the first ones are made
+_MAX_ENDED = 1024
 
 
 class Sink(Protocol):
@@ -63,10 +66,10 @@ class EndedRecorder(Recorder, Protocol):
     def end(self) -> None: ...
 
 
-class Recorders(Protocol):
-    """Makes the records of short exchanges and may keep them until the next tick."""
+class RecordSource(Protocol):
+    """Makes the records of short exchanges and may keep them until the next tick: `Recorders`."""
 
-    def hand_over(self) -> None: ...
+    def flush(self) -> None: ...
 
 
 class Relay(Protocol):
@@ -98,10 +101,11 @@ class RecordBuffer:
         self._waiting_longer: dict[Recorder, None] = {}
         """Recorders that waited at the last tick."""
         self._ended: list[EndedRecorder] = []
+        self._ended_batch: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.relay: Relay | None = None
-        self.recorders: Recorders | None = None
+        self.recorders: RecordSource | None = None
         self._granted_bytes = 0
         """The part of `added_bytes` that the relay may use."""
         self.unreported: dict[str, list[Lost]] = {}
@@ -136,8 +140,8 @@ class RecordBuffer:
         self.added_bytes -= size_bytes
 
     def grant(self, pending_bytes: int, *, more: bool) -> int:
-        """Reserve what the relay keeps now, and half of the free room if it needs `more`, instead of its last grant. Returns the
-        bytes it may keep."""
+        """Replace the relay's last grant and return the new one: `pending_bytes`, or with `more` half of the free room if that
+        is larger."""
         used_bytes = self.added_bytes - self._granted_bytes
         free_bytes = self.limit_bytes - used_bytes + self.sink.done_bytes
         self._granted_bytes = max(pending_bytes, free_bytes // 2) if more else pending_bytes
@@ -163,7 +167,7 @@ class RecordBuffer:
         self._pending_bytes += size_bytes
         self.counters.records += 1
         if self._pending_bytes >= _HAND_OVER_BYTES:
-            self._hand_over()
+            self._put_pending()
         else:
             self.arm()
         return True
@@ -171,7 +175,7 @@ class RecordBuffer:
     def append_exchanges(
         self, records: list[bytes], frame_count: int, captured_bytes: int, ends: dict[str, int]
     ) -> None:
-        """Append all records of exchanges that are over, after a check for room. `ends`: number of exchanges by cause."""
+        """Append all records of ended exchanges. The caller has checked that they fit. `ends`: number of exchanges by cause."""
         size_bytes = sum(map(len, records)) + ENCODED_OVERHEAD_BYTES * len(records)
         self._pending += records
         self.added_bytes += size_bytes
@@ -184,19 +188,19 @@ class RecordBuffer:
             counters.streams_closed += count
             counters.closed_by_cause[cause] += count
         if self._pending_bytes >= _HAND_OVER_BYTES:
-            self._hand_over()
+            self._put_pending()
         elif self._timer is None:
             self.arm()
 
     def append_encoded(self, records: list[bytes]) -> None:
-        """Append records that the relay has encoded. Their data was granted."""
+        """Append records that the relay has encoded. The relay's grant covers their bytes."""
         for record in records:
             size_bytes = len(record) + ENCODED_OVERHEAD_BYTES
             self._pending.append(record)
             self.added_bytes += size_bytes
             self._pending_bytes += size_bytes
             if self._pending_bytes >= _HAND_OVER_BYTES:
-                self._hand_over()
+                self._put_pending()
         self.counters.records += len(records)
 
     # --- losses
@@ -248,29 +252,36 @@ class RecordBuffer:
             self.arm()
 
     def end_later(self, recorder: EndedRecorder) -> None:
-        """Let the recorder write its last records within 40 ms."""
+        """Let the recorder write its last records, soon but not within a burst of requests."""
         ended = self._ended
         ended.append(recorder)
-        if len(ended) >= _RECORDERS_PER_BATCH:
-            self._end_recorders()
-        else:
-            self.arm()
+        if self._ended_batch is None:
+            self._ended_batch = self._loop.call_later(_BURST_S, self._end_batch)
+        elif len(ended) >= _MAX_ENDED:
+            self._end_recorders(_RECORDERS_PER_BATCH)
 
     def flush_all(self) -> None:
         """Hand over everything, before the worker stops."""
         if self.relay is not None:
             self.relay.take(time.monotonic_ns())
+        self._end_recorders()
         for waiting in (self._waiting_longer, self._waiting):
             while waiting:
                 waiting.popitem()[0].flush()
-        self._end_recorders()
         if self.recorders is not None:
-            self.recorders.hand_over()
+            self.recorders.flush()
         self._report_all()
-        self._hand_over()
+        self._put_pending()
 
-    def _end_recorders(self) -> None:
-        ended, self._ended = self._ended, []
+    def _end_batch(self) -> None:
+        self._end_recorders(_RECORDERS_PER_BATCH)
+        self._ended_batch = self._loop.call_soon(self._end_batch) if self._ended else None
+        self.arm()
+
+    def _end_recorders(self, count: int | None = None) -> None:
+        """End the first `count` recorders of ended exchanges, or all."""
+        ended = self._ended[:count]
+        del self._ended[:count]
         for recorder in ended:
             if recorder.waiting and self._waiting.pop(recorder, self) is self:
                 self._waiting_longer.pop(recorder, None)
@@ -280,11 +291,12 @@ class RecordBuffer:
                 self.count_failed_recorder()
 
     def arm(self) -> None:
-        """Let the next tick come."""
+        """Start the timer of the next tick, if it is not running."""
         if self._timer is None:
             self._timer = self._loop.call_later(_TICK_S, self._tick)
 
     def _tick(self) -> None:
+        self._end_recorders()
         waiting = self._waiting_longer
         for _ in range(_RECORDERS_PER_BATCH):
             if not waiting:
@@ -294,27 +306,33 @@ class RecordBuffer:
             self._loop.call_soon(self._tick)
             return
         self._waiting, self._waiting_longer = waiting, self._waiting
-        if self.relay is not None:
-            self.relay.take(time.monotonic_ns() - _TICK_NS // 2)
-        self._end_recorders()
-        if self.recorders is not None:
-            self.recorders.hand_over()
-        self._report_all()
-        self._hand_over()
-        for batch in self.sink.take_dropped():
-            self._lose_batch(batch)
+        try:
+            self._collect()
+        except Exception:  # a bug; it must not stop the later ticks
+            logger.exception("cannot collect the records")
         # Cleared last: the steps above must not start a second timer.
         self._timer = None
         relaying = self.relay is not None and self.relay.active
         if relaying or self._waiting_longer or self.unreported or self._pending:
             self.arm()
 
+    def _collect(self) -> None:
+        """Hand over all records that can be made now."""
+        if self.relay is not None:
+            self.relay.take(time.monotonic_ns() - _TICK_NS // 2)
+        if self.recorders is not None:
+            self.recorders.flush()
+        self._report_all()
+        self._put_pending()
+        for batch in self.sink.take_dropped():
+            self._lose_batch(batch)
+
     def _report_all(self) -> None:
         for stream in list(self.unreported):
             if not self.report(stream):
                 return
 
-    def _hand_over(self) -> None:
+    def _put_pending(self) -> None:
         if self._pending:
             self.sink.put(self._pending, self._pending_bytes)
             self._pending = []

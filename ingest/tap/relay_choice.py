@@ -1,6 +1,6 @@
-"""Which code forwards bodies, reads heads and records short exchanges: the compiled one (`native_*`), or the one in Python.
+"""Selection of the implementation: native code (`native_relay`, `native_recorder`, `native_heads`) or Python code.
 
-The compiled code is built where a C compiler is present, see `deploy/setup/native.py`.
+The native code is built if a C compiler is present, see `deploy/setup/native.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ except ImportError:
 Relay = Literal["auto", "native", "python"]
 
 
-def is_native(relay: Relay) -> bool:
-    """Whether the choice means the native relay here. Raises ValueError if it is demanded and not installed."""
+def uses_native_code(relay: Relay) -> bool:
+    """Whether this choice selects the native code. Raises ValueError if `native` is required but not installed."""
     if relay == "native" and native_relay is None:
         raise ValueError(
-            "the native relay is not installed. Install a wheel for this platform, or run `make setup` with a C compiler; "
-            "--relay auto uses Python without it"
+            "cannot use --relay native: the native code is not installed. Install a wheel for this platform, run `make setup` "
+            "with a C compiler, or pass --relay auto."
         )
     return relay != "python" and native_relay is not None

@@ -346,15 +346,16 @@ class StreamRecorder:
 
     # --- bodies that the relay forwards
 
-    def hand_over(self) -> RelayedRecords | None:
-        """Write all records that can be made now, and let the relay make the next ones. None: losses must be reported first."""
+    def state_for_relay(self) -> RelayedRecords | None:
+        """Write all records that can be made now. Returns what the relay needs to make the next ones; None: losses must be
+        reported first."""
         self._write_waiting()
         self._end_dropped_run()
         if self.stream in self._buffer.unreported:
             return None
         return RelayedRecords(
-            frames_prefix(self.stream), self._seq, self._t0_ns, self._remaining_bytes, self._event_stream
-        )
+            frames_prefix(self.stream), self._seq, self._t0_ns, self._remaining_bytes, self._event_stream, self.last_output_ns
+        )  # fmt: skip
 
     def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
         """The relay dropped a run of frames, which takes this number."""

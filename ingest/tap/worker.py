@@ -28,13 +28,13 @@ from ingest.tap.deferred_recorder import DeferredRecorders
 from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RecordBuffer
 from ingest.tap.record_log_thread import LogThread
-from ingest.tap.relay_choice import is_native
+from ingest.tap.relay_choice import uses_native_code
 from ingest.tap.stream_recorder import RecorderFactory
 from ingest.tap.timeouts import CLOSE_PATIENCE_S, STOP_CHECK_S
 from ingest.tap.tls import client_context, upstream_context
 from ingest.tap.upstream_connection import UpstreamPool
 
-with contextlib.suppress(ImportError):  # then `is_native` is False
+with contextlib.suppress(ImportError):  # then `uses_native_code` returns False
     from ingest.tap import native_heads, native_recorder
 
 logger = logging.getLogger("streamgauge.tap")
@@ -51,8 +51,8 @@ Stats = dict[str, int]
 class TapWorker:
     """One worker. Create it inside its running event loop.
 
-    Tests pass `open_log` to keep the log in memory and `clock_ns` (monotonic) to control time limits. The native relay, which
-    reads the clock itself, is not used then.
+    Tests pass `open_log` to keep the log in memory and `clock_ns` (monotonic) to control time limits. A custom `clock_ns`
+    disables the native relay, because the relay reads the system clock.
     """
 
     def __init__(
@@ -125,9 +125,14 @@ class TapWorker:
         """Serve on a bound socket. Raises OSError or ValueError with one line if the log cannot be opened."""
         options, context = self.options, self.context
         log_loop_errors(logger)
-        if is_native(options.relay) and context.clock_ns is time.monotonic_ns:
-            context.relay = BodyRelay(self.loop)
-            context.heads = native_heads
+        if uses_native_code(options.relay) and context.clock_ns is time.monotonic_ns:
+            try:
+                context.relay = BodyRelay(self.loop)
+                context.heads = native_heads
+            except OSError as e:
+                if options.relay == "native":
+                    raise
+                logger.warning("%s. The tap uses its Python code instead", e)
         if options.log:
             self._log = LogThread(self._open_log)
             self._log.start()

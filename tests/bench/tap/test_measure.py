@@ -92,7 +92,7 @@ def test_burst_sends_all_requests_before_it_needs_a_response(built: Path) -> Non
 
 
 def test_latency_begins_when_the_request_is_due_even_without_an_idle_connection(built: Path) -> None:
-    """A server that needs 50 ms, with a request due every 10 ms: without the wait for the connection, p50 were 50 ms."""
+    """The server needs 50 ms and a request is due every 10 ms. Without the wait for a connection, p50 would be 50 ms."""
     with mock_upstream(built), socket.create_server(("127.0.0.1", 0)) as server:
 
         def respond() -> None:

@@ -1,4 +1,4 @@
-"""Tests with a running tap run with both relays."""
+"""Tests with a running tap run with native code and with Python code."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from tests.ingest import running_tap
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if getattr(metafunc.module, "running_tap", None) is running_tap.running_tap:
-        metafunc.parametrize("relay", ["python", "native"], indirect=True)
+        metafunc.parametrize(
+            "relay", ["python", "native"], indirect=True, ids=["relay_python", "relay_native"]
+        )
 
 
 @pytest.fixture(autouse=True)
 def relay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who forwards bodies: the event loop or the native relay."""
+    """Selects the implementation of the tap: --relay."""
     name: str = getattr(request, "param", "auto")
     if name == "native" and native_relay is None:
         pytest.skip("the native relay is not built: no C compiler")

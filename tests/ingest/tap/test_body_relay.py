@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
+import sys
 
 import pytest
 
-from ingest.tap import relay_choice
+from ingest.tap import relay_choice, worker
 from ingest.tap.body_relay import BodyRelay
 from tests.ingest.running_tap import RunningTap, assert_complete, body_of, chunk, read_request
 from tests.ingest.running_tap import running_tap as run
@@ -83,8 +85,17 @@ async def test_body_that_cannot_be_handed_over_stays_with_the_event_loop(monkeyp
         assert body_of(records) == PART * 3
 
 
-async def test_a_delay_of_the_thread_is_the_taps():
-    """A stopped process cannot read: the time in which data waited for it is recorded as the tap's delay."""
+async def test_delay_of_the_relay_thread_is_recorded_as_tap_delay():
+    """A stopped process cannot read. Data that arrives meanwhile waits for it."""
+    stop = """if True:
+        import os, signal, sys, time
+        tap, connection = map(int, sys.argv[1:])
+        os.kill(tap, signal.SIGSTOP)
+        time.sleep(0.2)
+        os.write(connection, b"5\\r\\n: hi\\n\\r\\n")
+        time.sleep(0.2)
+        os.kill(tap, signal.SIGCONT)
+    """
     upstream = Upstream(SSE + b"Transfer-Encoding: chunked\r\n\r\n", chunk(PART))
     async with run(upstream.serve, relay="native") as tap:
         client = await tap.client()
@@ -94,13 +105,12 @@ async def test_a_delay_of_the_thread_is_the_taps():
             upstream.step.set()
             await client.read(len(chunk(PART)))
         assert relayed(tap) == 1
-        stop = asyncio.create_subprocess_exec(
-            "sh", "-c", f"kill -STOP {os.getpid()}; sleep 0.4; kill -CONT {os.getpid()}"
+        connection = tap.upstream_connections[0].get_extra_info("socket").fileno()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", stop, str(os.getpid()), str(connection), pass_fds=[connection]
         )
-        process = await stop
+        await client.read_until(b": hi\n\r\n")
         await process.wait()
-        upstream.step.set()
-        await client.read(len(chunk(PART)))
         client.reset()
         [records] = await tap.records()
         waits = records[-1].waits
@@ -108,8 +118,68 @@ async def test_a_delay_of_the_thread_is_the_taps():
         assert sum(until - start for start, until, who in waits if who == "tap") > 200_000_000, waits
 
 
-def test_demanded_relay_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch):
+async def test_waits_of_slow_streams_are_not_recorded_as_tap_delay():
+    """Ten streams share the thread, so it wakes up at any time between its checks for blocks."""
+    streams, reads = 10, 15
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(SSE + b"Transfer-Encoding: chunked\r\n\r\n")
+        await asyncio.sleep(random.random() / 10)
+        for _ in range(reads):
+            writer.write(chunk(PART))
+            await asyncio.sleep(0.1)
+        writer.write(b"0\r\n\r\n")
+
+    async with run(serve, relay="native") as tap:
+        await asyncio.gather(*(tap.request(GET) for _ in range(streams)))
+        assert relayed(tap) == streams
+        delays = [
+            wait
+            for records in await tap.records(streams)
+            for wait in records[-1].waits or []
+            if wait[2] == "tap"
+        ]
+    assert len(delays) < streams * reads / 10, delays  # a loaded machine has some real ones
+
+
+async def test_client_that_cannot_be_watched_keeps_its_body_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def fail(*_: object) -> None:
+        raise OSError(28, "no space left for watches")
+
+    upstream = Upstream(SSE + b"Transfer-Encoding: chunked\r\n\r\n", chunk(PART))
+    async with run(upstream.serve, relay="native") as tap:
+        monkeypatch.setattr(tap.worker.context.hangups, "watch", fail)
+        client = await tap.client()
+        await client.send(GET)
+        await client.read_until(b"\r\n\r\n")
+        for _ in range(3):
+            upstream.step.set()
+            assert await client.read(len(chunk(PART))) == chunk(PART)
+        assert relayed(tap) == 0
+        client.reset()
+        [records] = await tap.records()
+        assert body_of(records) == PART * 3
+        assert records[-1].cause == "client_left"
+
+
+async def test_without_a_thread_auto_uses_python_and_native_fails(monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise OSError(11, "cannot start the native relay's thread")
+
+    monkeypatch.setattr(worker, "BodyRelay", fail)
+    upstream = Upstream(SSE + b"Transfer-Encoding: chunked\r\n\r\n", chunk(PART))
+    async with run(upstream.serve, relay="auto") as tap:
+        assert tap.worker.stats()["native_relays_now"] == 0
+    with pytest.raises(OSError, match="cannot start"):
+        async with run(upstream.serve, relay="native"):
+            pass
+
+
+def test_relay_native_without_native_code_raises_value_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(relay_choice, "native_relay", None)
     with pytest.raises(ValueError, match="make setup"):
-        relay_choice.is_native("native")
-    assert not relay_choice.is_native("auto")
+        relay_choice.uses_native_code("native")
+    assert not relay_choice.uses_native_code("auto")

@@ -228,7 +228,7 @@ PARTS_OF_CHUNKS = st.sampled_from(
 @pytest.mark.skipif(native_relay is None, reason="the native relay is not built: no C compiler")
 @given(st.lists(PARTS_OF_CHUNKS, max_size=20).map(b"".join), st.lists(st.integers(0, 17_000), max_size=8))
 @settings(max_examples=2000, deadline=None)
-def test_compiled_reader_agrees_with_the_one_in_python(raw: bytes, cuts: list[int]):
+def test_native_chunk_reader_agrees_with_the_reference(raw: bytes, cuts: list[int]):
     python, native = ChunkedResponseBody(), native_relay.ChunkedBody()
     for piece in cut(raw, cuts):
         results = []

@@ -93,7 +93,7 @@ def test_heads_of_responses_are_read_the_same(raw: bytes) -> None:
     assert outcome(native_heads.read_response_head, raw) == outcome(heads.read_response_head, raw)
 
 
-def test_usual_heads_are_handled_by_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usual_heads_are_handled_by_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
     request = (
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nAccept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\n"
         b"Accept: application/json\r\nContent-Type: application/json\r\nUser-Agent: OpenAI/Python 2.8.1\r\nX-Stainless-Lang: python\r\n"

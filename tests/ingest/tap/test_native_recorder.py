@@ -1,8 +1,9 @@
-"""The compiled recorder of short exchanges makes the records that the one in Python makes."""
+"""The native recorder of short exchanges makes the same records as the Python code."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ingest.ids import uuid7_wall_ns
 from ingest.records import AnyRecord, Closed, Opened
 from ingest.tap import relay_choice
 from ingest.tap.counters import NAMES, Counters
-from ingest.tap.deferred_recorder import MAX_BYTES, DeferredRecorders, Recorders
+from ingest.tap.deferred_recorder import MAX_UNCOUNTED_BODY_BYTES, DeferredRecorders, Recorders
 from ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
 from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RecordBuffer
@@ -53,7 +54,7 @@ RESPONSES = st.sampled_from(
      (200, "image/png", ""), (429, "", "Retry-After: 2\r\n"), (999, "application/json", "")]
 )  # fmt: skip
 TIMES = st.integers(-200, 10**12) | st.sampled_from([0, 31, 127, 128, 255, 256, 65_535, 65_536, 2**31, 2**32])
-SIZES = st.sampled_from([0, 1, 31, 255, 256, 4000, 9000, MAX_BYTES, 70_000])
+SIZES = st.sampled_from([0, 1, 31, 255, 256, 4000, 9000, MAX_UNCOUNTED_BODY_BYTES, 70_000])
 WAITS = st.lists(st.tuples(TIMES, TIMES, st.sampled_from(["client", "tap"])), max_size=3)
 CAUSES = st.sampled_from(["complete", "client_left", "upstream_reset", "bad_upstream"])
 
@@ -173,7 +174,7 @@ def test_both_recorders_make_the_same_records(
     assert native == python
 
 
-async def test_encoded_form_is_that_of_msgspec_and_ids_are_those_of_the_time() -> None:
+async def test_native_records_are_encoded_like_msgspec_and_ids_have_the_wall_clock_time() -> None:
     worker = Worker(NativeDeferredRecorders, 2**30, 100)
     head = b"GET /a/x HTTP/1.1\r\nHost: h\r\n\r\n"
     ended = "complete", None, T0_NS + 300, 0, 0, False, False, [(1, 200, "client")]
@@ -186,3 +187,24 @@ async def test_encoded_form_is_that_of_msgspec_and_ids_are_those_of_the_time() -
     assert isinstance(opened, Opened)
     assert 0 <= opened.wall_ns - uuid7_wall_ns(opened.stream) < 1_000_000
     assert (opened.stream[14], opened.stream[19]) == ("7", "8")
+
+
+async def test_ids_share_no_random_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each id takes 11 bytes from the random source: here 11 equal ones, so every hex digit of an id has one of two values."""
+    monkeypatch.setattr(
+        os, "urandom", lambda size: b"".join(bytes([n % 256]) * 11 for n in range(size // 11))
+    )
+    worker = Worker(NativeDeferredRecorders, 2**30, 100)
+    head = b"GET /a/x HTTP/1.1\r\nHost: h\r\n\r\n"
+    ended = "complete", None, T0_NS + 300, 0, 0, False, False, []
+    count = 1200  # the first ids may still come from real random bytes
+    for _ in range(count):
+        worker.run([("new", (head, TRACES[0], 0)), ("ended", ended), ("drained", (None,))])
+    worker.buffer.flush_all()
+    worker.sink.take()
+    ids = [record.stream for record in worker.sink.records if isinstance(record, Opened)]
+    assert len(ids) == count
+    for made in ids[-400:]:
+        low, high = made[15], made[21]
+        assert made[15:18] == low * 3
+        assert (made[20:23] + made[24:]) == (low + high) * 7 + low

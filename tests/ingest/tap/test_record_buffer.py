@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 from ingest.records import Closed, Frames, Lost, Opened, Request
 from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
 from ingest.tap.stream_recorder import StreamRecorder
@@ -167,3 +169,25 @@ def random_streams(dice: random.Random) -> None:
     assert sum(r.bytes for r in all_lost) == counters.lost_bytes
     assert counters.captured_bytes + counters.lost_bytes == sum(sent_bytes.values())
     assert sum(isinstance(r, Request) for r in group.sink.records) <= len(sent_bytes)
+
+
+async def test_ticks_go_on_after_an_error(caplog: pytest.LogCaptureFixture):
+    group = RecorderGroup()
+    failures = [MemoryError("once")]
+
+    class Relay:
+        active = 0
+        pending_bytes = 0
+
+        def take(self, records_before_ns: int) -> None:
+            if failures:
+                raise failures.pop()
+
+    group.buffer.relay = Relay()
+    recorder = group.start()
+    async with asyncio.timeout(10):
+        while failures:  # noqa: ASYNC110 - the failure has no event
+            await asyncio.sleep(0.005)
+    assert "cannot collect the records" in caplog.text
+    group.respond(recorder)
+    await asyncio.wait_for(group.sink.handed_over.wait(), 10)
