@@ -1,7 +1,7 @@
 """Make the records of an exchange later, in one batch with those of other exchanges.
 
 Making records between two reads delays the first bytes of other streams, because that code is not in the CPU's caches. A
-`DeferredRecorder` therefore keeps the data of its exchange until the record buffer flushes it: within 40 ms after the exchange
+`DeferredRecorder` therefore keeps the data of its exchange until the record buffer flushes it: within 45 ms after the exchange
 ended, or after 40 to 80 ms. If the exchange has ended by then, its records are made without a `StreamRecorder`. It gets a
 `StreamRecorder` if it is still open, or as soon as its bodies exceed `MAX_UNCOUNTED_BODY_BYTES`.
 """

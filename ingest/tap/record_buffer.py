@@ -37,7 +37,8 @@ _MAX_UNREPORTED = 65_536
 # Making records in a batch costs a third of making them between two reads. A batch delays requests by less than 0.5 ms.
 _RECORDERS_PER_BATCH = 64
 _BURST_S = 0.004  # requests of one burst are forwarded before the records of the first ones are made
-_MAX_ENDED = 1024
+MAX_ENDED = 1024
+"""Maximum number of ended exchanges whose last records are not made yet."""
 
 
 class Sink(Protocol):
@@ -257,7 +258,7 @@ class RecordBuffer:
         ended.append(recorder)
         if self._ended_batch is None:
             self._ended_batch = self._loop.call_later(_BURST_S, self._end_batch)
-        elif len(ended) >= _MAX_ENDED:
+        elif len(ended) >= MAX_ENDED:
             self._end_recorders(_RECORDERS_PER_BATCH)
 
     def flush_all(self) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import os
 import random
 import sys
+import time
+from typing import Any
 
 import pytest
 
@@ -176,6 +178,37 @@ async def test_without_a_thread_auto_uses_python_and_native_fails(monkeypatch: p
     with pytest.raises(OSError, match="cannot start"):
         async with run(upstream.serve, relay="native"):
             pass
+
+
+async def test_frames_that_arrive_while_an_end_is_processed_are_recorded(monkeypatch: pytest.MonkeyPatch):
+    upstream = Upstream(SSE + b"Transfer-Encoding: chunked\r\n\r\n", chunk(PART))
+    async with run(upstream.serve, relay="native") as tap:
+        clients = [await tap.client(), await tap.client()]
+        for client in clients:
+            await client.send(GET)
+            await client.read_until(b"\r\n\r\n")
+            for _ in range(2):
+                upstream.step.set()
+                await client.read(len(chunk(PART)))
+        assert relayed(tap) == 2
+        report, late = BodyRelay._report, chunk(b"late")
+        sent = os.dup(tap.upstream_connections[1].get_extra_info("socket").fileno())
+
+        def report_slowly(relay: BodyRelay, *event: Any) -> None:
+            if relay.active == 2:
+                os.write(sent, late)
+                time.sleep(0.1)  # the relay's thread reads meanwhile
+            report(relay, *event)
+
+        monkeypatch.setattr(BodyRelay, "_report", report_slowly)
+        tap.upstream_connections[0].write(b"0\r\n\r\n")
+        assert await clients[1].read(len(late)) == late
+        clients[1].reset()
+        for records in await tap.records(2):
+            assert_complete(records)
+        assert body_of(tap.log.records).count(b"late") == 1
+        assert tap.worker.counters.lost_bytes == 0
+        os.close(sent)
 
 
 def test_relay_native_without_native_code_raises_value_error(monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from ingest.records import Closed, Frames, Lost, Opened, Request
-from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
+from ingest.tap.record_buffer import MAX_ENDED, RECORD_OVERHEAD_BYTES
 from ingest.tap.stream_recorder import StreamRecorder
 from tests.ingest.running_tap import assert_complete, body_of
 from tests.ingest.tap.recorders import RecorderGroup
@@ -191,3 +191,23 @@ async def test_ticks_go_on_after_an_error(caplog: pytest.LogCaptureFixture):
     assert "cannot collect the records" in caplog.text
     group.respond(recorder)
     await asyncio.wait_for(group.sink.handed_over.wait(), 10)
+
+
+async def test_records_of_a_burst_are_made_after_it():
+    group = RecorderGroup()
+    for _ in range(200):
+        group.end(group.started_response())
+    assert group.counters.streams_closed == 0
+    async with asyncio.timeout(10):
+        while group.counters.streams_closed < 200:  # noqa: ASYNC110 - the counter has no event
+            await asyncio.sleep(0.001)
+    await asyncio.wait_for(group.sink.handed_over.wait(), 10)
+
+
+async def test_the_number_of_ended_exchanges_without_records_is_bounded():
+    group = RecorderGroup()
+    for _ in range(MAX_ENDED + 200):
+        group.end(group.started_response())
+        assert len(group.buffer._ended) <= MAX_ENDED
+    group.settle()
+    assert group.counters.streams_closed == MAX_ENDED + 200
