@@ -54,7 +54,8 @@ def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis
     if max_age_s > CACHED_S and question in latest:
         made_s, recent = latest[question]
         later_s = abs((chosen.until - recent.until).total_seconds())
-        if max(time.monotonic() - made_s, later_s) < max_age_s:
+        limit_s = min(max_age_s, chosen.length.total_seconds() / 10)
+        if time.monotonic() - made_s < max_age_s and later_s < limit_s:
             return recent
     found = _cached(scope, judged_by, data)
     if len(latest) >= MAX_DIAGNOSES:

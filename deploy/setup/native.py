@@ -41,6 +41,8 @@ def build(root: Path, target: Path) -> str | None:
         return "no C compiler is installed (on Debian: apt-get install gcc libc6-dev)"
     if not Path(headers, "Python.h").exists():
         return f"{headers} has no Python.h (on Debian: apt-get install python3-dev)"
+    for module in modules(root):  # of an earlier build, so that none of them remains if this one fails
+        (target / module.name).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for source in sorted((root / PACKAGE).glob("*.pyx")):
             translated = Path(folder) / f"{source.stem}.c"
@@ -61,7 +63,6 @@ def build(root: Path, target: Path) -> str | None:
             except subprocess.CalledProcessError:
                 return f"{found} cannot compile {source.name} (on Debian: apt-get install gcc libc6-dev python3-dev)"
         for module in modules(root):
-            (target / module.name).unlink(missing_ok=True)  # a running tap keeps the file that it has loaded
             shutil.move(Path(folder) / module.name, target / module.name)
     return None
 

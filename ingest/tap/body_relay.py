@@ -160,7 +160,8 @@ class BodyRelay:
     def take(self, records_before_ns: int = 0) -> None:
         """Process the relay's reports, and records whose first frame arrived before a time."""
         records, frames, captured_bytes, events = self._native.take(records_before_ns)
-        if self._buffer is not None:  # the bytes of `records` count again when they are appended; the relay keeps its room
+        if self._buffer is not None:
+            # The bytes of `records` count again when they are appended. The relay keeps its room.
             self._buffer.grant(self._native.pending_bytes, more=False)
         done = 0
         for position, kind, number, a, b in events:

@@ -297,7 +297,10 @@ class RecordBuffer:
             self._timer = self._loop.call_later(_TICK_S, self._tick)
 
     def _tick(self) -> None:
-        self._end_recorders()
+        self._end_recorders(_RECORDERS_PER_BATCH)
+        if self._ended:
+            self._loop.call_soon(self._tick)
+            return
         waiting = self._waiting_longer
         for _ in range(_RECORDERS_PER_BATCH):
             if not waiting:
@@ -307,14 +310,16 @@ class RecordBuffer:
             self._loop.call_soon(self._tick)
             return
         self._waiting, self._waiting_longer = waiting, self._waiting
+        failed = False
         try:
             self._collect()
         except Exception:  # a bug; it must not stop the later ticks
+            failed = True
             logger.exception("cannot collect the records")
         # Cleared last: the steps above must not start a second timer.
         self._timer = None
         relaying = self.relay is not None and self.relay.active
-        if relaying or self._waiting_longer or self.unreported or self._pending:
+        if failed or relaying or self._waiting_longer or self.unreported or self._pending:
             self.arm()
 
     def _collect(self) -> None:

@@ -132,7 +132,7 @@ class TapWorker:
             except OSError as e:
                 if options.relay == "native":
                     raise
-                logger.warning("%s. The tap uses its Python code instead", e)
+                logger.warning("the native relay cannot be used, so the tap uses its Python code: %s", e)
         if options.log:
             self._log = LogThread(self._open_log)
             self._log.start()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime, time
+from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from analytics.diagnosis.diagnosis import Diagnosis
 from analytics.diagnosis.scope import Scope
 from dashboard import metric_cards, verdict
 from dashboard.charts import colors
+from dashboard.queries.selection import Selection
 from tests.dashboard.app_test import open_page, page_text
 from tests.dashboard.generated_incident import GATEWAY, MODEL, with_incident
+
+NOON, HOUR = datetime(2026, 1, 1, 12, tzinfo=UTC), timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +79,24 @@ def test_a_page_that_is_opened_shows_the_recent_diagnosis_and_a_refresh_a_new_on
     app.run()
     assert len(diagnosed) == 2
     assert f"as of {diagnosed[1]:%H:%M:%S}" in page_text(app)
+
+
+def test_the_diagnosis_of_a_range_that_has_just_ended_is_the_recent_one(
+    incident: tuple[Path, datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow machine, the end of the range passes before the page asks for the diagnosis."""
+    made = Diagnosis(state="healthy", since=NOON, until=NOON + HOUR, measured=(), streams=1)
+    monkeypatch.setattr(verdict, "diagnose", lambda _query, scope, *_: replace(made, until=scope.until))
+    monkeypatch.setattr(verdict, "objectives", lambda *_: ())
+    monkeypatch.setattr(verdict.page_settings, "data_dir", lambda: incident[0])
+
+    def until(later: timedelta) -> datetime:
+        chosen = Selection(since=NOON + later, until=NOON + HOUR + later)
+        return verdict.recent_diagnosis(chosen).until
+
+    assert until(timedelta(0)) == NOON + HOUR
+    assert until(timedelta(seconds=2)) == NOON + HOUR
+    assert until(timedelta(seconds=40)) == NOON + HOUR + timedelta(seconds=40)
 
 
 def test_charts_mark_the_onset_and_highlight_the_culprit(

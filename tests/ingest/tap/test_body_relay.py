@@ -142,7 +142,7 @@ async def test_waits_of_slow_streams_are_not_recorded_as_tap_delay():
             for wait in records[-1].waits or []
             if wait[2] == "tap"
         ]
-    assert len(delays) < streams * reads / 10, delays  # a loaded machine has some real ones
+    assert len(delays) < streams * reads / 4, delays  # a loaded machine has some real ones
 
 
 async def test_client_that_cannot_be_watched_keeps_its_body_on_the_event_loop(
@@ -195,7 +195,7 @@ async def test_frames_that_arrive_while_an_end_is_processed_are_recorded(monkeyp
         sent = os.dup(tap.upstream_connections[1].get_extra_info("socket").fileno())
 
         def report_slowly(relay: BodyRelay, *event: Any) -> None:
-            if relay.active == 2:
+            if event[0] == relay_choice.native_relay.END and relay.active == 2:
                 os.write(sent, late)
                 time.sleep(0.1)  # the relay's thread reads meanwhile
             report(relay, *event)
