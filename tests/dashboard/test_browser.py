@@ -41,7 +41,7 @@ def seen(dashboard: Dashboard) -> Iterator[Reader]:
 
 def test_one_click_opens_a_stream_and_back_returns(seen: Reader) -> None:
     seen.open("streams?range=24h&refresh=off&model=gpt-4o-mini&order=longest")
-    rows = seen.page.get_by_role("table", name="Streams").locator("tbody tr")
+    rows = seen.page.get_by_role("table", name="Streams", exact=True).locator("tbody tr")
     digits = rows.nth(2).locator("a").inner_text()
     seen.page.evaluate("window.sameDocument = true")
     rows.nth(1).locator("a").focus()
@@ -73,7 +73,7 @@ def test_value_of_a_filter_is_selected_by_a_click_and_removed_by_its_chip(
     seen.page.set_viewport_size({"width": 1280, "height": 900})
     seen.open("streams?range=24h&refresh=off&rows=300")
     values = seen.page.get_by_role("navigation", name="Values of the filters")
-    outcomes = seen.page.get_by_role("table", name="Streams").locator("td[data-heading=Outcome]")
+    outcomes = seen.page.get_by_role("table", name="Streams", exact=True).locator("td[data-heading=Outcome]")
     values.get_by_role("link", name="client_abort").first.click()
     seen.page.get_by_text(f"{by_outcome['client_abort']} streams", exact=True).wait_for(timeout=TIMEOUT_MS)
     seen.settle()

@@ -32,7 +32,7 @@ def signs_in_and_out(url: str, email: str, *, admitted: bool) -> None:
         seen.page.get_by_role("button", name="Sign in").click()
         seen.page.get_by_text(email).first.wait_for(timeout=TIMEOUT_MS)
         if admitted:
-            seen.page.get_by_role("table", name="Streams").wait_for(timeout=TIMEOUT_MS)
+            seen.page.get_by_role("table", name="Streams", exact=True).wait_for(timeout=TIMEOUT_MS)
         else:
             seen.page.get_by_text("is not allowed to see").wait_for(timeout=TIMEOUT_MS)
             assert seen.page.locator("[data-testid=stMetric]").count() == 0

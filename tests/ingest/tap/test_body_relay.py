@@ -69,22 +69,30 @@ async def test_long_bodies_are_relayed_from_their_second_read_on(head: bytes, pa
         assert records[-1].cause == "client_left"
 
 
-async def test_body_that_cannot_be_handed_over_stays_with_the_event_loop(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("failing", ["add to the relay", "watch the client"])
+async def test_body_that_cannot_be_handed_over_stays_with_the_event_loop(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+):
     def fail(*_: object) -> int:
         raise OSError(28, "no space left for watches")
 
-    monkeypatch.setattr(BodyRelay, "add", fail)
     upstream = Upstream(SSE + b"Transfer-Encoding: chunked\r\n\r\n", chunk(PART))
     async with run(upstream.serve, relay="native") as tap:
+        if failing == "add to the relay":
+            monkeypatch.setattr(BodyRelay, "add", fail)
+        else:
+            monkeypatch.setattr(tap.worker.context.hangups, "watch", fail)
         client = await tap.client()
         await client.send(GET)
         await client.read_until(b"\r\n\r\n")
         for _ in range(3):
             upstream.step.set()
             assert await client.read(len(chunk(PART))) == chunk(PART)
+        assert relayed(tap) == 0
         client.reset()
         [records] = await tap.records()
         assert body_of(records) == PART * 3
+        assert records[-1].cause == "client_left"
 
 
 async def test_delay_of_the_relay_thread_is_recorded_as_tap_delay():
@@ -143,28 +151,6 @@ async def test_waits_of_slow_streams_are_not_recorded_as_tap_delay():
             if wait[2] == "tap"
         ]
     assert len(delays) < streams * reads / 4, delays  # a loaded machine has some real ones
-
-
-async def test_client_that_cannot_be_watched_keeps_its_body_on_the_event_loop(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    def fail(*_: object) -> None:
-        raise OSError(28, "no space left for watches")
-
-    upstream = Upstream(SSE + b"Transfer-Encoding: chunked\r\n\r\n", chunk(PART))
-    async with run(upstream.serve, relay="native") as tap:
-        monkeypatch.setattr(tap.worker.context.hangups, "watch", fail)
-        client = await tap.client()
-        await client.send(GET)
-        await client.read_until(b"\r\n\r\n")
-        for _ in range(3):
-            upstream.step.set()
-            assert await client.read(len(chunk(PART))) == chunk(PART)
-        assert relayed(tap) == 0
-        client.reset()
-        [records] = await tap.records()
-        assert body_of(records) == PART * 3
-        assert records[-1].cause == "client_left"
 
 
 async def test_without_a_thread_auto_uses_python_and_native_fails(monkeypatch: pytest.MonkeyPatch):
