@@ -34,15 +34,16 @@ def modules(root: Path) -> list[Path]:
 
 
 def build(root: Path, target: Path) -> str | None:
-    """Compile the modules to the folder `target`. Returns the reason in one line if that is impossible here."""
+    """Compile the modules to the folder `target`, instead of those of an earlier build. Returns the reason in one line if that is
+    impossible here."""
+    for earlier in target.glob("*.abi3.so"):  # if this build fails, the Python code is used
+        earlier.unlink()
     found = compiler()
     headers = sysconfig.get_path("include")
     if found is None:
         return "no C compiler is installed (on Debian: apt-get install gcc libc6-dev)"
     if not Path(headers, "Python.h").exists():
         return f"{headers} has no Python.h (on Debian: apt-get install python3-dev)"
-    for module in modules(root):  # of an earlier build, so that none of them remains if this one fails
-        (target / module.name).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for source in sorted((root / PACKAGE).glob("*.pyx")):
             translated = Path(folder) / f"{source.stem}.c"

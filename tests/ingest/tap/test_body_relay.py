@@ -13,7 +13,7 @@ import pytest
 
 from ingest.tap import relay_choice, worker
 from ingest.tap.body_relay import BodyRelay
-from tests.ingest.running_tap import RunningTap, assert_complete, body_of, chunk, read_request
+from tests.ingest.running_tap import Client, RunningTap, assert_complete, body_of, chunk, read_request
 from tests.ingest.running_tap import running_tap as run
 
 pytestmark = pytest.mark.skipif(relay_choice.native_relay is None, reason="the native relay is not built")
@@ -40,6 +40,17 @@ class Upstream:
 
 def relayed(tap: RunningTap) -> int:
     return tap.worker.counters.streams_relayed
+
+
+async def client_with_parts(tap: RunningTap, upstream: Upstream, count: int) -> Client:
+    """A client that has read the head and so many chunked parts. The relay takes a body at its second read."""
+    client = await tap.client()
+    await client.send(GET)
+    await client.read_until(b"\r\n\r\n")
+    for _ in range(count):
+        upstream.step.set()
+        assert await client.read(len(chunk(PART))) == chunk(PART)
+    return client
 
 
 @pytest.mark.parametrize(
@@ -82,12 +93,7 @@ async def test_body_that_cannot_be_handed_over_stays_with_the_event_loop(
             monkeypatch.setattr(BodyRelay, "add", fail)
         else:
             monkeypatch.setattr(tap.worker.context.hangups, "watch", fail)
-        client = await tap.client()
-        await client.send(GET)
-        await client.read_until(b"\r\n\r\n")
-        for _ in range(3):
-            upstream.step.set()
-            assert await client.read(len(chunk(PART))) == chunk(PART)
+        client = await client_with_parts(tap, upstream, 3)
         assert relayed(tap) == 0
         client.reset()
         [records] = await tap.records()
@@ -108,12 +114,7 @@ async def test_delay_of_the_relay_thread_is_recorded_as_tap_delay():
     """
     upstream = Upstream(SSE + b"Transfer-Encoding: chunked\r\n\r\n", chunk(PART))
     async with run(upstream.serve, relay="native") as tap:
-        client = await tap.client()
-        await client.send(GET)
-        await client.read_until(b"\r\n\r\n")
-        for _ in range(2):
-            upstream.step.set()
-            await client.read(len(chunk(PART)))
+        client = await client_with_parts(tap, upstream, 2)
         assert relayed(tap) == 1
         connection = tap.upstream_connections[0].get_extra_info("socket").fileno()
         process = await asyncio.create_subprocess_exec(
@@ -169,13 +170,7 @@ async def test_without_a_thread_auto_uses_python_and_native_fails(monkeypatch: p
 async def test_frames_that_arrive_while_an_end_is_processed_are_recorded(monkeypatch: pytest.MonkeyPatch):
     upstream = Upstream(SSE + b"Transfer-Encoding: chunked\r\n\r\n", chunk(PART))
     async with run(upstream.serve, relay="native") as tap:
-        clients = [await tap.client(), await tap.client()]
-        for client in clients:
-            await client.send(GET)
-            await client.read_until(b"\r\n\r\n")
-            for _ in range(2):
-                upstream.step.set()
-                await client.read(len(chunk(PART)))
+        clients = [await client_with_parts(tap, upstream, 2) for _ in range(2)]
         assert relayed(tap) == 2
         report, late = BodyRelay._report, chunk(b"late")
         sent = os.dup(tap.upstream_connections[1].get_extra_info("socket").fileno())
