@@ -50,12 +50,6 @@ def smallest_uuid7(wall_s: float) -> str:
     return f"{digits[:8]}-{digits[8:]}-0000-0000-000000000000"
 
 
-def new_trace_and_span() -> tuple[str, str]:
-    """A trace id (32 hex digits) and a span id (16)."""
-    digits = random_hex(48)
-    return digits[:32], digits[32:]
-
-
 def new_span_id() -> str:
     """16 hex digits."""
     return random_hex(16)

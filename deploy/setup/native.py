@@ -1,8 +1,9 @@
 """Build hook: compile the Cython files of `ingest/tap` to extension modules if a C compiler is present.
 
 The variable RELAY selects the result. `native`: fail without a compiler. `python`: build a pure Python wheel. Unset: build native
-code if possible. The modules use Python's stable ABI, so one wheel per platform serves all versions from 3.11. An editable
-install writes the modules next to their sources. `python deploy/setup/native.py` does the same, with `CFLAGS` from the environment.
+code if possible. The modules serve the version of Python that runs this file; other versions use the pure wheel. (Modules for
+Python's stable ABI would serve all versions, but need a fifth more CPU time per short request.) An editable install writes the
+modules next to their sources. `python deploy/setup/native.py` does the same, with `CFLAGS` from the environment.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = Path("ingest/tap")
-OLDEST_PYTHON = "0x030b0000"
-"""Oldest version of Python that the modules support: `requires-python`."""
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+"""End of a module's file name, with the version of Python and the platform."""
+
+PYTHON_TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
 
 def compiler() -> str | None:
@@ -30,13 +33,13 @@ def compiler() -> str | None:
 
 def modules(root: Path) -> list[Path]:
     """The extension modules beside their sources, relative to the repository."""
-    return [PACKAGE / f"{path.stem}.abi3.so" for path in sorted((root / PACKAGE).glob("*.pyx"))]
+    return [PACKAGE / f"{path.stem}{SUFFIX}" for path in sorted((root / PACKAGE).glob("*.pyx"))]
 
 
 def build(root: Path, target: Path) -> str | None:
     """Compile the modules to the folder `target`, instead of those of an earlier build. Returns the reason in one line if that is
     impossible here."""
-    for earlier in target.glob("*.abi3.so"):  # if this build fails, the Python code is used
+    for earlier in target.glob("native_*.so"):  # if this build fails, the Python code is used
         earlier.unlink()
     found = compiler()
     headers = sysconfig.get_path("include")
@@ -55,10 +58,10 @@ def build(root: Path, target: Path) -> str | None:
             subprocess.run(cython, cwd=root, check=True)
             flags = [
                 "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wno-unused-function", "-g0",
-                f"-ffile-prefix-map={folder}=.", f"-DPy_LIMITED_API={OLDEST_PYTHON}", "-DCYTHON_LIMITED_API=1", f"-I{headers}",
+                f"-ffile-prefix-map={folder}=.", f"-I{headers}",
                 *os.environ.get("CFLAGS", "").split(),
             ]  # fmt: skip
-            output = Path(folder) / f"{source.stem}.abi3.so"
+            output = Path(folder) / f"{source.stem}{SUFFIX}"
             try:
                 subprocess.run([found, *flags, str(translated), "-o", str(output)], check=True)
             except subprocess.CalledProcessError:
@@ -88,7 +91,7 @@ class NativeModules(BuildHookInterface[Any]):
             )
         elif version != "editable":
             build_data["pure_python"] = False
-            build_data["tag"] = f"cp311-abi3-{platform_tag()}"
+            build_data["tag"] = f"{PYTHON_TAG}-{PYTHON_TAG}-{platform_tag()}"
             for module in modules(root):
                 build_data["force_include"][str(target / module.name)] = str(module)
 

@@ -28,6 +28,7 @@ from ingest.tap.http_head import (
     other_protocol,
 )
 from ingest.tap.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
+from ingest.tap.trace_context import join_trace
 from ingest.tap.upstream_connection import UpstreamPool
 
 _MAX_BUFFERED_BYTES = 262_144
@@ -47,7 +48,7 @@ class ClientConnection(asyncio.Protocol):
         self.scheme = "http"
         self.write_paused = False
         self.read_paused = False
-        self._exchange: Exchange | None = None
+        self.exchange: Exchange | None = None
         # recorder of the ended exchange, until the socket has accepted the whole response
         self._last_recorder: DeferredRecorder | None = None
         self._buffer = b""
@@ -80,14 +81,14 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now_ns = self._last_byte_ns = self._clock_ns()
-        exchange = self._exchange
+        exchange = self.exchange
         if exchange is not None and exchange.request_open:
             full = len(data) >= sockets.FULL_READ_BYTES
             data = exchange.client_data(data)
-            if full and self._exchange is exchange and not self.read_paused:
+            if full and self.exchange is exchange and not self.read_paused:
                 self.transport.pause_reading()
                 self._context.call_next_iteration(self._resume_after_full_read)
-            exchange = self._exchange
+            exchange = self.exchange
             if not data:
                 return
         if self._lingering:
@@ -106,7 +107,7 @@ class ClientConnection(asyncio.Protocol):
             self.pause_reading()
 
     def eof_received(self) -> bool:
-        return self._exchange is not None and self._exchange.client_eof()
+        return self.exchange is not None and self.exchange.client_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
@@ -119,20 +120,20 @@ class ClientConnection(asyncio.Protocol):
         if self._last_recorder is not None:
             recorder, self._last_recorder = self._last_recorder, None
             recorder.client_left(self._clock_ns(), self._undelivered_bytes())
-        if self._exchange is not None:
-            self._exchange.client_lost(exc)
+        if self.exchange is not None:
+            self.exchange.client_lost(exc)
 
     def pause_writing(self) -> None:
         self.write_paused = True
-        if self._exchange is not None:
-            self._exchange.client_write_paused()
+        if self.exchange is not None:
+            self.exchange.client_write_paused()
 
     def resume_writing(self) -> None:
         self.write_paused = False
         if self._last_recorder is not None:
             self._check_drained()
-        if self._exchange is not None:
-            self._exchange.client_write_resumed()
+        if self.exchange is not None:
+            self.exchange.client_write_resumed()
 
     # --- requests
 
@@ -159,10 +160,20 @@ class ClientConnection(asyncio.Protocol):
         if route is None:
             self._refuse(ErrorResponse.unknown_upstream(context.router.names), head, now_ns)
             return
-        if self._last_recorder is not None:
-            self._finish_recording()
-        pool = self._pools[route.upstream_index]
-        exchange = self._exchange = Exchange(context, self, pool, head, route, self._buffer_since_ns, now_ns)
+        if self._last_recorder is not None and not self._check_drained():
+            self._finish_recording(None)
+        pool, client_start_ns = self._pools[route.upstream_index], self._buffer_since_ns
+        native = context.native_exchanges
+        if native is not None and native.start(
+            self, pool, head, route, self._buffer, client_start_ns, now_ns
+        ):
+            self._buffer = b""
+            return
+        trace = join_trace(head.known.get(b"traceparent"))
+        recorder = None
+        if context.recorders is not None:
+            recorder = context.recorders.new(head, route, trace, client_start_ns, now_ns)
+        exchange = self.exchange = Exchange(context, self, pool, head, route, trace, recorder, now_ns)
         context.exchanges.add(exchange)
         if self._buffer:
             if exchange.request_open:
@@ -187,13 +198,13 @@ class ClientConnection(asyncio.Protocol):
         then: int,
     ) -> None:
         """Send the error response, if any. `then` says what happens to the connection (`exchange_states`)."""
-        self._exchange = None
+        self.exchange = None
         self._ready_ns = now_ns
         context = self._context
         context.exchanges.discard(exchange)
         self._ended_exchanges_bytes += exchange.written_bytes
-        if self._last_recorder is not None:
-            self._finish_recording()
+        if self._last_recorder is not None and not self._check_drained():
+            self._finish_recording(None)
         if self._closed or then == ABORT:
             if recorder is not None:
                 recorder.client_left(0, self._undelivered_bytes())
@@ -204,7 +215,8 @@ class ClientConnection(asyncio.Protocol):
         if error is not None:
             self.transport.write(error.encode(without_body=exchange.method == "HEAD"))
         if then == KEEP_OPEN and not context.stopping:
-            self.resume_reading()
+            if self.read_paused:
+                self.resume_reading()
             if recorder is not None or self._buffer:
                 context.call_next_iteration(self._after_response)
         elif then == RESET:
@@ -215,9 +227,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _after_response(self) -> None:
         """Finish the recording if the socket has accepted the response, and start a pipelined request."""
-        if self._last_recorder is not None:
-            self._watch_drain()
-        if self._buffer and self._exchange is None and not self._closed and not self._lingering:
+        self._watch_drain()
+        if self._buffer and self.exchange is None and not self._closed and not self._lingering:
             self._next_request(self._clock_ns())
 
     # --- progress of written bytes
@@ -249,19 +260,20 @@ class ClientConnection(asyncio.Protocol):
             self.transport.set_write_buffer_limits(high=0)
 
     def _check_drained(self) -> bool:
+        """Finish the recording if the socket has accepted the last exchange's response."""
         if self._unwritten_bytes():
             return False
         if self._watching_drain:
             self._watching_drain = False
             self.transport.set_write_buffer_limits(high=self._context.options.write_buffer_bytes)
-        self._finish_recording()
+        self._finish_recording(None if self._closed else self._clock_ns())
         return True
 
-    def _finish_recording(self) -> None:
-        """Record whether the socket has accepted the last exchange's response."""
+    def _finish_recording(self, drained_ns: int | None) -> None:
+        """Record when the socket accepted the last exchange's response. None: this was not observed."""
         recorder, self._last_recorder = self._last_recorder, None
         if recorder is not None:
-            recorder.drained(None if self._closed or self._unwritten_bytes() else self._clock_ns())
+            recorder.drained(drained_ns)
 
     # --- back-pressure
 
@@ -283,8 +295,8 @@ class ClientConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _hangup_while_paused(self) -> None:
-        if self._exchange is not None:
-            self._exchange.client_lost(None)
+        if self.exchange is not None:
+            self.exchange.client_lost(None)
 
     # --- closing
 
@@ -296,7 +308,7 @@ class ClientConnection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Close unless a request is in progress, because the tap is stopping."""
-        if self._exchange is None and not self._lingering and not self._closed:
+        if self.exchange is None and not self._lingering and not self._closed:
             self.transport.close()
 
     def _refuse(self, response: ErrorResponse, received: RequestHead | bytes, now_ns: int) -> None:
@@ -363,7 +375,7 @@ class ClientConnection(asyncio.Protocol):
 
     def check_timeouts(self, now_ns: int) -> None:
         """Close the connection or end its exchange if the client or the upstream has exceeded a time limit."""
-        timeouts, exchange = self._context.timeouts, self._exchange
+        timeouts, exchange = self._context.timeouts, self.exchange
         if exchange is None and self._buffer:
             if timeouts.request_head_expired(now_ns, self._buffer_since_ns, self._ready_ns):
                 error = BadRequest(408, "the request's head did not arrive in time")

@@ -11,10 +11,11 @@ from ingest.tap.body_relay import BodyRelay
 from ingest.tap.counters import Counters
 from ingest.tap.deferred_recorder import Recorders
 from ingest.tap.heads import Heads
+from ingest.tap.http_head import RequestHead
 from ingest.tap.loop_monitor import LoopMonitor
 from ingest.tap.options import TapOptions
 from ingest.tap.refusals import Refusals
-from ingest.tap.routing import Router
+from ingest.tap.routing import Route, Router
 from ingest.tap.sockets import HangupWatch
 from ingest.tap.timeouts import Timeouts
 
@@ -33,12 +34,28 @@ class OpenExchange(Protocol):
     def stop(self) -> None: ...
 
 
+class NativeExchanges(Protocol):
+    """Interface of `native_exchange.NativeExchanges`."""
+
+    def start(
+        self,
+        client: OpenClient,
+        pool: object,
+        head: RequestHead,
+        route: Route,
+        body: bytes,
+        client_start_ns: int,
+        now_ns: int,
+    ) -> bool:
+        """Forward a request if that is possible in native code."""
+
+
 class TapContext:
     """Everything that connections and exchanges need from their worker. `clock_ns` is monotonic."""
 
     __slots__ = (
-        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "hangups", "heads", "loop", "loop_monitor", "options",
-        "recorders", "refusals", "relay", "router", "stopping", "timeouts",
+        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "hangups", "heads", "loop", "loop_monitor",
+        "native_exchanges", "options", "recorders", "refusals", "relay", "router", "stopping", "timeouts",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +73,7 @@ class TapContext:
         self.recorders: Recorders | None = None  # None: do not record
         self.heads: Heads = heads
         self.relay: BodyRelay | None = None  # None: exchanges forward all bodies
+        self.native_exchanges: NativeExchanges | None = None  # None: all exchanges start in Python
         self.clients: set[OpenClient] = set()
         self.exchanges: set[OpenExchange] = set()
         self.stopping = False

@@ -54,12 +54,12 @@ from ingest.tap.http_head import (
     response_body,
 )
 from ingest.tap.routing import Route
-from ingest.tap.trace_context import join_trace
+from ingest.tap.trace_context import TraceContext
 from ingest.tap.tunnel import Tunnel
 from ingest.tap.waits import LONG_SILENCE_NS, Waits
 
 _MAX_UNSENT_BYTES = 262_144  # request bytes buffered while the connection to the upstream opens
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class ClientSide(Protocol):
@@ -103,7 +103,7 @@ class UpstreamSide(Protocol):
 class UpstreamPool(Protocol):
     """Interface of the pool of connections to one upstream."""
 
-    def acquire(self, *, probe: bool) -> UpstreamSide | None: ...
+    def acquire(self, probe: bool) -> UpstreamSide | None: ...
     def connect(self, exchange: Exchange) -> asyncio.Task[None]: ...
 
 
@@ -151,7 +151,8 @@ class Exchange:
         pool: UpstreamPool,
         head: RequestHead,
         route: Route,
-        client_start_ns: int,
+        trace: TraceContext,
+        recorder: DeferredRecorder | None,
         now_ns: int,
     ) -> None:
         self._context = context
@@ -180,11 +181,8 @@ class Exchange:
         self._relay: BodyRelay | None = None  # it may forward the rest of the body
         self._relay_number = -1  # of the body while the relay forwards it
         self._waits = Waits(context.loop_monitor, now_ns)
-        trace = self._trace = join_trace(head.known.get(b"traceparent"))
-        recorders = context.recorders
-        self._recorder: DeferredRecorder | None = None
-        if recorders is not None:
-            self._recorder = recorders.new(head, route, trace, client_start_ns, now_ns)
+        self._trace = trace
+        self._recorder = recorder
 
     @property
     def ended(self) -> bool:
@@ -196,7 +194,7 @@ class Exchange:
         """Take an idle upstream connection or open one."""
         if not self._request_complete:
             self._waits.begin(now_ns)
-        idle = self._pool.acquire(probe=self._request is not None or self._head.method not in _SAFE_METHODS)
+        idle = self._pool.acquire(self._request is not None or self._head.method not in SAFE_METHODS)
         if idle is not None:
             self._context.counters.upstream_reuses += 1
             self.upstream_connected(idle, now_ns)
@@ -233,6 +231,14 @@ class Exchange:
             recorder.connected(now_ns)
             if self._request_complete:
                 self._request_sent(now_ns)
+
+    def request_was_sent(self, upstream: UpstreamSide, request_bytes: int) -> None:
+        """Continue an exchange whose whole request `native_exchange` has sent."""
+        self.state = transition(self.state, WAITING)
+        self._upstream = upstream
+        upstream.exchange = self
+        self._request_complete = True
+        self.request_bytes = request_bytes
 
     def connect_failed(self, error: BaseException) -> None:
         self._connect_task = None
@@ -559,7 +565,7 @@ class Exchange:
     def _upstream_lost_before_head(self, error: Exception | None) -> None:
         upstream = self._upstream
         assert upstream is not None
-        safe = self._head.method in _SAFE_METHODS and self._request is None
+        safe = self._head.method in SAFE_METHODS and self._request is None
         if upstream.reused and safe and not self._partial_head:
             # The server closed an idle connection while our request was on its way. The request is idempotent and has no
             # body, so we may repeat it on a new connection (RFC 9110 §9.2.2).

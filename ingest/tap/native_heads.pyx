@@ -95,6 +95,20 @@ cdef list read_fields(bytes head, size_t at, table, Py_ssize_t limit):
                 return None
 
 
+cdef int64_t content_length(bytes value):
+    """The number in a Content-Length; -1 if it is malformed or has more digits than are usual."""
+    cdef const char *digits = value
+    cdef Py_ssize_t i, count = len(value)
+    cdef int64_t length = 0
+    if count == 0 or count > MAX_LENGTH_DIGITS:
+        return -1
+    for i in range(count):
+        if digits[i] < c'0' or digits[i] > c'9':
+            return -1
+        length = 10 * length + digits[i] - c'0'
+    return length
+
+
 def read_request_head(bytes head, limits):
     """See `http_head.read_request_head`."""
     found = request_head(head, limits)
@@ -133,9 +147,9 @@ cdef request_head(bytes head, limits):
         elif special != CONNECTION:
             return None
         if special == CONTENT_LENGTH:
-            if len(value) > MAX_LENGTH_DIGITS or not value.isdigit():
+            length = content_length(value)
+            if length < 0:
                 return None
-            length = int(value)
             body = LENGTH if length else NO_BODY
         elif special == CONNECTION:
             connection |= options(value)
@@ -210,7 +224,7 @@ cdef inline int put_ascii(str text) except -1:
     return put(&out, data, size)
 
 
-def request_for_upstream(head, route, trace, forwarding, str address, str scheme):
+cpdef request_for_upstream(head, route, trace, forwarding, str address, str scheme):
     """See `header_rewrite.request_for_upstream`."""
     if (
         forwarding == DEFAULT

@@ -146,12 +146,6 @@ cdef inline int64_t not_before(int64_t at_ns, int64_t end_ns):
 cdef class NativeDeferredRecorders:
     """See `DeferredRecorders`. Records wait here, in room that was reserved in the record buffer, until it calls `flush`."""
 
-    cdef object _factory, _buffer, _counters, _session_headers
-    cdef dict _session_names
-    cdef list _records
-    cdef dict _ends
-    cdef int64_t _reserved_bytes, _size_bytes, _frame_count, _captured_bytes
-
     def __init__(self, factory):
         self._factory = factory
         self._buffer = factory.buffer
@@ -161,7 +155,7 @@ cdef class NativeDeferredRecorders:
         self._records = []
         self._ends = {}
 
-    def new(self, head, route, trace, int64_t client_start_ns, int64_t t0_ns):
+    cpdef NativeDeferredRecorder new(self, head, route, trace, int64_t client_start_ns, int64_t t0_ns):
         """The recorder of an exchange."""
         cdef timespec now
         cdef NativeDeferredRecorder recorder = NativeDeferredRecorder.__new__(NativeDeferredRecorder)
@@ -221,17 +215,6 @@ cdef class NativeDeferredRecorders:
 cdef class NativeDeferredRecorder:
     """See `DeferredRecorder`."""
 
-    cdef public bint waiting
-    cdef NativeDeferredRecorders _group
-    cdef object _head, _route, _trace, _response, _recorder, _detail
-    cdef str _cause
-    cdef bytes _body
-    cdef list _frames, _waits
-    cdef int64_t _client_start_ns, _t0_ns, _wall_ns, _connected_ns, _request_sent_ns, _responded_ns, _end_ns, _drained_ns
-    cdef int64_t _client_left_ns, _request_bytes, _response_bytes, _undelivered_bytes, _kept_bytes
-    cdef int _request_over
-    cdef bint _reused, _tunnel
-
     @property
     def recorder(self):
         """The recorder, with all that was kept."""
@@ -261,26 +244,26 @@ cdef class NativeDeferredRecorder:
             self.connected(now_ns)
             self.request_sent(now_ns)
 
-    def connected(self, int64_t now_ns):
+    cpdef connected(self, int64_t now_ns):
         if self._recorder is not None:
             self._recorder.connected(now_ns)
         elif self._connected_ns == NEVER:
             self._connected_ns = now_ns
 
-    def request_data(self, bytes payload):
+    cpdef request_data(self, bytes payload):
         if self._recorder is None and self.keep(len(payload)):
             if self._request_over == UNKNOWN:
                 self._body = self._body + payload if self._body else payload
         else:
             self.recorder.request_data(payload)
 
-    def request_sent(self, int64_t now_ns):
+    cpdef request_sent(self, int64_t now_ns):
         if self._recorder is not None:
             self._recorder.request_sent(now_ns)
         elif self._request_sent_ns == NEVER:
             self._request_sent_ns = now_ns
 
-    def record_request(self, bint over):
+    cpdef record_request(self, bint over):
         if self._recorder is not None:
             self._recorder.record_request(bool(over))
         elif self._request_over == UNKNOWN:
@@ -288,13 +271,13 @@ cdef class NativeDeferredRecorder:
 
     # --- the response
 
-    def response_head(self, head, int64_t now_ns):
+    cpdef response_head(self, head, int64_t now_ns):
         if self._recorder is not None:
             self._recorder.response_head(head, now_ns)
         else:
             self._response, self._responded_ns = head, now_ns
 
-    def response_data(self, bytes payload, int64_t now_ns):
+    cpdef response_data(self, bytes payload, int64_t now_ns):
         if self._recorder is None and self.keep(len(payload)):
             self._frames.append((now_ns, payload))
         else:
@@ -302,7 +285,7 @@ cdef class NativeDeferredRecorder:
 
     # --- the end
 
-    def ended(
+    cpdef ended(
         self, str cause, detail, int64_t now_ns, int64_t request_bytes, int64_t response_bytes, bint reused, bint tunnel,
         list waits,
     ):

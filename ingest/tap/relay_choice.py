@@ -1,4 +1,4 @@
-"""Selection of the implementation: native code (`native_relay`, `native_recorder`, `native_heads`) or Python code.
+"""Selection of the implementation: native code (`ingest/tap/native_*`) or Python code.
 
 The native code is built if a C compiler is present, see `deploy/setup/native.py`.
 """

@@ -43,6 +43,7 @@ class Router:
         self._upstreams = upstreams
         self._by_name = {u.name: i for i, u in enumerate(upstreams)}
         self._default = default_index(upstreams, default)
+        self._only = upstreams[0] if len(upstreams) == 1 and not upstreams[0].base_path else None
         self._lower_names = frozenset(name.lower() for name in self._by_name)
 
     @property
@@ -53,6 +54,8 @@ class Router:
         """The route of a request, None if it names an upstream that is not configured."""
         target = head.target
         header = head.known.get(UPSTREAM)
+        if header is None and self._only is not None:
+            return Route(0, self._only, target)
         index: int | None = 0
         if header is not None:
             index = self._by_name.get(header.decode("latin-1"))

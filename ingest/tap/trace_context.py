@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ingest.ids import new_span_id, new_trace_and_span
+from ingest.ids import new_span_id, random_hex
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
@@ -37,5 +37,5 @@ def join_trace(traceparent: bytes | None) -> TraceContext:
         if good_version and trace_id.strip("0") and parent.strip("0"):
             # Forward only the flag that version 00 defines.
             return TraceContext(trace_id, new_span_id(), parent, int(match[4], 16) & _SAMPLED)
-    trace_id, span_id = new_trace_and_span()
-    return TraceContext(trace_id, span_id, None, _SAMPLED)
+    digits = random_hex(48)
+    return TraceContext(digits[:32], digits[32:], None, _SAMPLED)

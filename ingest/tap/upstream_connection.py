@@ -130,19 +130,20 @@ class UpstreamPool:
         self.context = context
         self._upstream = upstream
         self._tls = tls
+        self._time_s = context.loop.time
         self._idle: deque[UpstreamConnection] = deque()
         self._max_idle = context.options.pool_idle
         self._max_idle_s = context.options.pool_idle_s
         self._connect_tasks: set[asyncio.Task[None]] = set()
         self._expiry_timer: asyncio.TimerHandle | None = None
 
-    def acquire(self, *, probe: bool) -> UpstreamConnection | None:
+    def acquire(self, probe: bool) -> UpstreamConnection | None:
         """The connection that was used last, if one is usable. `probe`: ask the kernel whether the server has closed it
         since the loop's last iteration, for requests that cannot be repeated."""
         idle = self._idle
         if not idle:
             return None
-        oldest_s = self.context.loop.time() - self._max_idle_s
+        oldest_s = self._time_s() - self._max_idle_s
         while idle:
             connection = idle.pop()
             if connection.idle_since_s >= oldest_s and (
@@ -158,7 +159,7 @@ class UpstreamPool:
         if self._max_idle <= 0 or connection.write_paused or self.context.stopping:
             connection.abort()
             return
-        connection.idle_since_s = self.context.loop.time()
+        connection.idle_since_s = self._time_s()
         self._idle.append(connection)
         if len(self._idle) > self._max_idle:
             self._idle.popleft().abort()
@@ -206,7 +207,7 @@ class UpstreamPool:
 
     def _close_expired(self) -> None:
         self._expiry_timer = None
-        oldest_s = self.context.loop.time() - self._max_idle_s
+        oldest_s = self._time_s() - self._max_idle_s
         while self._idle and self._idle[0].idle_since_s <= oldest_s:
             self._idle.popleft().abort()
         if self._idle:

@@ -35,7 +35,7 @@ from ingest.tap.tls import client_context, upstream_context
 from ingest.tap.upstream_connection import UpstreamPool
 
 with contextlib.suppress(ImportError):  # then `uses_native_code` returns False
-    from ingest.tap import native_heads, native_recorder
+    from ingest.tap import native_exchange, native_heads, native_recorder
 
 logger = logging.getLogger("streamgauge.tap")
 
@@ -147,6 +147,8 @@ class TapWorker:
             if context.relay is not None:
                 context.relay.record_in(self._buffer)
             self._write_alive_periodically()
+        if context.relay is not None:
+            context.native_exchanges = native_exchange.NativeExchanges(context)
         self._server = await self.loop.create_server(
             lambda: ClientConnection(context, self._pools),
             sock=sock,

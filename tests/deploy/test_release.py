@@ -12,7 +12,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from sysconfig import get_platform
+from sysconfig import get_config_var, get_platform
 
 import pytest
 import yaml
@@ -20,8 +20,9 @@ import yaml
 from streamgauge import __version__
 from tests.deploy.manifests import DEPLOY, ROOT, documents
 
+PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
 WHEEL = f"streamgauge-{__version__}-py3-none-any.whl"
-NATIVE = f"streamgauge-{__version__}-cp311-abi3-{get_platform().replace('-', '_')}.whl"
+NATIVE = f"streamgauge-{__version__}-{PYTHON}-{PYTHON}-{get_platform().replace('-', '_')}.whl"
 SDIST = f"streamgauge-{__version__}.tar.gz"
 CHART = f"streamgauge-{__version__}.tgz"
 MONITORING = f"streamgauge-monitoring-{__version__}.tar.gz"
@@ -119,11 +120,11 @@ def test_native_wheel_has_the_same_files_and_the_native_relay(dist: Path, tmp_pa
     def files(name: str) -> set[str]:
         return {n for n in zipfile.ZipFile(dist / name).namelist() if ".dist-info/" not in n}
 
-    module = "ingest/tap/native_relay.abi3.so"
-    others = {"ingest/tap/native_heads.abi3.so", "ingest/tap/native_recorder.abi3.so"}
-    assert files(NATIVE) - files(WHEEL) == {module, *others}
+    names = ("exchange", "heads", "recorder", "relay")
+    modules = [f"ingest/tap/native_{name}{get_config_var('EXT_SUFFIX')}" for name in names]
+    assert files(NATIVE) - files(WHEEL) == set(modules)
     assert files(WHEEL) <= files(NATIVE)
-    zipfile.ZipFile(dist / NATIVE).extract(module, tmp_path)
+    zipfile.ZipFile(dist / NATIVE).extract(modules[-1], tmp_path)
     load = "from native_relay import NativeRelay as r; relay = r(); relay.start(); relay.close(); print(relay.pending_bytes)"
     command = [sys.executable, "-c", load]
     done = subprocess.run(command, cwd=tmp_path / "ingest/tap", capture_output=True, text=True, check=False)

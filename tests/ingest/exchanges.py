@@ -52,7 +52,7 @@ def plan(seed: int, number: int) -> Plan:
     """Make the plan of the exchange with this number."""
     rng = random.Random(f"{seed}/{number}")
     coding = rng.choice(["identity", "identity", "gzip", "br", "zstd"])
-    framing = rng.choice(["length", "chunked", "chunked", "close"])
+    framing = rng.choice(["length", "length", "chunked", "chunked", "close"])
     fault = rng.choice(["none"] * 6 + ["truncated", "reset"])
     method = rng.choice([b"GET", b"POST", b"POST", b"HEAD"])
     status = rng.choice(
