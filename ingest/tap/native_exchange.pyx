@@ -119,20 +119,21 @@ cdef class NativeExchange:
         status, length = head.status, content_length((<list>head.lengths)[0])
         if status < 200 or status == 204 or status == 304 or length != len(data) - end:
             return False
-        client.exchange = upstream.exchange = None  # so a full write buffer pauses the client's connection only
-        client.transport.write(data)
+        client.exchange = upstream.exchange = self._upstream = None  # a full write buffer pauses the client's connection only
         self.written_bytes = len(data)
-        self._pool.release(upstream)
-        self._group._counters.body_bytes += length
-        if self._request_bytes:
-            self._group._counters.request_bytes += self._request_bytes
-        if recorder is not None:
-            recorder.response_head(head, now_ns)
-            if length:
-                recorder.response_data(PyBytes_FromStringAndSize(text + end, length), now_ns)
-            recorder.ended("complete", None, now_ns, self._request_bytes, length, True, False, [])
-        self._upstream = None
-        client.exchange_ended(self, recorder, now_ns, None, THEN_KEEP_OPEN)
+        try:
+            client.transport.write(data)
+            self._pool.release(upstream)
+            self._group._counters.body_bytes += length
+            if self._request_bytes:
+                self._group._counters.request_bytes += self._request_bytes
+            if recorder is not None:
+                recorder.response_head(head, now_ns)
+                if length:
+                    recorder.response_data(PyBytes_FromStringAndSize(text + end, length), now_ns)
+                recorder.ended("complete", None, now_ns, self._request_bytes, length, True, False, [])
+        finally:
+            client.exchange_ended(self, recorder, now_ns, None, THEN_KEEP_OPEN)
         return True
 
     cdef in_python(self):

@@ -54,7 +54,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
             return
         exchange.upstream_data(data, now_ns)
-        if len(data) >= FULL_READ_BYTES and self.exchange is exchange and not self._read_paused:
+        if len(data) >= FULL_READ_BYTES and self.exchange is not None and not self._read_paused:
             self.transport.pause_reading()
             self._context.call_next_iteration(self._resume_after_full_read)
 

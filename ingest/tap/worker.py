@@ -7,7 +7,6 @@ finish within the drain time, end the others as `tap_stopped`, write a last `Ali
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import socket
@@ -28,13 +27,13 @@ from ingest.tap.deferred_recorder import DeferredRecorders
 from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RecordBuffer
 from ingest.tap.record_log_thread import LogThread
-from ingest.tap.relay_choice import uses_native_code
+from ingest.tap.relay_choice import native_relay, uses_native_code
 from ingest.tap.stream_recorder import RecorderFactory
 from ingest.tap.timeouts import CLOSE_PATIENCE_S, STOP_CHECK_S
 from ingest.tap.tls import client_context, upstream_context
 from ingest.tap.upstream_connection import UpstreamPool
 
-with contextlib.suppress(ImportError):  # then `uses_native_code` returns False
+if native_relay is not None:
     from ingest.tap import native_exchange, native_heads, native_recorder
 
 logger = logging.getLogger("streamgauge.tap")
