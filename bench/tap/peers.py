@@ -147,8 +147,11 @@ def python_peers() -> Path:
     folder = cache_folder("peers", lock.read_text(), os.path.realpath(sys.executable))
     if not (folder / ".ready").exists():
         venv.create(folder, with_pip=True, clear=True)
-        install = "-m pip install --quiet --disable-pip-version-check --only-binary=:all: --no-binary=pyperclip --no-deps --require-hashes -r"
-        run_installer("Envoy and mitmproxy", [str(folder / "bin" / "python"), *install.split(), str(lock)])
+        install = "-m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all:"
+        run_installer(
+            "Envoy and mitmproxy",
+            [str(folder / "bin" / "python"), *install.split(), "--no-binary=pyperclip", "-r", str(lock)],
+        )
         (folder / ".ready").touch()
     return folder / "bin"
 
