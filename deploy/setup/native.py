@@ -22,7 +22,6 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PACKAGE = Path("ingest/tap")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 """End of a module's file name, with the version of Python and the platform."""
-
 PYTHON_TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
 
@@ -32,7 +31,7 @@ def compiler() -> str | None:
 
 
 def modules(root: Path) -> list[Path]:
-    """The extension modules beside their sources, relative to the repository."""
+    """The extension modules next to their sources, relative to the repository."""
     return [PACKAGE / f"{path.stem}{SUFFIX}" for path in sorted((root / PACKAGE).glob("*.pyx"))]
 
 

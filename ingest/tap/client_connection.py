@@ -162,17 +162,15 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._last_recorder is not None and not self._check_drained():
             self._finish_recording(None)
-        pool, client_start_ns = self._pools[route.upstream_index], self._buffer_since_ns
-        native = context.native_exchanges
+        pool, trace = self._pools[route.upstream_index], join_trace(head.known.get(b"traceparent"))
+        recorder, native = None, context.native_exchanges
+        if context.recorders is not None:
+            recorder = context.recorders.new(head, route, trace, self._buffer_since_ns, now_ns)
         if native is not None and native.start(
-            self, pool, head, route, self._buffer, client_start_ns, now_ns
+            self, pool, head, route, trace, recorder, now_ns, self._buffer
         ):
             self._buffer = b""
             return
-        trace = join_trace(head.known.get(b"traceparent"))
-        recorder = None
-        if context.recorders is not None:
-            recorder = context.recorders.new(head, route, trace, client_start_ns, now_ns)
         exchange = self.exchange = Exchange(context, self, pool, head, route, trace, recorder, now_ns)
         context.exchanges.add(exchange)
         if self._buffer:

@@ -9,7 +9,7 @@ from typing import Protocol
 from ingest.tap import heads
 from ingest.tap.body_relay import BodyRelay
 from ingest.tap.counters import Counters
-from ingest.tap.deferred_recorder import Recorders
+from ingest.tap.deferred_recorder import DeferredRecorder, Recorders
 from ingest.tap.heads import Heads
 from ingest.tap.http_head import RequestHead
 from ingest.tap.loop_monitor import LoopMonitor
@@ -18,6 +18,7 @@ from ingest.tap.refusals import Refusals
 from ingest.tap.routing import Route, Router
 from ingest.tap.sockets import HangupWatch
 from ingest.tap.timeouts import Timeouts
+from ingest.tap.trace_context import TraceContext
 
 
 class OpenClient(Protocol):
@@ -43,11 +44,12 @@ class NativeExchanges(Protocol):
         pool: object,
         head: RequestHead,
         route: Route,
-        body: bytes,
-        client_start_ns: int,
+        trace: TraceContext,
+        recorder: DeferredRecorder | None,
         now_ns: int,
+        body: bytes,
     ) -> bool:
-        """Forward a request if that is possible in native code."""
+        """Forward a request if that is possible in native code. `body`: all bytes after the head."""
 
 
 class TapContext:

@@ -9,12 +9,11 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t
 
 from ingest.tap.native_heads cimport content_length, request_for_upstream, response_head
-from ingest.tap.native_recorder cimport NativeDeferredRecorder, NativeDeferredRecorders
+from ingest.tap.native_recorder cimport NativeDeferredRecorder
 
 from ingest.tap.exchange import SAFE_METHODS, Exchange
 from ingest.tap.exchange_states import KEEP_OPEN
 from ingest.tap.http_head import LENGTH, NO_BODY
-from ingest.tap.trace_context import join_trace
 from ingest.tap.waits import LONG_SILENCE_NS
 
 cdef extern from "<string.h>":
@@ -30,7 +29,6 @@ cdef class NativeExchanges:
 
     cdef object _context, _counters, _forwarding
     cdef set _open
-    cdef NativeDeferredRecorders _recorders
     cdef int64_t _max_request_bytes
 
     def __init__(self, context):
@@ -39,13 +37,11 @@ cdef class NativeExchanges:
         self._forwarding = context.options.forwarding
         self._max_request_bytes = context.options.max_request_bytes
         self._open = context.exchanges
-        self._recorders = context.recorders
 
-    def start(self, client, pool, head, route, bytes body, int64_t client_start_ns, int64_t now_ns):
+    def start(self, client, pool, head, route, trace, NativeDeferredRecorder recorder, int64_t now_ns, bytes body):
         """Forward a request whose bytes after the head are `body`. False: it must start as an `Exchange`, because it is not
         complete, not usual, or no upstream connection is idle."""
         cdef NativeExchange exchange
-        cdef NativeDeferredRecorder recorder = None
         framing = head.body
         if framing is WITHOUT_BODY:
             if body:
@@ -58,9 +54,7 @@ cdef class NativeExchanges:
         if upstream is None:
             return False
         self._counters.upstream_reuses += 1
-        trace = join_trace((<dict>head.known).get(b"traceparent"))
-        if self._recorders is not None:
-            recorder = self._recorders.new(head, route, trace, client_start_ns, now_ns)
+        if recorder is not None:
             recorder.connected(now_ns)
             if body:
                 recorder.request_data(body)

@@ -10,7 +10,6 @@ cdef class NativeDeferredRecorders:
     cdef dict _ends
     cdef int64_t _reserved_bytes, _size_bytes, _frame_count, _captured_bytes
 
-    cpdef NativeDeferredRecorder new(self, head, route, trace, int64_t client_start_ns, int64_t t0_ns)
     cdef bint reserve(self, int64_t size_bytes) except -1
     cdef int add(self, list records, int64_t size_bytes, int64_t frame_count, int64_t captured_bytes, str cause) except -1
     cdef session(self, list fields)

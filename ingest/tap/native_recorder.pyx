@@ -155,7 +155,7 @@ cdef class NativeDeferredRecorders:
         self._records = []
         self._ends = {}
 
-    cpdef NativeDeferredRecorder new(self, head, route, trace, int64_t client_start_ns, int64_t t0_ns):
+    def new(self, head, route, trace, int64_t client_start_ns, int64_t t0_ns):
         """The recorder of an exchange."""
         cdef timespec now
         cdef NativeDeferredRecorder recorder = NativeDeferredRecorder.__new__(NativeDeferredRecorder)
