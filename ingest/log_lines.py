@@ -55,7 +55,7 @@ def exception_lines(error: BaseException | None) -> str:
     shown: list[str] = []
     while error is not None and len(shown) < MAX_CAUSES:
         frames = traceback.format_tb(error.__traceback__)[-MAX_FRAMES:]
-        shown.append("".join(["Traceback (most recent call last):\n", *frames, _kind(error)]))
+        shown.append("".join(["Traceback (most recent call last):\n", *frames, error_kind(error)]))
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return "\n\nThis caused:\n\n".join(reversed(shown))
 
@@ -86,7 +86,8 @@ def log_loop_errors(logger: logging.Logger) -> None:
     asyncio.get_running_loop().set_exception_handler(log_error)
 
 
-def _kind(error: BaseException) -> str:
+def error_kind(error: BaseException) -> str:
+    """The class of an exception, with the error number of an `OSError`."""
     number = f" [Errno {error.errno}]" if isinstance(error, OSError) and error.errno is not None else ""
     return f"{type(error).__qualname__}{number}"
 
@@ -95,5 +96,5 @@ def _shown(value: Any) -> Any:
     if isinstance(value, (int, float, Enum)) or value is None:
         return value
     if isinstance(value, BaseException):
-        return _kind(value)
+        return error_kind(value)
     return value if isinstance(value, str) and is_identifier(value) else HIDDEN

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from ingest.guards import Guards
 from ingest.tap import heads
 from ingest.tap.body_relay import BodyRelay
 from ingest.tap.counters import Counters
@@ -56,8 +57,8 @@ class TapContext:
     """Everything that connections and exchanges need from their worker. `clock_ns` is monotonic."""
 
     __slots__ = (
-        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "hangups", "heads", "loop", "loop_monitor",
-        "native_exchanges", "options", "recorders", "refusals", "relay", "router", "stopping", "timeouts",
+        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "guards", "hangups", "heads", "loop",
+        "loop_monitor", "native_exchanges", "options", "recorders", "refusals", "relay", "router", "stopping", "timeouts",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,7 @@ class TapContext:
         self.options = options
         self.loop = loop
         self.clock_ns = clock_ns
+        self.guards = Guards()
         self.counters = Counters()
         self.loop_monitor = LoopMonitor(loop, clock_ns)
         self.refusals = Refusals(self.counters)
