@@ -181,7 +181,7 @@ class Demo:
         environment["STREAMGAUGE_CONFIG"] = os.devnull
         # Own process group: Ctrl-C signals only the demo, which stops the processes in order.
         self.processes[name] = subprocess.Popen(
-            [sys.executable, "-m", "streamgauge", *arguments],
+            [sys.executable, "-P", "-m", "streamgauge", *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

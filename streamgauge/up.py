@@ -335,7 +335,7 @@ def _parts(settings: Settings) -> list[Part]:
     def part(name: str, fields: tuple[str, ...], **options: Any) -> Part:
         return Part(
             name,
-            [sys.executable, "-m", "streamgauge", name, *flags(settings, fields)],
+            [sys.executable, "-P", "-m", "streamgauge", name, *flags(settings, fields)],
             environment,
             **options,
         )

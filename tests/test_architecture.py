@@ -41,3 +41,17 @@ def test_every_source_file_has_a_docstring() -> None:
     for package in OURS:
         for path in sorted((ROOT / package).rglob("*.py")):
             assert ast.get_docstring(ast.parse(path.read_text())), path.relative_to(ROOT)
+
+
+def test_no_child_process_imports_from_the_current_folder() -> None:
+    """With `python -m`, a folder named `ingest` in the current folder would be run, unless there is a `-P`."""
+    found = []
+    for package in OURS:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                arguments = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [])
+                match [ast.unparse(a) for a in arguments[:2]]:
+                    case ["sys.executable", option]:
+                        found.append((path.name, option))
+    assert len(found) >= 4
+    assert [f for f in found if f[1] not in ("'-P'", "'-I'")] == []

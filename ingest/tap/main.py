@@ -22,11 +22,11 @@ from ingest.private_files import prepare_data_folder
 from ingest.ready_file import HEARTBEAT_S, Heartbeat, write_ready_file
 from ingest.tap.admin import Admin
 from ingest.tap.metrics import add_up
+from ingest.tap.option_checks import check_options
 from ingest.tap.options import TapOptions, join_address, split_address
 from ingest.tap.relay_choice import uses_native_code
 from ingest.tap.sockets import bind
 from ingest.tap.supervisor import Supervisor
-from ingest.tap.tls import client_context, upstream_context
 from ingest.tap.upstreams import default_index
 from ingest.tap.worker import TapWorker, reduce_gc
 
@@ -37,13 +37,7 @@ _OPEN_FILES = 131_072
 
 def run(options: TapOptions) -> int:
     """Serve until SIGTERM or SIGINT. Returns 0. Raises OSError or ValueError, with one line, if the tap cannot start."""
-    if not options.upstreams:
-        raise ValueError("no upstream is configured. Pass one, for example --upstream http://localhost:4000.")
-    # Report invalid options here: once instead of in each worker, and even if no upstream uses https.
-    client_context(options)
-    upstream_context(options)
-    default_index(options.upstreams, options.default_upstream)
-    uses_native_code(options.relay)
+    check_options(options)  # here, once, instead of in each worker
     prepare_data_folder(options.data)
     key = options.client_key
     if key is None:

@@ -64,7 +64,6 @@ class TapOptions:
     default_upstream: str | None = None  # see `upstreams.default_index`
     forwarding: Forwarding = field(default_factory=Forwarding)
     upstream_ca: Path | None = None  # PEM file with the CAs for https upstreams, instead of the system's
-    upstream_verify: bool = True
     upstream_cert: Path | None = None  # PEM: client certificate for https upstreams, key unless upstream_key
     upstream_key: Path | None = None
     pool_idle: int = 1024  # idle connections kept per upstream and worker; 0 keeps none

@@ -128,7 +128,8 @@ class Supervisor:
         options = dataclasses.replace(self._options, worker=number, listen=self._listen)
         with child_end:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "ingest.tap.worker_process", f"tap-worker-{number}", str(child_end.fileno()),
+                # -P: a folder named `ingest` in the current folder must not be run.
+                sys.executable, "-P", "-m", "ingest.tap.worker_process", f"tap-worker-{number}", str(child_end.fileno()),
                 stdin=asyncio.subprocess.PIPE, pass_fds=(child_end.fileno(),), preexec_fn=_prepare_child,
             )  # fmt: skip
         assert process.stdin is not None

@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_HOST_NAME = re.compile(r"(?=.{1,254}\Z)(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
+_PATH = re.compile(r"[\x21-\x7e]*")
 NO_DEFAULT = "none"
 
 
@@ -60,16 +63,35 @@ def parse_upstream(text: str) -> Upstream:
         )
     if parts.query or parts.fragment or parts.username:
         raise ValueError(f"{text!r}: the URL of an upstream cannot have a query, fragment or user name")
-    name = name if named else parts.hostname.replace(":", "-").strip("-")  # "::1" is named "1"
+    if not _PATH.fullmatch(parts.path):
+        raise ValueError(f"{text!r}: the path has a space or another character that a URL must escape")
+    host = _host(parts.hostname, text)
+    name = name if named else host.replace(":", "-").strip("-")  # "::1" is named "1"
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid upstream name: use letters, digits, '.', '_' and '-'")
     return Upstream(
         name=name,
         scheme=parts.scheme,
-        host=parts.hostname,
+        host=host,
         port=port if port is not None else {"http": 80, "https": 443}[parts.scheme],
         base_path=parts.path.rstrip("/"),
     )
+
+
+def _host(host: str, text: str) -> str:
+    """An IP address, or a host name in its ASCII form. Raises ValueError for anything else: no connection could be opened."""
+    try:
+        ip_address(host)
+    except ValueError:
+        try:
+            host = host.encode("idna").decode()
+        except UnicodeError:
+            host = ""
+        if not _HOST_NAME.fullmatch(host):
+            raise ValueError(
+                f"{text!r} has no valid host name. Each part between dots needs 1 to 63 letters, digits, '-' or '_'."
+            ) from None
+    return host
 
 
 def parse_upstreams(items: Iterable[str | Upstream]) -> tuple[Upstream, ...]:

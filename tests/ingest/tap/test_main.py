@@ -87,14 +87,14 @@ def get(url: str) -> tuple[int, bytes]:
 
 @contextlib.contextmanager
 def tap(
-    upstream: str, data: Path, **options: Any
+    upstream: str, data: Path, cwd: Path | None = None, **options: Any
 ) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
     import pickle
 
     given = TapOptions(
         upstreams=parse_upstreams([upstream]), data=data, listen="127.0.0.1:0", admin="127.0.0.1:0", **options
     )
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, pickle.dumps(given).hex()])
+    process = subprocess.Popen([sys.executable, "-P", "-c", PROGRAM, pickle.dumps(given).hex()], cwd=cwd)
     try:
         yield process, until(lambda: json.loads((data / "run" / "tap.json").read_bytes()))
     finally:
@@ -172,6 +172,13 @@ def test_dead_or_hung_worker_is_restarted_and_counted(upstream: str, tmp_path: P
         assert process.wait(LIMIT_S) == 0
 
 
+def test_workers_do_not_run_a_package_of_the_current_folder(upstream: str, tmp_path: Path):
+    (tmp_path / "ingest").mkdir()
+    (tmp_path / "ingest" / "__init__.py").write_text("raise SystemExit('a foreign package was run')")
+    with tap(upstream, tmp_path / "data", tmp_path, workers=2) as (_, ready):
+        assert get(ready["listen"])[0] == 200
+
+
 def test_workers_end_when_the_tap_is_killed(upstream: str, tmp_path: Path):
     with tap(upstream, tmp_path, workers=2) as (process, _):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -228,6 +235,49 @@ def test_invalid_ca_file_is_refused(tmp_path: Path):
 def test_missing_ca_file_is_refused_even_without_an_https_upstream(tmp_path: Path):
     with pytest.raises(ValueError, match=r"ca\.pem is not a PEM file"):
         run(options(tmp_path, upstream_ca=tmp_path / "ca.pem"))
+
+
+@pytest.mark.parametrize("flag", ["tls", "upstream"])
+def test_key_without_a_certificate_is_refused(tmp_path: Path, flag: str):
+    with pytest.raises(ValueError, match=rf"--{flag}-key .*k\.pem has no certificate.*--{flag}-cert FILE"):
+        run(options(tmp_path, **{f"{flag}_key": tmp_path / "k.pem"}))
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:4101", "0.0.0.0:4101"])
+def test_one_address_for_requests_and_admin_is_refused(tmp_path: Path, listen: str):
+    with pytest.raises(ValueError, match="are the same address"):
+        run(options(tmp_path, listen=listen, admin="127.0.0.1:4101"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://gateway..internal:4000",
+        f"http://{'a' * 64}.internal",
+        "http://" + "a." * 127 + "com",
+        "gateway=http://gate way",
+        "gateway=http://gate%20way",
+        "gateway=http://gateway:4000/a b",
+        "gateway=http://.",
+    ],
+)
+def test_upstream_that_no_connection_can_be_opened_to_is_refused(url: str):
+    with pytest.raises(ValueError, match=r"has no valid host name|has a space") as error:
+        parse_upstreams([url])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("http://my_service:4000", "my_service"),
+        ("http://gateway.internal.", "gateway.internal."),
+        ("http://[::1]:4000", "::1"),
+        ("a=http://m\xfcller.example", "xn--mller-kva.example"),
+    ],
+)
+def test_host_of_an_upstream(url: str, host: str):
+    assert parse_upstreams([url])[0].host == host
 
 
 def test_workers_log_in_the_parents_format(tmp_path: Path):

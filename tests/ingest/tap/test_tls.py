@@ -155,12 +155,6 @@ async def test_missing_client_certificate_hints_at_the_flag(pki: Path):
         assert "pass --upstream-cert FILE" in text
 
 
-async def test_verification_can_be_disabled(pki: Path):
-    async with running_tap(respond_with(OK), tls=server_context(pki), upstream_verify=False) as tap:
-        head, body = await tap.request(GET)
-        assert head + body == OK
-
-
 async def test_client_certificate_is_sent_to_the_upstream(pki: Path):
     context = server_context(pki, client_certificate=True)
     own = {"upstream_cert": pki / "cert.pem", "upstream_key": pki / "key.pem"}

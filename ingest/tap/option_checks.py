@@ -1,0 +1,25 @@
+"""Check the options of a tap before anything starts: `tap`, `up` and `config check` call the same function."""
+
+from __future__ import annotations
+
+from ingest.tap.options import TapOptions, split_address
+from ingest.tap.relay_choice import uses_native_code
+from ingest.tap.tls import client_context, upstream_context
+from ingest.tap.upstreams import default_index
+
+_ALL_INTERFACES = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
+
+
+def check_options(options: TapOptions) -> None:
+    """Raise ValueError, with one line, if a tap with these options cannot start. Reads the certificates; opens no socket."""
+    if not options.upstreams:
+        raise ValueError("no upstream is configured. Pass one, for example --upstream http://localhost:4000.")
+    client_context(options)
+    upstream_context(options)  # even if no upstream uses https
+    default_index(options.upstreams, options.default_upstream)
+    uses_native_code(options.relay)
+    (host, port), (admin_host, admin_port) = split_address(options.listen), split_address(options.admin)
+    if port == admin_port != 0 and (host == admin_host or {host, admin_host} & _ALL_INTERFACES):
+        raise ValueError(
+            f"--listen {options.listen} and --admin {options.admin} are the same address. Give them different ports."
+        )
