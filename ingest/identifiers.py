@@ -75,6 +75,7 @@ START_OF_IDENTIFIER = _parts(_KEY_PREFIX)
 """Matches the part of a word with unknown end before anything that may become a key."""
 START_OF_NAME = _parts(f"{_KEY_PREFIX}|{RANDOM}")
 _IDENTIFIER = re.compile(IDENTIFIER)
+_HASH = re.compile(MARKER + "[0-9a-f]{12}")
 _NAME = re.compile(NAME)
 REASON_PHRASES = frozenset(status.phrase for status in HTTPStatus) | {
     "Request Entity Too Large", "Payload Too Large", "Content Too Large", "Request-URI Too Long", "URI Too Long",
@@ -126,6 +127,11 @@ def is_identifier(text: str) -> bool:
 
 def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
+
+
+def is_hash(text: str) -> bool:
+    """Whether the text is a replacement that `hashed` has made."""
+    return _HASH.fullmatch(text) is not None
 
 
 def hashed(text: str) -> str:

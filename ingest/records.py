@@ -7,7 +7,7 @@ last record.
 Clocks. Fields named `*_ns` are durations in ns since the stream's t0: the tap has read the request's head and starts to
 forward it. `wall_ns` (Unix time) and `mono_ns` (CLOCK_MONOTONIC) are clock readings taken together, in `Opened` at t0.
 
-No record holds Authorization, API keys or cookies: headers are allow-listed (`ingest.tap.header_allow_list`).
+No record holds Authorization, API keys or cookies: headers are allow-listed (`ingest.header_fields`).
 
 An entry of a log is a packed batch of records of many streams: one format byte, then a MessagePack array of the records,
 plain (`PLAIN`) or zstd-compressed (`ZSTD`). In Kafka it is the value of a message. An entry of the format `DAMAGE` has no

@@ -33,8 +33,7 @@ from analytics.measures.fingerprints import fingerprints
 from analytics.measures.headers import (
     request_id_of,
     server_instance_of,
-    stored_request_headers,
-    stored_response_headers,
+    stored_headers,
 )
 from analytics.measures.latency import (
     NO_OUTPUT,
@@ -152,10 +151,10 @@ def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
     response_headers = stream.response.headers if stream.response is not None else []
     row["server_instance"] = server_instance_of(response_headers)
     row["request_id"] = request_id_of(opened.headers if opened is not None else [], response_headers)
-    row["response_headers"] = stored_response_headers(response_headers)
+    row["response_headers"] = stored_headers(response_headers)
     if opened is None:
         return
-    row["request_headers"] = stored_request_headers(opened.headers)
+    row["request_headers"] = stored_headers(opened.headers)
     row["operation"] = operation_of(opened.path)
     row.update(zip(_OPENED, _of_opened(opened), strict=True))
     row["clock_id"] = opened.clock_id or opened.incarnation

@@ -13,7 +13,6 @@ Rules
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from ingest.identifiers import identifier, product
+from ingest.header_fields import recorded_value
 from ingest.records import (
     PLAIN,
     Alive,
@@ -45,12 +44,6 @@ MAX_CODED_BYTES = 16 * 2**20
 """Bytes of a compressed body kept to decode it again after a restart. A restart loses a larger body."""
 MAX_REQUEST_BYTES = 2**20
 """Limit for the decoded size of a compressed request."""
-
-
-_ID_HEADER = re.compile(
-    r"traceparent|(?!server$)(?:.*-)?(?:id|requestid|key|title|by|worker|backend|server|pod|node|name)"
-)
-"""Headers whose value is an id or a name. The values of others are the names of products."""
 
 
 class Decoding(Protocol):
@@ -305,7 +298,7 @@ class Redactor:
 
 def _headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The header fields, with hashes of values and words that may not be stored."""
-    return [(k, identifier(v) or "") if _ID_HEADER.fullmatch(k) else (k, product(v)) for k, v in headers]
+    return [(name, recorded_value(name, value)) for name, value in headers]
 
 
 def filled_poison(payload: bytes) -> bytes:

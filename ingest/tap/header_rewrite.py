@@ -1,7 +1,7 @@
 """Rewrite the heads of requests and responses on their way through the tap.
 
 Both sides receive each other's fields in their original order and case, without the hop-by-hop ones (RFC 9110 §7.6.1) and with
-the fields that the tap adds. `header_allow_list` decides which fields may be recorded.
+the fields that the tap adds. `ingest.header_fields` decides which fields may be recorded.
 """
 
 from __future__ import annotations

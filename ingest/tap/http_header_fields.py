@@ -2,7 +2,7 @@
 
 A line is a token, a colon and a value without control bytes (RFC 9112 §5); anything else is malformed. Clients and servers send
 the same few lines repeatedly, so parsed lines are cached, in a bounded table that is cleared when it is full. Only fields that
-may be recorded (`header_allow_list`) or that frame the message are cached: the cache holds no credential.
+may be recorded (`ingest.header_fields`) or that frame the message are cached: the cache holds no credential.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ingest.tap import header_allow_list as allow_list
+from ingest.header_fields import request_field, response_field
 from ingest.tap.client_identity import API_KEY_FIELDS
 
 TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
@@ -102,5 +102,5 @@ SPECIAL_IN_REQUESTS = (
 SPECIAL_IN_RESPONSES = tuple(
     b"connection keep-alive proxy-connection upgrade content-length transfer-encoding trailer content-type".split()
 )
-REQUEST_FIELDS = FieldTable(SPECIAL_IN_REQUESTS, allow_list.request_field, strict=True)
-RESPONSE_FIELDS = FieldTable(SPECIAL_IN_RESPONSES, allow_list.response_field)
+REQUEST_FIELDS = FieldTable(SPECIAL_IN_REQUESTS, request_field, strict=True)
+RESPONSE_FIELDS = FieldTable(SPECIAL_IN_RESPONSES, response_field)
