@@ -5,7 +5,7 @@ from __future__ import annotations
 TAP = (
     "upstream", "default_upstream", "listen", "admin", "allowed_host", "data", "workers", "tap_name", "record_log_max_bytes",
     "record_log_max_age", "tap_queue", "connect_timeout", "headers_timeout", "idle_timeout", "idle_output_timeout",
-    "max_request_bytes", "relay", "drain_timeout", "upstream_ca", "upstream_cert", "upstream_key", "tls_cert", "tls_key", "no_x_forwarded",
+    "max_request_bytes", "relay", "drain_timeout", "upstream_ca", "upstream_cert", "upstream_key", "tls_cert", "tls_key", "x_forwarded",
     "forwarded", "via", "preserve_host", "client_key", "session_header", "log_format",
 )  # fmt: skip
 SHIP = (

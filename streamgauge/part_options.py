@@ -52,7 +52,7 @@ def tap_options(settings: Settings) -> TapOptions:
         relay=settings.relay,
         drain_timeout_s=settings.drain_timeout,
         forwarding=Forwarding(
-            x_forwarded=not settings.no_x_forwarded,
+            x_forwarded=settings.x_forwarded,
             forwarded=settings.forwarded,
             via=settings.via,
             preserve_host=settings.preserve_host,

@@ -39,6 +39,7 @@ from analytics.schema.clients import Client
 from analytics.schema.objectives import DEFAULT, Objective
 from ingest.allowed_hosts import parse_allowed_host
 from ingest.session_ids import MAX_HEADERS, parse_session_header
+from ingest.tap.header_rewrite import XForwarded
 from ingest.tap.options import split_address
 from ingest.tap.upstreams import Upstream, default_index, parse_upstreams
 from streamgauge.client_names import parse_clients
@@ -54,6 +55,7 @@ RENAMED = {
     "data_path": "lake_path",
     "log_age": "record_log_max_age",
     "log_cap": "record_log_max_bytes",
+    "no_x_forwarded": "x_forwarded",
     "quack_host": "sql_host",
     "quack_port": "sql_port",
     "quack_token": "sql_token",
@@ -222,7 +224,9 @@ class Settings(BaseSettings):
     upstream_key: Path | None = _setting(TLS, "FILE", "Key of --upstream-cert (PEM), if in a separate file.")
     tls_cert: Path | None = _setting(TLS, "FILE", "Server certificate (PEM); the tap then serves https.")
     tls_key: Path | None = _setting(TLS, "FILE", "Key of --tls-cert (PEM).")
-    no_x_forwarded: bool = _switch(TLS, "Do not send X-Forwarded-* headers upstream.")
+    x_forwarded: XForwarded = _setting(
+        TLS, "always|private|never", "Send X-Forwarded-* headers upstream; private = not to https upstreams on the Internet.",
+        default="private")
     forwarded: bool = _switch(TLS, "Send a Forwarded header (RFC 7239) upstream.")
     via: bool = _switch(TLS, "Send a Via header upstream.")
     preserve_host: bool = _switch(TLS, "Send the client's Host header upstream.")

@@ -10,7 +10,7 @@ COMMENT ON COLUMN streams.provider IS 'Vendor of the API, detected from host, he
 COMMENT ON COLUMN streams.dialect IS 'Format of the stream (docs/reference/dialects.md). An ''unknown'' stream has byte and event measures only.';
 COMMENT ON COLUMN streams.operation IS 'Kind of request: chat, text_completion, generate_content, embeddings …; for MCP its method, such as tools/call.';
 COMMENT ON COLUMN streams.method IS 'HTTP method.';
-COMMENT ON COLUMN streams.path IS 'Path of the request to the upstream, without query, parameters and fragment. A segment that is no identifier is hashed.';
+COMMENT ON COLUMN streams.path IS 'Path of the request to the upstream, without query, parameters and fragment. ?alt=sse is kept, because it selects the dialect. A segment that is no identifier is hashed.';
 COMMENT ON COLUMN streams.request_model IS 'Requested model. Here and in other columns of names and ids, hashed:… replaces a value that is no identifier.';
 COMMENT ON COLUMN streams.response_model IS 'Model named in the response.';
 COMMENT ON COLUMN streams.response_id IS 'Id in the response.';
@@ -85,8 +85,8 @@ COMMENT ON COLUMN streams.unterminated_tail IS 'Whether the body ended in a last
 COMMENT ON COLUMN streams.tool_failure_count IS 'Tool calls that the server reported as failed. Not an error of the stream.';
 COMMENT ON COLUMN streams.output_text IS 'Generated text of choice 0; only with --capture-content.';
 COMMENT ON COLUMN streams.reasoning_text IS 'Reasoning of choice 0; only with --capture-content.';
-COMMENT ON COLUMN streams.request_headers IS 'JSON object of allow-listed request header fields, without secrets.';
-COMMENT ON COLUMN streams.response_headers IS 'JSON object of allow-listed response header fields, without secrets.';
+COMMENT ON COLUMN streams.request_headers IS 'JSON object of allow-listed request header fields. A part of a value that is not in the grammar of its field is hashed.';
+COMMENT ON COLUMN streams.response_headers IS 'JSON object of allow-listed response header fields. A part of a value that is not in the grammar of its field is hashed.';
 
 COMMENT ON TABLE events IS 'One row per event with data, kept for --retain-events.';
 COMMENT ON COLUMN events.stream_id IS 'The stream.';

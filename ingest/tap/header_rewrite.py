@@ -6,13 +6,14 @@ the fields that the tap adds. `ingest.header_fields` decides which fields may be
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ingest.tap.client_identity import API_KEY_FIELDS
 from ingest.tap.http_head import RequestHead, ResponseHead
 from ingest.tap.http_header_fields import OWN_PREFIX
 from ingest.tap.routing import Route
 from ingest.tap.trace_context import TraceContext
+from ingest.tap.upstreams import Upstream
 
 END_TO_END = frozenset(b"content-length content-type transfer-encoding expect".split()).union(API_KEY_FIELDS)
 _HOP_BY_HOP = frozenset(
@@ -27,14 +28,17 @@ NEVER_DROPPED = frozenset(
 )
 
 
+XForwarded = Literal["always", "private", "never"]
+
+
 class Forwarding(NamedTuple):
     """Options: which fields about the client and the proxies the tap sends upstream.
 
     `via` is off by default because a Via header makes some servers (nginx) stop compressing. `forwarded` is RFC 7239's
-    equivalent of `x_forwarded`. Fields that the client sent are kept in either case.
+    equivalent of `x_forwarded`. Fields that the client sent are kept in any case.
     """
 
-    x_forwarded: bool = True
+    x_forwarded: XForwarded = "private"
     via: bool = False
     preserve_host: bool = False
     forwarded: bool = False
@@ -43,11 +47,19 @@ class Forwarding(NamedTuple):
 DEFAULT = Forwarding()
 
 
+def adds_x_forwarded(forwarding: Forwarding, upstream: Upstream) -> bool:
+    """Whether requests to this upstream get X-Forwarded-* fields. By default a provider on the Internet gets none, because they
+    have the addresses and host names of the network in which the clients are."""
+    choice = forwarding.x_forwarded
+    return choice == "always" or (choice == "private" and not upstream.is_public)
+
+
 def request_for_upstream(
     head: RequestHead, route: Route, trace: TraceContext, forwarding: Forwarding, address: str, scheme: str
 ) -> bytes:
     """The request's head for the upstream. `address` and `scheme` are the client's."""
     host_line = route.upstream.host_line
+    x_forwarded = adds_x_forwarded(forwarding, route.upstream)
     if forwarding.preserve_host and head.host:
         host_line = b"Host: %b\r\n" % head.host
     named = head.connection - NEVER_DROPPED if head.connection else head.connection
@@ -68,7 +80,7 @@ def request_for_upstream(
             trailers = trailers or b"trailers" in value.lower()
         elif (name == b"via" and forwarding.via) or (name == b"forwarded" and forwarding.forwarded):
             received[name] = received[name] + b", " + value if name in received else value
-        elif name in _X_FORWARDED and forwarding.x_forwarded:
+        elif name in _X_FORWARDED and x_forwarded:
             if name == b"x-forwarded-for":
                 received[name] = received[name] + b", " + value if name in received else value
             else:
@@ -79,7 +91,7 @@ def request_for_upstream(
             add(line)
     if not had_host:
         lines.insert(1, host_line)
-    if forwarding.x_forwarded and not received and head.host:
+    if x_forwarded and not received and head.host:
         # Most requests: one line to encode instead of four costs 1 µs less.
         add(
             f"traceparent: {trace.header}\r\nX-Forwarded-For: {address}\r\nX-Forwarded-Proto: {scheme}\r\n"
@@ -88,7 +100,7 @@ def request_for_upstream(
         add(head.host + b"\r\n")
     else:
         add(f"traceparent: {trace.header}\r\n".encode())
-        if forwarding.x_forwarded:
+        if x_forwarded:
             add(_x_forwarded_lines(head, received, address, scheme))
     if forwarding.forwarded or forwarding.via:
         add(_standard_lines(head, received, forwarding, address, scheme))

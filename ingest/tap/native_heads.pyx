@@ -230,13 +230,13 @@ cpdef request_for_upstream(head, route, trace, forwarding, str address, str sche
         forwarding == DEFAULT
         and head.upgrade is None
         and (not head.connection or head.connection <= NEVER_DROPPED)
-        and put_request(head, route, trace, address, scheme)
+        and put_request(head, route, trace, address, scheme, header_rewrite.adds_x_forwarded(forwarding, route.upstream))
     ):
         return take(&out)
     return header_rewrite.request_for_upstream(head, route, trace, forwarding, address, scheme)
 
 
-cdef bint put_request(head, route, trace, str address, str scheme) except -1:
+cdef bint put_request(head, route, trace, str address, str scheme, bint x_forwarded) except -1:
     """Write the head. False: it has fields that need the function in Python."""
     cdef bytes host = head.host
     cdef int special
@@ -262,11 +262,12 @@ cdef bint put_request(head, route, trace, str address, str scheme) except -1:
     put_literal(b"-")
     put_ascii(item(trace, 1))
     put_literal(b"-01" if item(trace, 3) else b"-00")
-    put_literal(b"\r\nX-Forwarded-For: ")
-    put_ascii(address)
-    put_literal(b"\r\nX-Forwarded-Proto: ")
-    put_ascii(scheme)
-    put_literal(b"\r\nX-Forwarded-Host: ")
-    put_literal(host)
+    if x_forwarded:
+        put_literal(b"\r\nX-Forwarded-For: ")
+        put_ascii(address)
+        put_literal(b"\r\nX-Forwarded-Proto: ")
+        put_ascii(scheme)
+        put_literal(b"\r\nX-Forwarded-Host: ")
+        put_literal(host)
     put_literal(b"\r\n\r\n")
     return True

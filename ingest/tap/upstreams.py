@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HOST_NAME = re.compile(r"(?=.{1,254}\Z)(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
 _PATH = re.compile(r"[\x21-\x7e]*")
 NO_DEFAULT = "none"
+_PRIVATE_NAMES = (
+    ".cluster.local", ".corp", ".home", ".home.arpa", ".internal", ".intranet", ".invalid", ".lan", ".local", ".localdomain",
+    ".localhost", ".private", ".svc", ".test",
+)  # fmt: skip
+"""Ends of host names that no public name server has (RFC 6762, RFC 8375, ICANN's `.internal`, Kubernetes)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,16 @@ class Upstream:
     @property
     def url(self) -> str:
         return f"{self.scheme}://{self.address}{self.base_path}"
+
+    @cached_property
+    def is_public(self) -> bool:
+        """Whether it is reached over https under a name or address of the Internet."""
+        if self.scheme != "https":
+            return False
+        try:
+            return ipaddress.ip_address(self.host).is_global
+        except ValueError:  # a name
+            return "." in self.host and not self.host.endswith(_PRIVATE_NAMES)
 
     @cached_property
     def host_line(self) -> bytes:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import get_args
 
 import msgspec
+import pytest
 
 from ingest.records import Opened
 from ingest.tap.client_identity import client_id
+from ingest.tap.header_rewrite import Forwarding, XForwarded, adds_x_forwarded
 from ingest.tap.http_head import HeadLimits, read_request_head
+from ingest.tap.upstreams import parse_upstream
 from tests.ingest.running_tap import read_request, running_tap
 
 SECRET = "sk-plan7ed-s3cret"
@@ -82,11 +86,9 @@ async def test_forwarding_fields_extend_received_ones():
 
 
 async def test_x_forwarded_can_be_disabled():
-    from ingest.tap.header_rewrite import Forwarding
-
     head = await request_seen(
         b"X-Forwarded-For: 10.0.0.1\r\nVia: 1.0 a\r\n",
-        forwarding=Forwarding(x_forwarded=False, via=True, preserve_host=True),
+        forwarding=Forwarding(x_forwarded="never", via=True, preserve_host=True),
     )
     assert b"\r\nX-Forwarded-For: 10.0.0.1\r\n" in head
     assert b"X-Forwarded-Host" not in head
@@ -94,10 +96,31 @@ async def test_x_forwarded_can_be_disabled():
     assert b"\r\nHost: tap.example\r\n" in head
 
 
-async def test_forwarded_field_of_rfc_7239_is_added_if_enabled():
-    from ingest.tap.header_rewrite import Forwarding
+@pytest.mark.parametrize(
+    ("url", "public"),
+    [
+        ("http://api.example.com", False),
+        ("https://api.example.com", True),
+        ("https://8.8.8.8", True),
+        ("https://[2606:4700::1]", True),
+        ("https://10.0.0.7:8443", False),
+        ("https://[fd00::1]", False),
+        ("https://localhost:4000", False),
+        ("https://vllm", False),
+        ("https://vllm.models.svc", False),
+        ("https://gateway.corp.internal", False),
+    ],
+)
+def test_public_upstream_gets_no_x_forwarded_fields_by_default(url: str, public: bool):
+    upstream = parse_upstream(url)
+    sends = {
+        choice: adds_x_forwarded(Forwarding(x_forwarded=choice), upstream) for choice in get_args(XForwarded)
+    }
+    assert sends == {"always": True, "private": not public, "never": False}
 
-    forwarding = Forwarding(x_forwarded=False, forwarded=True)
+
+async def test_forwarded_field_of_rfc_7239_is_added_if_enabled():
+    forwarding = Forwarding(x_forwarded="never", forwarded=True)
     head = await request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=forwarding)
     assert b'\r\nForwarded: for=10.0.0.1, for=127.0.0.1;proto=http;host="tap.example"\r\n' in head
     assert head.count(b"Forwarded") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 from hypothesis import example, given, settings
@@ -24,9 +25,11 @@ if relay_choice.native_relay is not None:
 
 EXAMPLES = settings(max_examples=1500, deadline=None)
 TIGHT = HeadLimits(head_bytes=300, target_bytes=40, fields=4)
-ROUTER = Router(parse_upstreams(["a=http://127.0.0.1:1/base"]))
+ROUTERS = [
+    Router(parse_upstreams([url])) for url in ("a=http://127.0.0.1:1/base", "a=https://api.example.com")
+]
 OPTIONS = (
-    Forwarding(), Forwarding(x_forwarded=False), Forwarding(via=True, forwarded=True), Forwarding(preserve_host=True),
+    Forwarding(), Forwarding(x_forwarded="never"), Forwarding(via=True, forwarded=True), Forwarding(preserve_host=True),
 )  # fmt: skip
 TRACES = TraceContext("1" * 32, "2" * 16, None, 1), TraceContext("1" * 32, "2" * 16, "3" * 16, 0)
 
@@ -78,11 +81,9 @@ def test_heads_of_requests_are_read_and_rewritten_the_same(raw: bytes) -> None:
         assert outcome(native_heads.read_request_head, raw, limits) == found
         if not isinstance(found, http_head.RequestHead):
             continue
-        route = ROUTER.route(found)
-        if route is None:
-            continue
-        for options in OPTIONS:
-            for trace in TRACES:
+        for router, options, trace in product(ROUTERS, OPTIONS, TRACES):
+            route = router.route(found)
+            if route is not None:
                 arguments = (found, route, trace, options, "127.0.0.1", "http")
                 assert native_heads.request_for_upstream(*arguments) == heads.request_for_upstream(*arguments)
 
@@ -109,7 +110,7 @@ def test_usual_heads_are_handled_by_native_code(monkeypatch: pytest.MonkeyPatch)
         native_heads.read_request_head(request, HeadLimits()),
         native_heads.read_response_head(response),
     ) == expected
-    route = ROUTER.route(head)
+    route = ROUTERS[0].route(head)
     assert route is not None
     rewritten = native_heads.request_for_upstream(head, route, TRACES[0], Forwarding(), "::1", "http")
     assert rewritten.startswith(b"POST /base/v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:1\r\n")
