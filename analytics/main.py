@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import duckdb
+
 from analytics.alerts.evaluator import STORE_EVERY_S, AlertEvaluator
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.partition import LOG_GONE
@@ -41,6 +43,7 @@ from analytics.schema.stall_limit import StallLimit
 from analytics.storage.clients_table import write_clients
 from analytics.storage.commit import StoreFailed
 from analytics.storage.data_folder_lock import lock_data_folder
+from analytics.storage.database import message_without_values
 from analytics.storage.location import SQLITE, StoreLocation, locate, without_password
 from analytics.storage.objectives_table import write_objectives
 from analytics.storage.partition_positions import PartitionLost
@@ -50,8 +53,10 @@ from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
 from analytics.telemetry.objective_gauges import READ_EVERY_S
 from analytics.telemetry.plugin_exporters import PluginExporters
+from analytics.telemetry.prometheus import recording_probe
 from analytics.telemetry.telemetry import Telemetry
 from ingest.client_key import FILE, load_client_key
+from ingest.guards import Guards, system_error
 from ingest.ready_file import Heartbeat, remove_ready_file, write_ready_file
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.interface import LogBroken, LogChanged, LogReader
@@ -64,6 +69,8 @@ __all__ = ["AnalyzeOptions", "run", "run_until"]
 log = logging.getLogger(__name__)
 
 HEALTH_EVERY_S = 5.0
+CONSUMER_SILENT_AFTER_S = 30.0
+"""One step reads, and may commit. `up` kills analytics only after `--hung-after`."""
 DRAIN_S = 5.0
 """After a stop request, the log is read for at most this long."""
 
@@ -180,6 +187,7 @@ class _Log:
 class _Parts:
     store: Store
     log: _Log
+    guards: Guards
     upkeep: Upkeep
     hop_job: HopJob
     telemetry: Telemetry
@@ -194,11 +202,15 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     """Open everything in order. `closing` closes it in reverse order."""
     stall = StallLimit(int(options.stall_floor_s * 1e9), options.stall_factor)
     markers = MarkerQueue()
+    guards = Guards(describe=partial(_reason, location))
     telemetry = Telemetry(
         options.telemetry,
         version=options.version,
         stall=stall,
-        apps={MARKERS_PATH: MarkersEndpoint(markers, token=options.otlp_token)},
+        apps={
+            MARKERS_PATH: MarkersEndpoint(markers, token=options.otlp_token),
+            "/recordingz": recording_probe(guards),
+        },
     )
     closing.callback(telemetry.close)
     closing.callback(markers.close)
@@ -245,7 +257,17 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     )
     closing.callback(upkeep.close)
     return _Parts(
-        store, read_log, upkeep, hop_job, telemetry, receiver, alerts, markers, exporters, query_server
+        store,
+        read_log,
+        guards,
+        upkeep,
+        hop_job,
+        telemetry,
+        receiver,
+        alerts,
+        markers,
+        exporters,
+        query_server,
     )
 
 
@@ -281,8 +303,10 @@ def _consume(
             on_ready(ready)
         reported_s = float("-inf")
         heartbeat = Heartbeat(ready_file)
+        guard = parts.guards.guard("consumer", silent_after_s=CONSUMER_SILENT_AFTER_S)
         while not stop.is_set():
-            heartbeat.beat()
+            guard.beat()
+            heartbeat.beat(parts.guards.faults())
             parts.log.read(IDLE_WAIT_S)
             if time.monotonic() - reported_s > HEALTH_EVERY_S:
                 _report_health(parts)
@@ -305,6 +329,13 @@ def _consume(
             receiver.close()
     log.info("analytics has stopped")
     return 0
+
+
+def _reason(location: StoreLocation, error: BaseException) -> str | None:
+    """The reason of a failure of the store or the system, for `Guards`."""
+    if isinstance(error, (duckdb.Error, StoreFailed)):
+        return message_without_values(error, location)
+    return system_error(error)
 
 
 def _report_health(parts: _Parts) -> None:

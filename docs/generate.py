@@ -523,7 +523,7 @@ def _analytics_rows() -> list[tuple[str, ...]]:
 
 
 def _tap_rows() -> list[tuple[str, str, str]]:
-    rendered = tap_metrics.render(_EveryCounter())
+    rendered = tap_metrics.render(tap_metrics.Report(_EveryCounter(), {}, {}))
     kinds: Mapping[str, str] = dict(re.findall(r"^# TYPE (\S+) (\S+)$", rendered, re.M))
     return [
         (f"`{name}`", kinds[name], text) for name, text in re.findall(r"^# HELP (\S+) (.+)$", rendered, re.M)

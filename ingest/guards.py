@@ -6,13 +6,14 @@
 - A guard is at fault while it is silent, while its last attempt failed, and `SHOWN_S` after each `failed`. A successful attempt
   ends the fault; the total `failures` stays.
 
-Methods may be called from any thread and never raise. Texts have no messages of exceptions: those can quote traffic.
+Methods may be called from any thread and never raise. Texts have only those messages of exceptions that cannot quote traffic.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,20 +32,37 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 Clock = Callable[[], float]
 
 
+def system_error(error: BaseException) -> str | None:
+    """The reason and the path of an error of the operating system; None for other exceptions, which are bugs."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
+    path = f" ({error.filename})" if error.filename is not None else ""
+    return f"{os.strerror(error.errno)}{path}"
+
+
+Describe = Callable[[BaseException], str | None]
+
+
 class Guard:
     """One piece of work. Made by `Guards.guard`."""
 
-    def __init__(self, name: str, silent_after_s: float | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        silent_after_s: float | None = None,
+        clock: Clock = time.monotonic,
+        describe: Describe = system_error,
+    ) -> None:
         self.name = name
         self.silent_after_s = silent_after_s
         self.failures = 0
         """Exceptions since the start of the process."""
-        self._clock = clock
+        self._clock, self._describe = clock, describe
         self._lock = threading.Lock()
         self._beat_s = clock()
         self._failing = False
         self._failed_s = self._logged_s = float("-inf")
-        self._kind = ""
+        self._reason = ""
 
     def beat(self) -> None:
         """Report that the work goes on."""
@@ -72,26 +90,24 @@ class Guard:
 
     def failed(self, error: BaseException) -> None:
         """Count and log an exception that was caught elsewhere."""
-        now_s = self._clock()
+        now_s, reason = self._clock(), self._describe(error)
         with self._lock:
             self.failures += 1
-            self._failed_s, self._kind = now_s, error_kind(error)
+            self._failed_s, self._reason = now_s, reason or error_kind(error)
             is_logged = now_s - self._logged_s >= SHOWN_S
             if is_logged:
                 self._logged_s = now_s
         if is_logged:
-            logger.error(
-                "%s failed (%d failures since the start); other work continues",
-                self.name,
-                self.failures,
-                exc_info=error,
-            )
+            text = "%s failed, other work continues (%d failures since the start): %s"
+            bug = error if reason is None else None
+            logger.error(text, self.name, self.failures, self._reason, exc_info=bug)
 
     def fault(self) -> str | None:
         """One sentence without the name; None if the work goes on."""
         now_s = self._clock()
         if self._failing or now_s - self._failed_s < SHOWN_S:
-            return f"failed {max(0.0, now_s - self._failed_s):.0f} s ago: {self._kind} ({self.failures} failures)"
+            since_s = max(0.0, now_s - self._failed_s)
+            return f"failed {since_s:.0f} s ago: {self._reason} ({self.failures} failures)"
         silent_s = now_s - self._beat_s
         if self.silent_after_s is not None and silent_s > self.silent_after_s:
             return f"has made no progress for {silent_s:.0f} s"
@@ -101,8 +117,9 @@ class Guard:
 class Guards:
     """The guards of one process, by name."""
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock = time.monotonic, describe: Describe = system_error) -> None:
+        """`describe` returns the reason to show for an exception that is no bug, None for a bug."""
+        self._clock, self._describe = clock, describe
         self._lock = threading.Lock()
         self._guards: dict[str, Guard] = {}
         self._checks: dict[str, Callable[[], str | None]] = {}
@@ -114,8 +131,11 @@ class Guards:
                 name, silent_after_s = "other", None
             found = self._guards.get(name)
             if found is None:
-                found = self._guards[name] = Guard(name, silent_after_s, self._clock)
+                found = self._guards[name] = Guard(name, silent_after_s, self._clock, self._describe)
             return found
+
+    def all(self) -> list[Guard]:
+        return list(self._guards.values())
 
     def check(self, name: str, find: Callable[[], str | None]) -> None:
         """Also report what `find` returns: a sentence about a fault, or None. It is called at each `faults`."""
@@ -123,7 +143,7 @@ class Guards:
 
     def faults(self) -> dict[str, str]:
         """One sentence for each name that is at fault."""
-        found = {guard.name: guard.fault() for guard in list(self._guards.values())}
+        found = {guard.name: guard.fault() for guard in self.all()}
         for name, find in list(self._checks.items()):
             try:
                 found[name] = find()
@@ -131,9 +151,20 @@ class Guards:
                 found[name] = f"cannot be checked: {error_kind(e)}"
         return {name: sentence for name, sentence in found.items() if sentence is not None}
 
-    def failures(self) -> Mapping[str, int]:
+    def failures(self) -> dict[str, int]:
         """Exceptions since the start, of every guard."""
-        return {guard.name: guard.failures for guard in list(self._guards.values())}
+        return {guard.name: guard.failures for guard in self.all()}
+
+
+def fault_lines(faults: Mapping[str, str]) -> list[str]:
+    """The faults as text, one line each. No lines: there is no fault."""
+    return [f"{name}: {sentence}" for name, sentence in faults.items()]
+
+
+def probe(faults: Mapping[str, str]) -> tuple[int, str]:
+    """Status and body of a response of `/recordingz`."""
+    lines = fault_lines(faults)
+    return (503 if lines else 200), "\n".join(lines or ["recording"]) + "\n"
 
 
 def guarded_thread(guard: Guard, run: Callable[[], object], stop: threading.Event) -> threading.Thread:

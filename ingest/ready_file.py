@@ -4,6 +4,8 @@
   the part's last progress.
 - A killed process leaves its file behind.
 - A file can hold a token, so only its owner can read it.
+- While threads or loops of the part are at fault (`ingest.guards`), the file has them in `faults`: name → sentence. A full
+  disk can prevent this.
 """
 
 from __future__ import annotations
@@ -108,6 +110,12 @@ def silence(data: Path, part: str) -> str | None:
     return f"{part} (pid {found['pid']}) does not respond since {since:%Y-%m-%d %H:%M:%S} UTC ({for_s:.0f} s)"
 
 
+def written_faults(data: Path, part: str) -> dict[str, str]:
+    """The faults in the file of a running part: name → sentence."""
+    found = (read_of_running(data / "run" / f"{part}.json") or {}).get("faults")
+    return found if isinstance(found, dict) else {}
+
+
 class Heartbeat:
     """Touches a ready file. Call `beat` from the loop that does the part's work, never from a thread of its own.
 
@@ -117,11 +125,15 @@ class Heartbeat:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._next_s = 0.0
+        self._at_fault = False
 
-    def beat(self) -> None:
-        """Touch the file if `HEARTBEAT_S` has passed. May wait for the disk."""
+    def beat(self, faults: Mapping[str, str] | None = None) -> None:
+        """Touch the file if `HEARTBEAT_S` has passed, and write the faults, if there are any. May wait for the disk."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + HEARTBEAT_S
             with contextlib.suppress(OSError):
                 os.utime(self._path)
+                if (faults or self._at_fault) and (content := read_ready_file(self._path)) is not None:
+                    write_json(self._path, {**content, "faults": dict(faults or {})})
+                    self._at_fault = bool(faults)

@@ -191,7 +191,7 @@ class Settings(BaseSettings):
         TAP, "NAME",
         "Upstream of several for requests that name none; by default the first, 'none' answers them with status 404.")
     admin: str = _setting(
-        TAP, "HOST:PORT", "Address of the tap's /healthz, /readyz and /metrics.", default="127.0.0.1:4101")
+        TAP, "HOST:PORT", "Address of the tap's /healthz, /readyz, /recordingz and /metrics.", default="127.0.0.1:4101")
     tap_name: str = _setting(TAP, "NAME", "Name of this tap in every row.", default_factory=socket.gethostname)
     client_key: SecretStr | None = _setting(
         TAP, "SECRET", "Secret for hashing API keys and session ids; by default generated in the data folder.")
@@ -279,7 +279,7 @@ class Settings(BaseSettings):
         default="24h")
 
     metrics: str = _setting(
-        TELEMETRY, "HOST:PORT", "Address of analytics' Prometheus /metrics; empty = off.", default="127.0.0.1:4102")
+        TELEMETRY, "HOST:PORT", "Address of analytics' Prometheus /metrics and /recordingz; empty = off.", default="127.0.0.1:4102")
     semconv: Literal["1.41", "genai-main"] = _setting(
         TELEMETRY, "1.41|genai-main", "Version of the GenAI semantic conventions for spans and metrics.",
         default="1.41")

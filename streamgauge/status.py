@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from analytics.storage.reconciliation import (
     stored_ids,
     unread_in_folder,
 )
-from ingest.ready_file import read_ready_file, silence
+from ingest.guards import fault_lines
+from ingest.ready_file import read_of_running, read_ready_file, silence, written_faults
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals
 from streamgauge.flags_from_settings import settings_options
@@ -52,15 +54,16 @@ PARTS = ("tap", "ship", "analyze", "serve", "dashboard")
 def status_command(form: str, **given: Any) -> int:
     """Show the counters of the pipeline and check that they reconcile.
 
-    Exit code 0 if captured = stored + in flight + lost, else 1.
+    Exit code 0 if captured = stored + in flight + lost and no thread or loop of a part is at fault, else 1.
     """
     settings = load_with_running_parts(given)
     try:
         status = pipeline_status(settings)
     except QueryError as e:
-        raise click.ClickException(". ".join((str(e).rstrip("."), *silent_parts(settings.data)))) from None
+        found = (*silent_parts(settings.data), *_headlines(faults(settings.data)))
+        raise click.ClickException(". ".join((str(e).rstrip("."), *found))) from None
     click.echo(json.dumps(status, indent=1) if form == "json" else render(status))
-    return 0 if status["reconciles"] else 1
+    return 0 if status["reconciles"] and not status["faults"] else 1
 
 
 def pipeline_status(settings: Settings) -> dict[str, Any]:
@@ -121,6 +124,28 @@ def pipeline_status(settings: Settings) -> dict[str, Any]:
 def silent_parts(data: Path) -> list[str]:
     """A sentence for each running part that does not respond."""
     return [found for part in PARTS if (found := silence(data, part)) is not None]
+
+
+def faults(data: Path) -> dict[str, list[str]]:
+    """A line for each thread or loop at fault, by running part.
+
+    Parts write them to their ready files. The tap is also asked, because it cannot write on a full disk.
+    """
+    found = {part: fault_lines(written_faults(data, part)) for part in PARTS}
+    tap = read_of_running(data / "run" / "tap.json") or {}
+    try:
+        with urllib.request.urlopen(f"{tap['admin']}/recordingz", timeout=5):  # noqa: S310  our own tap's URL
+            found["tap"] = []
+    except urllib.error.HTTPError as e:
+        if e.code == HTTPStatus.SERVICE_UNAVAILABLE:
+            found["tap"] = e.read().decode().splitlines()
+    except (OSError, ValueError, KeyError):
+        pass
+    return {part: lines for part, lines in found.items() if lines}
+
+
+def _headlines(found: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"fault in {part}: {line}" for part, lines in found.items() for line in lines]
 
 
 def _count_unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unread, list[str]]:
@@ -229,6 +254,7 @@ def _as_json(
             if (content := read_ready_file(data / "run" / f"{name}.json"))
         },
         "silent_parts": silent_parts(data),
+        "faults": faults(data),
         "tap": dict(tap) if tap is not None else None,
         "ship": ship,
         "tap_runs": [
@@ -312,6 +338,7 @@ def render(status: Mapping[str, Any]) -> str:
     most = status["captured_at_most"]
     bound = "" if most == status["captured"] else f" to {most}" if most is not None else " or more"
     lines = [
+        *_headlines(status["faults"]),
         f"captured {status['captured']}{bound} streams",
         f"  stored    {status['stored']:>10}"
         + (f"  (and {status['expired']} expired)" if status["expired"] else ""),

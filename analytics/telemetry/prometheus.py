@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from ingest.allowed_hosts import STATUS, AllowedHosts
+from ingest.guards import Guards, probe
 
 _UNITS = {"s": "seconds", "By": "bytes", "{token}/s": "per_second"}
 _BAD = re.compile(r"[^a-zA-Z0-9_]")
@@ -105,6 +106,18 @@ def _by_path(apps: Mapping[str, WsgiApp], other: Any) -> WsgiApp:
         return found
 
     return routed
+
+
+def recording_probe(guards: Guards) -> WsgiApp:
+    """`/recordingz`: 200 while every thread of the process works, else 503 with one line per fault."""
+
+    def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        status, body = probe(guards.faults())
+        headers = [("Content-Type", "text/plain; charset=utf-8")]
+        start_response(f"{status} {HTTPStatus(status).phrase}", headers)
+        return [body.encode()]
+
+    return answered
 
 
 def _checked(app: WsgiApp, hosts: AllowedHosts) -> WsgiApp:

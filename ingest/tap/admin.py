@@ -1,4 +1,8 @@
-"""The tap's admin port: /healthz, /readyz, /metrics and /ledger. Read-only, one request per connection."""
+"""The tap's admin port. Read-only, one request per connection.
+
+/healthz: the process runs. /readyz: it can forward. /recordingz: it records; else 503 with one line per fault. A fault of
+recording never fails the first two, because clients are still served. /metrics and /ledger have the counters.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,28 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 
 from ingest.allowed_hosts import STATUS, AllowedHosts
+from ingest.guards import probe
 from ingest.tap.http_head import BadRequest, HeadLimits, RequestHead, read_request_head
-from ingest.tap.metrics import render
+from ingest.tap.metrics import Report, render
 from ingest.tap.timeouts import ADMIN_REQUEST_S
 
 _LIMITS = HeadLimits(head_bytes=16_384)
 
 
 class Admin:
-    """Serves the admin port to `hosts`. `stats` returns the counters of all workers."""
+    """Serves the admin port to `hosts`. `report` and `faults` are those of all workers."""
 
     def __init__(
         self,
-        stats: Callable[[], Awaitable[Mapping[str, int]]],
+        report: Callable[[], Awaitable[Report]],
         is_ready: Callable[[], bool],
+        faults: Callable[[], Mapping[str, str]],
         hosts: AllowedHosts,
     ) -> None:
         self._hosts = hosts
-        self._stats = stats
+        self._report = report
         self._is_ready = is_ready
+        self._faults = faults
 
     async def start(self, sock: socket.socket) -> None:
         self._server = await asyncio.start_server(self._serve, sock=sock, limit=_LIMITS.head_bytes)
@@ -77,9 +84,13 @@ class Admin:
         if path == "/readyz":
             ready = self._is_ready()
             return (200, "text/plain", b"ready\n") if ready else (503, "text/plain", b"not ready\n")
+        if path == "/recordingz":
+            status, body = probe(self._faults())
+            return status, "text/plain; charset=utf-8", body.encode()
         if path == "/metrics":
-            text = render(await self._stats())
+            text = render(await self._report())
             return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
         if path == "/ledger":
-            return 200, "application/json", json.dumps(dict(await self._stats())).encode() + b"\n"
-        return 404, "text/plain", b"/healthz /readyz /metrics /ledger\n"
+            stats = (await self._report()).stats
+            return 200, "application/json", json.dumps(dict(stats)).encode() + b"\n"
+        return 404, "text/plain", b"/healthz /readyz /recordingz /metrics /ledger\n"

@@ -73,7 +73,7 @@ class TapContext:
         self.refusals = Refusals(self.counters)
         self.router = Router(options.upstreams, options.default_upstream)
         self.timeouts = Timeouts(options)
-        self.hangups = HangupWatch(loop)
+        self.hangups = HangupWatch(loop, self.guards.guard("hang-ups"))
         self.recorders: Recorders | None = None  # None: do not record
         self.heads: Heads = heads
         self.relay: BodyRelay | None = None  # None: exchanges forward all bodies

@@ -12,16 +12,17 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import uvloop
 
 from ingest.allowed_hosts import AllowedHosts
 from ingest.client_key import FILE, load_client_key
+from ingest.guards import Guard, Guards, guarded_task
 from ingest.private_files import prepare_data_folder
-from ingest.ready_file import HEARTBEAT_S, Heartbeat, write_ready_file
+from ingest.ready_file import HEARTBEAT_S, SILENT_AFTER_S, Heartbeat, write_ready_file
 from ingest.tap.admin import Admin
-from ingest.tap.metrics import add_up
+from ingest.tap.metrics import Report
 from ingest.tap.option_checks import check_options
 from ingest.tap.options import TapOptions, join_address, split_address
 from ingest.tap.relay_choice import uses_native_code
@@ -58,12 +59,14 @@ async def _run_single(options: TapOptions, key: bytes) -> None:
     _on_signals(worker.stop)
     await worker.start(sock)
 
-    async def stats() -> dict[str, int]:
-        return {**worker.stats(), "workers_now": 1, "worker_restarts": 0}
+    guards = worker.context.guards
 
-    async with _ready(
-        options, worker.address, admin_sock, Admin(stats, lambda: worker.ready, _admin_hosts(options))
-    ):
+    async def report() -> Report:
+        found = worker.report()
+        return found._replace(stats={**found.stats, "workers_now": 1, "worker_restarts": 0})
+
+    admin = Admin(report, lambda: worker.ready, guards.faults, _admin_hosts(options))
+    async with _ready(options, worker.address, admin_sock, admin, guards, guards.faults):
         await worker.serve()
 
 
@@ -77,12 +80,8 @@ async def _run_several(options: TapOptions, key: bytes) -> None:
         _on_signals(supervisor.stop)
         await supervisor.start()
 
-        async def stats() -> dict[str, int]:
-            return add_up(await supervisor.stats())
-
-        async with _ready(
-            options, address, admin_sock, Admin(stats, lambda: supervisor.ready, _admin_hosts(options))
-        ):
+        admin = Admin(supervisor.report, lambda: supervisor.ready, supervisor.faults, _admin_hosts(options))
+        async with _ready(options, address, admin_sock, admin, supervisor.guards, supervisor.faults):
             await supervisor.serve()
 
 
@@ -98,7 +97,12 @@ def _on_signals(stop: Callable[[], None]) -> None:
 
 @contextlib.asynccontextmanager
 async def _ready(
-    options: TapOptions, address: tuple[str, int], admin_sock: socket.socket, admin: Admin
+    options: TapOptions,
+    address: tuple[str, int],
+    admin_sock: socket.socket,
+    admin: Admin,
+    guards: Guards,
+    faults: Callable[[], Mapping[str, str]],
 ) -> AsyncIterator[None]:
     """Serve the admin port, and report in DATA/run/tap.json and in the log that the tap is ready."""
     await admin.start(admin_sock)
@@ -114,7 +118,8 @@ async def _ready(
     )
     relay = "native" if uses_native_code(options.relay) else "Python"
     logger.info("tap ready: %s, upstreams: %s, admin: %s, %s relay", listen, upstreams, admin_url, relay)
-    beating = asyncio.create_task(_beat(Heartbeat(path)))
+    guard = guards.guard("heartbeat", silent_after_s=SILENT_AFTER_S)
+    beating = asyncio.create_task(guarded_task(guard, lambda: _beat(Heartbeat(path), guard, faults)))
     try:
         yield
     finally:
@@ -123,11 +128,12 @@ async def _ready(
         admin.close()
 
 
-async def _beat(heartbeat: Heartbeat) -> None:
+async def _beat(heartbeat: Heartbeat, guard: Guard, faults: Callable[[], Mapping[str, str]]) -> None:
     """The event loop starts each heartbeat. A thread writes it, because the disk must not delay streams."""
     loop = asyncio.get_running_loop()
     while True:
-        await loop.run_in_executor(None, heartbeat.beat)
+        await loop.run_in_executor(None, heartbeat.beat, faults())
+        guard.beat()
         await asyncio.sleep(HEARTBEAT_S)
 
 

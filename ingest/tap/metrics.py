@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 _FAMILIES = (
     ("streams_opened", "counter", "Requests accepted for forwarding to an upstream, and recorded refusals."),
@@ -54,6 +55,7 @@ _FAMILIES = (
         "counter",
         "Waits for clients and delays of the tap that the native relay dropped because its queue was full.",
     ),
+    ("faults_now", "gauge", "Threads, loops and tasks at fault; see guard_fault."),
     ("worker_restarts", "counter", "Restarts of workers that died."),
     ("workers_now", "gauge", "Running workers."),
 )
@@ -74,7 +76,16 @@ _DURATIONS = (
 )
 
 
-def render(stats: Mapping[str, int]) -> str:
+class Report(NamedTuple):
+    """The state of one worker, or of all. `faults` and `failures` as `Guards` has them."""
+
+    stats: Mapping[str, int]
+    faults: Mapping[str, str]
+    failures: Mapping[str, int]
+
+
+def render(report: Report) -> str:
+    stats = report.stats
     lines: list[str] = []
 
     def family(name: str, kind: str, text: str) -> str:
@@ -97,6 +108,13 @@ def render(stats: Mapping[str, int]) -> str:
     for key, name, kind, text in _DURATIONS:
         if key in stats:
             lines.append(f"{family(name, kind, text)} {stats[key] / 1e9:.9f}")
+    full = family("guard_failures_total", "counter", "Exceptions that a thread, loop or task has survived.")
+    lines += [f'{full}{{guard="{name}"}} {count}' for name, count in report.failures.items()]
+    full = family(
+        "guard_fault", "gauge", "1 while the thread, loop or task fails or makes no progress, else 0."
+    )
+    names = report.failures.keys() | report.faults.keys()
+    lines += [f'{full}{{guard="{name}"}} {int(name in report.faults)}' for name in sorted(names)]
     return "\n".join(lines) + "\n"
 
 

@@ -1,8 +1,9 @@
 """The log thread: packs batches of encoded records and appends them to the record log. The event loop never waits for it.
 
 While the log fails (disk full), appends are retried with growing pauses and the record buffer fills up; the buffer decides
-what is dropped. A batch that the log rejects with any other exception (a bug) is dropped, counted and reported. A stop appends
-the queue for a limited time and logs the number of records that remain.
+what is dropped. A batch that cannot be packed, or that the log rejects with any other exception (a bug), is dropped, counted and
+reported. A stop appends the queue for a limited time and logs the number of records that remain. An exception anywhere else
+drops the batches in hand, and the thread continues with the queue.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from ingest.guards import Guards, guarded_thread, system_error
 from ingest.record_log.interface import LogBroken, LogFull, LogWriter
 from ingest.records import OPENED, pack_encoded
 
@@ -28,6 +30,9 @@ _NICE = 10
 _SWITCH_S = 0.000_2
 """Switch interval of the interpreter lock. With the default of 5 ms the event loop would delay traffic."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+GUARD = "log thread"
+_BEAT_S, _SILENT_AFTER_S = 1.0, 8.0
+"""Between heartbeats, the thread waits for a batch, or for one append and the pause after it."""
 _MAX_ENTRIES_AT_ONCE, _MAX_BYTES_AT_ONCE = 64, 256 * 2**10
 """Limits for one transaction: a quarter of a log's smallest cap, because an append above the cap could never succeed."""
 
@@ -35,15 +40,20 @@ _MAX_ENTRIES_AT_ONCE, _MAX_BYTES_AT_ONCE = 64, 256 * 2**10
 class LogThread:
     """Owns the log's writer. `put` is called by the event loop. Counters may be read from any thread."""
 
-    def __init__(self, open_writer: Callable[[], LogWriter]) -> None:
+    def __init__(self, open_writer: Callable[[], LogWriter], guards: Guards | None = None) -> None:
         self._open_writer = open_writer
+        self._writer: LogWriter | None = None
+        self._guard = (guards or Guards()).guard(GUARD, silent_after_s=_SILENT_AFTER_S)
         self._queue: deque[Batch] = deque()
         self._wake = threading.Event()
         self._opened = threading.Event()
         self._stopping = threading.Event()
+        self._ended = threading.Event()
         self._stop_at: float | None = None
-        self._thread = threading.Thread(target=self._run, name="tap-log", daemon=True)
+        self._thread = guarded_thread(self._guard, self._run, self._ended)
         self._error_at_open: BaseException | None = None
+        self._taken: list[Batch] = []
+        """Batches that are neither in the queue nor appended nor dropped."""
         self._dropped: deque[list[bytes]] = deque()
         self.done_bytes = 0
         """Total bytes of appended and dropped batches."""
@@ -56,6 +66,7 @@ class LogThread:
         """Records that were still queued when the time for the stop was over."""
         self.failing: str | None = None
         """log_error | log_full while appending fails, else None."""
+        self.failing_reason = ""
 
     def start(self) -> None:
         """Open the log and start the thread. Raises the error of opening the log."""
@@ -84,49 +95,53 @@ class LogThread:
         self._thread.join(timeout_s + 5)
 
     def _run(self) -> None:
-        _lower_priority()
-        try:
-            writer = self._open_writer()
-        except BaseException as e:  # start() raises it in its caller's thread
-            self._error_at_open = e
-            self._opened.set()
-            return
-        self._opened.set()
-        try:
-            while True:
-                self._wake.wait()
-                self._wake.clear()
-                # Read this first, so `_drain` appends everything put before the stop.
-                stopping = self._stop_at is not None
-                self._drain(writer)
-                if stopping:
-                    self.unappended_records = sum(len(records) for records, _ in self._queue)
-                    if self.unappended_records:
-                        logger.error(
-                            "%d records were not appended to the log before the stop: they are lost",
-                            self.unappended_records,
-                        )
-                    return
-        finally:
+        if self._writer is None:
+            _lower_priority()
             try:
-                writer.close()
-            except (OSError, LogBroken) as e:
-                logger.error("cannot close the log cleanly: %s", e)
+                self._writer = self._open_writer()
+            except BaseException as e:  # start() raises it in its caller's thread
+                self._error_at_open = e
+                self._ended.set()
+                self._opened.set()
+                return
+            self._opened.set()
+        self._drop_taken()  # an exception has interrupted the last run
+        while True:
+            self._guard.beat()
+            self._wake.wait(_BEAT_S)
+            self._wake.clear()
+            # Read this first, so `_drain` appends everything put before the stop.
+            stopping = self._stop_at is not None
+            self._drain(self._writer)
+            if stopping:
+                break
+        self.unappended_records = sum(len(records) for records, _ in self._queue)
+        if self.unappended_records:
+            logger.error(
+                "%d records were not appended to the log before the stop: they are lost",
+                self.unappended_records,
+            )
+        self._ended.set()
+        try:
+            self._writer.close()
+        except Exception as e:
+            logger.error("cannot close the log cleanly: %s", e)
 
     def _drain(self, writer: LogWriter) -> None:
         pause_s = _FIRST_PAUSE_S
         while self._queue:
-            batches: list[Batch] = []
+            self._guard.beat()
             size_bytes = 0
-            while self._queue and len(batches) < _MAX_ENTRIES_AT_ONCE and size_bytes < _MAX_BYTES_AT_ONCE:
-                batches.append(self._queue.popleft())
-                size_bytes += batches[-1][1]
-            payloads = [pack_encoded(records) for records, _ in batches]
-            self.packed_streams += sum(r.startswith(OPENED) for records, _ in batches for r in records)
-            while not self._append(writer, payloads, batches):
+            while self._queue and len(self._taken) < _MAX_ENTRIES_AT_ONCE and size_bytes < _MAX_BYTES_AT_ONCE:
+                self._taken.append(self._queue.popleft())
+                size_bytes += self._taken[-1][1]
+            payloads = self._pack()
+            while payloads and not self._append(writer, payloads):
+                self._guard.beat()
                 if self._stop_at is not None:
                     if time.monotonic() + pause_s >= self._stop_at:
-                        self._queue.extendleft(reversed(batches))
+                        self._queue.extendleft(reversed(self._taken))
+                        self._taken = []
                         return
                     time.sleep(min(pause_s, _FIRST_PAUSE_S))
                 else:
@@ -134,33 +149,59 @@ class LogThread:
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             pause_s = _FIRST_PAUSE_S
 
-    def _drop(self, batches: list[Batch]) -> None:
-        self.append_errors += 1
-        self._dropped.extend(records for records, _ in batches)
-        self.done_bytes += sum(size for _, size in batches)
+    def _pack(self) -> list[bytes]:
+        """Pack the taken batches. Those that cannot be packed (a bug) are dropped."""
+        payloads: list[bytes] = []
+        packed: list[Batch] = []
+        rejected: list[Batch] = []
+        for batch in self._taken:
+            try:
+                payloads.append(pack_encoded(batch[0]))
+            except Exception as e:
+                self._guard.failed(e)
+                rejected.append(batch)
+            else:
+                packed.append(batch)
+                self.packed_streams += sum(r.startswith(OPENED) for r in batch[0])
+        self._taken = packed
+        self._drop(rejected)
+        return payloads
 
-    def _append(self, writer: LogWriter, payloads: Sequence[bytes], batches: list[Batch]) -> bool:
-        """Append. False: try again later."""
+    def _drop_taken(self) -> None:
+        taken, self._taken = self._taken, []
+        self._drop(taken)
+
+    def _drop(self, batches: list[Batch]) -> None:
+        """Report batches that are no longer taken as lost."""
+        if batches:
+            self.append_errors += 1
+            self._dropped.extend(records for records, _ in batches)
+            self.done_bytes += sum(size for _, size in batches)
+
+    def _append(self, writer: LogWriter, payloads: Sequence[bytes]) -> bool:
+        """Append the taken batches. False: try again later."""
         try:
             writer.append(payloads)
         except LogFull as e:
             return self._failed("log_full", e)
         except (OSError, LogBroken) as e:
             return self._failed("log_error", e)
-        except Exception:  # a bug: one batch must not block all others
-            logger.exception("the log rejected a batch: it is dropped and reported as lost")
-            self._drop(batches)
+        except Exception as e:  # a bug: one batch must not block all others
+            self._guard.failed(e)
+            self._drop_taken()
         else:
             self.appended_entries += len(payloads)
             self.appended_bytes += sum(map(len, payloads))
             if self.failing:
                 logger.warning("the log accepts records again")
                 self.failing = None
-            self.done_bytes += sum(size for _, size in batches)
+            self.done_bytes += sum(size for _, size in self._taken)
+            self._taken = []
         return True
 
     def _failed(self, cause: str, error: Exception) -> bool:
         self.append_errors += 1
+        self.failing_reason = system_error(error) or str(error)
         if self.failing != cause:
             logger.error("cannot append to the log (%s), retrying; traffic continues: %s", cause, error)
             self.failing = cause

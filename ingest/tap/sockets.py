@@ -10,6 +10,7 @@ import struct
 import termios
 from collections.abc import Callable
 
+from ingest.guards import Guard
 from ingest.tap.options import split_address
 
 FULL_READ_BYTES = 250_000
@@ -65,8 +66,8 @@ def reset_on_close(sock: socket.socket) -> None:
 class HangupWatch:
     """Detects that a peer hangs up while its connection is not being read, which the event loop does not report."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, guard: Guard) -> None:
+        self._loop, self._guard = loop, guard
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[], None]] = {}
         loop.add_reader(self._epoll.fileno(), self._dispatch)
@@ -89,7 +90,9 @@ class HangupWatch:
         self._epoll.close()
 
     def _dispatch(self) -> None:
-        for descriptor, _ in self._epoll.poll(0):
+        for descriptor, _ in self._epoll.poll(
+            0
+        ):  # each event is reported once, so one error must not lose the others
             callback = self._callbacks.get(descriptor)
             if callback is not None:
-                callback()
+                self._guard.attempt(callback)

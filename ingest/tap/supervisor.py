@@ -17,9 +17,13 @@ import pickle
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Mapping
+from functools import partial
+from typing import TypeVar
 
-from ingest.tap.metrics import add_up
+from ingest.guards import Guard, Guards, guarded_task
+from ingest.tap.metrics import Report, add_up
 from ingest.tap.options import TapOptions
 
 logger = logging.getLogger("streamgauge.tap")
@@ -31,6 +35,10 @@ _START_TIMEOUT_S = 30.0
 _POLL_INTERVAL_S = 1.0
 _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.2, 5.0
 _PR_SET_PDEATHSIG = 1
+_SILENT_AFTER_ANSWERS = 3
+"""A worker that owes this many answers is reported."""
+_POLL_SILENT_S = 10.0
+_T = TypeVar("_T")
 _libc = ctypes.CDLL(None)
 
 
@@ -50,11 +58,11 @@ class _WorkerProcess:
         self._reader = reader
         self._writer = writer
         self._lock = asyncio.Lock()
-        self.last_stats: Mapping[str, int] = {}
+        self.last = Report({}, {}, {})
         self.missing_answers = 0
 
-    async def stats(self) -> Mapping[str, int]:
-        """Current counters of the worker, or the last received ones if it does not answer."""
+    async def report(self) -> Report:
+        """Current report of the worker, or the last received one if it does not answer."""
         async with self._lock:
             self.missing_answers += 1
             with contextlib.suppress(OSError, TimeoutError, ValueError):
@@ -62,17 +70,23 @@ class _WorkerProcess:
                 async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                     line = await self._reader.readline()
                 if line:
-                    self.last_stats = json.loads(line)
+                    self._take(line)
                     self.missing_answers = 0
-        return self.last_stats
+        return self.last
 
-    async def read_final_stats(self) -> None:
-        """Read the counters that the worker sent before it ended."""
+    def _take(self, line: bytes) -> None:
+        """Keep a report. The worker sends null if it cannot make one."""
+        received = json.loads(line)
+        if received is not None:
+            self.last = Report(*received)
+
+    async def read_final_report(self) -> None:
+        """Read the report that the worker sent before it ended."""
         async with self._lock:
             with contextlib.suppress(OSError, TimeoutError, ValueError):
                 async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                     while line := await self._reader.readline():
-                        self.last_stats = json.loads(line)
+                        self._take(line)
         self._writer.close()
 
 
@@ -84,15 +98,17 @@ class Supervisor:
         self._client_key = client_key
         self._listen = listen
         self._workers: dict[int, _WorkerProcess] = {}
+        self.guards = Guards()
         self._ended_stats: dict[str, int] = {}
+        self._ended_failures: Counter[str] = Counter()
         self._restarts = 0
         self._stop = asyncio.Event()
         self._watches: list[asyncio.Task[None]] = []
 
     @property
     def ready(self) -> bool:
-        """All workers are running."""
-        return len(self._workers) == self._options.workers and not self._stop.is_set()
+        """At least one worker can forward. `faults` has the others."""
+        return bool(self._workers) and not self._stop.is_set()
 
     def stop(self) -> None:
         """Stop all workers. After a second call they do not wait for open streams."""
@@ -110,87 +126,136 @@ class Supervisor:
                 await asyncio.gather(*(w.process.wait() for w in self._workers.values()))
                 raise OSError(f"worker {number} could not start: see its log line above")
             self._workers[number] = worker
-        self._watches = [asyncio.create_task(self._watch(number)) for number in range(self._options.workers)]
+        self._watches = [
+            asyncio.create_task(
+                guarded_task(self.guards.guard(f"start of worker {number}"), partial(self._watch, number))
+            )
+            for number in range(self._options.workers)
+        ]
 
     async def serve(self) -> None:
-        polling = asyncio.create_task(self._poll())
+        guard = self.guards.guard("polling of workers", silent_after_s=_POLL_SILENT_S)
+        polling = asyncio.create_task(guarded_task(guard, partial(self._poll, guard)))
         await asyncio.gather(*self._watches)
         polling.cancel()
 
-    async def stats(self) -> list[Mapping[str, int]]:
-        """The counters of all workers, of those that have ended, and of the supervisor."""
-        running = await asyncio.gather(*(worker.stats() for worker in list(self._workers.values())))
-        totals = {"workers_now": len(self._workers), "worker_restarts": self._restarts}
-        return [*running, self._ended_stats, totals]
+    async def report(self) -> Report:
+        """The state of all workers, with the totals of those that have ended."""
+        running = await asyncio.gather(*(worker.report() for worker in list(self._workers.values())))
+        faults = self.faults()
+        now = {
+            "workers_now": len(self._workers),
+            "worker_restarts": self._restarts,
+            "faults_now": len(faults),
+        }
+        stats = add_up([*(found.stats for found in running), self._ended_stats]) | now
+        failures = Counter(self._ended_failures)
+        for number, worker in self._workers.items():
+            failures.update(_of_worker(number, worker.last.failures))
+        return Report(stats, faults, {**failures, **self.guards.failures()})
+
+    def faults(self) -> dict[str, str]:
+        """The faults of the supervisor and, at most a second old, of all workers."""
+        found = self.guards.faults()
+        for number in range(self._options.workers):
+            worker = self._workers.get(number)
+            if worker is None:
+                found[f"worker {number}"] = "is not running"
+            elif worker.missing_answers >= _SILENT_AFTER_ANSWERS:
+                found[f"worker {number}"] = f"does not respond (pid {worker.process.pid})"
+            else:
+                found.update(_of_worker(number, worker.last.faults))
+        return found
 
     async def _start(self, number: int) -> _WorkerProcess | None:
+        """Start a worker and wait until it serves. None: it cannot start, which was logged."""
+        guard = self.guards.guard(f"start of worker {number}")
         parent_end, child_end = socket.socketpair()
+        with contextlib.ExitStack() as undo:
+            undo.callback(parent_end.close)
+            try:
+                with child_end:
+                    process = await self._spawn(number, child_end.fileno())
+                undo.callback(_kill, process)
+                reader, writer = await asyncio.open_connection(sock=parent_end, limit=1 << 20)
+                undo.callback(writer.close)
+                async with asyncio.timeout(_START_TIMEOUT_S):
+                    if await reader.readline() == b"ready\n":
+                        undo.pop_all()
+                        guard.worked()
+                        return _WorkerProcess(process, reader, writer)
+                await process.wait()
+            except Exception as e:  # for example EAGAIN: no process is free
+                guard.failed(e)
+        return None
+
+    async def _spawn(self, number: int, control: int) -> asyncio.subprocess.Process:
         options = dataclasses.replace(self._options, worker=number, listen=self._listen)
-        with child_end:
-            process = await asyncio.create_subprocess_exec(
-                # -P: a folder named `ingest` in the current folder must not be run.
-                sys.executable, "-P", "-m", "ingest.tap.worker_process", f"tap-worker-{number}", str(child_end.fileno()),
-                stdin=asyncio.subprocess.PIPE, pass_fds=(child_end.fileno(),), preexec_fn=_prepare_child,
-            )  # fmt: skip
+        process = await asyncio.create_subprocess_exec(
+            # -P: a folder named `ingest` in the current folder must not be run.
+            sys.executable, "-P", "-m", "ingest.tap.worker_process", f"tap-worker-{number}", str(control),
+            stdin=asyncio.subprocess.PIPE, pass_fds=(control,), preexec_fn=_prepare_child,
+        )  # fmt: skip
         assert process.stdin is not None
         root = logging.getLogger()
         formatter = root.handlers[0].formatter if root.handlers else None
         process.stdin.write(pickle.dumps((options, self._client_key, root.level, formatter)))
         process.stdin.close()
-        reader, writer = await asyncio.open_connection(sock=parent_end, limit=1 << 20)
-        try:
-            async with asyncio.timeout(_START_TIMEOUT_S):
-                if await reader.readline() == b"ready\n":
-                    return _WorkerProcess(process, reader, writer)
-        except (OSError, TimeoutError):
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-        writer.close()
-        await process.wait()
-        return None
+        return process
 
     async def _watch(self, number: int) -> None:
         """Restart the worker of this number whenever it dies, until the tap stops."""
         backoff_s = _MIN_BACKOFF_S
         loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        code: int | None = None
         while True:
-            worker = self._workers[number]
-            started_s = loop.time()
-            code = await worker.process.wait()
-            await worker.read_final_stats()
-            del self._workers[number]
-            totals = {k: v for k, v in worker.last_stats.items() if not k.endswith("_now")}
-            self._ended_stats = add_up([self._ended_stats, totals])
-            while not self._stop.is_set():
+            worker = self._workers.get(number)
+            if worker is not None:
+                code = await worker.process.wait()
+                del self._workers[number]
+                await worker.read_final_report()
+                totals = {k: v for k, v in worker.last.stats.items() if not k.endswith("_now")}
+                self._ended_stats = add_up([self._ended_stats, totals])
+                self._ended_failures.update(_of_worker(number, worker.last.failures))
                 if loop.time() - started_s > _MAX_BACKOFF_S * 2:
                     backoff_s = _MIN_BACKOFF_S
-                logger.warning("worker %d died (exit code %s): restart in %.1f s", number, code, backoff_s)
-                self._restarts += 1
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(backoff_s):
-                        await self._stop.wait()
-                backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
-                if self._stop.is_set():
-                    return
-                replacement = await self._start(number)
-                if replacement is not None:
-                    self._workers[number] = replacement
-                    if self._stop.is_set():
-                        replacement.process.send_signal(signal.SIGTERM)
-                    break
-            else:
+            if self._stop.is_set():
                 return
+            logger.warning("worker %d died (exit code %s): restart in %.1f s", number, code, backoff_s)
+            self._restarts += 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff_s):
+                    await self._stop.wait()
+            backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
+            if self._stop.is_set():
+                return
+            started_s = loop.time()
+            replacement = await self._start(number)
+            if replacement is not None:
+                self._workers[number] = replacement
+                if self._stop.is_set():
+                    replacement.process.send_signal(signal.SIGTERM)
 
-    async def _poll(self) -> None:
-        """Request each worker's counters every second, so that few counts are lost when a worker dies. Kill a hung worker."""
+    async def _poll(self, guard: Guard) -> None:
+        """Request each worker's report every second, so that few counts are lost when a worker dies. Kill a hung worker."""
         while True:
             await asyncio.sleep(_POLL_INTERVAL_S)
-            await asyncio.gather(*(worker.stats() for worker in list(self._workers.values())))
+            await asyncio.gather(*(worker.report() for worker in list(self._workers.values())))
+            guard.beat()
             for number, worker in self._workers.items():
                 if worker.missing_answers >= _HUNG_AFTER_ANSWERS:
                     worker.missing_answers = 0
                     logger.error(
                         "killing worker %d (pid %d): it does not respond", number, worker.process.pid
                     )
-                    with contextlib.suppress(ProcessLookupError):
-                        worker.process.kill()
+                    _kill(worker.process)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+
+
+def _of_worker(number: int, values: Mapping[str, _T]) -> dict[str, _T]:
+    return {f"worker {number}: {name}": value for name, value in values.items()}

@@ -24,6 +24,7 @@ from ingest.tap.client_connection import ClientConnection
 from ingest.tap.context import TapContext
 from ingest.tap.counters import NAMES
 from ingest.tap.deferred_recorder import DeferredRecorders
+from ingest.tap.metrics import Report
 from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RecordBuffer
 from ingest.tap.record_log_thread import LogThread
@@ -39,6 +40,7 @@ if native_relay is not None:
 logger = logging.getLogger("streamgauge.tap")
 
 _ALIVE_BYTES = 1024  # room reserved for one Alive record
+_ALIVE_LATE_S = 5.0
 _WRITER_COUNTERS = (
     "dropped_segments", "dropped_records", "dropped_bytes", "trimmed_segments", "corrupt_segments",
     "refused_entries", "failed_entries",
@@ -133,7 +135,8 @@ class TapWorker:
                     raise
                 logger.warning("the native relay cannot be used, so the tap uses its Python code: %s", e)
         if options.log:
-            self._log = LogThread(self._open_log)
+            self._log = LogThread(self._open_log, context.guards)
+            context.guards.check("record log", self._log_fault)
             self._log.start()
             self._buffer = RecordBuffer(self._log, self.counters, queue_bytes=options.queue_bytes)
             factory = context.refusals.recorder_factory = RecorderFactory(
@@ -171,40 +174,46 @@ class TapWorker:
         context = self.context
         self.ready = False
         context.stopping = True
-        self._server.close()
+        attempt = context.guards.guard("stop").attempt  # each step is made, whatever the others raise
+        attempt(self._server.close)
         for client in list(context.clients):
-            client.close_if_idle()
+            attempt(client.close_if_idle)
         await self._wait_until(lambda: not context.exchanges or self._skip_drain, context.timeouts.drain_s)
         if context.exchanges:
             logger.warning("the drain time is over: ending %d open streams", len(context.exchanges))
         for exchange in list(context.exchanges):
-            exchange.stop()
+            attempt(exchange.stop)
         await self._wait_until(lambda: not context.clients, CLOSE_PATIENCE_S)
         for client in list(context.clients):
-            client.transport.abort()
+            attempt(client.transport.abort)
         await self._wait_until(lambda: not context.clients, CLOSE_PATIENCE_S)
         for pool in self._pools:
-            pool.close()
+            attempt(pool.close)
         await asyncio.sleep(0)
-        context.hangups.close()
-        self._close_log()
+        attempt(context.hangups.close)
+        self._close_log(attempt)
         if context.relay is not None:
-            context.relay.close()
+            attempt(context.relay.close)
 
     async def _wait_until(self, met: Callable[[], bool], limit_s: float) -> None:
         deadline_s = self.loop.time() + limit_s
         while not met() and self.loop.time() < deadline_s:  # noqa: ASYNC110 - only during a stop
             await asyncio.sleep(STOP_CHECK_S)
 
-    def _close_log(self) -> None:
+    def _close_log(self, attempt: Callable[..., bool]) -> None:
         if self._buffer is None or self._log is None:
             return
-        self._buffer.flush_all()
-        self._write_alive(stopping=True)
-        self._buffer.flush_all()
-        self._log.stop(self.options.log_stop_timeout_s)
+        attempt(self._buffer.flush_all)
+        attempt(self._write_alive, True)
+        attempt(self._buffer.flush_all)
+        attempt(self._log.stop, self.options.log_stop_timeout_s)
 
     # --- counters
+
+    def report(self) -> Report:
+        """What the admin port shows."""
+        guards = self.context.guards
+        return Report(self.stats(), guards.faults(), guards.failures())
 
     def stats(self) -> Stats:
         """Values for /metrics and /ledger: totals, and gauges (`*_now`, `*_max_ns`)."""
@@ -219,6 +228,7 @@ class TapWorker:
         stats["loop_lag_max_ns"] = context.loop_monitor.lag_max_ns
         stats["loop_lag_last_max_ns"] = context.loop_monitor.lag_ns
         stats["loop_blocked_ns"] = context.loop_monitor.blocked_ns
+        stats["faults_now"] = len(context.guards.faults())
         if self._log is not None and self._buffer is not None:
             stats["queue_bytes_now"] = self._buffer.queued_bytes
             stats["log_append_errors"] = self._log.append_errors
@@ -230,12 +240,23 @@ class TapWorker:
             stats.update({f"log_{name}": writer_stats.get(name, 0) for name in _WRITER_COUNTERS})
         return stats
 
-    def _write_alive_periodically(self) -> None:
-        self._write_alive()
-        if not self.context.stopping:
-            self.loop.call_later(self.options.alive_s, self._write_alive_periodically)
+    def _log_fault(self) -> str | None:
+        log = self._log
+        if log is None or log.failing is None:
+            return None
+        path = self.options.data / "log"
+        return f"cannot append to {path}: {log.failing_reason}. Streams are lost when the memory for waiting records is full"
 
-    def _write_alive(self, *, stopping: bool = False) -> None:
+    def _write_alive_periodically(self) -> None:
+        alive_s = self.options.alive_s
+        guard = self.context.guards.guard("alive records", silent_after_s=2 * alive_s + _ALIVE_LATE_S)
+        if self.context.stopping:
+            guard.end()
+            return
+        self.loop.call_later(alive_s, self._write_alive_periodically)
+        guard.attempt(self._write_alive)
+
+    def _write_alive(self, stopping: bool = False) -> None:
         buffer, options = self._buffer, self.options
         if buffer is None:
             return

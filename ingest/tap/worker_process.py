@@ -1,7 +1,8 @@
 """Process of one worker of a tap with several workers: `python -m ingest.tap.worker_process NAME FD`.
 
 Options arrive pickled on stdin. FD is the control socket to the parent. The worker answers each received line with one line of
-JSON counters. End of file means that the parent has ended. Exit code 2: the worker cannot start.
+JSON: its `Report`, or null if it cannot be made. End of file means that the parent has ended. Exit code 2: the worker cannot
+start.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 
 import uvloop
 
+from ingest.guards import guarded_task
 from ingest.log_lines import log_uncaught
 from ingest.tap.options import TapOptions
 from ingest.tap.sockets import bind
@@ -35,15 +37,21 @@ async def _serve(options: TapOptions, client_key: bytes, control: socket.socket)
     reader, writer = await asyncio.open_connection(sock=control)
     writer.write(b"ready\n")
 
+    guard = worker.context.guards.guard("answers to the supervisor")
+
+    def send_report() -> None:
+        writer.write(json.dumps(worker.report()).encode() + b"\n")
+
     async def answer() -> None:
         while await reader.readline():
-            writer.write(json.dumps(worker.stats()).encode() + b"\n")
+            if not guard.attempt(send_report):
+                writer.write(b"null\n")  # the worker works: without an answer it would be killed
         worker.stop()  # the parent has ended
         worker.stop()
 
-    task = asyncio.create_task(answer())
+    task = asyncio.create_task(guarded_task(guard, answer))
     await worker.serve()
-    writer.write(json.dumps(worker.stats()).encode() + b"\n")
+    guard.attempt(send_report)
     task.cancel()
     writer.close()
 

@@ -54,7 +54,7 @@ def test_failed_attempt_is_a_fault_until_one_succeeds_and_the_total_stays(
     assert guard.attempt(fail) is False
     clock.now_s = 3600.0
     guard.beat()  # the loop goes on, its work does not
-    assert registry.faults() == {"backup": "failed 3600 s ago: OSError [Errno 28] (1 failures)"}
+    assert registry.faults() == {"backup": "failed 3600 s ago: No space left on device (1 failures)"}
     assert guard.attempt(lambda: None) is True
     assert registry.faults() == {}
     assert registry.failures() == {"backup": 1}
@@ -75,7 +75,9 @@ def test_each_guard_logs_at_most_once_a_minute(
         clock.now_s = now_s
         registry.guard("a").attempt(fail)
     registry.guard("b").attempt(fail)
-    assert [r.getMessage().split()[0] for r in caplog.records] == ["a", "a", "b"]
+    registry.guard("c").failed(KeyError("secret"))
+    assert [r.getMessage().split()[0] for r in caplog.records] == ["a", "a", "b", "c"]
+    assert [bool(r.exc_info) for r in caplog.records] == [False, False, False, True]  # a traceback for bugs
     assert all("secret" not in r.getMessage() for r in caplog.records)
 
 

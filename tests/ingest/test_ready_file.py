@@ -18,6 +18,7 @@ from ingest.ready_file import (
     remove_ready_file,
     silence,
     write_ready_file,
+    written_faults,
 )
 
 
@@ -106,3 +107,15 @@ def test_process_that_has_the_pid_of_a_former_part_is_not_the_part(
     assert read_of_running(silent) is None
     assert part_of_up(tmp_path, "analyze") is None
     assert silence(tmp_path, "analyze") is None
+
+
+def test_faults_are_in_the_file_while_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run" / "analyze.json"
+    write_ready_file(path, {"store": "s"})
+    heartbeat = Heartbeat(path)
+    monkeypatch.setattr("ingest.ready_file.HEARTBEAT_S", 0.0)
+    for faults in ({"upkeep": "failed"}, {"upkeep": "failed again"}, {}):
+        heartbeat.beat(faults)
+        assert written_faults(tmp_path, "analyze") == faults
+    assert read_ready_file(path) == {"pid": os.getpid(), "store": "s", "faults": {}}
+    assert written_faults(tmp_path, "tap") == {}

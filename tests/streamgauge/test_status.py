@@ -22,10 +22,11 @@ from analytics.assembly.partition import LOG_GONE
 from analytics.storage.commit import Commit
 from analytics.storage.location import locate
 from analytics.storage.store import Store
+from ingest.ready_file import write_ready_file
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.run_totals import RunTotals, RunTotalsFile
 from ingest.records import pack, pack_damage
-from streamgauge.status import status_command
+from streamgauge.status import render, status_command
 from tests.analytics.log_entries import alive, entries, stream, stream_id
 from tests.analytics.stores import new_store
 from tests.streamgauge.stored import analyse
@@ -39,15 +40,16 @@ def writer(tmp_path: Path) -> Iterator[EmbeddedWriter]:
 
 @contextmanager
 def tap_with_counters(data: Path, *responses: dict[str, int]) -> Iterator[None]:
-    """An admin port whose /ledger returns these in turn, then repeats the last."""
+    """An admin port whose /ledger returns these in turn, then repeats the last. /recordingz has a fault."""
     pending = list(responses)
 
     class Admin(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            counters = pending.pop(0) if len(pending) > 1 else pending[0]
-            self.send_response(200 if self.path == "/ledger" else 404)
+            is_ledger = self.path == "/ledger"
+            self.send_response(200 if is_ledger else 503 if self.path == "/recordingz" else 404)
             self.end_headers()
-            self.wfile.write(json.dumps(counters).encode())
+            counters = pending.pop(0) if is_ledger and len(pending) > 1 else pending[0]
+            self.wfile.write(json.dumps(counters).encode() if is_ledger else b"log thread: is silent\n")
 
         def log_message(self, *_: object) -> None: ...
 
@@ -90,6 +92,18 @@ def test_missing_stream_sets_exit_code_1(tmp_path: Path, writer: EmbeddedWriter)
     code, status = run_status(tmp_path)
     assert code == 1
     assert status["reconciles"] is False
+
+
+def test_faults_of_running_parts_are_headlines_and_set_exit_code_1(
+    tmp_path: Path, writer: EmbeddedWriter
+) -> None:
+    writer.append([*entries(range(5)), pack([alive(9000, stopping=True, streams_opened=5)], compress=False)])
+    analyse(tmp_path)
+    write_ready_file(tmp_path / "run" / "analyze.json", {"faults": {"upkeep: back_up": "failed 2 s ago"}})
+    code, status = run_status(tmp_path)
+    assert (code, status["reconciles"]) == (1, True)
+    assert status["faults"] == {"analyze": ["upkeep: back_up: failed 2 s ago"]}
+    assert render(status).splitlines()[0] == "fault in analyze: upkeep: back_up: failed 2 s ago"
 
 
 def test_open_streams_and_unread_streams_are_in_flight(tmp_path: Path, writer: EmbeddedWriter) -> None:
@@ -172,7 +186,8 @@ def test_unreported_losses_of_the_tap_are_listed_as_unknown(tmp_path: Path, writ
     writer.append([*entries(range(2)), pack([alive(9000, stopping=True, streams_opened=2)], compress=False)])
     analyse(tmp_path)
     with tap_with_counters(tmp_path, {"streams_opened": 2, "lost_untold": 3}):
-        _, status = run_status(tmp_path)
+        code, status = run_status(tmp_path)
+    assert (code, status["faults"]) == (1, {"tap": ["log thread: is silent"]})
     assert any("3 records" in note for note in status["unknown"])  # type: ignore[attr-defined]
 
 

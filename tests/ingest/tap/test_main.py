@@ -126,6 +126,7 @@ def test_tap_becomes_ready_serves_and_stops_cleanly(upstream: str, tmp_path: Pat
         admin = ready["admin"]
         assert get(admin + "/healthz") == (200, b"ok\n")
         assert get(admin + "/readyz") == (200, b"ready\n")
+        assert get(admin + "/recordingz") == (200, b"recording\n")
         assert get(admin + "/nothing")[0] == 404
         for path in ("/healthz", "/metrics", "/ledger", "/nothing"):
             for headers in host_headers.FOREIGN:
@@ -140,6 +141,9 @@ def test_tap_becomes_ready_serves_and_stops_cleanly(upstream: str, tmp_path: Pat
         assert families["streamgauge_tap_streams_opened"].type == "counter"
         causes = families["streamgauge_tap_streams_closed_by_cause"].samples
         assert {s.labels["cause"]: s.value for s in causes}["complete"] == 6
+        log_thread = "log thread" if workers == 1 else "worker 1: log thread"
+        for family in ("streamgauge_tap_guard_failures", "streamgauge_tap_guard_fault"):
+            assert {s.labels["guard"]: s.value for s in families[family].samples}[log_thread] == 0
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT_S) == 0
     assert not (data / "run" / "tap.json").exists()

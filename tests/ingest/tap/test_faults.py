@@ -1,0 +1,123 @@
+"""Faults inside the tap stay contained: forwarding goes on, the work begins again, and `/recordingz` names it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+
+import pytest
+
+from ingest.records import Alive, Closed, Lost, Opened
+from ingest.tap import record_log_thread
+from ingest.tap.exchange import Exchange
+from tests.guard_injection import Injection
+from tests.ingest.running_tap import END, SSE_HEAD, chunk, read_request, running_tap
+
+GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+LIMIT_S = 10.0
+NEVER_AT_WORK = {"stop", "hang-ups"}
+"""Guards without work under this traffic. They have tests of their own below."""
+
+
+async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        await read_request(reader)
+        writer.write(SSE_HEAD + b"".join(chunk(b"data: %d\n\n" % n) for n in range(20)) + END)
+
+
+async def open_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await read_request(reader)
+    writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+    await reader.read()
+
+
+async def test_each_thread_and_loop_of_a_worker_survives_an_exception_and_is_named():
+    async with running_tap(stream, alive_s=0.05) as tap:
+        client = await tap.client()
+        await client.send(GET)
+        expected = await client.response()
+        guards = tap.worker.context.guards
+        hit = set()
+        for guard in guards.all():
+            if guard.name in NEVER_AT_WORK:
+                continue
+            with Injection(guard) as injection:
+                async with asyncio.timeout(LIMIT_S):
+                    while not (injection.raised and injection.works_again):
+                        await client.send(GET)
+                        assert await client.response() == expected
+                        if injection.raised and not injection.works_again:
+                            assert guard.name in guards.faults()
+            hit.add(guard.name)
+        assert {"log thread", "alive records"} <= hit
+        assert {name for name, count in guards.failures().items() if count} == hit
+        done = tap.worker.counters.streams_closed
+        await client.send(GET)
+        assert await client.response() == expected
+        await tap.records(done + 1)
+
+
+async def test_batch_that_cannot_be_packed_is_dropped_and_reported(monkeypatch: pytest.MonkeyPatch):
+    pack = record_log_thread.pack_encoded
+
+    def pack_once_broken(records: list[bytes]) -> bytes:
+        if any(r.startswith(record_log_thread.OPENED) for r in records):
+            monkeypatch.setattr(record_log_thread, "pack_encoded", pack)
+            raise ValueError("cannot pack")
+        return pack(records)
+
+    monkeypatch.setattr(record_log_thread, "pack_encoded", pack_once_broken)
+    async with running_tap(stream) as tap:
+        client = await tap.client()
+        await client.send(GET)
+        first = await client.response()
+        await tap.wait_until(lambda: any(isinstance(r, Lost) for r in tap.log.records))
+        assert "log thread" in tap.worker.context.guards.faults()
+        await client.send(GET)
+        assert await client.response() == first
+        await tap.wait_until(lambda: any(isinstance(r, Opened) for r in tap.log.records))
+        assert tap.worker.stats()["log_append_errors"] == 1
+        assert tap.worker.stats()["queue_bytes_now"] < 10_000
+
+
+async def test_full_disk_is_a_fault_with_its_path_until_the_log_accepts_records():
+    async with running_tap(stream) as tap:
+        tap.log.broken = OSError(errno.ENOSPC, "No space left on device")
+        await tap.request(GET)
+        faults = tap.worker.context.guards.faults
+        await tap.wait_until(lambda: "record log" in faults())
+        assert f"cannot append to {tap.worker.options.data / 'log'}: No space left" in faults()["record log"]
+        assert tap.worker.ready
+        tap.log.broken = None
+        await tap.wait_until(lambda: not faults())
+
+
+async def test_stop_ends_each_exchange_and_closes_the_log_whatever_raises(monkeypatch: pytest.MonkeyPatch):
+    closed = threading.Event()
+    stop, calls = Exchange.stop, []
+
+    def stop_once_broken(self: Exchange) -> None:
+        calls.append(self)
+        if len(calls) == 1:
+            raise ValueError
+        stop(self)
+
+    monkeypatch.setattr(Exchange, "stop", stop_once_broken)
+    async with running_tap(open_stream) as tap:
+        monkeypatch.setattr(tap.log, "close", closed.set)
+        for _ in range(3):
+            client = await tap.client()
+            await client.send(GET)
+            await client.read_until(b"data: 1\n\n\r\n")
+        monkeypatch.setattr(tap.worker.context.hangups, "close", lambda: 1 / 0)
+        await tap.stop()
+        assert len(calls) == 3
+        assert closed.is_set()
+        ends = [r.cause for r in tap.log.records if isinstance(r, Closed)]
+        assert len(ends) == 3
+        assert ends.count("tap_stopped") >= 2
+        last = tap.log.records[-1]
+        assert isinstance(last, Alive)
+        assert last.stopping
+        assert tap.worker.context.guards.failures()["stop"] == 2
