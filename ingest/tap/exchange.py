@@ -103,7 +103,7 @@ class UpstreamSide(Protocol):
 class UpstreamPool(Protocol):
     """Interface of the pool of connections to one upstream."""
 
-    def acquire(self, probe: bool) -> UpstreamSide | None: ...
+    def acquire(self) -> UpstreamSide | None: ...
     def connect(self, exchange: Exchange) -> asyncio.Task[None]: ...
 
 
@@ -194,7 +194,7 @@ class Exchange:
         """Take an idle upstream connection or open one."""
         if not self._request_complete:
             self._waits.begin(now_ns)
-        idle = self._pool.acquire(self._request is not None or self._head.method not in SAFE_METHODS)
+        idle = self._pool.acquire()
         if idle is not None:
             self._context.counters.upstream_reuses += 1
             self.upstream_connected(idle, now_ns)

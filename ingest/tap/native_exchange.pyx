@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t
 from ingest.tap.native_heads cimport content_length, request_for_upstream, response_head
 from ingest.tap.native_recorder cimport NativeDeferredRecorder
 
-from ingest.tap.exchange import SAFE_METHODS, Exchange
+from ingest.tap.exchange import Exchange
 from ingest.tap.exchange_states import KEEP_OPEN
 from ingest.tap.http_head import LENGTH, NO_BODY
 from ingest.tap.waits import LONG_SILENCE_NS
@@ -20,7 +20,6 @@ cdef extern from "<string.h>":
     void *memmem(const void *text, size_t size, const void *wanted, size_t wanted_size)
 
 cdef object WITHOUT_BODY = NO_BODY, WITH_LENGTH = LENGTH, THEN_KEEP_OPEN = KEEP_OPEN
-cdef frozenset SAFE = SAFE_METHODS
 cdef int64_t SILENCE_NS = LONG_SILENCE_NS
 
 
@@ -50,7 +49,7 @@ cdef class NativeExchanges:
             return False
         if head.upgrade is not None or not head.keep_alive or head.minor != 1 or client.write_paused or client.read_paused:
             return False
-        upstream = pool.acquire(framing is not WITHOUT_BODY or head.method not in SAFE)
+        upstream = pool.acquire()
         if upstream is None:
             return False
         self._counters.upstream_reuses += 1

@@ -4,6 +4,7 @@ Contract:
 - A connection serves one exchange at a time.
 - An idle connection is closed when the server sends anything on it, closes it, or after `pool_idle_s`. Many servers close idle
   connections after 5 s, so the limit is lower: a request sent to a closing server may only be repeated if that is safe.
+- A connection with unread bytes is never reused: they would be taken for the response to the next request.
 - The pool is bounded; the connection that has been idle longest is closed first.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import select
 import ssl
 from collections import deque
@@ -20,6 +22,8 @@ from ingest.tap.context import TapContext
 from ingest.tap.exchange import Exchange
 from ingest.tap.sockets import FULL_READ_BYTES
 from ingest.tap.upstreams import Upstream
+
+logger = logging.getLogger("streamgauge.tap")
 
 _READABLE = select.POLLIN | getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
@@ -109,6 +113,10 @@ class UpstreamConnection(asyncio.Protocol):
         """Return the connection to its pool after a complete exchange."""
         self._pool.release(self)
 
+    def is_lost(self) -> bool:
+        """The event loop has reported its end, perhaps before it had an exchange."""
+        return self._closed
+
     def is_open(self) -> bool:
         """The event loop has not seen the connection close."""
         return not self._closed and not self.transport.is_closing()
@@ -137,18 +145,15 @@ class UpstreamPool:
         self._connect_tasks: set[asyncio.Task[None]] = set()
         self._expiry_timer: asyncio.TimerHandle | None = None
 
-    def acquire(self, probe: bool) -> UpstreamConnection | None:
-        """The connection that was used last, if one is usable. `probe`: ask the kernel whether the server has closed it
-        since the loop's last iteration, for requests that cannot be repeated."""
+    def acquire(self) -> UpstreamConnection | None:
+        """The connection that was used last, if one is usable."""
         idle = self._idle
         if not idle:
             return None
         oldest_s = self._time_s() - self._max_idle_s
         while idle:
             connection = idle.pop()
-            if connection.idle_since_s >= oldest_s and (
-                connection.is_quiet() if probe else connection.is_open()
-            ):
+            if connection.idle_since_s >= oldest_s and connection.is_quiet():
                 connection.reused = True
                 return connection
             connection.abort()
@@ -196,14 +201,19 @@ class UpstreamPool:
                     ssl=self._tls,
                     server_hostname=upstream.host if self._tls is not None else None,
                 )
-        except OSError as e:  # includes TimeoutError, gaierror and ssl.SSLError
-            exchange.connect_failed(e)
-        else:
             context.counters.upstream_connections += 1
             if exchange.ended:
                 connection.abort()
+            elif connection.is_lost():  # nothing else would report it to the exchange
+                exchange.connect_failed(ConnectionResetError())
             else:
                 exchange.upstream_connected(connection, context.clock_ns())
+        except (
+            Exception
+        ) as e:  # OSError, TimeoutError and ssl.SSLError, but also a bug: the client must not wait for ever
+            if not isinstance(e, OSError):
+                logger.exception("cannot connect to upstream %s", upstream.name)
+            exchange.connect_failed(e)
 
     def _close_expired(self) -> None:
         self._expiry_timer = None
