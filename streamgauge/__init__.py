@@ -3,7 +3,7 @@
     import streamgauge as sg
 
     con = sg.connect()                       # the tables, read-only
-    con.sql("FROM errors_by_minute").df()    # a DuckDB relation: .df(), .pl(), .fetchall(), …
+    con.sql("FROM errors_by_minute").pl()    # a DuckDB relation: .pl(), .df(), .fetchall(), …
     sg.read("body.sse").text                 # decode a recorded response
     sg.measure(con.sql("FROM events WHERE stream_id = '…'"))
 
@@ -64,4 +64,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(("__version__", *__all__))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 import click
-from duckdb import DuckDBPyConnection, DuckDBPyRelation
+from duckdb import DuckDBPyConnection, DuckDBPyRelation, tokenize
 from duckdb import Error as DuckDBError
 
 from analytics.query import open_streams_view
@@ -27,6 +30,9 @@ DATABASE = "gauge"
 _UNLIMITED = 2**62
 _REFUSED = "refused: "
 _TOO_SLOW = "too slow: "
+_PARAMETER = re.compile(rb"\?|\$(\w+)")
+Params = Sequence[Any] | Mapping[str, Any]
+"""Values of a statement's parameters."""
 _UNREACHABLE = ("Could not connect", "Could not resolve", "Failed to send message", "Connection")
 
 
@@ -71,7 +77,8 @@ def connect(
 
 
 class Connection:
-    """A read-only connection to the tables. Use one per thread. Closes with a `with` block, or `close`."""
+    """A read-only connection to the tables. Threads may share it: statements of each thread have their own cursor. Closes with a
+    `with` block, or `close`."""
 
     def __init__(self, source: _Source) -> None:
         """Use `connect`."""
@@ -92,23 +99,26 @@ class Connection:
         """
         return self._source.connection()
 
-    def sql(self, query: str) -> DuckDBPyRelation:
+    def sql(self, query: str, params: Params = ()) -> DuckDBPyRelation:
         """Run one SELECT, WITH, FROM, DESCRIBE or SUMMARIZE statement.
 
-        It runs on the server if there is one, within its limits. The result is a DuckDB relation: `.fetchall()`, `.df()`, `.pl()`,
-        `.to_arrow_table()`, `.filter(…)`, and a table in Jupyter. Instants are in UTC. Each use of the relation runs the
-        statement again.
+        `params` are the values of `?` (a list) or of `$name` (a dict). The statement runs on the server if there is one, within
+        its limits. The result is a DuckDB relation: `.fetchall()`, `.df()`, `.pl()`, `.to_arrow_table()`, `.filter(…)`, and a table
+        in Jupyter. Instants are in UTC. Each use of the relation runs the statement again.
+
+        Without a server, a statement can name a data frame or Arrow table of the caller: `con.sql("FROM streams JOIN prices USING
+        (response_model)")`. With a server, use `con.duckdb.sql(…)` for that.
 
         Raises `QueryRejected`, `QueryTimeout` and `StoreUnavailable`. Reading the relation later raises `duckdb.Error`.
         """
         try:
-            return self._source.relation(query)
+            return self._source.relation(query, params)
         except DuckDBError as e:
             raise self._source.translated(e, query) from None
 
-    def execute(self, query: str) -> DuckDBPyRelation:
+    def execute(self, query: str, params: Params = ()) -> DuckDBPyRelation:
         """As `sql`."""
-        return self.sql(query)
+        return self.sql(query, params)
 
     def tables(self) -> list[str]:
         """Names of the tables and views."""
@@ -133,10 +143,31 @@ class Connection:
 class _Source(Protocol):
     @property
     def label(self) -> str: ...
-    def relation(self, query: str) -> DuckDBPyRelation: ...
+    def relation(self, query: str, params: Params) -> DuckDBPyRelation: ...
     def connection(self) -> DuckDBPyConnection: ...
     def translated(self, error: DuckDBError, query: str) -> QueryError: ...
     def close(self) -> None: ...
+
+
+class _Cursors:
+    """One cursor per thread. Two threads on one cursor of DuckDB can wait for each other for ever: for its lock and for the GIL."""
+
+    def __init__(self, new: Callable[[], DuckDBPyConnection]) -> None:
+        self._new = new
+        self._own = threading.local()
+        self._closed = False
+
+    def get(self) -> DuckDBPyConnection:
+        """The cursor of this thread. Raises StoreUnavailable after `close`."""
+        if self._closed:
+            raise StoreUnavailable("cannot query: the connection is closed. Call streamgauge.connect again.")
+        if not hasattr(self._own, "cursor"):
+            self._own.cursor = self._new()
+        cursor: DuckDBPyConnection = self._own.cursor
+        return cursor
+
+    def close(self) -> None:
+        self._closed = True
 
 
 class _Server:
@@ -147,22 +178,26 @@ class _Server:
         self.label = address
         self._is_attached = False
         self._connection = new_database()
+        self._cursors = _Cursors(self._connection.cursor)
         try:
             load(self._connection, "httpfs", "quack")
             self._connection.execute(
                 f"CREATE SECRET streamgauge (TYPE quack, TOKEN {literal(token)}, SCOPE {literal(address)})"
             )
-            self.relation("SELECT 1").fetchall()
+            self.relation("SELECT 1", ()).fetchall()
         except (OSError, DuckDBError) as e:
             self._connection.close()
             raise (
                 self.translated(e, "") if isinstance(e, DuckDBError) else StoreUnavailable(str(e))
             ) from None
 
-    def relation(self, query: str) -> DuckDBPyRelation:
-        return self._connection.sql(f"FROM quack_query({literal(self.label)}, {literal(query)})")
+    def relation(self, query: str, params: Params) -> DuckDBPyRelation:
+        cursor = self._cursors.get()
+        statement = _with_values(cursor, query, params) if params else query
+        return cursor.sql(f"FROM quack_query({literal(self.label)}, {literal(statement)})")
 
     def connection(self) -> DuckDBPyConnection:
+        self._cursors.get()
         if not self._is_attached:
             address = literal(self.label)
             self._connection.execute(
@@ -189,6 +224,7 @@ class _Server:
         return QueryRejected(text)
 
     def close(self) -> None:
+        self._cursors.close()
         self._connection.close()
 
 
@@ -198,13 +234,18 @@ class _Store:
     def __init__(self, reader: Reader, label: str) -> None:
         self.label = label
         self._reader = reader
-        self._cursor = reader.cursor()
+        # The caller of `Connection.sql` is several frames above the call of DuckDB.
+        reader.connection.execute("SET GLOBAL python_scan_all_frames = true")
+        self._cursors = _Cursors(reader.cursor)
+        self._cursor = self._cursors.get()
 
-    def relation(self, query: str) -> DuckDBPyRelation:
-        open_streams_view.prepare(self._cursor, query, [self._reader.data_path])
-        return self._cursor.sql(limited(self._cursor, query, _UNLIMITED))
+    def relation(self, query: str, params: Params) -> DuckDBPyRelation:
+        cursor = self._cursors.get()
+        open_streams_view.prepare(cursor, query, [self._reader.data_path])
+        return cursor.sql(limited(cursor, query, _UNLIMITED), params=params or None)
 
     def connection(self) -> DuckDBPyConnection:
+        self._cursors.get()
         open_streams_view.prepare(self._cursor, open_streams_view.NAME, [self._reader.data_path])
         return self._cursor
 
@@ -212,8 +253,37 @@ class _Store:
         return self._reader.translated(error, 0.0, query)
 
     def close(self) -> None:
+        self._cursors.close()
         self._cursor.close()
         self._reader.close()
+
+
+def _with_values(cursor: DuckDBPyConnection, query: str, params: Params) -> str:
+    """The statement with the values of its parameters as literals. The protocol of the server has no parameters."""
+    named = (
+        dict(params) if isinstance(params, Mapping) else {str(n): value for n, value in enumerate(params, 1)}
+    )
+    raw = query.encode()
+    starts = [start for start, _ in tokenize(query)]
+    made, done, position = [], 0, 0
+    for start in starts:
+        found = _PARAMETER.match(raw, start)
+        if found is None:
+            continue
+        position += 1
+        name = found[1].decode() if found[1] else str(position)
+        if name not in named:
+            raise QueryRejected(
+                f"cannot run the statement: it has no value for the parameter {found[0].decode()}"
+            )
+        made += [raw[done:start], _literal_of(cursor, named[name]).encode()]
+        done = found.end()
+    return b"".join([*made, raw[done:]]).decode()
+
+
+def _literal_of(cursor: DuckDBPyConnection, value: object) -> str:
+    kind, text = cursor.execute("SELECT typeof($1), $1::VARCHAR", [value]).fetchall()[0]
+    return "NULL" if text is None else f"CAST({literal(text)} AS {kind})"
 
 
 def _address(server: str) -> str:

@@ -25,7 +25,7 @@ def test_the_import_loads_no_library() -> None:
 def test_every_name_can_be_imported_and_is_documented() -> None:
     for name in sg.__all__:
         assert getattr(sg, name).__doc__, name
-        assert name in dir(sg)
+    assert dir(sg) == sorted(("__version__", *sg.__all__))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
+import duckdb
+import polars as pl
 import pytest
 
 import streamgauge as sg
@@ -69,6 +74,68 @@ def test_instants_are_in_utc(con: sg.Connection) -> None:
 def test_other_statements_are_rejected(con: sg.Connection, sql: str, reason: str) -> None:
     with pytest.raises(sg.QueryRejected, match=reason):
         con.sql(sql)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        5,
+        2.5,
+        "it's $1 ?",
+        "ä",
+        date(2026, 1, 2),
+        datetime(2026, 1, 2, tzinfo=UTC),
+        Decimal("1.5"),
+        [1, 2],
+    ],
+)
+def test_parameters(con: sg.Connection, value: object) -> None:
+    assert con.sql("SELECT ?, '?', 'ä' /* ? */", [value]).fetchall() == [(value, "?", "ä")]
+    named = con.sql(
+        "SELECT $b, $a, outcome FROM streams WHERE outcome = $c LIMIT 1", {"a": value, "b": 1, "c": "ok"}
+    )
+    assert named.fetchall() == [(1, value, "ok")]
+
+
+def test_missing_parameter_is_named(con: sg.Connection) -> None:
+    with pytest.raises(sg.QueryRejected, match="parameter"):
+        con.sql("SELECT ?, ?", [1])
+
+
+def test_statement_joins_a_data_frame_of_the_caller(con: sg.Connection) -> None:
+    weights = pl.DataFrame({"outcome": ["ok"], "weight": [2]})  # noqa: F841 - named in the statement
+    join = "SELECT sum(weight) FROM streams JOIN weights USING (outcome)"
+    if con.source.startswith("quack:"):
+        assert con.duckdb.sql(join).fetchall() == [(6,)]
+    else:
+        assert con.sql(join).fetchall() == [(6,)]
+
+
+def test_threads_share_a_connection(con: sg.Connection) -> None:
+    """On one cursor of DuckDB, statements of several threads wait for each other for ever."""
+    with ThreadPoolExecutor(4) as pool:
+        counts = pool.map(lambda _: [con.sql(JOINED).fetchone() for _ in range(20)], range(4))
+        assert {count for found in counts for count in found} == {(39,)}
+
+
+def test_relation_outlives_the_thread_that_made_it(con: sg.Connection) -> None:
+    made: list[duckdb.DuckDBPyRelation] = []
+    thread = threading.Thread(target=lambda: made.append(con.sql(JOINED)))
+    thread.start()
+    thread.join()
+    assert made[0].fetchall() == [(39,)]
+
+
+def test_closed_connection_says_so(three_streams: Path, served: Path) -> None:
+    for data in (three_streams, served):
+        con = sg.connect(data)
+        con.close()
+        for use in (lambda con=con: con.sql("SELECT 1"), lambda con=con: con.duckdb, con.tables):
+            with pytest.raises(sg.StoreUnavailable, match="the connection is closed"):
+                use()
+        con.close()
 
 
 def test_duckdbs_own_connection_reads_the_tables(con: sg.Connection) -> None:
