@@ -20,7 +20,10 @@ MOVABLE = ("log", "tables")
 
 
 def prepare_data_folder(data: Path) -> None:
-    """Create DATA and DATA/run if they are missing, and make DATA private. Raises OSError with one line."""
+    """Create DATA and DATA/run if they are missing, and make DATA private. Raises OSError with one line.
+
+    A full disk is no error here: the tap serves, and whatever needs a folder creates it once there is room.
+    """
     try:
         make_private_folder(data)
         forbidden = _forbidden(data)
@@ -33,6 +36,8 @@ def prepare_data_folder(data: Path) -> None:
                 if not os.access(folder, os.W_OK | os.X_OK):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as e:
+        if e.errno == errno.ENOSPC:
+            return
         raise OSError(
             f"cannot write to the data folder {data}: {e.strerror}. Choose another with --data"
         ) from None

@@ -119,11 +119,13 @@ def written_faults(data: Path, part: str) -> dict[str, str]:
 class Heartbeat:
     """Touches a ready file. Call `beat` from the loop that does the part's work, never from a thread of its own.
 
-    An error is ignored: `up` does not judge parts while the folder cannot be written.
+    An error is ignored: `up` does not judge parts while the folder cannot be written. `content`: write the file if it is
+    missing, because the disk was full at the start.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, content: Mapping[str, object] | None = None) -> None:
         self._path = path
+        self.content = content
         self._next_s = 0.0
         self._at_fault = False
 
@@ -133,7 +135,11 @@ class Heartbeat:
         if now_s >= self._next_s:
             self._next_s = now_s + HEARTBEAT_S
             with contextlib.suppress(OSError):
-                os.utime(self._path)
+                try:
+                    os.utime(self._path)
+                except FileNotFoundError:
+                    if self.content is not None:
+                        write_ready_file(self._path, self.content)
                 if (faults or self._at_fault) and (content := read_ready_file(self._path)) is not None:
                     write_json(self._path, {**content, "faults": dict(faults or {})})
                     self._at_fault = bool(faults)

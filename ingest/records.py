@@ -302,6 +302,13 @@ encode = _encoder.encode
 """Encode one record as MessagePack."""
 OPENED = b"\xdc\x00%c\xa6opened" % (len(Opened.__struct_fields__) + 1)
 """First bytes of every encoded `Opened`: an array of more than 15 elements, the tag first."""
+_LOST = encode(Lost("-" * 36, 0, 0, "", 0))
+_LOST_START, _LOST_SEQ_AT = _LOST[:8], _LOST.index(b"-" * 36) + 36
+
+
+def begins_stream(encoded: bytes) -> bool:
+    """Whether an encoded record is the first one of its stream: `Opened`, or a `Lost` that stands for it."""
+    return encoded.startswith(OPENED) or (encoded.startswith(_LOST_START) and encoded[_LOST_SEQ_AT] == 0)
 
 
 def pack(records: Sequence[AnyRecord], *, compress: bool) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 import urllib.error
 import urllib.request
@@ -31,15 +33,18 @@ from analytics.storage.reconciliation import (
     unread_in_folder,
 )
 from ingest.guards import fault_lines
+from ingest.private_files import MOVABLE
 from ingest.ready_file import read_of_running, read_ready_file, silence, written_faults
 from ingest.record_log.reader_cursors import read_cursors
-from ingest.record_log.run_totals import RunTotals, read_run_totals
+from ingest.record_log.run_totals import RunTotals, read_run_totals, unreported_streams
 from streamgauge.flags_from_settings import settings_options
 from streamgauge.running_parts import load_with_running_parts, settings_in_use
 from streamgauge.settings import Settings
 from streamgauge.store_client import StoreClient
 
 KAFKA_TIMEOUT_S = 20.0
+FULL_BYTES = 2**20
+"""A disk with less free space is full: an append of the log, a commit or a file of it may fail."""
 Kafka = tuple[str, str, Mapping[str, Any]]
 """Brokers, topic, client options."""
 PARTS = ("tap", "ship", "analyze", "serve", "dashboard")
@@ -54,7 +59,8 @@ PARTS = ("tap", "ship", "analyze", "serve", "dashboard")
 def status_command(form: str, **given: Any) -> int:
     """Show the counters of the pipeline and check that they reconcile.
 
-    Exit code 0 if captured = stored + in flight + lost and no thread or loop of a part is at fault, else 1.
+    Exit code 0 if captured = stored + in flight + lost, no thread or loop of a part is at fault, no disk is full and each loss
+    is reported, else 1.
     """
     settings = load_with_running_parts(given)
     try:
@@ -92,8 +98,11 @@ def pipeline_status(settings: Settings) -> dict[str, Any]:
         in_log = len(new_ids) - len(stored_ids(tables.rows, new_ids))
         damaged = _count_damaged_entries(tables.rows)
         alerts = tables.rows("SELECT rule, gateway, model, message FROM alerts WHERE state = 'firing'")
+    # After the other counts: streams that are reported meanwhile are missing here, and do not count twice.
+    unreported = unreported_streams(log_dir)
     totals_after = read_run_totals(log_dir)
     streams_captured = captured(counts.taps, totals_before, totals_after, now_ms=int(time.time() * 1000))
+    streams_captured = replace(streams_captured, at_least=streams_captured.at_least + unreported)
     tap_file = read_ready_file(data / "run" / "tap.json")
     tap = _tap_counters(tap_file)
     if tap_file is not None and tap is None:
@@ -111,6 +120,7 @@ def pipeline_status(settings: Settings) -> dict[str, Any]:
         lost=counts.lost,
         open=len(open_ids),
         in_log=in_log,
+        unreported=unreported,
         unknown=(*streams_captured.unknown, *unknown),
     )
     return {
@@ -121,13 +131,29 @@ def pipeline_status(settings: Settings) -> dict[str, Any]:
     }
 
 
+def full_disks(data: Path) -> list[str]:
+    """A sentence for each full disk of a data folder."""
+    found: dict[int, str] = {}
+    for folder in (data, *(data / name for name in MOVABLE)):
+        with contextlib.suppress(OSError):
+            disk = os.statvfs(folder)
+            free_bytes = disk.f_bavail * disk.f_frsize
+            if free_bytes < FULL_BYTES or (disk.f_files and not disk.f_favail):
+                what = f"{free_bytes} bytes" if free_bytes < FULL_BYTES else "no inodes"
+                found.setdefault(
+                    folder.stat().st_dev,
+                    f"the disk of {folder} is full ({what} free). Free some space",
+                )
+    return list(found.values())
+
+
 def silent_parts(data: Path) -> list[str]:
     """A sentence for each running part that does not respond."""
     return [found for part in PARTS if (found := silence(data, part)) is not None]
 
 
 def faults(data: Path) -> dict[str, list[str]]:
-    """A line for each thread or loop at fault, by running part.
+    """A line for each thread or loop at fault, by running part; for each full disk, and for unreported losses of the tap.
 
     Parts write them to their ready files. The tap is also asked, because it cannot write on a full disk.
     """
@@ -141,6 +167,13 @@ def faults(data: Path) -> dict[str, list[str]]:
             found["tap"] = e.read().decode().splitlines()
     except (OSError, ValueError, KeyError):
         pass
+    found["disk"] = full_disks(data)
+    if unreported := unreported_streams(data / "log"):
+        found["tap"] = [
+            *found["tap"],
+            f"{unreported} streams are lost without a row in `losses`: a run that ended could not write them to {data / 'log'}. "
+            "The next run of the tap reports them",
+        ]
     return {part: lines for part, lines in found.items() if lines}
 
 
@@ -245,7 +278,8 @@ def _as_json(
         "in_flight": reconciliation.open + reconciliation.in_log,
         "open": reconciliation.open,
         "in_log": reconciliation.in_log,
-        "lost": reconciliation.lost,
+        "lost": reconciliation.lost + reconciliation.unreported,
+        "unreported": reconciliation.unreported,
         "unknown": list(reconciliation.unknown),
         "stages": _stages(counts, unread, runs, ship),
         "parts": {
@@ -343,7 +377,8 @@ def render(status: Mapping[str, Any]) -> str:
         f"  stored    {status['stored']:>10}"
         + (f"  (and {status['expired']} expired)" if status["expired"] else ""),
         f"  in flight {status['in_flight']:>10}  ({status['open']} open, {status['in_log']} in the log)",
-        f"  lost      {status['lost']:>10}",
+        f"  lost      {status['lost']:>10}"
+        + (f"  ({status['unreported']} of them without a row yet)" if status["unreported"] else ""),
         "the counters reconcile" if status["reconciles"] else "the counters DO NOT reconcile",
         *(f"unknown: {note}" for note in status["unknown"]),
         *status["events"],

@@ -159,7 +159,7 @@ COMMENT ON COLUMN internal.counter_parts.name IS 'Name of the counter.';
 COMMENT ON COLUMN internal.counter_parts.value IS 'Part of the value. Sum by name.';
 
 COMMENT ON TABLE losses IS 'Missing records of streams, by range and cause.';
-COMMENT ON COLUMN losses.stream_id IS 'The stream. NULL for unreadable log entries, whose streams are unknown.';
+COMMENT ON COLUMN losses.stream_id IS 'The stream; a new id if the log has no record of it. NULL for unreadable log entries, whose streams are unknown.';
 COMMENT ON COLUMN losses.tap IS 'Name of the tap. NULL if the first record of the stream is missing.';
 COMMENT ON COLUMN losses.partition IS 'Partition of the log.';
 COMMENT ON COLUMN losses.first_seq IS 'First missing record of the stream. Without a stream: first unreadable log entry.';

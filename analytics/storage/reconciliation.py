@@ -2,8 +2,9 @@
 
 Rules
 1. Each term is counted from a separate source. Captured: the run totals that taps write around each append, which survive
-   kill -9. Stored and lost: counted rows. In flight: the ids in `log_positions`, and the streams in the log after the
-   positions. No term is computed from the others.
+   kill -9 and a full disk. Stored and lost: counted rows. In flight: the ids in `log_positions`, and the streams in the log
+   after the positions. No term is computed from the others, except streams that an ended run could not write to the log: they
+   are lost according to its totals, until the next run reports them and they have rows.
 2. The counts of a running pipeline are taken at different times. So captured has two bounds: streams in the log before the
    other counts, and streams opened by the tap after them. The sum must lie between the two.
 3. Unknown terms are reported (`unknown`). Captured is then only a lower bound: for a tap on another machine that did not end
@@ -116,11 +117,13 @@ class Reconciliation:
     lost: int
     open: int
     in_log: int
+    unreported: int = 0
+    """Lost streams of ended runs that have no row yet."""
     unknown: tuple[str, ...] = field(default=())
 
     @property
     def accounted(self) -> int:
-        return self.stored + self.expired + self.lost + self.open + self.in_log
+        return self.stored + self.expired + self.lost + self.unreported + self.open + self.in_log
 
     @property
     def reconciles(self) -> bool:

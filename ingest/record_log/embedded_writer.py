@@ -375,6 +375,8 @@ class EmbeddedWriter:
 def _translated(error: OSError | sqlite3.Error, folder: Path) -> OSError | LogBroken:
     """Translate disk errors to OSError, all others to LogBroken."""
     if isinstance(error, OSError):
+        if error.filename is None:  # of an open file
+            error.filename = str(folder)
         return error
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:

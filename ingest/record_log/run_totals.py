@@ -1,29 +1,47 @@
-"""Totals of each run of a tap worker, stored so that they survive kill -9: `<log>/w<N>/runs`.
+"""Totals of each run of a tap worker, in a file reserved at its start: `<log>/w<N>/runs`. They survive kill -9 and a full disk.
 
 The last `Alive` of a killed tap is seconds old. So the log thread writes the totals before and after each append, in place.
 The totals before an append cover all records of the run that the log may contain. `streams_in_log` covers only streams that
 it certainly contains. The difference is at most the last append.
 
-The file holds the newest MAX_RUNS runs, oldest first. Each entry has a checksum, because a power cut can tear it.
+The file has room for MAX_RUNS runs, which is written at its creation: later writes need no further space. Each entry has a
+checksum, because a power cut can tear it.
+
+A run that ended may have opened streams of which the log has no record: it was killed, or its disk was full. The next run of
+the partition reports them: a `Lost` for each, under an id made from the run, then the ended run's last `Alive`. Each report is
+an append of the ended run, with its totals, and the checksum of its first entry shows whether it is in the log. So each stream
+is reported once, even if the tap is killed during the report.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import logging
 import os
+import sqlite3
 import struct
 import uuid
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from ingest.private_files import write_private
-from ingest.record_log.interface import LogWriter
-from ingest.record_log.segments import list_partitions
+from ingest.record_log.interface import LogBroken, LogFull, LogWriter
+from ingest.record_log.segments import list_partitions, list_segments, open_segment
+from ingest.records import Alive, Lost, pack
 
-MAX_RUNS = 256
-_TOTALS = struct.Struct("<16s6q")
+log = logging.getLogger(__name__)
+
+MAX_RUNS = 64
+CAUSES = ("tap_died", "log_error", "log_full", "missing")
+"""`losses.cause` of the streams without a record, by `RunTotals.cause`."""
+RUNNING, ENDED, REPORTED = range(3)
+_LOST_PER_APPEND = 1000
+_TAP_BYTES = 255
+_TOTALS = struct.Struct(f"<16sqq{_TAP_BYTES}s13q")
 _CRC = struct.Struct("<I")
 _SIZE = _TOTALS.size + _CRC.size
 
@@ -34,84 +52,256 @@ class RunTotals:
 
     streams_opened: int = 0
     streams_in_log: int = 0
-    """Streams whose `Opened` is in the log."""
+    """Streams whose first record, `Opened` or `Lost`, is in the log."""
     records: int = 0
     captured_bytes: int = 0
     """Body bytes in records."""
     lost_records: int = 0
     lost_bytes: int = 0
+    wall_ns: int = 0
+    mono_ns: int = 0
+    """When the totals were read, by both clocks. 0: the run never appended."""
+    cause: int = 0
+    """Index in CAUSES: why appends failed last. 0: they did not."""
+    state: int = RUNNING
+    """ENDED: the run closed the log without its last records. REPORTED: the log has a record of every stream and the last
+    `Alive`. A killed run stays RUNNING."""
+    append_offset: int = 0
+    """Lower bound of the offsets of the last append."""
+    append_crc: int = 0
+    """Checksum of its first entry."""
+    append_streams: int = 0
+    """`streams_in_log` after it."""
+
+    @property
+    def missing(self) -> int:
+        """Opened streams of which the log has no record."""
+        return max(0, self.streams_opened - self.streams_in_log)
+
+
+@dataclass(slots=True)
+class Run:
+    """A run of a tap worker: one entry of the file."""
+
+    incarnation: str
+    number: int
+    """Counts the runs of a partition in the order of their starts."""
+    started_wall_ns: int
+    tap: str
+    totals: RunTotals = field(default_factory=RunTotals)
+
+    def packed(self) -> bytes:
+        incarnation, tap = uuid.UUID(self.incarnation).bytes, self.tap.encode()[:_TAP_BYTES]
+        packed = _TOTALS.pack(incarnation, self.number, self.started_wall_ns, tap, *astuple(self.totals))
+        return packed + _CRC.pack(zlib.crc32(packed))
 
 
 class RunTotalsFile:
-    """Totals of one run. Not thread-safe: one owner."""
+    """Totals of one run, and of the earlier runs of its partition. Not thread-safe: one owner."""
 
-    def __init__(self, folder: Path, incarnation: str) -> None:
+    def __init__(self, folder: Path, incarnation: str, *, tap: str = "", started_wall_ns: int = 0) -> None:
         """Raises OSError when the file cannot be written."""
-        self._run = uuid.UUID(incarnation).bytes
         path = folder / "runs"
-        kept = [entry for entry in _entries(path) if _incarnation(entry) != incarnation][-(MAX_RUNS - 1) :]
-        write_private(path, b"".join(kept) + self._entry(RunTotals()))
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        self._at = len(kept) * _SIZE
+        slots = _slots(path)
+        if len(slots) != MAX_RUNS:
+            write_private(path, bytes(MAX_RUNS * _SIZE))
+            slots = [None] * MAX_RUNS
 
-    def write(self, totals: RunTotals) -> None:
-        """Raises OSError."""
-        os.pwrite(self._descriptor, self._entry(totals), self._at)
+        def worth(at: int) -> tuple[int, int]:
+            run = slots[at]
+            if run is None or run.incarnation == incarnation:
+                return int(run is None), 0
+            return 2 + (run.totals.state != REPORTED), run.number
+
+        at = min(range(MAX_RUNS), key=worth)
+        number = 1 + max(run.number if run is not None else 0 for run in slots)
+        self.run = slots[at] = Run(incarnation, number, started_wall_ns, tap)
+        self._slots = {run.incarnation: at for at, run in enumerate(slots) if run is not None}
+        self.earlier = _in_order(run for run in slots if run is not self.run)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            self.write(RunTotals())
+            os.fsync(self._descriptor)
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, totals: RunTotals, run: Run | None = None) -> None:
+        """Replace the totals of this run, or of an earlier one. Raises OSError."""
+        run = run or self.run
+        run.totals = totals
+        os.pwrite(self._descriptor, run.packed(), self._slots[run.incarnation] * _SIZE)
 
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _entry(self, totals: RunTotals) -> bytes:
-        packed = _TOTALS.pack(self._run, *astuple(totals))
-        return packed + _CRC.pack(zlib.crc32(packed))
+
+class OffsetLogWriter(LogWriter, Protocol):
+    """A `LogWriter` that has offsets: `EmbeddedWriter`."""
+
+    @property
+    def next_offset(self) -> int: ...
 
 
 class RunTotalsWriter:
-    """A `LogWriter` that stores the totals of its run before and after each append."""
+    """A `LogWriter` that stores the totals of its run before and after each append, and reports what earlier runs lost."""
 
-    def __init__(self, writer: LogWriter, file: RunTotalsFile, totals: Callable[[], RunTotals]) -> None:
-        """`totals` is called before each append. Its `streams_in_log` already includes the streams of that append."""
+    def __init__(
+        self, writer: OffsetLogWriter, file: RunTotalsFile, totals: Callable[[], RunTotals], folder: Path
+    ) -> None:
+        """`totals` is called before each append. Its `streams_in_log` already includes the streams of that append.
+
+        `folder` is the partition's. Nothing may have been appended since it was opened.
+        """
         self._writer, self._file, self._totals = writer, file, totals
-        self._in_log = 0
+        self._worker = int(folder.name[1:])
+        self._warned = False
+        self._unreported = [run for run in file.earlier if run.totals.state != REPORTED]
+        for run in self._unreported:  # the first append of this run hides whether their last one succeeded
+            self._save(_resolved(run.totals, folder), run)
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        """Append, see `LogWriter`."""
-        totals = self._totals()
-        self._save(replace(totals, streams_in_log=self._in_log))
-        self._writer.append(payloads)
-        self._in_log = totals.streams_in_log
-        self._save(totals)
+        """Append, see `LogWriter`. Then the log accepts entries, so the losses of earlier runs are reported."""
+        totals, run = self._totals(), self._file.run
+        before = replace(totals, streams_in_log=run.totals.streams_in_log, state=RUNNING)
+        self._append(payloads, run, before, totals.streams_in_log)
+        while self._unreported:
+            try:
+                self._report(self._unreported[0])
+            except (OSError, LogBroken, LogFull) as error:
+                if not self._warned:
+                    log.warning("cannot report the losses of an earlier run, trying again: %s", error)
+                    self._warned = True
+                return
+            except Exception:  # a bug: it must not stop the records of this run
+                log.exception("cannot report the losses of an earlier run")
+            del self._unreported[0]
 
     def close(self) -> None:
+        """Store the last totals and close the log."""
+        totals, last = self._totals(), self._file.run.totals
+        totals = replace(
+            totals,
+            streams_in_log=last.streams_in_log,
+            cause=totals.cause or CAUSES.index("missing"),
+            append_offset=last.append_offset,
+            append_crc=last.append_crc,
+            append_streams=last.append_streams,
+        )
+        state = ENDED if totals.missing or totals.state != REPORTED else REPORTED
+        self._save(replace(totals, state=state), self._file.run)
         self._file.close()
         self._writer.close()
 
-    def _save(self, totals: RunTotals) -> None:
+    def _append(self, payloads: Sequence[bytes], run: Run, totals: RunTotals, in_log: int) -> None:
+        """Append for a run. `totals`: before the append; `in_log`: its `streams_in_log` afterwards."""
+        attempt = replace(
+            totals,
+            append_offset=self._writer.next_offset,
+            append_crc=zlib.crc32(payloads[0]),
+            append_streams=in_log,
+        )
+        self._save(attempt, run)
+        self._writer.append(payloads)
+        self._save(replace(attempt, streams_in_log=in_log), run)
+
+    def _report(self, run: Run) -> None:
+        """Report the streams of an ended run that have no record. Raises what `append` raises; the next call continues."""
+        cause, at_wall_ns = CAUSES[run.totals.cause], run.totals.wall_ns
+        while missing := run.totals.missing:
+            first = run.totals.streams_in_log
+            end = first + min(missing, _LOST_PER_APPEND)
+            lost = [
+                Lost(_stream_id(run, n), 0, 0, cause, at_wall_ns, 0, last=True) for n in range(first, end)
+            ]
+            self._append([pack(lost, compress=True)], run, run.totals, end)
+            log.error(
+                "%d streams of a run of the tap that has ended are lost (%s): their records are not in the log",
+                len(lost),
+                cause,
+            )
+        if at_wall_ns:
+            payload = pack([_last_alive(run, self._worker)], compress=False)
+            self._append([payload], run, run.totals, run.totals.streams_in_log)
+        self._save(replace(run.totals, state=REPORTED), run)
+
+    def _save(self, totals: RunTotals, run: Run) -> None:
         with contextlib.suppress(OSError):  # the append reports a failing disk
-            self._file.write(totals)
+            self._file.write(totals, run)
+
+
+def _resolved(totals: RunTotals, folder: Path) -> RunTotals:
+    """The totals of a run that has ended, with its last append if that is in the log. `folder`: the run's is the newest segment."""
+    if totals.append_streams == totals.streams_in_log:
+        return totals
+    for segment in list_segments(folder)[-1:]:
+        try:
+            with contextlib.closing(open_segment(segment.path)) as connection:
+                query = "SELECT 1 FROM entry WHERE offset >= ? AND crc = ?"
+                found = connection.execute(query, (totals.append_offset, totals.append_crc)).fetchone()
+        except (OSError, sqlite3.Error):
+            found = True  # unknown: a stream must not be both stored and lost
+        if found:
+            return replace(totals, streams_in_log=totals.append_streams)
+    return totals
+
+
+def _stream_id(run: Run, number: int) -> str:
+    """The id of a stream whose own id is unknown: a UUIDv7 at the end of the run, always the same for one number."""
+    time_digits = f"{run.totals.wall_ns // 1_000_000 & 0xFFFFFFFFFFFF:012x}"
+    tail = hashlib.sha256(f"{run.incarnation} {number}".encode()).hexdigest()
+    return f"{time_digits[:8]}-{time_digits[8:]}-7{tail[:3]}-8{tail[3:6]}-{tail[6:18]}"
+
+
+def _last_alive(run: Run, worker: int) -> Alive:
+    totals = run.totals
+    names = ("streams_opened", "records", "captured_bytes", "lost_records", "lost_bytes")
+    counters = {name: int(getattr(totals, name)) for name in names}
+    return Alive(
+        run.tap, worker, run.incarnation, totals.wall_ns, totals.mono_ns, run.started_wall_ns, True, counters
+    )
 
 
 def read_run_totals(log_dir: Path) -> dict[str, RunTotals]:
     """Totals of all known runs in this log, by incarnation."""
-    return {
-        _incarnation(entry): RunTotals(*_TOTALS.unpack_from(entry)[1:])
-        for partition in list_partitions(log_dir)
-        for entry in _entries(log_dir / partition / "runs")
-    }
+    return {run.incarnation: run.totals for runs in _runs(log_dir) for run in runs}
+
+
+def unreported_streams(log_dir: Path) -> int:
+    """Streams that ended runs have lost and no later run has reported yet."""
+    return sum(
+        run.totals.missing
+        for runs in _runs(log_dir)
+        for run in runs
+        if run.totals.state == ENDED or (run.totals.state == RUNNING and run is not runs[-1])
+    )
 
 
 def incarnations_of(log_dir: Path, partition: str) -> list[str]:
     """Known incarnations that wrote a partition, oldest first."""
-    return [_incarnation(entry) for entry in _entries(log_dir / partition / "runs")]
+    return [run.incarnation for run in _in_order(_slots(log_dir / partition / "runs"))]
 
 
-def _incarnation(entry: bytes) -> str:
-    return str(uuid.UUID(bytes=entry[:16]))
+def _runs(log_dir: Path) -> list[list[Run]]:
+    """The runs of each partition, oldest first."""
+    return [_in_order(_slots(log_dir / partition / "runs")) for partition in list_partitions(log_dir)]
 
 
-def _entries(path: Path) -> list[bytes]:
+def _in_order(slots: Iterable[Run | None]) -> list[Run]:
+    return sorted((run for run in slots if run is not None), key=lambda run: run.number)
+
+
+def _slots(path: Path) -> list[Run | None]:
+    """The entries of a file. None: unused or torn."""
     data = b""
     with contextlib.suppress(OSError):
         data = path.read_bytes()
-    parts = (data[at : at + _SIZE] for at in range(0, len(data) - _SIZE + 1, _SIZE))
-    return [e for e in parts if _CRC.unpack_from(e, _TOTALS.size)[0] == zlib.crc32(e[: _TOTALS.size])]
+    return [_unpacked(data[at : at + _SIZE]) for at in range(0, len(data) - _SIZE + 1, _SIZE)]
+
+
+def _unpacked(entry: bytes) -> Run | None:
+    if _CRC.unpack_from(entry, _TOTALS.size)[0] != zlib.crc32(entry[: _TOTALS.size]):
+        return None
+    incarnation, number, started_wall_ns, tap, *totals = _TOTALS.unpack_from(entry)
+    name = tap.rstrip(b"\0").decode(errors="ignore")
+    return Run(str(uuid.UUID(bytes=incarnation)), number, started_wall_ns, name, RunTotals(*totals))

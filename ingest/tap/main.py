@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import resource
+import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 
 import uvloop
 
@@ -42,7 +45,7 @@ def run(options: TapOptions) -> int:
     prepare_data_folder(options.data)
     key = options.client_key
     if key is None:
-        key = load_client_key(options.data / FILE)
+        key = _client_key(options.data / FILE)
     _raise_file_limit()
     if options.workers == 1:
         reduce_gc()
@@ -50,6 +53,19 @@ def run(options: TapOptions) -> int:
     else:
         uvloop.run(_run_several(options, key))
     return 0
+
+
+def _client_key(path: Path) -> bytes:
+    """The key of the data folder. On a full disk, a new folder gets one for this run only."""
+    try:
+        return load_client_key(path)
+    except OSError as e:
+        if e.errno != errno.ENOSPC:
+            raise
+        logger.error(
+            "cannot write %s: %s. Ids of clients and sessions change at the next start", path, e.strerror
+        )
+        return secrets.token_bytes(32)
 
 
 async def _run_single(options: TapOptions, key: bytes) -> None:
@@ -109,7 +125,11 @@ async def _ready(
     listen = f"{'https' if options.tls_cert is not None else 'http'}://{join_address(*address)}"
     admin_url = f"http://{join_address(*admin_sock.getsockname()[:2])}"
     path = options.data / "run" / "tap.json"
-    write_ready_file(path, {"listen": listen, "admin": admin_url})
+    ready = {"listen": listen, "admin": admin_url}
+    try:
+        write_ready_file(path, ready)
+    except OSError as e:
+        logger.error("cannot write %s, trying again: %s. Requests are served", path, e)
     default = default_index(options.upstreams, options.default_upstream)
     several = len(options.upstreams) > 1
     upstreams = ", ".join(
@@ -119,11 +139,13 @@ async def _ready(
     relay = "native" if uses_native_code(options.relay) else "Python"
     logger.info("tap ready: %s, upstreams: %s, admin: %s, %s relay", listen, upstreams, admin_url, relay)
     guard = guards.guard("heartbeat", silent_after_s=SILENT_AFTER_S)
-    beating = asyncio.create_task(guarded_task(guard, lambda: _beat(Heartbeat(path), guard, faults)))
+    heartbeat = Heartbeat(path, ready)
+    beating = asyncio.create_task(guarded_task(guard, lambda: _beat(heartbeat, guard, faults)))
     try:
         yield
     finally:
         beating.cancel()
+        heartbeat.content = None
         path.unlink(missing_ok=True)
         admin.close()
 

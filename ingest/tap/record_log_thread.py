@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from ingest.guards import Guards, guarded_thread, system_error
-from ingest.record_log.interface import LogBroken, LogFull, LogWriter
-from ingest.records import OPENED, pack_encoded
+from ingest.record_log.interface import LogBroken, LogFull, LogInUse, LogWriter
+from ingest.records import begins_stream, pack_encoded
 
 logger = logging.getLogger("streamgauge.tap.log")
 
@@ -60,7 +60,8 @@ class LogThread:
         self.append_errors = 0
         self.appended_entries = 0
         self.packed_streams = 0
-        """Streams whose `Opened` was packed."""
+        """Streams whose first record is in the log or in the append in progress."""
+        self._appended_streams = 0
         self.appended_bytes = 0
         self.unappended_records = 0
         """Records that were still queued when the time for the stop was over."""
@@ -69,7 +70,7 @@ class LogThread:
         self.failing_reason = ""
 
     def start(self) -> None:
-        """Open the log and start the thread. Raises the error of opening the log."""
+        """Open the log and start the thread. Raises LogInUse. After any other error, each append tries to open the log."""
         self._thread.start()
         self._opened.wait()
         if self._error_at_open is not None:
@@ -95,16 +96,16 @@ class LogThread:
         self._thread.join(timeout_s + 5)
 
     def _run(self) -> None:
-        if self._writer is None:
+        if not self._opened.is_set():
             _lower_priority()
             try:
-                self._writer = self._open_writer()
-            except BaseException as e:  # start() raises it in its caller's thread
+                self._open()
+            except LogInUse as e:  # start() raises it in its caller's thread
                 self._error_at_open = e
                 self._ended.set()
-                self._opened.set()
                 return
-            self._opened.set()
+            finally:
+                self._opened.set()
         self._drop_taken()  # an exception has interrupted the last run
         while True:
             self._guard.beat()
@@ -112,22 +113,23 @@ class LogThread:
             self._wake.clear()
             # Read this first, so `_drain` appends everything put before the stop.
             stopping = self._stop_at is not None
-            self._drain(self._writer)
+            self._drain()
             if stopping:
                 break
         self.unappended_records = sum(len(records) for records, _ in self._queue)
         if self.unappended_records:
             logger.error(
-                "%d records were not appended to the log before the stop: they are lost",
+                "%d records were not appended to the log before the stop: they are lost. The next start reports their streams",
                 self.unappended_records,
             )
         self._ended.set()
         try:
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
         except Exception as e:
             logger.error("cannot close the log cleanly: %s", e)
 
-    def _drain(self, writer: LogWriter) -> None:
+    def _drain(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while self._queue:
             self._guard.beat()
@@ -136,7 +138,7 @@ class LogThread:
                 self._taken.append(self._queue.popleft())
                 size_bytes += self._taken[-1][1]
             payloads = self._pack()
-            while payloads and not self._append(writer, payloads):
+            while payloads and not self._append(payloads):
                 self._guard.beat()
                 if self._stop_at is not None:
                     if time.monotonic() + pause_s >= self._stop_at:
@@ -162,8 +164,10 @@ class LogThread:
                 rejected.append(batch)
             else:
                 packed.append(batch)
-                self.packed_streams += sum(r.startswith(OPENED) for r in batch[0])
         self._taken = packed
+        self.packed_streams = self._appended_streams + sum(
+            begins_stream(record) for records, _ in packed for record in records
+        )
         self._drop(rejected)
         return payloads
 
@@ -178,9 +182,22 @@ class LogThread:
             self._dropped.extend(records for records, _ in batches)
             self.done_bytes += sum(size for _, size in batches)
 
-    def _append(self, writer: LogWriter, payloads: Sequence[bytes]) -> bool:
-        """Append the taken batches. False: try again later."""
+    def _open(self) -> LogWriter | None:
+        """Open the log. None: it failed, so each append tries it again. Raises LogInUse."""
         try:
+            self._writer = self._open_writer()
+        except LogInUse:
+            raise
+        except Exception as e:
+            self._failed("log_error", e)
+        return self._writer
+
+    def _append(self, payloads: Sequence[bytes]) -> bool:
+        """Append the taken batches, after opening the log if that has failed. False: try again later."""
+        try:
+            writer = self._writer or self._open()
+            if writer is None:
+                return False
             writer.append(payloads)
         except LogFull as e:
             return self._failed("log_full", e)
@@ -196,6 +213,7 @@ class LogThread:
                 logger.warning("the log accepts records again")
                 self.failing = None
             self.done_bytes += sum(size for _, size in self._taken)
+            self._appended_streams = self.packed_streams
             self._taken = []
         return True
 

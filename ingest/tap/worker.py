@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from ingest.log_lines import log_loop_errors
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.interface import LogInUse, LogWriter
-from ingest.record_log.run_totals import RunTotals, RunTotalsFile, RunTotalsWriter
+from ingest.record_log.run_totals import CAUSES, REPORTED, RUNNING, RunTotals, RunTotalsFile, RunTotalsWriter
 from ingest.records import Alive
 from ingest.tap.body_relay import BodyRelay
 from ingest.tap.client_connection import ClientConnection
@@ -77,6 +77,7 @@ class TapWorker:
         self._log: LogThread | None = None
         self._writer_stats: Callable[[], Mapping[str, int]] = dict
         self._buffer: RecordBuffer | None = None
+        self._wrote_last_alive = False
         self._stop = asyncio.Event()
         self._skip_drain = False
         self._client_tls = client_context(options)
@@ -100,24 +101,34 @@ class TapWorker:
             message = (
                 f"{e}: another tap uses this data folder. Stop it, or choose another folder with --data."
             )
-            raise OSError(message) from None
-        self._writer_stats = writer.stats
+            raise LogInUse(message) from None
         try:
-            runs = RunTotalsFile(options.data / "log" / partition, self.incarnation)
-        except OSError as e:  # for example a full disk; readers then use the last `Alive` instead
-            logger.warning("cannot keep the totals of this run: %s", e)
-            return writer
-        return RunTotalsWriter(writer, runs, self._run_totals)
+            runs = RunTotalsFile(
+                options.data / "log" / partition,
+                self.incarnation,
+                tap=options.tap_name,
+                started_wall_ns=self._started_wall_ns,
+            )
+        except OSError:
+            writer.close()
+            raise
+        self._writer_stats = writer.stats
+        return RunTotalsWriter(writer, runs, self._run_totals, options.data / "log" / partition)
 
     def _run_totals(self) -> RunTotals:
-        counters = self.counters
+        counters, log = self.counters, self._log
+        assert log is not None
         return RunTotals(
             streams_opened=counters.streams_opened,
-            streams_in_log=self._log.packed_streams if self._log is not None else 0,
+            streams_in_log=log.packed_streams,
             records=counters.records,
             captured_bytes=counters.captured_bytes,
             lost_records=counters.lost_records,
             lost_bytes=counters.lost_bytes,
+            wall_ns=time.time_ns(),
+            mono_ns=time.monotonic_ns(),
+            cause=CAUSES.index(log.failing) if log.failing else 0,
+            state=REPORTED if self._wrote_last_alive and not log.unappended_records else RUNNING,
         )
 
     # --- start and stop
@@ -270,7 +281,8 @@ class TapWorker:
             stopping=stopping,
             counters=self.stats(),
         )
-        buffer.add(alive, _ALIVE_BYTES)
+        is_queued = buffer.add(alive, _ALIVE_BYTES)
+        self._wrote_last_alive = stopping and is_queued
 
 
 def reduce_gc() -> None:

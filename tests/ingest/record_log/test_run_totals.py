@@ -1,15 +1,32 @@
-"""Totals of runs after kill -9, in a torn file, and with more runs than are kept."""
+"""Totals of runs after kill -9, in a torn file, and with more runs than are kept; reports of what ended runs lost."""
 
 from __future__ import annotations
 
+import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from analytics.assembly.assembler import Assembler
+from ingest.record_log.embedded_reader import EmbeddedReader
+from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.interface import LogFull
-from ingest.record_log.run_totals import MAX_RUNS, RunTotals, RunTotalsFile, RunTotalsWriter, read_run_totals
+from ingest.record_log.run_totals import (
+    CAUSES,
+    MAX_RUNS,
+    REPORTED,
+    RUNNING,
+    RunTotals,
+    RunTotalsFile,
+    RunTotalsWriter,
+    read_run_totals,
+    unreported_streams,
+)
+from ingest.records import Alive, AnyRecord, Lost, pack, unpack
+from tests.analytics.log_entries import stream
 
 
 def new_run(log_dir: Path, totals: RunTotals, partition: str = "w0") -> str:
@@ -37,41 +54,173 @@ def test_a_torn_entry_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "w0" / "runs"
     data = bytearray(path.read_bytes())
     data[20] ^= 1
-    path.write_bytes(data + b"half of one")
+    path.write_bytes(data)
     assert read_run_totals(tmp_path) == {b: RunTotals(7)}
     assert a not in read_run_totals(tmp_path)
     path.unlink()
     assert read_run_totals(tmp_path) == {}
 
 
+def test_a_run_takes_no_further_space_and_a_reported_one_makes_room(tmp_path: Path) -> None:
+    made = [
+        new_run(tmp_path, RunTotals(n, n, state=REPORTED if n == 3 else RUNNING)) for n in range(MAX_RUNS)
+    ]
+    path = tmp_path / "w0" / "runs"
+    size, inode = path.stat().st_size, path.stat().st_ino
+    made.append(new_run(tmp_path, RunTotals()))
+    assert (path.stat().st_size, path.stat().st_ino) == (size, inode)
+    assert list(read_run_totals(tmp_path)) == made[:3] + made[4:]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
 class Log:
-    """A writer that reads the stored totals during an append."""
+    """A tap's run: appends streams to a log of its own, with a fault at one of its steps."""
 
     def __init__(self, log_dir: Path) -> None:
         self.log_dir = log_dir
-        self.seen: list[RunTotals] = []
-        self.full = False
+        self.opened = self.packed = 0
+        self.state = RUNNING
+        self.cause = 0
+        self.steps = 0
+        self.fail_at: tuple[int, Callable[[], BaseException]] | None = None
+        self.log = EmbeddedWriter(log_dir, "w0", cap_bytes=2**30)
+        self.file = RunTotalsFile(log_dir / "w0", str(uuid.uuid4()), tap="t", started_wall_ns=1)
+        write, append = self.file.write, self.log.append
+        self.file.write = lambda *given: self.step(write, *given)  # type: ignore[method-assign]
+        self.log.append = lambda payloads: self.step(append, payloads)  # type: ignore[method-assign]
+        self.writer = RunTotalsWriter(self.log, self.file, self.totals, log_dir / "w0")
 
-    def append(self, payloads: Sequence[bytes]) -> None:
-        self.seen += read_run_totals(self.log_dir).values()
-        if self.full:
-            raise LogFull("full")
+    def totals(self) -> RunTotals:
+        now = 1_700_000_000_000_000_000
+        return RunTotals(self.opened, self.packed, wall_ns=now, mono_ns=5, cause=self.cause, state=self.state)
 
-    def close(self) -> None: ...
+    def step(self, action: Callable[..., None], *given: object) -> None:
+        self.steps += 1
+        if self.fail_at is not None and self.steps == self.fail_at[0]:
+            raise self.fail_at[1]()
+        action(*given)
+
+    def append(self, numbers: Sequence[int]) -> None:
+        self.opened += len(numbers)
+        self.packed += len(numbers)
+        records = [record for number in numbers for record in stream(number)]
+        alive = Alive("t", 0, self.file.run.incarnation, 1, 1, 1)
+        self.writer.append([pack([alive, *records], compress=True)])
+
+    def kill(self) -> None:
+        """The kernel closes the files."""
+        self.file.close()
+        os.close(self.log._lock)
+        self.log._close_segment()
 
 
 def test_totals_are_stored_before_an_append_and_streams_in_log_after_it(tmp_path: Path) -> None:
-    (tmp_path / "w0").mkdir()
-    log = Log(tmp_path)
-    now = RunTotals()
-    writer = RunTotalsWriter(log, RunTotalsFile(tmp_path / "w0", str(uuid.uuid4())), lambda: now)
-    now = RunTotals(streams_opened=3, streams_in_log=2)
-    writer.append([b"x"])
-    assert list(read_run_totals(tmp_path).values()) == [now]
-    now = RunTotals(streams_opened=6, streams_in_log=5)
-    log.full = True
+    run = Log(tmp_path)
+    run.append([1, 2])
+    assert [(t.streams_opened, t.streams_in_log) for t in read_run_totals(tmp_path).values()] == [(2, 2)]
+    run.opened = 5
+    run.fail_at = run.steps + 2, lambda: LogFull("full")
     with pytest.raises(LogFull):
-        writer.append([b"y"])
-    writer.close()
-    assert log.seen == [RunTotals(3, 0), RunTotals(6, 2)]
-    assert list(read_run_totals(tmp_path).values()) == [RunTotals(6, 2)]
+        run.append([3])
+    assert [(t.streams_opened, t.streams_in_log) for t in read_run_totals(tmp_path).values()] == [(6, 2)]
+    run.kill()
+
+
+def records_in(log_dir: Path) -> Iterator[list[AnyRecord]]:
+    """The records of each entry."""
+    with closing(EmbeddedReader(log_dir, "test")) as reader:
+        while entries := reader.poll(0):
+            yield from (unpack(entry.payload)[0] for entry in entries)
+
+
+def counted(log_dir: Path) -> tuple[int, int]:
+    """(streams stored, streams lost) when analytics reads the log, each once."""
+    assembler = Assembler()
+    for offset, records in enumerate(records_in(log_dir)):
+        assembler.feed("w0", offset, records)
+    finished = assembler.take_finished()
+    assert len({one.stream_id for one in finished}) == len(finished)
+    assert assembler.counters["late_records"] == 0
+    lost = assembler.take_losses()
+    assert assembler.open_count == 0
+    return len(finished) - lost["stream_id"].n_unique(), lost["stream_id"].n_unique()
+
+
+def test_a_clean_run_reports_nothing(tmp_path: Path) -> None:
+    run = Log(tmp_path)
+    run.append([1])
+    run.state = REPORTED
+    run.writer.close()
+    again = Log(tmp_path)
+    steps = again.steps
+    again.append([2])
+    assert again.steps == steps + 3
+    again.kill()
+    assert counted(tmp_path) == (2, 0)
+
+
+@pytest.mark.parametrize("step", range(1, 4))
+def test_a_run_killed_at_each_step_of_an_append_loses_what_is_not_in_the_log(
+    tmp_path: Path, step: int
+) -> None:
+    run = Log(tmp_path)
+    run.append([1, 2])
+    run.fail_at = run.steps + step, Killed
+    with pytest.raises(Killed):
+        run.append([3, 4, 5])
+    run.kill()
+    again = Log(tmp_path)
+    again.append([6])
+    again.kill()
+    # Before the totals of the append are stored, nothing shows that its streams were opened.
+    assert counted(tmp_path) == {1: (3, 0), 2: (3, 3), 3: (6, 0)}[step]
+
+
+def test_what_a_full_disk_lost_is_reported_once_whatever_step_of_the_report_is_killed(tmp_path: Path) -> None:
+    """With more streams than one append reports."""
+    for step in range(1, 20):
+        log_dir = tmp_path / str(step)
+        run = Log(log_dir)
+        run.append([1])
+        run.cause, run.opened = CAUSES.index("log_error"), 1501
+        run.writer.close()
+        assert unreported_streams(log_dir) == 1500
+        killed = Log(log_dir)
+        killed.fail_at = killed.steps + 3 + step, Killed  # its own append takes three
+        with suppress(Killed):
+            killed.append([2])
+        ended = killed.fail_at[0] > killed.steps
+        killed.kill()
+        for number in (3, 4):
+            again = Log(log_dir)
+            again.append([number])
+            again.kill()
+        assert counted(log_dir) == (4, 1500)
+        assert unreported_streams(log_dir) == 0
+        if ended:
+            break
+    else:
+        pytest.fail("the report has more steps")
+    assert step > 9
+
+
+def test_a_report_that_fails_is_repeated_and_the_last_alive_of_the_run_follows_it(tmp_path: Path) -> None:
+    run = Log(tmp_path)
+    run.append([1])
+    run.opened = 3
+    run.writer.close()
+    again = Log(tmp_path)
+    again.fail_at = again.steps + 5, lambda: OSError(28, "No space left on device")
+    again.append([2])
+    assert unreported_streams(tmp_path) == 2
+    again.append([3])
+    again.kill()
+    assert unreported_streams(tmp_path) == 0
+    assert counted(tmp_path) == (3, 2)
+    records = [record for entry in records_in(tmp_path) for record in entry]
+    (last,) = [r for r in records if isinstance(r, Alive) and r.stopping]
+    assert (last.incarnation, last.tap, last.counters["streams_opened"]) == (run.file.run.incarnation, "t", 3)
+    assert {r.cause for r in records if isinstance(r, Lost)} == {"missing"}

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from ingest.records import Alive, Closed, Lost, Opened
+from ingest.records import OPENED, Alive, Closed, Lost, Opened
 from ingest.tap import record_log_thread
 from ingest.tap.exchange import Exchange
 from tests.guard_injection import Injection
@@ -62,7 +62,7 @@ async def test_batch_that_cannot_be_packed_is_dropped_and_reported(monkeypatch: 
     pack = record_log_thread.pack_encoded
 
     def pack_once_broken(records: list[bytes]) -> bytes:
-        if any(r.startswith(record_log_thread.OPENED) for r in records):
+        if any(r.startswith(OPENED) for r in records):
             monkeypatch.setattr(record_log_thread, "pack_encoded", pack)
             raise ValueError("cannot pack")
         return pack(records)

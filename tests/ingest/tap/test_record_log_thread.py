@@ -10,7 +10,7 @@ import pytest
 
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.record_log.interface import LogBroken, LogFull
+from ingest.record_log.interface import LogBroken, LogFull, LogInUse
 from ingest.records import Frames, Lost, Request, encode, unpack
 from ingest.tap.record_log_thread import LogThread
 from tests.ingest.running_tap import (
@@ -40,13 +40,35 @@ def stream_of(size: int, count: int):
     return upstream
 
 
-def test_start_raises_the_error_of_opening_the_log():
+def test_start_is_refused_while_another_process_writes_the_log():
     def broken() -> MemoryLog:
-        raise LogBroken("no log of ours")
+        raise LogInUse("another tap uses this data folder")
 
     thread = LogThread(broken)
-    with pytest.raises(LogBroken, match="no log of ours"):
+    with pytest.raises(LogInUse, match="another tap"):
         thread.start()
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), LogBroken("x"), ValueError("a bug")]
+)
+async def test_traffic_is_forwarded_while_the_log_cannot_be_opened_and_recorded_later(error: Exception):
+    log = MemoryLog()
+    refused: list[Exception] = []
+
+    def open_log() -> MemoryLog:
+        if len(refused) < 3:
+            refused.append(error)
+            raise error
+        return log
+
+    async with running_tap(stream_of(1000, 3), open_log=open_log) as tap:
+        client = await tap.client()
+        await client.send(GET)
+        _, body = await client.response()
+        assert body == chunk(b"x" * 1000) * 3 + END
+        await tap.wait_until(lambda: len(log.streams) == 1 or None)
+        assert len(refused) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,362 @@
+"""A full disk while the tap runs, stops, starts and is killed: captured = stored + lost, with a row of `losses` for each lost stream.
+
+The data folder is a small filesystem. A file fills it, and requests go on. Afterwards each request is either stored or lost.
+"""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import json
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ingest.ready_file import read_ready_file
+from ingest.record_log.run_totals import read_run_totals
+from ingest.tap.http_body import native_relay
+from streamgauge.status import status_command
+from tests.e2e.running import until
+from tests.streamgauge.stored import analyse
+from tests.tables import tables
+
+TAP = """
+import errno, logging, sys
+from pathlib import Path
+from ingest.record_log import embedded_writer
+from ingest.tap.main import run
+from ingest.tap.options import TapOptions
+from ingest.tap.upstreams import parse_upstreams
+logging.basicConfig(level=logging.INFO)
+data, upstream, relay, queue = sys.argv[1:]
+full = Path(data).parent / "injected"
+
+def failing(action):
+    def fail_if_full(*given):
+        if full.exists():
+            raise OSError(errno.ENOSPC, "no space left", data)
+        return action(*given)
+    return fail_if_full
+
+for name in ("create_segment", "insert_entries"):
+    setattr(embedded_writer, name, failing(getattr(embedded_writer, name)))
+sys.exit(run(TapOptions(
+    upstreams=parse_upstreams([upstream]), data=Path(data), listen="127.0.0.1:0", admin="127.0.0.1:0", tap_name="t", relay=relay,
+    queue_bytes=int(queue), log_stop_timeout_s=0.3, alive_s=0.2, drain_timeout_s=1.0,
+)))
+"""
+BATCH = 15
+"""Requests before, during and after the full disk."""
+RELAYS = [
+    "python",
+    pytest.param(
+        "native", marks=pytest.mark.skipif(native_relay is None, reason="the native relay is not built")
+    ),
+]
+
+
+class Upstream(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        chunk = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "x"}}]}
+        end = {
+            "object": "chat.completion.chunk",
+            "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+        }
+        body = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in (chunk, chunk, end))
+        body += b"data: [DONE]\n\n"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class Disk:
+    """A small filesystem and a file that fills it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+
+    def fill(self) -> None:
+        with (self.folder / "filler").open("ab", buffering=0) as file:
+            for size in (65_536, 1):
+                with suppress(OSError):
+                    while file.write(b"x" * size):
+                        pass
+
+    def free(self) -> None:
+        (self.folder / "filler").unlink()
+
+
+class InjectedDisk(Disk):
+    """While it is full, the log's writes fail in the tap process. For machines where no filesystem can be mounted."""
+
+    def fill(self) -> None:
+        (self.folder / "injected").touch()
+
+    def free(self) -> None:
+        (self.folder / "injected").unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield Disk(folder)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def injected_disk(tmp_path: Path) -> Disk:
+    (tmp_path / "disk").mkdir()
+    return InjectedDisk(tmp_path / "disk")
+
+
+class Tap:
+    """A tap process and the number of requests that it has answered."""
+
+    def __init__(self, data: Path, upstream: str, relay: str, queue_bytes: int, output: Path) -> None:
+        self.data, self.output = data, output
+        self.requests = 0
+        with output.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", TAP, str(data), upstream, relay, str(queue_bytes)], stderr=log
+            )
+        self._address = until(self._listening, f"the tap: {output.read_text()}")
+
+    def _listening(self) -> str | None:
+        """Its address: from its log line, because the ready file needs room on the disk."""
+        assert self.process.poll() is None, self.output.read_text()
+        ready = [line for line in self.output.read_text().splitlines() if "tap ready: " in line]
+        if len(ready) < starts(self.output):
+            return None
+        self.admin = ready[-1].partition("admin: ")[2].partition(",")[0]
+        return ready[-1].partition("tap ready: ")[2].partition(",")[0]
+
+    def request(self, count: int = BATCH) -> None:
+        connection = http.client.HTTPConnection(self._address.removeprefix("http://"), timeout=10)
+        with closing(connection):
+            for _ in range(count):
+                connection.request(
+                    "POST",
+                    "/v1/chat/completions",
+                    b'{"model": "m", "stream": true}',
+                    {"Content-Type": "application/json"},
+                )
+                response = connection.getresponse()
+                assert (response.status, response.read()[-8:]) == (200, b"[DONE]\n\n")
+        self.requests += count
+
+    def counters(self) -> dict[str, int]:
+        with urllib.request.urlopen(f"{self.admin}/ledger", timeout=5) as response:
+            found: dict[str, int] = json.load(response)
+        return found
+
+    def wait_until_failing(self) -> None:
+        """Wait until an append has failed after the last request."""
+        errors = self.counters()["log_append_errors"]
+        until(lambda: self.counters()["log_append_errors"] > errors, "a failed append")
+
+    def wait_until_logged(self) -> None:
+        """Wait until the log has all streams of this run."""
+        until(
+            lambda: (
+                [0, *(t.streams_in_log for t in read_run_totals(self.data / "log").values())][-1]
+                == self.requests
+            ),
+            "records",
+        )
+
+    def stop(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(20) == 0, self.output.read_text()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+
+
+_starts: dict[Path, int] = {}
+
+
+def starts(output: Path) -> int:
+    return _starts.get(output, 0)
+
+
+class Rig:
+    """Starts of a tap on one data folder, counted."""
+
+    def __init__(self, disk: Disk, upstream: str, relay: str, queue_bytes: int, output: Path) -> None:
+        self.disk = disk
+        self._arguments = upstream, relay, queue_bytes, output
+        self.taps: list[Tap] = []
+        self.step = ""
+
+    @contextmanager
+    def running(self) -> Iterator[Rig]:
+        try:
+            yield self
+        finally:
+            for tap in self.taps:
+                if tap.process.poll() is None:
+                    tap.kill()
+
+    def start(self) -> Tap:
+        output = self._arguments[3]
+        _starts[output] = starts(output) + 1
+        tap = Tap(self.disk.data, *self._arguments)
+        self.taps.append(tap)
+        return tap
+
+    @property
+    def requests(self) -> int:
+        return sum(tap.requests for tap in self.taps)
+
+
+def status_of(data: Path) -> tuple[int, dict[str, Any], str]:
+    runner = CliRunner()
+    result = runner.invoke(status_command, ["--data", str(data), "--format", "json"], standalone_mode=False)
+    assert result.exception is None, result.exception
+    text = runner.invoke(status_command, ["--data", str(data)], standalone_mode=False).output
+    return result.return_value, json.loads(result.output), text
+
+
+def check(rig: Rig, *, lost: int) -> None:
+    """Each request is stored or lost once, and each lost stream has a row of `losses`."""
+    data = rig.disk.data
+    analyse(data)
+    code, status, text = status_of(data)
+    counts = {
+        name: status[name]
+        for name in ("captured", "captured_at_most", "stored", "in_flight", "lost", "unreported")
+    }
+    assert counts == {
+        "captured": rig.requests, "captured_at_most": rig.requests, "stored": rig.requests - lost, "in_flight": 0, "lost": lost,
+        "unreported": 0,
+    }, text  # fmt: skip
+    assert (code, status["unknown"], status["faults"]) == (0, [], {}), text
+    found = tables(data).query(
+        "SELECT count(*) FILTER (outcome = 'tap_lost') AS lost, count(*) FILTER (outcome = 'ok') AS ok,"
+        " count(*) FILTER (outcome = 'tap_lost' AND stream_id NOT IN (SELECT stream_id FROM losses)) AS without_row"
+        " FROM streams"
+    )  # fmt: skip
+    assert found.to_dicts() == [{"lost": lost, "ok": rig.requests - lost, "without_row": 0}]
+    print(rig.step, counts, status["losses_by_cause"])
+
+
+def check_unreported(rig: Rig, unreported: int) -> None:
+    """The tap has ended and the disk is full: the totals of the run show what is lost."""
+    code, status, text = status_of(rig.disk.data)
+    assert (code, status["unreported"], status["captured"]) == (1, unreported, rig.requests), text
+    assert status["reconciles"]
+    if not isinstance(rig.disk, InjectedDisk):
+        assert f"fault in disk: the disk of {rig.disk.data} is full" in text
+    assert f"{unreported} streams are lost without a row in `losses`" in text
+
+
+def walk(relay: str, disk: Disk, upstream: str, output: Path) -> None:
+    """Run, stop, start and kill a tap on a full disk, with traffic. What is lost is known in each state."""
+    with Rig(disk, upstream, relay, 4 * 2**20, output).running() as rig:
+        rig.step = f"{relay}: run"
+        tap = rig.start()
+        tap.request()
+        tap.wait_until_logged()
+        disk.fill()
+        tap.request()
+        tap.wait_until_failing()
+        disk.free()
+        tap.request()
+        tap.wait_until_logged()
+        check(rig, lost=0)
+
+        rig.step = f"{relay}: stop"
+        disk.fill()
+        tap.request()
+        tap.wait_until_failing()
+        tap.stop()
+        check_unreported(rig, BATCH)
+
+        rig.step = f"{relay}: start"
+        disk.fill()  # also what the stop has freed
+        tap = rig.start()
+        tap.request()
+        tap.wait_until_failing()
+        disk.free()
+        tap.request()
+        tap.wait_until_logged()
+        check(rig, lost=BATCH)
+
+        rig.step = f"{relay}: restart"
+        disk.fill()
+        tap.request()
+        tap.wait_until_failing()
+        tap.kill()
+        tap = rig.start()
+        tap.request()
+        tap.wait_until_failing()
+        tap.kill()
+        disk.free()
+        tap = rig.start()
+        tap.request()
+        tap.wait_until_logged()
+        tap.stop()
+        check(rig, lost=3 * BATCH)
+
+
+@pytest.mark.parametrize("relay", RELAYS)
+def test_each_request_is_stored_or_lost_once_while_the_tap_runs_stops_starts_and_is_killed_on_a_full_disk(
+    relay: str, disk: Disk, upstream: str, tmp_path: Path
+) -> None:
+    walk(relay, disk, upstream, tmp_path / "tap.log")
+
+
+def test_each_request_is_stored_or_lost_once_while_the_log_cannot_be_written(
+    injected_disk: Disk, upstream: str, tmp_path: Path
+) -> None:
+    walk("auto", injected_disk, upstream, tmp_path / "tap.log")
+
+
+def test_the_first_start_on_a_full_disk_serves_and_records_once_there_is_room(
+    disk: Disk, upstream: str, tmp_path: Path
+) -> None:
+    disk.fill()
+    with Rig(disk, upstream, "auto", 4 * 2**20, tmp_path / "tap.log").running() as rig:
+        tap = rig.start()
+        tap.request()
+        tap.wait_until_failing()
+        disk.free()
+        tap.request()
+        tap.wait_until_logged()
+        until(lambda: read_ready_file(disk.data / "run" / "tap.json"), "the ready file")
+        tap.stop()
+        check(rig, lost=0)
