@@ -18,7 +18,7 @@ HELP: dict[str, str] = {
     "refused": "The tap refused the request (`refused`): see `error_type`. Not an error of the upstream.",
     "tap_lost": "The tap died or dropped data, so the outcome is unknown (`tap_lost`). Not an error of the upstream.",
     "ttft": "Time to first token: first output event − t0. t0 is when the tap starts to contact the upstream, before it "
-    "reuses or opens a connection. Output is text, reasoning, refusal, tool call or audio. Role-only and empty chunks do not count. "
+    "reuses or opens a connection. Output is text, reasoning, refusal, tool call, audio or image. Role-only and empty chunks do not count. "
     "Quantiles are over streams.",
     "ttfb": "Time to first byte: first byte of the response body − t0.",
     "ttfc": "Time to first chunk: first dispatched event with data − t0, whether or not it contains output.",

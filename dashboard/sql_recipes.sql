@@ -177,7 +177,7 @@ SELECT stream_id, model, server_instance, at_ns / 1e9 AS at_s, gap_ns / 1e9 AS g
 -- answers: Where in an answer are gaps above 500 ms?
 WITH gaps AS (
   SELECT stream_id, seq, at_ns, at_ns - lag(at_ns) OVER (PARTITION BY stream_id, choice ORDER BY seq) AS gap_ns
-  FROM events WHERE kind IN ('text', 'reasoning', 'refusal', 'tool_call', 'audio'))
+  FROM events WHERE kind IN ('text', 'reasoning', 'refusal', 'tool_call', 'audio', 'image'))
 SELECT stream_id, seq, round(at_ns / 1e6) AS at_ms, round(gap_ns / 1e6) AS gap_ms
 FROM gaps WHERE gap_ns > 500e6
 ORDER BY gap_ns DESC LIMIT 50;

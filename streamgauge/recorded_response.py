@@ -1,9 +1,10 @@
 """Decode a recorded response: a file, or the reads of a client with their times.
 
 A file is a response body, or the output of `curl -i` (headers first). gzip and zstd are detected by their first bytes. Path,
-status and content type come from the caller, else from `X.json` next to `X.sse` (`url`, `http_status`, `content_type`), else
-from the headers in the file, else the path is unknown and the status 200. The decoder is the one for live streams. Files have
-no times, so the byte offset of a line replaces its time within the decoder, and the events have none.
+status and content type come from the caller, else from `X.json` next to `X.sse` (`url`, `http_status`, `content_type`, and
+`request`, which may ask for a stream), else from the headers in the file, else the path is unknown and the status 200. The
+decoder is the one for live streams. Files have no times, so the byte offset of a line replaces its time within the decoder, and
+the events have none.
 
 A last event without its blank line is decoded, counted and noted, although a strict client would not have received it. The
 elements of a JSON array are decoded but not counted as events.
@@ -42,6 +43,7 @@ class ExchangeHints(msgspec.Struct, frozen=True):
     path: str | None = None
     status: int | None = None
     content_type: str | None = None
+    stream_requested: bool = False
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +83,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     cached_input_tokens: int | None
     event_count: int
     output_event_count: int
-    """Events with generated text, reasoning, refusal, tool calls or audio."""
+    """Events with generated text, reasoning, refusal, tool calls, audio or images."""
     content_event_count: int
     comment_count: int
     malformed_events: int
@@ -190,6 +192,7 @@ def _exchange(hints: ExchangeHints, head: _Head | None, body_start: bytes) -> Ex
         status=hints.status or (head.status if head else 200),
         content_type=hints.content_type or headers.get("content-type", ""),
         response_headers=headers,
+        stream_requested=hints.stream_requested,
     )
 
 
@@ -223,8 +226,8 @@ def _response(
         choices=decoder.choices if decoder.choice_count > 1 else None,
         finish_reason=decoder.finish_reason,
         usage=usage.raw if usage else None,
-        input_tokens=usage.input_tokens if usage else None,
-        output_tokens=usage.output_tokens if usage else None,
+        input_tokens=usage.input_tokens if usage and not decoder.usage_denies_input else None,
+        output_tokens=usage.output_tokens if usage and not decoder.usage_denies_output else None,
         reasoning_tokens=usage.reasoning_tokens if usage else None,
         cached_input_tokens=usage.cached_input_tokens if usage else None,
         event_count=(0 if decoder.framing == "array" else decoder.event_count) + decoder.tail_event_count,
@@ -306,6 +309,7 @@ def _with_sidecar(hints: ExchangeHints, file: Path) -> tuple[ExchangeHints, bool
         hints.path if hints.path is not None else _member(value, "url", str),
         hints.status if hints.status is not None else _member(value, "http_status", int),
         hints.content_type if hints.content_type is not None else _member(value, "content_type", str),
+        (_member(value, "request", dict) or {}).get("stream") is True,
     ), True
 
 

@@ -41,7 +41,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int | None
     """Arrival of the read that completed the event. None if it was not recorded."""
     kind: str
-    """`text`, `reasoning`, `refusal`, `tool_call` and `audio` are output; others are `start`, `finish`, `usage`, `terminal`, …"""
+    """`text`, `reasoning`, `refusal`, `tool_call`, `audio` and `image` are output; others are `start`, `finish`, `usage`, `terminal`, …"""
     seq: int = 0
     read_seq: int = 0
     """Number of the read. Events of one read share a time."""

@@ -144,6 +144,8 @@ class OpenStream:
             request_headers=dict(opened.headers) if opened is not None else {},
             response_headers=dict(headers),
             host=opened.server_address if opened is not None else "",
+            stream_requested=self.request.stream or False,
+            has_prompt=bool(self.conversation and self.conversation.turns),
             rpc_method=self.request.rpc_method or "",
             rpc_id=self.request.rpc_id or "",
         )
@@ -197,6 +199,7 @@ class OpenStream:
         if self.decoder is None and self.opened is not None:
             self.begin_body(capture=capture)
         if complete and self.decoder is not None:
+            self.decoder.is_partial = self.uncaptured_bytes > 0
             self.decoder.finish()
         return FinishedStream(
             stream_id=self.stream_id,

@@ -20,6 +20,10 @@ class ExchangeInfo(msgspec.Struct, frozen=True):
     response_headers: dict[str, str] = {}
     host: str = ""
     """Host name of the upstream, "" when unknown. It distinguishes vendors with the same wire format."""
+    stream_requested: bool = False
+    """The request asked for a stream."""
+    has_prompt: bool = False
+    """The request carried messages of a user."""
     rpc_method: str = ""
     """Method of a JSON-RPC request, "" for other requests."""
     rpc_id: str = ""

@@ -14,7 +14,7 @@ from analytics.decoded.reports import ErrorReport, ServerStat, Usage
 
 EventKind = Literal[
     # output: at least one non-empty fragment of generated content
-    "text", "reasoning", "refusal", "tool_call", "audio",
+    "text", "reasoning", "refusal", "tool_call", "audio", "image",
     # not output
     "start",       # role-only, message_start, response.created, chat.start …
     "finish",      # finish reason without output
@@ -25,10 +25,10 @@ EventKind = Literal[
     "progress",    # model_load.*, prompt_processing.*, response.in_progress …
     "annotation",  # signatures, citations, filter results, server tool results, *.done repeats
     "malformed",
-    "other",
+    "other",       # an event that the dialect does not know; the last one of a stream may be an error without a label
 ]  # fmt: skip
 
-OUTPUT_KINDS: frozenset[str] = frozenset({"text", "reasoning", "refusal", "tool_call", "audio"})
+OUTPUT_KINDS: frozenset[str] = frozenset({"text", "reasoning", "refusal", "tool_call", "audio", "image"})
 
 
 class ToolCallDelta(msgspec.Struct, gc=False):
@@ -66,6 +66,8 @@ class ChoiceDelta(msgspec.Struct, gc=False):
     """Tokens of this event, where the server lists them (logprobs, token_ids)."""
     audio_data_chars: int = 0
     """Length of encoded audio: output without readable content."""
+    images: int = 0
+    """Number of images, or of previews of one: output without readable content."""
 
 
 class DecodedEvent(msgspec.Struct, gc=False):

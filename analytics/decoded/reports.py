@@ -18,6 +18,15 @@ class Usage(msgspec.Struct, gc=False):
     """The object as reported."""
 
 
+FAILED_FINISHES = frozenset({"error", "abort", "network_error", "insufficient_system_resource"})
+"""Finish reasons that mean failure, in lower case, of all dialects."""
+
+
+def finish_failed(reason: str | None) -> bool:
+    """Whether the model server gave up: the stream is an in-band error of this type."""
+    return reason is not None and reason.lower() in FAILED_FINISHES
+
+
 class ErrorReport(msgspec.Struct, gc=False):
     """An error inside the stream or in an error response."""
 

@@ -3,11 +3,15 @@
 The fast path is one msgspec call into a Struct with only the fields that are read. If it fails, the data is repaired and
 decoded once more: invalid UTF-8 and lone surrogates are replaced, NaN and infinities become null, and numbers sent as
 strings (or the reverse) are accepted. Data that still fails is malformed.
+
+A server may divide a text between the two surrogates of a character. A first half at the end of a string and a second half
+at the start of one are kept as code points for private use, which every encoder accepts, until `join_halves` joins them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +20,12 @@ T = TypeVar("T")
 
 FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Exceptions of msgspec for bad bytes, a wrong shape, or excessive nesting."""
+
+HALF = "\U0010f800"
+"""The first code point that stands for a surrogate: U+D800 in the last 2,048 code points for private use."""
+_SHIFT = ord(HALF) - 0xD800
+_CUT = re.compile('[\ud800-\udbff](?=")|(?<=")[\udc00-\udfff]')
+_HALVES = re.compile("[\U0010f800-\U0010fbff][\U0010fc00-\U0010ffff]|[\U0010f800-\U0010ffff]")
 
 
 def decode_or_none(decoder: msgspec.json.Decoder[T], data: bytes) -> T | None:
@@ -45,11 +55,25 @@ def repair(data: bytes) -> bytes | None:
     """Rewrite lenient JSON as strict JSON; None when it is not JSON at all."""
     try:
         value = json.loads(data.decode("utf-8-sig", "replace"), parse_constant=lambda _: None)
-        text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+        marked = _CUT.sub(lambda half: chr(ord(half[0]) + _SHIFT), json.dumps(value, ensure_ascii=False))
+        text = marked.encode("utf-8", "replace")
         msgspec.json.decode(text)
     except (ValueError, RecursionError, msgspec.DecodeError):
         return None
     return text
+
+
+def join_halves(text: str) -> tuple[str, str]:
+    """(the text with its halves joined or replaced, the first half of a character at its end)."""
+    half = text[-1:] if HALF <= text[-1:] < "\U0010fc00" else ""
+    return _HALVES.sub(_character, text[: len(text) - len(half)]), half
+
+
+def _character(halves: re.Match[str]) -> str:
+    if len(halves[0]) == 1:
+        return "?"
+    first, second = (ord(half) - _SHIFT for half in halves[0])
+    return chr(0x10000 + (first - 0xD800) * 0x400 + second - 0xDC00)
 
 
 def text_of(data: bytes, limit: int = 4096) -> str:

@@ -2,10 +2,13 @@
 
 Keeps raw facts. `analytics.measures` computes the times between events. Rules, for every dialect:
 
-- An event is output if any delta carries a character, audio data or a tool name. Its `kind` is its first output channel.
+- An event is output if any delta carries a character, audio or image data or a tool name. Its `kind` is its first output channel.
+- A character that is split over two events counts in the second.
 - A finish reason of "" is ignored, and the last one of a choice wins. The stream is finished when each choice seen has one.
+- A finish reason that more output follows was no terminal. No finish reason of that stream proves its end then.
+- A finish reason that means failure is an error of the stream.
 - Ids, names and finish reasons obey `ingest.identifiers`.
-- A usage report never replaces a number with NULL; every report is kept.
+- A usage report never replaces a number with NULL, nor a positive count with 0, except the cached input. Every report is kept.
 - If every output event so far had a usage report, the tokens of an event are the difference to the previous report.
 """
 
@@ -23,7 +26,8 @@ from analytics.decoded.event import (
 )
 from analytics.decoded.event_columns import EventColumns
 from analytics.decoded.raw_event import RawEvent
-from analytics.decoded.reports import ErrorReport, ServerStat, Usage
+from analytics.decoded.reports import ErrorReport, ServerStat, Usage, finish_failed
+from analytics.decoded.tolerant_json import HALF, join_halves
 from analytics.decoding.output_start import KEPT_CHARS, OutputStart, add_part
 from analytics.decoding.response_choice import Choice, ToolCall
 from ingest.identifiers import identifier, name
@@ -53,6 +57,8 @@ class StreamAccumulator:
         self.terminal_seq: int | None = None
         self.terminal_seen = False
         self.done_seen = False
+        self.output_after_finish = False
+        """A finish reason was followed by more output, and neither a terminal event nor `[DONE]` has confirmed the last one."""
         self.error: ErrorReport | None = None
         self.error_ns: int | None = None
         self.error_seq: int | None = None
@@ -64,6 +70,8 @@ class StreamAccumulator:
         self.tool_failure_count = 0
         self.malformed_events = 0
         self._unfinished_choices = 0
+        self._failed_finish: str | None = None
+        self._first_halves: dict[tuple[int, str], str] = {}  # of characters, by choice and channel
         self._outputs_with_usage = 0
 
     def add_events(
@@ -99,8 +107,8 @@ class StreamAccumulator:
         columns.bytes += sizes
         self._add_texts(run)
 
-    def add_event(self, event: DecodedEvent, at_ns: int | None, *, row: bool = True) -> None:
-        """Add one decoded event. `row=False`: it was never dispatched, so its content counts but it has no row."""
+    def add_event(self, event: DecodedEvent, at_ns: int | None, *, row: bool = True) -> str:
+        """Add one decoded event; return its kind. `row=False`: it was never dispatched: its content counts, but has no row."""
         columns = self.events
         seq = len(columns.kind)
         channel, choice, chars, tokens, finish_reason = (
@@ -118,10 +126,14 @@ class StreamAccumulator:
         if event.usage is not None:
             difference = self._add_usage(event.usage, seq, at_ns, output=channel is not None)
             tokens = difference if tokens is None else tokens
-        if event.error is not None and channel is None:
+        error = event.error
+        if error is None and self._failed_finish is not None and self.error is None:
+            error = ErrorReport(self._failed_finish)
+        if error is not None and channel is None:
             kind = "error"
-        if event.error is not None and self.error is None:
-            self.error, self.error_ns, self.error_seq = event.error, at_ns, seq if row else None
+        if error is not None and self.error is None:
+            self.error, self.error_ns, self.error_seq = error, at_ns, seq if row else None
+            error.type = error.type or self._failed_finish
         if event.terminal or event.done_marker:
             self._add_terminal(event, seq, at_ns)
         self.malformed_events += kind == "malformed"
@@ -135,12 +147,17 @@ class StreamAccumulator:
             columns.chars.append(chars)
             columns.tokens.append(tokens)
             columns.finish_reason.append(finish_reason)
+        return kind
 
     def _add_text_delta(self, delta: TextDelta, at_ns: int) -> None:
         text, index = delta.text, delta.choice
+        if not text.isascii() or self._first_halves:
+            text = self._whole_characters(index, delta.kind, text)
         size = len(text)
         columns = self.events
         choice = self.choices.get(index) or self._choice(index)
+        if choice.finished:
+            self._resume(choice)
         self.output_event_count += 1
         self.content_event_count += 1
         tokens = delta.tokens
@@ -166,6 +183,8 @@ class StreamAccumulator:
     def _add_texts(self, run: DeltaRun) -> None:
         kind, index, texts = run.kind, run.choice, run.texts
         count = len(texts)
+        if self._first_halves:
+            texts = [self._whole_characters(index, kind, texts[0]), *texts[1:]]
         sizes = list(map(len, texts))
         columns = self.events
         columns.kind += [kind] * count
@@ -174,6 +193,8 @@ class StreamAccumulator:
         columns.tokens += [None] * count
         columns.finish_reason += [None] * count
         choice = self._choice(index)
+        if choice.finished:
+            self._resume(choice)
         self.output_event_count += count
         self.content_event_count += count
         if kind == "text":
@@ -227,13 +248,17 @@ class StreamAccumulator:
         """(characters, whether there is readable content, output channel) of one delta."""
         choice = self._choice(delta.choice)
         chars = delta.audio_chars
-        channel: str | None = "audio" if chars or delta.audio_data_chars else None
+        channel: str | None = "image" if delta.images else None
+        if chars or delta.audio_data_chars:
+            channel = "audio"
         content = bool(chars)
         for call in delta.tool_calls or ():
-            chars += len(call.arguments)
             content |= bool(call.arguments)
             if call.arguments or call.name:
                 channel = "tool_call"
+            if call.arguments:
+                call.arguments = self._whole_characters(delta.choice, f"call {call.key}", call.arguments)
+            chars += len(call.arguments)
             self._add_tool_call(choice, call, at_ns)
             if not call.server_side and (arguments := call.inserted_json + call.arguments):
                 self.output_start.add_arguments(delta.choice, call.key, arguments)
@@ -241,6 +266,7 @@ class StreamAccumulator:
             chars += len(delta.tool_plan)
             channel, content = "reasoning", True
         if delta.reasoning:
+            delta.reasoning = self._whole_characters(delta.choice, "reasoning", delta.reasoning)
             chars += len(delta.reasoning)
             if self.reasoning_chars < KEPT_CHARS:
                 add_part(self.output_start.reasoning, delta.reasoning)
@@ -249,11 +275,13 @@ class StreamAccumulator:
             if self.keep_text:
                 choice.reasoning.add(delta.reasoning)
         if delta.refusal:
+            delta.refusal = self._whole_characters(delta.choice, "refusal", delta.refusal)
             chars += len(delta.refusal)
             channel, content = "refusal", True
             if self.keep_text:
                 choice.refusal.add(delta.refusal)
         if delta.text:
+            delta.text = self._whole_characters(delta.choice, "text", delta.text)
             chars += len(delta.text)
             if self.text_chars < KEPT_CHARS:
                 add_part(self.output_start.text, delta.text)
@@ -261,9 +289,20 @@ class StreamAccumulator:
             channel, content = "text", True
             if self.keep_text:
                 choice.text.add(delta.text)
+        if channel is not None and choice.finished:
+            self._resume(choice)
         if delta.finish_reason:
             self._add_finish(choice, delta.finish_reason, at_ns)
         return chars, content, channel
+
+    def _whole_characters(self, choice: int, channel: str, text: str) -> str:
+        """The text after the half of a character that ended the previous event, without a half at its own end."""
+        if not self._first_halves and text[0] < HALF and text[-1] < HALF:
+            return text
+        whole, half = join_halves(self._first_halves.pop((choice, channel), "") + text)
+        if half:
+            self._first_halves[choice, channel] = half
+        return whole
 
     def _choice(self, index: int) -> Choice:
         choice = self.choices.get(index)
@@ -275,22 +314,38 @@ class StreamAccumulator:
         return choice
 
     def _add_finish(self, choice: Choice, reason: str, at_ns: int | None) -> None:
-        if choice.finish_reason is None:
+        if not choice.finished:
+            choice.finished = True
             self._unfinished_choices -= 1
             if self.finish_ns is None:
                 self.finish_ns = at_ns
             if self._unfinished_choices == 0 and not self.terminal_seen:
                 self.terminal_ns, self.terminal_seq = at_ns, len(self.events)
         choice.finish_reason = name(reason)
+        if finish_failed(reason):
+            self._failed_finish = reason
+
+    def _resume(self, choice: Choice) -> None:
+        """Output follows the finish reason of this choice."""
+        choice.finished = False
+        self._unfinished_choices += 1
+        if self._unfinished_choices == len(self.choices):
+            self.finish_ns = None
+        if not self.terminal_seen:
+            self.terminal_ns = self.terminal_seq = None
+            self.output_after_finish = True
 
     def _add_terminal(self, event: DecodedEvent, seq: int, at_ns: int | None) -> None:
         if event.terminal and not self.terminal_seen:
             self.terminal_seen = True
+            self.output_after_finish = False
             if self.terminal_ns is None:
                 self.terminal_ns, self.terminal_seq = at_ns, seq
         if event.done_marker and not self.done_seen:
             self.done_seen = True
-            if self.terminal_ns is None and self.finish_ns is not None:
+            if self._unfinished_choices == 0:
+                self.output_after_finish = False
+            elif self.terminal_ns is None and self.finish_ns is not None and not self.output_after_finish:
                 # Some gateways send the finish reason of one choice only; [DONE] then ends the others.
                 self.terminal_ns, self.terminal_seq = at_ns, seq
 
@@ -337,19 +392,23 @@ class StreamAccumulator:
 
 
 def _overlaid(old: Usage, new: Usage) -> Usage:
-    """The new report, with its missing numbers taken from the old one."""
+    """The new report, with numbers that it lacks taken from the old one. A zero is no number, except of cached tokens."""
     if (
-        (new.input_tokens is not None or old.input_tokens is None)
-        and (new.output_tokens is not None or old.output_tokens is None)
-        and (new.reasoning_tokens is not None or old.reasoning_tokens is None)
+        (new.input_tokens or old.input_tokens is None)
+        and (new.output_tokens or old.output_tokens is None)
+        and (new.reasoning_tokens or old.reasoning_tokens is None)
         and (new.cached_input_tokens is not None or old.cached_input_tokens is None)
         and (new.raw is not None or old.raw is None)
     ):
         return new
     return Usage(
-        old.input_tokens if new.input_tokens is None else new.input_tokens,
-        old.output_tokens if new.output_tokens is None else new.output_tokens,
-        old.reasoning_tokens if new.reasoning_tokens is None else new.reasoning_tokens,
+        _newer(old.input_tokens, new.input_tokens),
+        _newer(old.output_tokens, new.output_tokens),
+        _newer(old.reasoning_tokens, new.reasoning_tokens),
         old.cached_input_tokens if new.cached_input_tokens is None else new.cached_input_tokens,
         old.raw if new.raw is None else new.raw,
     )
+
+
+def _newer(old: int | None, new: int | None) -> int | None:
+    return new or (new if old is None else old)

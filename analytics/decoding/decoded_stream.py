@@ -41,6 +41,8 @@ class DecodedStream:
     terminal_ns: int | None = _from_accumulator("terminal_ns")
     """The semantic terminal: each choice seen has finished, or a terminal event arrived."""
     terminal_seq: int | None = _from_accumulator("terminal_seq")
+    output_after_finish: bool = _from_accumulator("output_after_finish")
+    """The finish reasons do not prove the end: output followed one, and no terminal event or `[DONE]` followed the last one."""
     done_seen: bool = _from_accumulator("done_seen")
     error: ErrorReport | None = _from_accumulator("error")
     error_ns: int | None = _from_accumulator("error_ns")

@@ -149,13 +149,16 @@ class Framer:
             return self._lines.feed(data, at_ns)
         if self.framing == "array":
             return self._array.feed(data, at_ns)
-        if self._kept_bytes + len(data) > MAX_BODY_BYTES:
+        if self._kept_bytes == MAX_BODY_BYTES:
             return []
-        self._kept_bytes += len(data)
         self._kept.append((at_ns, data))
         if self.framing == "undecided":
             self.framing = self._decide(data)
         if self.framing in ("undecided", "body"):
+            room = MAX_BODY_BYTES - self._kept_bytes
+            if len(data) >= room:
+                self.framing, self._kept[-1] = "body", (at_ns, data[:room])
+            self._kept_bytes += min(len(data), room)
             return []
         kept, self._kept = self._kept, []
         return [event for at, part in kept for event in self.feed(part, at)]

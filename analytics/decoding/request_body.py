@@ -8,7 +8,6 @@ skipped. Bad data never raises. No I/O, no clock.
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,6 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from analytics.decoded.tolerant_json import compact
+from analytics.decoding.content_coding import BodyDecoder
 from ingest import identifiers
 
 MAX_INFLATED_BYTES = 2**20
@@ -110,8 +110,11 @@ def parse_request_body(
 
 def plain_body(body: bytes, truncated: bool, headers: Mapping[str, str]) -> tuple[bytes, bool]:
     """The body without its content coding, and whether it is cut."""
-    coding = headers.get("content-encoding", "").strip().lower()
-    return _inflate(body, coding, truncated) if coding and coding != "identity" else (body, truncated)
+    decoder = BodyDecoder(headers.get("content-encoding", ""), free_bytes=MAX_INFLATED_BYTES, max_ratio=0)
+    if decoder.plain:
+        return body, truncated
+    plain = decoder.feed(body)[:MAX_INFLATED_BYTES]
+    return plain, truncated or decoder.broken or decoder.bomb or decoder.unfinished
 
 
 def _members(body: bytes, truncated: bool) -> _Body | None:
@@ -293,16 +296,3 @@ def _scalar(text: str) -> Any:
         return _any_decoder.decode(text.lower())
     except msgspec.DecodeError:
         return None
-
-
-def _inflate(body: bytes, coding: str, truncated: bool) -> tuple[bytes, bool]:
-    """The decompressed start of a body, and whether it is cut. Unknown codings give an empty body."""
-    bits = {"gzip": 31, "x-gzip": 31, "deflate": 15}.get(coding)
-    if bits is None:
-        return b"", True
-    inflater = zlib.decompressobj(bits)
-    try:
-        data = inflater.decompress(body, MAX_INFLATED_BYTES)
-    except zlib.error:
-        return b"", True
-    return data, truncated or not inflater.eof

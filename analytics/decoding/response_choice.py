@@ -63,10 +63,13 @@ class Channel:
 
 
 class Choice:
-    __slots__ = ("finish_reason", "reasoning", "refusal", "text", "tool_calls")
+    __slots__ = ("finish_reason", "finished", "reasoning", "refusal", "text", "tool_calls")
 
     def __init__(self) -> None:
         self.finish_reason: str | None = None
+        """The last one, also if output followed it."""
+        self.finished = False
+        """A finish reason arrived, and no output after it."""
         self.text = Channel()
         self.reasoning = Channel()
         self.refusal = Channel()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analytics.decoded.dialect import DialectReader, ExchangeInfo
-from analytics.decoded.event import OUTPUT_KINDS, DecodedEvent, as_decoded_event
+from analytics.decoded.event import DecodedEvent, as_decoded_event
 from analytics.decoded.raw_event import RawEvent
 from analytics.decoded.reports import ServerStat
 from analytics.decoded.tolerant_json import json_or_none
@@ -48,6 +48,8 @@ class StreamDecoder(DecodedStream):
         self.first_byte_ns: int | None = None
         self.body_bytes = 0
         """As received, content coding included."""
+        self.is_partial = False
+        """Part of the body is not recorded, by rule."""
         self.unterminated_tail = False
         self.tail_event_count = 0
         """1 if the body ended in an event without its blank line."""
@@ -62,6 +64,7 @@ class StreamDecoder(DecodedStream):
         self._framer = Framer(exchange.content_type, streams=exchange.status < 400)
         self._selector = DialectSelector(exchange)
         self._last_event: tuple[RawEvent, int | None] | None = None  # (event, seq if dispatched)
+        self._last_kind = "other"  # of a last event that was not dispatched
         self._last_read_ns = 0
         self._finished = False
         self._envelope: Envelope | None = None  # of the reads that match the template
@@ -189,7 +192,7 @@ class StreamDecoder(DecodedStream):
             self._select_dialect(self._framer.unframed, dispatched=False)
         for event in self._framer.unframed:
             answer = as_decoded_event(self._reader.read(event.name, event.data))
-            self._accumulator.add_event(answer, event.at_ns, row=False)
+            self._last_kind = self._accumulator.add_event(answer, event.at_ns, row=False)
             self._last_event = (event, None)
 
     def _decode_tail(self, tail: RawEvent) -> None:
@@ -201,7 +204,8 @@ class StreamDecoder(DecodedStream):
         if not self._selector.settled:
             self._select_dialect([tail], dispatched=False)
         answer = _DONE if done else self._reader.read(tail.name, tail.data)
-        self._accumulator.add_event(as_decoded_event(answer), self._last_read_ns, row=False)
+        answer = as_decoded_event(answer)
+        self._last_kind = self._accumulator.add_event(answer, self._last_read_ns, row=False)
         self._last_event = (RawEvent(tail.name, tail.data, self._last_read_ns, tail.read_seq), None)
 
     def _decode_body(self, body: bytes) -> None:
@@ -218,15 +222,14 @@ class StreamDecoder(DecodedStream):
             self._accumulator.add_event(event, self._last_read_ns if event.error else None, row=False)
 
     def _find_unlabelled_error(self) -> None:
-        """Find an error in the last event of a stream without a terminal, in a form foreign to its dialect."""
+        """Find an error in the last event of a stream without a terminal, if its dialect does not know the event."""
         found = self._accumulator
         ended = found.error is not None or found.terminal_seen or found.finish_ns is not None
         if self._last_event is None or self._selector.dialect is None or ended:
             return
         event, seq = self._last_event
-        if seq is not None and found.events.kind[seq] in (*OUTPUT_KINDS, "ping"):
-            return
-        error = unlabelled_error(event.data)
+        kind = self._last_kind if seq is None else found.events.kind[seq]
+        error = unlabelled_error(event.data) if kind in ("other", "malformed") else None
         if error is not None:
             found.error, found.error_ns, found.error_seq = error, event.at_ns, seq
             if seq is not None:
@@ -277,20 +280,41 @@ class StreamDecoder(DecodedStream):
 
     @property
     def streamed(self) -> bool:
-        """Whether the body arrived as events. Without a body, the content type decides."""
+        """Whether the body arrived as events. Without a body, content type and request decide."""
         if self._framer.framing in ("sse", "lines", "array"):
             return True
-        if self.body_bytes and not self._coding.broken:
+        if not self._is_blank and not self._coding.broken:
             return False
-        return self.exchange.status < 400 and any(
-            t in self.exchange.content_type.lower() for t in _STREAM_TYPES
+        return self.stream_is_missing or (
+            self.exchange.status < 400 and any(t in self.exchange.content_type.lower() for t in _STREAM_TYPES)
         )
+
+    @property
+    def stream_is_missing(self) -> bool:
+        """The response has no event and no other body although the request asked for a stream."""
+        if not self.exchange.stream_requested or self.exchange.status != 200 or self.is_partial:
+            return False
+        only_comments = self._framer.framing == "sse" and not (self.event_count or self.tail_event_count)
+        return self._is_blank or (only_comments and not self._framer.unframed)
+
+    @property
+    def _is_blank(self) -> bool:
+        """There is no body, or only white space."""
+        return self._framer.framing == "undecided" and not self._framer.begins_with_json
 
     @property
     def usage_denies_output(self) -> bool:
         """The usage reports 0 output tokens although there was output."""
         found = self._accumulator
         return found.usage is not None and found.usage.output_tokens == 0 and found.output_event_count > 0
+
+    @property
+    def usage_denies_input(self) -> bool:
+        """The usage reports 0 input tokens although the model answered a prompt."""
+        usage = self._accumulator.usage
+        if usage is None or usage.input_tokens != 0:
+            return False
+        return self.exchange.has_prompt or bool(usage.output_tokens or self._accumulator.output_event_count)
 
     @property
     def usage_is_final(self) -> bool:

@@ -33,6 +33,7 @@ class _Block(msgspec.Struct):
     text: str | None = None
     toolUse: dict[str, Any] | None = None
     reasoningContent: _Reasoning | None = None
+    image: Any = None
 
 
 class _Message(msgspec.Struct):
@@ -101,6 +102,7 @@ class BedrockConverseReader:
             delta = _delta(block, index)
             whole.text += delta.text
             whole.reasoning += delta.reasoning
+            whole.images += delta.images
             whole.tool_calls = [*(whole.tool_calls or ()), *(delta.tool_calls or ())]
         return [
             DecodedEvent(
@@ -121,6 +123,8 @@ def _block_event(event: _Event) -> DecodedEvent | TextDelta:
     delta = _delta(block, index)
     if delta.reasoning:
         return TextDelta("reasoning", delta.reasoning)
+    if delta.images:
+        return DecodedEvent("image", [delta])
     if delta.tool_calls:
         call = delta.tool_calls[0]
         return DecodedEvent("tool_call" if call.name or call.arguments else "annotation", [delta])
@@ -128,7 +132,7 @@ def _block_event(event: _Event) -> DecodedEvent | TextDelta:
 
 
 def _delta(block: _Block, index: int) -> ChoiceDelta:
-    delta = ChoiceDelta(text=block.text or "")
+    delta = ChoiceDelta(text=block.text or "", images=int(bool(block.image)))
     if block.reasoningContent is not None:
         whole = block.reasoningContent.reasoningText
         text = whole.get("text") if isinstance(whole, dict) else block.reasoningContent.text

@@ -154,7 +154,7 @@ class GeminiReader:
                 return text
         self._ids_known = bool(chunk.response_id and chunk.model)
         deltas: list[ChoiceDelta] = []
-        kind: EventKind = "start" if chunk.candidates else "usage"
+        kind: EventKind = "start" if chunk.candidates else "usage" if chunk.usage else "other"
         for position, candidate in enumerate(chunk.candidates or ()):
             index = candidate.index if candidate.index is not None else position
             delta = ChoiceDelta(choice=index)
@@ -188,8 +188,10 @@ class GeminiReader:
             code = part.code.code or ""
             _add(delta, ToolCallDelta(self._call_count, part.code.id or "", "", code, server_side=True))
         inline = part.inline
-        if inline is not None and inline.data and (inline.mime_type or "").startswith("audio/"):
-            delta.audio_data_chars += len(inline.data)
+        if inline is not None and inline.data:
+            media = (inline.mime_type or "").partition("/")[0]
+            delta.audio_data_chars += len(inline.data) if media == "audio" else 0
+            delta.images += media == "image"
 
     def _function_call(self, call: _FunctionCall, delta: ChoiceDelta) -> None:
         open_call = self._open.get(delta.choice)
@@ -267,8 +269,8 @@ def _kind(delta: ChoiceDelta) -> EventKind | None:
         return "reasoning"
     if any(tool_call.name or tool_call.arguments for tool_call in delta.tool_calls or ()):
         return "tool_call"
-    if delta.audio_data_chars:
-        return "audio"
+    if delta.audio_data_chars or delta.images:
+        return "audio" if delta.audio_data_chars else "image"
     return "finish" if delta.finish_reason else None
 
 

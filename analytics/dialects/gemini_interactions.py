@@ -1,6 +1,6 @@
 """Gemini's Interactions API: interaction.created · (step.start · step.delta… · step.stop)… · interaction.completed.
 
-Output: text, thought summaries, function names and arguments, audio. Not output: signatures, annotations, server-side calls
+Output: text, thought summaries, function names and arguments, audio, images. Not output: signatures, annotations, server-side calls
 (Google search) and their results. The finish reason is the interaction's final status: `requires_action` and `incomplete` are
 finishes, `failed` and `cancelled` errors. Output tokens = output + thoughts.
 
@@ -152,6 +152,8 @@ class InteractionsReader:
             return tool_call_event(tool_call)
         if delta.type == "audio" and delta.data:
             return DecodedEvent(kind="audio", deltas=[ChoiceDelta(audio_data_chars=len(delta.data))])
+        if delta.type == "image" and delta.data:
+            return DecodedEvent(kind="image", deltas=[ChoiceDelta(images=1)])
         return DecodedEvent(kind="annotation")
 
     def _start(self, step: _Step, index: int) -> DecodedEvent:

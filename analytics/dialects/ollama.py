@@ -112,13 +112,22 @@ class OllamaReader:
             delta.tool_calls = [self._tool_call(call) for call in calls]
         delta.finish_reason = (line.done_reason or None) if line.done else None
         self._model_known = True
+        known = line.message is not None or line.model or line.response is not None
         decoded = DecodedEvent(
-            kind="text" if text else "reasoning" if thinking else "tool_call" if calls else "start",
+            kind="text"
+            if text
+            else "reasoning"
+            if thinking
+            else "tool_call"
+            if calls
+            else "start"
+            if known
+            else "other",
             deltas=[delta],
             model=line.model or None,
         )
         if line.done:
-            if decoded.kind == "start":
+            if decoded.kind in ("start", "other"):
                 decoded.kind = "finish" if line.done_reason else "terminal"
             decoded.terminal = True
             decoded.usage, decoded.server_stats = _usage_and_stats(line)

@@ -106,6 +106,8 @@ class AssistantsReader:
             return _run(event)
         if name.endswith(".created"):
             return DecodedEvent(kind="start")
+        if not kind.startswith("thread."):
+            return DecodedEvent()
         return DecodedEvent(kind="annotation" if name.endswith((".completed", ".incomplete")) else "progress")
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:

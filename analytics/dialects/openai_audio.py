@@ -76,7 +76,7 @@ class AudioReader:
             )
         if kind == "error" or event.error:
             return error_event(data)
-        return DecodedEvent(kind="annotation")
+        return DecodedEvent(kind="annotation" if kind.startswith(("transcript.", "speech.")) else "other")
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = decode_or_none(_event, body)

@@ -117,6 +117,7 @@ class ChoicesReader:
         elif (
             delta.refusal
             or delta.audio is not None
+            or delta.images is not None
             or delta.function_call is not None
             or delta.reasoning_text is not None
         ):
@@ -242,9 +243,9 @@ class ChoicesReader:
         if isinstance(reason, (str, int)) and reason not in ("", "null", False):
             content.finish_reason = str(reason)
         content.tokens = token_count(choice)
-        audio = content.audio_chars or content.audio_data_chars
+        media = content.audio_chars or content.audio_data_chars or content.images
         empty = delta is None and content.finish_reason is None and not {"text", "message"} & choice.keys()
-        if content.text or content.reasoning or content.refusal or content.tool_calls or audio:
+        if content.text or content.reasoning or content.refusal or content.tool_calls or media:
             self._started.add(index)
         elif empty:
             return None, role

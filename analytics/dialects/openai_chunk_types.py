@@ -40,6 +40,7 @@ class ChunkDelta(msgspec.Struct, gc=False):
     tool_calls: list[Call] | None = None
     function_call: Any = None
     audio: Any = None
+    images: Any = None
 
 
 class Choice(msgspec.Struct, gc=False):

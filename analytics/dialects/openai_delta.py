@@ -1,7 +1,7 @@
 """Decode a `delta` (or a `message`) of the OpenAI family: text, reasoning, refusal, audio, tool calls. Every type is checked.
 
 `reasoning_content`, `reasoning`, `reasoning_text` and `thinking` are one channel. `reasoning_details` repeat it, and are
-used only without the others. `content` may be a list of typed parts.
+used only without the others. `content` may be a list of typed parts. Images are in `images` or in such parts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 from analytics.decoded.event import ChoiceDelta, ToolCallDelta
 from analytics.decoded.tolerant_json import arguments_of
 from analytics.dialects.openai_tool_calls import ToolCallKeys, text_of
+
+IMAGE_PARTS = frozenset({"image", "image_url", "output_image"})
 
 
 def read_delta(delta: dict[str, Any], choice_delta: ChoiceDelta, calls: ToolCallKeys) -> None:
@@ -26,6 +28,9 @@ def read_delta(delta: dict[str, Any], choice_delta: ChoiceDelta, calls: ToolCall
     if isinstance(audio, dict):
         choice_delta.audio_chars = len(text_of(audio.get("transcript")))
         choice_delta.audio_data_chars = len(text_of(audio.get("data")))
+    images = delta.get("images")
+    if isinstance(images, list):
+        choice_delta.images += len(images)
     choice_delta.tool_calls = calls.decode(choice_delta.choice, delta.get("tool_calls"))
     call = delta.get("function_call")
     if isinstance(call, dict) and not choice_delta.tool_calls:
@@ -74,6 +79,8 @@ def _add_parts(parts: list[Any], choice_delta: ChoiceDelta) -> None:
                 choice_delta.reasoning += _nested_text(part)
             elif kind == "refusal":
                 choice_delta.refusal += text_of(part.get("refusal"))
+            elif kind in IMAGE_PARTS:
+                choice_delta.images += 1
             elif isinstance(part.get("text"), str):
                 choice_delta.text += part["text"]
 

@@ -1,7 +1,8 @@
 """The Responses API: OpenAI, Azure, Bedrock, ChatGPT, Copilot, xAI, DeepSeek, OpenRouter, LM Studio, Fireworks, vLLM.
 
 Every `….delta` family is output: text, refusals, reasoning and its summaries, arguments of functions, custom tools and MCP,
-generated code, shell commands, patches, audio and its transcript. The output of server tools is not.
+generated code, shell commands, patches, audio and its transcript, images and their previews. Other output of server tools
+is not.
 
 `….done` events repeat the deltas and are annotations. The output of a part without deltas is taken from its
 `….done` event (LM Studio's arguments), else from the end of its item, else from the last event. It is marked `not_streamed`.
@@ -45,6 +46,7 @@ from analytics.dialects.openai_responses_types import (
 from analytics.dialects.server_stats import stats_of
 
 CLIENT_TOOLS = frozenset({"function_call", "custom_tool_call"})
+IMAGE_ITEM = "image_generation_call"
 _PATH = re.compile(r"/responses(/(?!input_tokens)[^/]+(/cancel)?)?/?$")
 _FINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 _CHANNELS: dict[str, str] = {
@@ -129,8 +131,9 @@ class ResponsesReader:
         if kind[-6:] == ".added":
             return DecodedEvent(kind="annotation" if "annotation" in kind else "start")
         if kind[:9] == "response.":
-            image, failed = kind[-14:] == ".partial_image", kind[-12:] == "_call.failed"
-            return DecodedEvent(kind="annotation" if image else "progress", tool_failure=failed)
+            if event.partial_image_b64:
+                return self._image()
+            return DecodedEvent(kind="progress", tool_failure=kind[-12:] == "_call.failed")
         return self._untyped(data)
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
@@ -249,7 +252,9 @@ class ResponsesReader:
         return self._late_arguments(call, item.arguments or item.input, tool_call)
 
     def _message_done(self, item: Item | None, event: Event, data: bytes) -> DecodedEvent:
-        """Decode the end of a message or of reasoning, and its output unless it arrived earlier."""
+        """Decode the end of an image, a message or reasoning, and the output of the latter unless it arrived earlier."""
+        if item is not None and item.type == IMAGE_ITEM and item.result:
+            return self._image()
         if item is None or item.type not in ("message", "reasoning"):
             return DecodedEvent(kind="annotation")
         index = event.output_index
@@ -269,6 +274,11 @@ class ResponsesReader:
         self._done_parts.add((_FAMILY_OF_ITEM[item.type], _first_known(item.id, index), None))
         self._channels.add(kind)
         return DecodedEvent(kind=kind, deltas=[choice_delta], not_streamed=True)
+
+    def _image(self) -> DecodedEvent:
+        """An image or a preview of it; the image is no repeat of its previews."""
+        self._channels.add("image")
+        return DecodedEvent(kind="image", deltas=[ChoiceDelta(images=1)])
 
     def _untyped(self, data: bytes) -> DecodedEvent:
         """A bare response object in place of an event, as Fireworks documents it. Its status may be final."""
@@ -297,7 +307,7 @@ class ResponsesReader:
         kind = _kind_of(whole)
         if kind is None:
             return
-        decoded.deltas, decoded.not_streamed = [*(decoded.deltas or []), whole], True
+        decoded.deltas, decoded.not_streamed = [whole, *(decoded.deltas or [])], True
         if decoded.kind == "finish":
             decoded.kind = kind
 
@@ -310,6 +320,7 @@ class ResponsesReader:
                 else:
                     whole.text += part.text or ""
                 whole.refusal += part.refusal or ""
+            whole.images += item.type == IMAGE_ITEM and bool(item.result)
             if item.type in CLIENT_TOOLS and whole.tool_calls is not None:
                 arguments = arguments_of(item.arguments or item.input or "")
                 call = self._calls.begin(item, None, server_side=False)
@@ -391,6 +402,8 @@ def _kind_of(choice_delta: ChoiceDelta) -> EventKind | None:
         return "text"
     if choice_delta.tool_calls:
         return "tool_call"
+    if choice_delta.images:
+        return "image"
     return "reasoning" if choice_delta.reasoning else "refusal" if choice_delta.refusal else None
 
 

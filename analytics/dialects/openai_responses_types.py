@@ -24,6 +24,8 @@ class Item(msgspec.Struct):
     name: str | None = None
     arguments: Any = None
     input: Any = None
+    result: Any = None
+    """The image that a server tool generated."""
 
 
 class WholeItem(Item):
@@ -71,6 +73,7 @@ class Event(msgspec.Struct):
     input: Any = None
     text: Any = None
     refusal: Any = None
+    partial_image_b64: Any = None
     item: Item | None = None
     response: Snapshot | None = None
     error: Any = None

@@ -72,12 +72,7 @@ class ReplicateReader:
 
 
 def _done(reason: str | None) -> DecodedEvent:
-    decoded = DecodedEvent(
-        kind="terminal", deltas=[ChoiceDelta(finish_reason=reason or "done")], terminal=True
-    )
-    if reason == "error":
-        decoded.kind, decoded.error = "error", ErrorReport(None)
-    return decoded
+    return DecodedEvent(kind="terminal", deltas=[ChoiceDelta(finish_reason=reason or "done")], terminal=True)
 
 
 def _joined(output: Any) -> str:

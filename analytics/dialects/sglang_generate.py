@@ -12,7 +12,7 @@ import msgspec
 
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, as_decoded_event
-from analytics.decoded.reports import ErrorReport, ServerStat, Usage
+from analytics.decoded.reports import ErrorReport, ServerStat, Usage, finish_failed
 from analytics.decoded.tolerant_json import decode_or_none, json_or_none
 from analytics.dialects.errors import error_from, failed_event
 from analytics.dialects.numbers import whole_number
@@ -106,7 +106,7 @@ def _finish(finish: Any) -> tuple[str | None, ErrorReport | None]:
     reason = finish.get("type") if isinstance(finish, dict) else finish
     if not isinstance(reason, str) or not reason:
         return None, None
-    if reason != "abort":
+    if not finish_failed(reason):
         return reason, None
     error = error_from(finish)
     error.type = error.type or reason

@@ -61,6 +61,8 @@ class TGIReader:
         token = event.token
         text = token.text if token and token.text and not token.special else ""
         if event.generated_text is None and not event.details:
+            if token is None:
+                return DecodedEvent()
             return TextDelta("text", text, 0, 1) if text else DecodedEvent(kind="annotation")
         delta = ChoiceDelta(text=text, tokens=1 if text else None, finish_reason=_finish(event.details))
         return DecodedEvent(

@@ -20,8 +20,8 @@ CHANGES = {
     "reasoning_tokens": "reasoning_tokens", "cached_input_tokens": "cached_input_tokens",
     "text_chars": "text_chars", "reasoning_chars": "reasoning_chars", "text": "output_fingerprint",
     "tool_calls": "tool_call_count", "tool_arguments": "tool_fingerprint", "choices": "choice_count",
-    "refusal": None, "audio": None, "annotations": None, "progress": None, "other_events": None, "malformed": "malformed_events",
-    "heartbeats": None, "done": None,
+    "refusal": None, "audio": None, "image": None, "annotations": None, "progress": None, "other_events": None,
+    "malformed": "malformed_events", "heartbeats": None, "done": None,
 }  # fmt: skip
 """docs/explanation/measurement.md explains the words."""
 
@@ -33,7 +33,7 @@ _IF_BOTH_KNOWN = (
 )  # fmt: skip
 _ALSO_IF_ONE_IS_NULL = ("status", "outcome", "error", "input_tokens", "output_tokens")
 _NULL_IS_ZERO = ("reasoning_tokens", "cached_input_tokens")
-_OUTPUT_KINDS = {"refusal": "refusal", "audio": "audio"}
+_OUTPUT_KINDS = {"refusal": "refusal", "audio": "audio", "image": "image"}
 _KINDS_OF_ONE_DIALECT = {"annotations": "annotation", "progress": "progress", "other_events": "other"}
 _NOT_RECEIVED = frozenset({"client_abort", "tap_lost", "refused"})
 

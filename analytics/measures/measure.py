@@ -10,7 +10,7 @@ docs/explanation/measurement.md has the definitions. Rules of this file:
 - Non-numeric server statistics are reduced to known words (`ingest.redaction`) unless content is captured.
 - token_source: `usage` as reported; `usage_delta`, a running count of output of a stream that never finished; `chunks`, every
   output event lists its tokens (logprobs, token_ids) and no usage counts them; `reported_zero`, a report of 0 that contradicts
-  the output, so that `output_tokens` is NULL. Chunks themselves are never counted as tokens.
+  the output or the prompt, so that `output_tokens` or `input_tokens` is NULL. Chunks themselves are never counted as tokens.
 
 Rows are built column by column over the whole batch, which is fast for one stream and for a million events.
 """
@@ -212,7 +212,7 @@ def add_tokens(
     n: int | None = None
     if usage is not None:
         output, reasoning = _count(usage.output_tokens), _count(usage.reasoning_tokens)
-        row["input_tokens"] = _count(usage.input_tokens)
+        row["input_tokens"] = None if decoder.usage_denies_input else _count(usage.input_tokens)
         row["cached_input_tokens"] = _count(usage.cached_input_tokens)
         row["output_tokens"] = output = None if decoder.usage_denies_output else output
         row["reasoning_tokens"] = reasoning
@@ -229,7 +229,7 @@ def add_tokens(
 
 
 def _token_source(decoder: StreamDecoder, input_tokens: int | None, output_tokens: int | None) -> str | None:
-    if decoder.usage_denies_output:
+    if decoder.usage_denies_output or decoder.usage_denies_input:
         return "reported_zero"
     if output_tokens is not None and not decoder.usage_is_final:
         return "usage_delta"

@@ -7,13 +7,15 @@ Rules (docs/explanation/measurement.md has them as a table):
 - The semantic terminal is a terminal event, or the event after which each choice has a finish reason. Nothing after it
   makes a stream fail: it stays `ok`, with phase `post_finish`, and with `aborted_after_terminal` if a side left or reset.
   EOF or `[DONE]` alone is no terminal.
+- If output followed a finish reason, finish reasons prove the end of the stream only together with a clean end.
 - A stream with missing records is always `tap_lost`.
 - In an unfinished stream, the transport's cause takes precedence over invalid JSON: `malformed` requires a clean end.
 - The provider's message is kept only if content is captured, because it can quote the prompt.
 
 A clean end is `ok` where no terminal is expected: a non-streamed body (its end is its terminal), a tunnel or an open-ended
 stream (their client may leave too), a body that is not recorded by rule, and an event stream of the dialect `unknown`,
-because we cannot know which event ends it. A known dialect without its terminal is `truncated`, even if the body is empty.
+because we cannot know which event ends it. A known dialect without its terminal is `truncated`, even if the body is empty,
+and so is an empty response to a request for a stream.
 """
 
 from __future__ import annotations
@@ -84,8 +86,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorReport | None = None
     error_ns: int | None = None
     error_seq: int | None = None
-    finish_reason: str | None = None
-    finish_ns: int | None = None
+    output_after_finish: bool = False
+    """`terminal_ns` is that of a finish reason, and output followed an earlier one."""
+    stream_is_missing: bool = False
+    """There is no event and no other body although the request asked for a stream."""
     malformed_events: int = 0
 
 
@@ -150,7 +154,7 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
     if status >= 400:
         return _http_error(transport, facts, status, capture_content)
     terminal_ns = _terminal_ns(transport, facts)
-    error, error_ns = _in_band_error(facts)
+    error, error_ns = facts.error, facts.error_ns
     client_left_ns = transport.client_left_ns
     open_ended = transport.tunnel or facts.open_ended
     if client_left_ns is None and transport.cause == "client_left" and not open_ended:
@@ -201,7 +205,8 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
         )
     if facts.malformed_events:
         return Verdict("malformed", "malformed_stream", _phase(facts, transport.end_ns))
-    if facts.streamed and facts.dialect != "unknown" and not transport.partial and not open_ended:
+    has_terminal = facts.dialect != "unknown" or facts.stream_is_missing
+    if facts.streamed and has_terminal and not transport.partial and not open_ended:
         return Verdict("truncated", "stream_truncated", _phase(facts, transport.end_ns))
     return Verdict("ok")
 
@@ -237,19 +242,12 @@ def _http_error(transport: Transport, facts: Facts, status: int, capture_content
 
 def _terminal_ns(transport: Transport, facts: Facts) -> int | None:
     """When the response was complete. A non-streamed body is complete at its clean end."""
+    clean = transport.cause == "complete" and transport.client_left_ns is None
     if facts.streamed:
-        return facts.terminal_ns
+        return facts.terminal_ns if clean or not facts.output_after_finish else None
     if transport.cause == "complete" and not facts.malformed_events:
         return transport.end_ns
     return None
-
-
-def _in_band_error(facts: Facts) -> tuple[ErrorReport | None, int | None]:
-    if facts.error is not None:
-        return facts.error, facts.error_ns
-    if (facts.finish_reason or "").lower() == "error":
-        return ErrorReport(None), facts.finish_ns
-    return None, None
 
 
 def _error_counts(facts: Facts, error_ns: int | None, terminal_ns: int | None) -> bool:

@@ -64,6 +64,7 @@ EVENT_KINDS: dict[str, str] = {
     "tool_call": "#0e9a6e",
     "refusal": "#bb5f9b",
     "audio": "#a8830b",
+    "image": "#3f8f8a",
     "error": "#d9601a",
     "finish": "#6b7f8c",
     "terminal": "#6b7f8c",

@@ -35,7 +35,7 @@ def events(query: Query, stream_id: UUID, *, most: int = 4000) -> tuple[pl.DataF
     frame = query(f"""
         WITH e AS (
                 SELECT seq, read_seq, at_ns, kind, event_name, choice, chars, tokens, bytes, finish_reason,
-                    kind IN ('text', 'reasoning', 'refusal', 'tool_call', 'audio') AS is_output
+                    kind IN ('text', 'reasoning', 'refusal', 'tool_call', 'audio', 'image') AS is_output
                 FROM events WHERE stream_id = '{stream_id}'::UUID),
             s AS (
                 SELECT *, count(*) OVER () AS total,

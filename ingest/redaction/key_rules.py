@@ -96,6 +96,7 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
      content_block content_part function function_call functionCall custom tool_calls tool_call_delta
      step steps step_details code_interpreter generations interaction inlineData promptFeedback partialArgs
      logprobs token tokens token_ids x_groq nvext obfuscation
+     image images partial_image_b64
      """),
     (_OUTPUT, "output"),
     (_CODE, "executableCode"),

@@ -44,6 +44,7 @@ MAX_CODED_BYTES = 16 * 2**20
 """Bytes of a compressed body kept to decode it again after a restart. A restart loses a larger body."""
 MAX_REQUEST_BYTES = 2**20
 """Limit for the decoded size of a compressed request."""
+CODED_SLICE_BYTES = 512
 
 
 class Decoding(Protocol):
@@ -92,6 +93,16 @@ class Change(msgspec.Struct, frozen=True):
     stream: str
     state: bytes
     coded: bytes
+
+
+def _decoded_request(decoding: Decoding, body: bytes) -> tuple[bytes, bool]:
+    """The start of a compressed body, and whether it is cut. A slice of the input bounds the memory of one call."""
+    plain, at = bytearray(), 0
+    while at < len(body) and len(plain) < MAX_REQUEST_BYTES:
+        plain += decoding.feed(body[at : at + CODED_SLICE_BYTES])
+        at += CODED_SLICE_BYTES
+    is_cut = at < len(body) or len(plain) > MAX_REQUEST_BYTES or decoding.broken or decoding.bomb
+    return bytes(plain[:MAX_REQUEST_BYTES]), is_cut
 
 
 class Redactor:
@@ -196,8 +207,8 @@ class Redactor:
             )
         decoding = self._decoding("" if decoded else state.request_coding)
         if not decoding.plain:
-            body, decoded = decoding.feed(body)[:MAX_REQUEST_BYTES], True
-            truncated = truncated or decoding.broken or decoding.bomb
+            body, is_cut = _decoded_request(decoding, body)
+            decoded, truncated = True, truncated or is_cut
         conversation = record.conversation or self._conversation(body, truncated)
         if state.captured:
             return msgspec.structs.replace(record, conversation=conversation)

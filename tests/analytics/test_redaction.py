@@ -162,6 +162,39 @@ def test_compressed_stream_has_the_same_measures_after_redaction(coding: str, da
         assert_same(exchange(reads, headers=headers))
 
 
+HALVES = [{"content": "ok "}, {"content": "\ud83d"}, {"content": "\ude00b"}, {"content": "\ud83d\ude00"}]
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+OUTPUT: dict[str, tuple[str, list[Any]]] = {
+    "halves of characters": ("/v1/chat/completions", [{"choices": [{"delta": delta}]} for delta in HALVES]),
+    "images of chat": ("/v1/chat/completions", [
+        {"choices": [{"delta": {"images": [IMAGE]}}]},
+        {"choices": [{"delta": {"content": [IMAGE, {"type": "text", "text": "t"}]}}]},
+    ]),
+    "images of Responses": ("/v1/responses", [
+        {"type": "response.image_generation_call.partial_image", "partial_image_b64": "aGk="},
+        {"type": "response.output_item.done", "item": {"type": "image_generation_call", "result": "aGk="}},
+    ]),
+    "images of Gemini": ("/v1/models/m:streamGenerateContent", [
+        {"candidates": [{"content": {"parts": [{"inlineData": {"mimeType": "image/png", "data": "aGk="}}]}}]},
+    ]),
+    "images of Interactions": ("/v1/interactions", [
+        {"event_type": "step.delta", "delta": {"type": "image", "data": "aGk="}},
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTPUT)
+def test_rare_output_has_the_same_measures_after_redaction(name: str) -> None:
+    path, events = OUTPUT[name]
+    body = b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in events)
+    if "image" in name:
+        found = measured(exchange([body], path=path))["events"]
+        assert "image" in {event["kind"] for event in found}
+        assert len([event for event in found if event["kind"] in ("image", "text")]) == len(events)
+    for reads in whole_and_cut(body, name):
+        assert_same(exchange(reads, path=path))
+
+
 PIECES = ["I", " am", " It", "It", " here", ", I", " think so", "I am", "é", " am", "!"] + [
     f" word{i}" for i in range(20)
 ]

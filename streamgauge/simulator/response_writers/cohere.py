@@ -82,7 +82,7 @@ class Cohere(ResponseWriter):
 
     def inband_error(self) -> tuple[list[BodyPart], str]:
         delta = {"finish_reason": "ERROR", "error": "internal server error"}
-        return [self._event("message-end", delta=delta)], "inband_error"
+        return [self._event("message-end", delta=delta)], "ERROR"
 
     def whole_body(self) -> tuple[dict[str, Any], Usage]:
         raw, usage = self.usage()

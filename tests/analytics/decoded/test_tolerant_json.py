@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.decoded.tolerant_json import compact, decode_or_none, json_or_none, repair, text_of
+from analytics.decoded.tolerant_json import (
+    compact,
+    decode_or_none,
+    join_halves,
+    json_or_none,
+    repair,
+    text_of,
+)
 
 
 class Chunk(msgspec.Struct):
@@ -28,7 +35,8 @@ DECODER = msgspec.json.Decoder(Chunk)
         (b'\xef\xbb\xbf{"text": "a"}', "a"),
         (b'{"text": "a", "logprob": -Infinity, "p": NaN}', "a"),
         (b'{"text": "a\xff"}', "a\ufffd"),
-        (b'{"text": "a\\ud83d"}', "a?"),
+        (b'{"text": "a\\ud83d"}', "a\U0010f83d"),
+        (b'{"text": "\\ude00a \\ud83d\\ud83d"}', "\U0010fe00a ?\U0010f83d"),
         (b'{"text": "\\ud83d\\ude00"}', "\U0001f600"),
         (b'{"text": null}', None),
     ],
@@ -37,6 +45,21 @@ def test_lenient_json_is_decoded(data: bytes, text: str | None) -> None:
     chunk = decode_or_none(DECODER, data)
     assert chunk is not None
     assert chunk.text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "joined"),
+    [
+        ("a", ("a", "")),
+        ("", ("", "")),
+        ("a\U0010f83d", ("a", "\U0010f83d")),
+        ("\U0010f83d\U0010fe00b", ("\U0001f600b", "")),
+        ("\U0010f83d\U0010fe00\U0010f83d", ("\U0001f600", "\U0010f83d")),
+        ("\U0010fe00a\U0010f83da", ("?a?a", "")),
+    ],
+)
+def test_halves_of_characters_are_joined(text: str, joined: tuple[str, str]) -> None:
+    assert join_halves(text) == joined
 
 
 def test_number_sent_as_a_string_is_accepted() -> None:

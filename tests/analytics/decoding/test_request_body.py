@@ -2,15 +2,22 @@
 
 import gzip
 import json
+import zlib
+from collections.abc import Callable
 from typing import Any
 
+import brotli
+import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analytics.decoding.request_body import (
+    MAX_INFLATED_BYTES,
     NO_PARAMETERS,
     RequestParameters,
     parse_request_body,
+    plain_body,
     scan_members,
 )
 
@@ -127,16 +134,37 @@ def test_azure_deployment_is_the_model_if_the_body_names_none() -> None:
     assert parse_request_body(b'{"model":"gpt-4o"}', path=path).model == "gpt-4o"
 
 
-def test_compressed_body_is_parsed_whole_and_cut() -> None:
-    packed = gzip.compress(body(CHAT | {"pad": "".join(chr(33 + i * 7 % 90) for i in range(5000))}))
-    assert parse_request_body(packed, headers={"content-encoding": "gzip"}).model == "gpt-4o"
-    cut = parse_request_body(packed[:-20], truncated=True, headers={"content-encoding": "gzip"})
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "br": brotli.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+    "gzip, zstd": lambda data: zstandard.ZstdCompressor().compress(gzip.compress(data)),
+}
+
+
+@pytest.mark.parametrize("coding", COMPRESSORS)
+def test_compressed_body_is_parsed_whole_and_cut(coding: str) -> None:
+    headers = {"content-encoding": coding}
+    random = zlib.compress(b"".join(b"%d" % (i * i) for i in range(20_000))).hex()
+    packed = COMPRESSORS[coding](body(CHAT | {"pad": random}))
+    assert plain_body(packed, False, headers) == (body(CHAT | {"pad": random}), False)
+    assert parse_request_body(packed, headers=headers).model == "gpt-4o"
+    cut = parse_request_body(packed[: len(packed) * 9 // 10], truncated=True, headers=headers)
     assert cut.model == "gpt-4o"
 
 
-def test_decompression_is_bounded() -> None:
-    bomb = gzip.compress(b'{"model":"m","x":"' + b"a" * 50_000_000 + b'"}')
-    assert parse_request_body(bomb, headers={"content-encoding": "gzip"}).model == "m"
+@pytest.mark.parametrize("coding", COMPRESSORS)
+def test_decompression_is_bounded(coding: str) -> None:
+    bomb = COMPRESSORS[coding](b'{"model":"m","x":"' + b"a" * 50_000_000 + b'"}')
+    plain, is_cut = plain_body(bomb, False, {"content-encoding": coding})
+    assert (len(plain), is_cut) == (MAX_INFLATED_BYTES, True)
+    assert parse_request_body(bomb, headers={"content-encoding": coding}).model == "m"
+
+
+@pytest.mark.parametrize("coding", ["compress", "gzip, unknown"])
+def test_unknown_coding_has_no_parameters(coding: str) -> None:
+    assert plain_body(b"xyz", False, {"content-encoding": coding}) == (b"", True)
 
 
 def test_multipart_upload_names_its_model() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoding import framing
 from analytics.decoding.accumulator import StreamAccumulator
 from analytics.decoding.dialect_selection import DialectSelector
 from analytics.decoding.framing import Framer
@@ -427,6 +429,125 @@ def test_flat_error_at_the_end_is_the_stream_error(
 )
 def test_values_resembling_a_flat_error_are_not_errors(sent: bytes) -> None:
     assert decode(sent, path=CHAT_PATH, content_type=SSE).error is None
+
+
+@pytest.mark.parametrize("end", [b"", b"event: ping\ndata: {}\n\n"])
+@pytest.mark.parametrize("step", [1, 10**6])
+def test_known_event_at_the_end_is_not_an_error(step: int, end: bytes) -> None:
+    """`message_start` has a type and a message, as errors have."""
+    start = MESSAGE.partition(b"event: content_block_start")[0]
+    for body in (start + end, start.rstrip()):
+        assert decode(body, step, path="/v1/messages", content_type=SSE).error is None
+
+
+def candidate(text: str, finish: str | None = None) -> bytes:
+    parts = [{"text": text}] if text else []
+    found = {"index": 0, "content": {"parts": parts}, "finishReason": finish}
+    return (
+        f"data: {json.dumps({'candidates': [found], 'usageMetadata': {'totalTokenCount': 1}})}\n\n".encode()
+    )
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("step", [1, 10**6])
+@pytest.mark.parametrize(
+    ("body", "finishes", "proves_nothing"),
+    [
+        (candidate("", "STOP") + candidate("One"), False, True),
+        (candidate("", "STOP") * 2 + candidate("One") + candidate("", "STOP"), True, True),
+        (candidate("One", "STOP") + candidate("two", "STOP"), True, True),
+        (candidate("One", "STOP") + candidate(""), True, False),
+        (chat("a", "stop") + chat("b") * 20, False, True),
+        (chat("a", "stop") + chat("b") + DONE, False, True),
+        (chat("a", "stop") + chat("b") + chat("", "stop") + DONE, True, False),
+        (chat("a", "stop") + chat("", "stop"), True, False),
+    ],
+)  # fmt: skip
+def test_finish_reason_that_output_follows_is_no_terminal(
+    body: bytes, finishes: bool, proves_nothing: bool, step: int
+) -> None:
+    found = decode(body, step, path="", content_type=SSE)
+    assert (found.terminal_ns is not None, found.output_after_finish) == (finishes, proves_nothing)
+
+
+@pytest.mark.parametrize("step", [1, 10**6])
+@pytest.mark.parametrize(
+    ("texts", "text", "chars"),
+    [
+        (("ok ", "\ud83d", "\ude00", "!"), "ok 😀!", [3, 0, 1, 1]),
+        (("a\ud83d", "\ude00b"), "a😀b", [1, 2]),
+        (("a\ud83d", "b", "\ude00"), "a?b?", [1, 2, 1]),
+        (("a\ud83d", *"bcdefghijk"), "a?bcdefghijk", [1, 2, *[1] * 9]),
+        (("cut \ud83d",), "cut ", [4]),
+    ],
+)
+def test_character_split_over_two_events_is_joined(
+    texts: tuple[str, ...], text: str, chars: list[int], step: int
+) -> None:
+    body = b"".join(chat("x") for _ in range(3)) + b"".join(map(chat, texts))
+    found = decode(body, step, path=CHAT_PATH, content_type=SSE)
+    assert (found.text, found.events.chars) == ("xxx" + text, [1, 1, 1, *chars])
+    assert found.text_chars == 3 + len(text)
+
+
+def test_halves_of_a_character_belong_to_their_choice_and_channel() -> None:
+    deltas = [
+        {"index": 0, "delta": {"content": "\ud83d"}},
+        {"index": 1, "delta": {"content": "b"}},
+        {"index": 0, "delta": {"reasoning_content": "r"}},
+        {"index": 0, "delta": {"content": "\ude00"}},
+    ]
+    body = b"".join(b"data: %b\n\n" % json.dumps({"choices": [delta]}).encode() for delta in deltas)
+    found = decode(body, path=CHAT_PATH, content_type=SSE)
+    assert (found.text, found.choices[1]["text"], found.reasoning) == ("😀", "b", "r")
+
+
+@pytest.mark.parametrize("body", [b"", b"\n\n", b" \r\n", b": heartbeat\n\n", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("content_type", [SSE, "application/json", ""])
+def test_response_without_an_event_lacks_the_stream_that_was_requested(
+    body: bytes, content_type: str
+) -> None:
+    found = decode(body, path="/anything", content_type=content_type, stream_requested=True)
+    assert (found.streamed, found.stream_is_missing) == (True, True)
+    for other in (
+        {"stream_requested": False},
+        {"status": 204},
+    ):
+        asked = {"path": "/anything", "content_type": content_type, "stream_requested": True, **other}
+        assert not decode(body, **asked).stream_is_missing
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"choices": []}', b"<html>", b"plain text", b": x\n\ndata: {}\n\n", b": x\n\ndata: {}"]
+)
+def test_response_with_a_body_is_no_missing_stream(body: bytes) -> None:
+    assert not decode(body, path="/anything", content_type="", stream_requested=True).stream_is_missing
+
+
+@pytest.mark.parametrize("content_type", [SSE, "application/x-ndjson", ""])
+@pytest.mark.parametrize("coding", ["gzip", ""])
+def test_first_read_above_the_limit_of_a_body_is_decoded(
+    coding: str, content_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decompression can make one read of any size."""
+    monkeypatch.setattr(framing, "MAX_BODY_BYTES", 1000)
+    body = b"{}\n" * 400 if "ndjson" in content_type else b"data: {}\n\n" * 400
+    headers = {"content-encoding": coding}
+    exchange = ExchangeInfo(path=CHAT_PATH, content_type=content_type, response_headers=headers)
+    decoder = StreamDecoder(exchange)
+    decoder.feed([(1, gzip.compress(body) if coding else body)])
+    decoder.finish()
+    assert (decoder.event_count, decoder.malformed_events) == (400, 0)
+
+
+@pytest.mark.parametrize("step", [100, 10**6])
+def test_json_body_above_the_limit_is_reported(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "MAX_BODY_BYTES", 1000)
+    body = json.dumps({"choices": [{"message": {"content": "x" * 2000}}]}).encode()
+    found = decode(body, step, path=CHAT_PATH, content_type="application/json")
+    assert (found.malformed_events, found.text) == (1, "")
 
 
 def test_common_event_name_does_not_outweigh_the_path() -> None:

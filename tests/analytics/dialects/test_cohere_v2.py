@@ -82,7 +82,7 @@ def test_error_finish_has_its_message() -> None:
     found = read(DIALECT, events(end("ERROR", error="invalid tool generation", usage={})))
     assert found.error is not None
     assert (found.error.type, found.error.message, found.error.raw) == (
-        None,
+        "ERROR",
         "invalid tool generation",
         "invalid tool generation",
     )

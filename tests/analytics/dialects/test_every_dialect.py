@@ -63,6 +63,15 @@ def test_any_json_never_raises(dialect: Dialect, sent: list[tuple[str, Any]]) ->
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
+@pytest.mark.parametrize(
+    "data", [b'{"detail": "Not enough memory"}', b'{"type": "overloaded", "message": "m"}']
+)
+def test_event_of_no_dialect_is_not_taken_for_a_known_one(dialect: Dialect, data: bytes) -> None:
+    """The decoder looks for an error without a label only in such an event."""
+    assert as_decoded_event(dialect.reader(ExchangeInfo()).read("", data)).kind in ("other", "malformed")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
 @settings(max_examples=20)
 @given(name=st.just("") | NAMES, data=st.binary(max_size=60) | st.text().map(str.encode))
 def test_any_bytes_never_raise(dialect: Dialect, name: str, data: bytes) -> None:

@@ -273,7 +273,6 @@ def test_server_tool_progress_is_not_output(event: dict[str, Any]) -> None:
     "event",
     [
         {"type": "response.output_text.annotation.added", "annotation": {"type": "url_citation"}},
-        {"type": "response.image_generation_call.partial_image", "partial_image_b64": "aGk="},
         {"type": "response.reasoning_summary_part.done", "part": {"type": "summary_text", "text": "t"}},
         {"type": "response.content_part.done", "part": {"text": "t"}},
     ],

@@ -84,7 +84,7 @@ IN_BAND: dict[str, tuple[str, list[dict[str, Any] | str], str]] = {
             {"type": "content-delta", "delta": {"message": {"content": {"text": "Hi"}}}},
             {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": "m"}},
         ],
-        "inband_error",
+        "ERROR",
     ),
     "gemini, raw JSON over several lines and no data field": (
         "/v1beta/models/m:streamGenerateContent",

@@ -1,11 +1,23 @@
 """Every row of the documented outcome table, and competing causes."""
 
+import json
 from typing import Any
 
 import pytest
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.reports import ErrorReport
-from analytics.measures.outcome import LOST, MAX_MESSAGE_CHARS, NO_BODY, Facts, Transport, Verdict, judge
+from analytics.decoding.stream_decoder import StreamDecoder
+from analytics.measures.outcome import (
+    LOST,
+    MAX_MESSAGE_CHARS,
+    NO_BODY,
+    Facts,
+    Transport,
+    Verdict,
+    facts_of,
+    judge,
+)
 from ingest.identifiers import hashed
 
 OVERLOADED = ErrorReport("overloaded_error", "The prompt was: tell me a secret", {"type": "overloaded_error"})
@@ -20,18 +32,16 @@ def transport(cause: Any = "complete", **values: Any) -> Transport:
     return Transport(**{"cause": cause, "headers_ns": 50, "end_ns": 1000, **values})
 
 
-FINISHED = {"terminal_ns": 900, "finish_reason": "stop", "finish_ns": 900}
+FINISHED = {"terminal_ns": 900}
 
 ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     # ok
     "finish seen": (transport(), facts(**FINISHED), Verdict("ok")),
-    "length is a finish": (transport(), facts(**FINISHED | {"finish_reason": "length"}), Verdict("ok")),
-    "content_filter is a finish": (
+    "finish after output that followed a finish": (
         transport(),
-        facts(**FINISHED | {"finish_reason": "content_filter"}),
+        facts(**FINISHED, output_after_finish=True),
         Verdict("ok"),
     ),
-    "refusal is a finish": (transport(), facts(**FINISHED | {"finish_reason": "refusal"}), Verdict("ok")),
     "non-streamed 200": (transport(), Facts(dialect="openai_chat", streamed=False), Verdict("ok")),
     "no body": (transport(status=204), NO_BODY, Verdict("ok")),
     "redirect": (transport(status=307), NO_BODY, Verdict("ok")),
@@ -125,18 +135,8 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     ),
     "error in the event that finishes": (
         transport(),
-        facts(error=ErrorReport("502"), error_ns=200, terminal_ns=200, finish_reason="error", finish_ns=200),
+        facts(error=ErrorReport("502"), error_ns=200, terminal_ns=200),
         Verdict("inband_error", "502", "mid_stream"),
-    ),
-    "finish_reason error alone": (
-        transport(),
-        facts(terminal_ns=200, finish_reason="error", finish_ns=200),
-        Verdict("inband_error", "inband_error", "mid_stream"),
-    ),
-    "Cohere's finish ERROR": (
-        transport(),
-        facts(terminal_ns=200, finish_reason="ERROR", finish_ns=200),
-        Verdict("inband_error", "inband_error", "mid_stream"),
     ),
     "error under a non-streamed 200": (
         transport(),
@@ -320,6 +320,23 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
         facts(),
         Verdict("malformed", "malformed_stream", "mid_stream"),
     ),
+    # output followed a finish reason: the end of the connection decides
+    "reset after a finish that proves nothing": (
+        transport("upstream_reset"),
+        facts(**FINISHED, output_after_finish=True),
+        Verdict("upstream_reset", "upstream_reset", "mid_stream"),
+    ),
+    "client left after a finish that proves nothing": (
+        transport("client_left", client_left_ns=950),
+        facts(**FINISHED, output_after_finish=True),
+        Verdict("client_abort", "client_abort", "mid_stream"),
+    ),
+    # no body, although the request asked for a stream
+    "empty 200": (
+        transport(),
+        Facts(dialect="unknown", stream_is_missing=True),
+        Verdict("truncated", "stream_truncated", "pre_first_output"),
+    ),
     # tap_lost
     "the tap stopped": (transport("tap_stopped"), facts(), LOST),
     "the tap stopped before the head": (transport("tap_stopped", status=None), NO_BODY, LOST),
@@ -335,6 +352,32 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
 def test_outcome(name: str) -> None:
     transport, facts, expected = ROWS[name]
     assert judge(transport, facts) == expected
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter", "refusal", "stop"])
+def test_finish_reasons_are_no_errors(reason: str) -> None:
+    assert chat_outcome(reason) == ("ok", None)
+
+
+@pytest.mark.parametrize(
+    "reason", ["error", "abort", "network_error", "insufficient_system_resource", "ERROR"]
+)
+def test_finish_reason_that_means_failure_is_an_error_of_this_type(reason: str) -> None:
+    assert chat_outcome(reason) == ("inband_error", reason)
+
+
+def chat_outcome(reason: str) -> tuple[str, str | None]:
+    """Outcome and error type of a chat stream of two choices, one of which ends with this finish reason."""
+    decoder = StreamDecoder(ExchangeInfo(path="/v1/chat/completions", content_type="text/event-stream"))
+    for choice in (
+        {"index": 0, "delta": {"content": "a"}},
+        {"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"},
+        {"index": 0, "delta": {}, "finish_reason": reason},
+    ):
+        decoder.feed([(1, b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode())])
+    decoder.finish()
+    verdict = judge(transport(), facts_of(decoder))
+    return verdict.outcome, verdict.error_type
 
 
 def test_every_outcome_and_phase_has_a_row() -> None:

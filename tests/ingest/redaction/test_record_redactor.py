@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import brotli
 import pytest
+import zstandard
 
 from analytics.decoding.content_coding import BodyDecoder
 from ingest.identifiers import hashed
@@ -25,7 +27,7 @@ from ingest.records import (
     pack,
     unpack,
 )
-from ingest.redaction.record_redactor import Redactor, filled_poison
+from ingest.redaction.record_redactor import MAX_REQUEST_BYTES, Redactor, filled_poison
 from ingest.redaction.state_file import FILE, RedactionStateFile
 from tests.analytics.stream_records import alive, chunk, closed, head, opened, stream_id, whole_stream
 
@@ -79,12 +81,19 @@ def test_compressed_bodies_are_decoded_and_keep_their_sizes_on_the_wire() -> Non
     assert b"secret" not in text_of(made)
 
 
-def test_compressed_requests_are_decoded() -> None:
-    body = gzip.compress(b'{"model":"m-7","prompt":"secret"}')
-    records: list[AnyRecord] = [opened(A, headers=[("content-encoding", "gzip")]), Request(A, 1, body, False)]
+COMPRESSORS = {"gzip": gzip.compress, "zstd": zstandard.ZstdCompressor().compress, "br": brotli.compress}
+
+
+@pytest.mark.parametrize("coding", COMPRESSORS)
+@pytest.mark.parametrize("size", [10, 10**8])
+def test_compressed_requests_are_decoded(coding: str, size: int) -> None:
+    """Up to a limit: a small request may expand to any size."""
+    body = COMPRESSORS[coding](b'{"model":"m-7","prompt":"%b"}' % (b"secret" * (size // 6)))
+    records: list[AnyRecord] = [opened(A, headers=[("content-encoding", coding)]), Request(A, 1, body, False)]
     _, request = redactor().redact(records)
     assert isinstance(request, Request)
-    assert request.decoded
+    assert (request.decoded, request.truncated) == (True, size > MAX_REQUEST_BYTES)
+    assert len(request.body) <= MAX_REQUEST_BYTES
     assert b'"model":"m-7"' in request.body
     assert b"secret" not in request.body
 
