@@ -164,7 +164,7 @@ COMMENT ON COLUMN losses.tap IS 'Name of the tap. NULL if the first record of th
 COMMENT ON COLUMN losses.partition IS 'Partition of the log.';
 COMMENT ON COLUMN losses.first_seq IS 'First missing record of the stream. Without a stream: first unreadable log entry.';
 COMMENT ON COLUMN losses.last_seq IS 'Last missing record of the stream. Without a stream: last unreadable log entry.';
-COMMENT ON COLUMN losses.cause IS 'queue_full, log_full, log_aged, log_error, log_damaged, log_gone, record_too_large, tap_died, missing (no reported cause) …';
+COMMENT ON COLUMN losses.cause IS 'queue_full, log_full, log_aged, log_error, log_damaged, log_gone, record_too_large, recording_failed, tap_died, missing (no reported cause) …';
 COMMENT ON COLUMN losses.bytes IS 'Body bytes in the missing records. NULL if unknown.';
 COMMENT ON COLUMN losses.lost_at IS 'Time of the loss, as far as known.';
 

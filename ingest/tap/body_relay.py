@@ -12,16 +12,14 @@ Contract
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from typing import Any, NamedTuple, Protocol
 
 from ingest.records import WaitedFor
 from ingest.tap.http_body import BodyReader, LengthBody
 from ingest.tap.record_buffer import RecordBuffer
+from ingest.tap.recording_failures import RecordingFailures
 from ingest.tap.relay_choice import native_relay
-
-logger = logging.getLogger("streamgauge.tap")
 
 COMPLETE, UPSTREAM_LOST, CLIENT_LOST, MALFORMED = range(4)
 """Causes of an end, as in `native_relay`. Any other value: the exchange took its body back."""
@@ -89,8 +87,9 @@ class RelayedExchange(Protocol):
 class BodyRelay:
     """The relay of one worker. Create it inside the running event loop. Raises OSError if its thread cannot start."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, failures: RecordingFailures) -> None:
         self._loop = loop
+        self._failures = failures
         self._native = native_relay.NativeRelay()
         self._native.start()
         self._exchanges: dict[int, RelayedExchange] = {}
@@ -138,13 +137,13 @@ class BodyRelay:
         upstream_descriptor, client_descriptor = _descriptor(upstream), _descriptor(client)
         if not self._exchanges:
             self._grant(more=True)
+        if self._buffer is not None:
+            self._buffer.arm()
         number = self._native.add(
             upstream_descriptor, client_descriptor, framing, chunks, length, now_ns, records.last_output_ns or now_ns,
             records.event_stream, records.prefix, records.seq, records.t0_ns, records.capture_bytes,
         )  # fmt: skip
         self._exchanges[number] = exchange
-        if self._buffer is not None:
-            self._buffer.arm()
         return number
 
     def progress(self, number: int) -> tuple[int, int, int, bool]:
@@ -169,8 +168,8 @@ class BodyRelay:
             done = position
             try:
                 self._report(kind, number, a, b)
-            except Exception:  # a bug; it must not stop the other exchanges
-                logger.exception("cannot process a report of the native relay")
+            except Exception as e:  # a bug; it must not stop the other exchanges
+                self._failures.count(e)
         self._append(records[done:])
         if self._buffer is not None:
             self._buffer.counters.frames += frames
@@ -179,7 +178,10 @@ class BodyRelay:
 
     def _append(self, records: list[bytes]) -> None:
         if self._buffer is not None and records:
-            self._buffer.append_encoded(records)
+            try:
+                self._buffer.append_encoded(records)
+            except Exception as e:  # the reports that follow must be processed
+                self._buffer.lose_records(records, e)
 
     def _report(self, kind: int, number: int, a: Any, b: Any) -> None:
         """Pass one event of the relay to its exchange."""
@@ -198,7 +200,8 @@ class BodyRelay:
     def _grant(self, *, more: bool) -> None:
         """Renew the relay's share of the record buffer. `more`: bodies are being forwarded, so reserve room for new frames."""
         if self._buffer is not None:
-            self._native.set_room(self._buffer.grant(self._native.pending_bytes, more=more))
+            room_bytes = self._buffer.grant(self._native.pending_bytes, more=more)
+            self._native.set_room(room_bytes, self._buffer.epoch())
 
 
 def _descriptor(transport: asyncio.Transport) -> int:

@@ -119,7 +119,7 @@ class ClientConnection(asyncio.Protocol):
             self._timer = None
         if self._last_recorder is not None:
             recorder, self._last_recorder = self._last_recorder, None
-            recorder.client_left(self._clock_ns(), self._undelivered_bytes())
+            self._record_client_left(recorder, self._clock_ns())
         if self.exchange is not None:
             self.exchange.client_lost(exc)
 
@@ -165,7 +165,10 @@ class ClientConnection(asyncio.Protocol):
         pool, trace = self._pools[route.upstream_index], join_trace(head.known.get(b"traceparent"))
         recorder, native = None, context.native_exchanges
         if context.recorders is not None:
-            recorder = context.recorders.new(head, route, trace, self._buffer_since_ns, now_ns)
+            try:
+                recorder = context.recorders.new(head, route, trace, self._buffer_since_ns, now_ns)
+            except Exception as e:
+                context.failures.not_started(e)
         if native is not None and native.start(
             self, pool, head, route, trace, recorder, now_ns, self._buffer
         ):
@@ -205,7 +208,7 @@ class ClientConnection(asyncio.Protocol):
             self._finish_recording(None)
         if self._closed or then == ABORT:
             if recorder is not None:
-                recorder.client_left(0, self._undelivered_bytes())
+                self._record_client_left(recorder, 0)
             if not self._closed:
                 self.transport.abort()
             return
@@ -271,7 +274,16 @@ class ClientConnection(asyncio.Protocol):
         """Record when the socket accepted the last exchange's response. None: this was not observed."""
         recorder, self._last_recorder = self._last_recorder, None
         if recorder is not None:
-            recorder.drained(drained_ns)
+            try:
+                recorder.drained(drained_ns)
+            except Exception as e:
+                self._context.failures.failed(e, recorder)
+
+    def _record_client_left(self, recorder: DeferredRecorder, now_ns: int) -> None:
+        try:
+            recorder.client_left(now_ns, self._undelivered_bytes())
+        except Exception as e:
+            self._context.failures.failed(e, recorder)
 
     # --- back-pressure
 
@@ -312,8 +324,11 @@ class ClientConnection(asyncio.Protocol):
     def _refuse(self, response: ErrorResponse, received: RequestHead | bytes, now_ns: int) -> None:
         """Answer a request that has no exchange, and close. `received`: its head, or the bytes of an invalid one."""
         refusals = self._context.refusals
-        refusals.count(response.code, now_ns)
-        refusals.record(response, received, self._buffer_since_ns, now_ns)
+        try:
+            refusals.count(response.code, now_ns)
+            refusals.record(response, received, self._buffer_since_ns, now_ns)
+        except Exception as e:
+            self._context.failures.count(e)
         self._buffer = b""
         without_body = isinstance(received, RequestHead) and received.method == "HEAD"
         self.transport.write(response.encode(without_body=without_body))

@@ -15,6 +15,7 @@ from ingest.tap.heads import Heads
 from ingest.tap.http_head import RequestHead
 from ingest.tap.loop_monitor import LoopMonitor
 from ingest.tap.options import TapOptions
+from ingest.tap.recording_failures import RecordingFailures
 from ingest.tap.refusals import Refusals
 from ingest.tap.routing import Route, Router
 from ingest.tap.sockets import HangupWatch
@@ -57,7 +58,7 @@ class TapContext:
     """Everything that connections and exchanges need from their worker. `clock_ns` is monotonic."""
 
     __slots__ = (
-        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "guards", "hangups", "heads", "loop",
+        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "failures", "guards", "hangups", "heads", "loop",
         "loop_monitor", "native_exchanges", "options", "recorders", "refusals", "relay", "router", "stopping", "timeouts",
     )  # fmt: skip
 
@@ -69,6 +70,7 @@ class TapContext:
         self.clock_ns = clock_ns
         self.guards = Guards()
         self.counters = Counters()
+        self.failures = RecordingFailures(self.counters, self.guards)
         self.loop_monitor = LoopMonitor(loop, clock_ns)
         self.refusals = Refusals(self.counters)
         self.router = Router(options.upstreams, options.default_upstream)

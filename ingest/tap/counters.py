@@ -13,7 +13,7 @@ from ingest.records import Cause
 CAUSES: tuple[str, ...] = get_args(Cause)
 NAMES = (
     "bad_upstream_excess_bytes", "body_bytes", "captured_bytes", "client_connections", "closed_by_cause", "frames",
-    "log_append_errors", "lost_bytes", "lost_records", "lost_untold", "records", "refusals_unrecorded", "request_bytes",
+    "log_append_errors", "lost_bytes", "lost_records", "lost_untold", "recording_failed", "records", "refusals_unrecorded", "request_bytes",
     "requests_refused", "requests_unrouted", "retries", "streams_closed", "streams_opened", "streams_relayed", "uncaptured_bytes",
     "upstream_connections", "upstream_reuses",
 )  # fmt: skip
@@ -37,6 +37,7 @@ class Counters:
         self.lost_records = 0
         self.lost_bytes = 0  # the part of body_bytes that should have been recorded and was dropped
         self.lost_untold = 0  # losses without a `Lost` record: only this counter reports them
+        self.recording_failed = 0  # exceptions in recording; a stream that one ends is stored as `tap_lost`
         self.request_bytes = 0
         self.requests_refused = 0
         self.requests_unrouted = 0

@@ -16,6 +16,7 @@ from ingest.records import AnyRecord, Cause, Frames, Request, ResponseHeaders, W
 from ingest.tap import body_capture as capture
 from ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
 from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
+from ingest.tap.recording_failures import ABANDONED
 from ingest.tap.routing import Route
 from ingest.tap.stream_recorder import (
     WAIT_BYTES,
@@ -77,7 +78,6 @@ class DeferredRecorder:
         t0_ns: int,
     ) -> None:
         buffer = self._buffer = factory.buffer
-        buffer.counters.streams_opened += 1
         self._factory = factory
         self._head = head
         self._route = route
@@ -100,16 +100,25 @@ class DeferredRecorder:
         self._recorder: StreamRecorder | None = None
         self.waiting = True
         buffer.flush_later(self)
+        buffer.counters.streams_opened += 1  # last: a stream without a recorder is counted elsewhere
 
     @property
     def recorder(self) -> StreamRecorder:
         """The recorder, with all that was kept."""
         recorder = self._recorder
         if recorder is None:
-            recorder = self._recorder = replay(
-                self._factory, self._head, self._route, self._trace, self._client_start_ns, self._t0_ns, self._wall_ns,
-                self._connected_ns, self._request_sent_ns, self._body, self._request_over, self._response, self._responded_ns,
-                self._frames, self._end,
+            recorder = self._recorder = StreamRecorder(
+                self._factory,
+                self._head,
+                self._route,
+                self._trace,
+                self._client_start_ns,
+                self._t0_ns,
+                self._wall_ns,
+            )
+            replay(
+                recorder, self._connected_ns, self._request_sent_ns, self._body, self._request_over, self._response,
+                self._responded_ns, self._frames, self._end,
             )  # fmt: skip
             self._body, self._frames, self._response = b"", [], None
         return recorder
@@ -187,15 +196,23 @@ class DeferredRecorder:
     def flush(self) -> None:
         """Write all records that can be made now. Called by the buffer."""
         self.waiting = False
-        try:
-            self.recorder.flush()
-        except Exception:
-            self._buffer.count_failed_recorder()
+        self.recorder.flush()
 
     def end(self) -> None:
         """Write the remaining records. Called by the buffer."""
         if self._recorder is not None or not self._write_all():
             self.recorder.end(self._drained_ns, self._client_left_ns, self._undelivered_bytes)
+
+    def abandon(self) -> None:
+        """As `StreamRecorder.abandon`. Raises if there is no recorder and none can be made: then nothing was written."""
+        try:
+            recorder = self.recorder
+        except Exception:
+            if self._recorder is None:
+                self._recorder = ABANDONED
+                raise
+            recorder = self._recorder
+        recorder.abandon()
 
     def _keep(self, size_bytes: int) -> bool:
         """Whether so many more bytes of bodies may be kept."""
@@ -242,13 +259,7 @@ class DeferredRecorder:
 
 
 def replay(
-    factory: RecorderFactory,
-    head: RequestHead,
-    route: Route,
-    trace: TraceContext,
-    client_start_ns: int,
-    t0_ns: int,
-    wall_ns: int,
+    recorder: StreamRecorder,
     connected_ns: int | None,
     request_sent_ns: int | None,
     body: bytes,
@@ -257,9 +268,8 @@ def replay(
     responded_ns: int,
     frames: list[tuple[int, bytes]],
     end: End | None,
-) -> StreamRecorder:
-    """Create a `StreamRecorder` and pass it everything that a `DeferredRecorder` has kept. All times are monotonic."""
-    recorder = StreamRecorder(factory, head, route, trace, client_start_ns, t0_ns, wall_ns)
+) -> None:
+    """Pass everything that a `DeferredRecorder` has kept. All times are monotonic."""
     if connected_ns is not None:
         recorder.connected(connected_ns)
     if request_sent_ns is not None:
@@ -274,7 +284,6 @@ def replay(
         recorder.response_data(payload, now_ns)
     if end is not None:
         recorder.ended(*end)
-    return recorder
 
 
 def _since(at_ns: int | None, t0_ns: int) -> int | None:

@@ -4,7 +4,8 @@ Contract:
 - The tap forwards bytes before it records them. Bodies pass unchanged; only heads are rewritten (`header_rewrite`).
 - Back-pressure on one side pauses reading on the other.
 - An exchange ends once, in `_end`, with one cause: the event that ended it. `exchange_states` has the states before that.
-- Times are monotonic, in ns. Recording is the task of `StreamRecorder`.
+- Times are monotonic, in ns. Recording is the task of `StreamRecorder`. Each block of calls that record contains its exceptions:
+  `_recording_failed` detaches the recorder, and forwarding continues.
 - A short exchange is one write to each side.
 """
 
@@ -225,12 +226,15 @@ class Exchange:
         recorder = self._recorder
         if recorder is None:
             return
-        if self._request is None and not upstream.write_paused:
-            recorder.sent_at_once(now_ns)
-        else:
-            recorder.connected(now_ns)
-            if self._request_complete:
-                self._request_sent(now_ns)
+        try:
+            if self._request is None and not upstream.write_paused:
+                recorder.sent_at_once(now_ns)
+            else:
+                recorder.connected(now_ns)
+                if self._request_complete:
+                    self._request_sent(now_ns)
+        except Exception as e:
+            self._recording_failed(e)
 
     def request_was_sent(self, upstream: UpstreamSide, request_bytes: int) -> None:
         """Continue an exchange whose whole request `native_exchange` has sent."""
@@ -305,9 +309,12 @@ class Exchange:
         if reader.complete or self._client.read_paused:
             waits.end(now_ns)
         if self._recorder is not None:
-            self._recorder.request_data(payload)
-            if reader.complete and upstream is not None:
-                self._request_sent(now_ns)
+            try:
+                self._recorder.request_data(payload)
+                if reader.complete and upstream is not None:
+                    self._request_sent(now_ns)
+            except Exception as e:
+                self._recording_failed(e)
         return rest
 
     def request_timed_out(self) -> None:
@@ -315,7 +322,10 @@ class Exchange:
 
     def _refuse(self, error: BadRequest) -> None:
         """End a request with an unacceptable body, before the upstream has received all of it."""
-        self._context.refusals.count(error.refusal, self._context.clock_ns())
+        try:
+            self._context.refusals.count(error.refusal, self._context.clock_ns())
+        except Exception as e:
+            self._context.failures.count(e)
         self._fail("bad_request", error.refusal, ErrorResponse.bad_request(error))
 
     def _request_sent(self, now_ns: int) -> None:
@@ -333,7 +343,10 @@ class Exchange:
         now_ns = self._last_ns = self._context.clock_ns()
         if self._request_complete:
             if self._recorder is not None:
-                self._recorder.request_sent(now_ns)
+                try:
+                    self._recorder.request_sent(now_ns)
+                except Exception as e:
+                    self._recording_failed(e)
         elif self.state == WAITING:
             self._waits.begin(now_ns)
         self._client.resume_reading()
@@ -366,7 +379,10 @@ class Exchange:
         if payload:
             self.response_bytes += len(payload)
             if self._recorder is not None:
-                self._recorder.response_data(payload, now_ns)
+                try:
+                    self._recorder.response_data(payload, now_ns)
+                except Exception as e:
+                    self._recording_failed(e)
         if reader.complete:
             self._end("complete", None, now_ns)
         elif self._relay is not None:
@@ -445,11 +461,14 @@ class Exchange:
         self.response_bytes = len(payload)
         recorder = self._recorder
         if recorder is not None:
-            if not self._request_complete:
-                recorder.record_request(False)
-            recorder.response_head(head, now_ns)
-            if payload:
-                recorder.response_data(payload, now_ns)
+            try:
+                if not self._request_complete:
+                    recorder.record_request(False)
+                recorder.response_head(head, now_ns)
+                if payload:
+                    recorder.response_data(payload, now_ns)
+            except Exception as e:
+                self._recording_failed(e)
         if reader.complete:
             self._end("complete", None, now_ns)
 
@@ -470,7 +489,10 @@ class Exchange:
         records = None
         unsent = client.transport.get_write_buffer_size() or upstream.transport.get_write_buffer_size()
         if not unsent and not client.transport.is_closing():
-            records = NOT_RECORDED if recorder is None else recorder.recorder.state_for_relay()
+            try:
+                records = NOT_RECORDED if recorder is None else recorder.recorder.state_for_relay()
+            except Exception as e:
+                self._recording_failed(e)
         if records is None:
             upstream.resume_reading()
             return
@@ -479,7 +501,9 @@ class Exchange:
             self._relay_number = relay.add(
                 self, upstream.transport, client.transport, self._response, self._last_ns, records
             )
-        except (OSError, MemoryError):  # the system's limits
+        except Exception as e:
+            if not isinstance(e, (OSError, MemoryError)):  # these are the system's limits
+                self._context.failures.count(e)
             self._relay = None
             client.resume_reading()
             upstream.resume_reading()
@@ -489,7 +513,15 @@ class Exchange:
     def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
         """The relay dropped a run of frames for lack of room."""
         if self._recorder is not None:
-            self._recorder.recorder.relay_lost_frames(seq, size_bytes)
+            try:
+                self._recorder.recorder.relay_lost_frames(seq, size_bytes)
+            except Exception as e:
+                self._recording_failed(e)
+
+    def _take_back(self) -> None:
+        """Forward the rest of the body on the event loop."""
+        if self._relay is not None and self._relay_number >= 0:
+            self._relay.take_back(self._relay_number, self._context.clock_ns())
 
     def relay_waited(self, from_ns: int, until_ns: int, waited_for: WaitedFor) -> None:
         """The relay waited for the client, or was delayed."""
@@ -504,7 +536,10 @@ class Exchange:
         self._response.excess = end.excess_bytes
         self._context.counters.bad_upstream_excess_bytes += end.excess_bytes
         if self._recorder is not None:
-            self._recorder.recorder.relay_ended(end)
+            try:
+                self._recorder.recorder.relay_ended(end)
+            except Exception as e:
+                self._recording_failed(e)
         self._client.resume_reading()
         if end.unsent:
             self._write_client(end.unsent)
@@ -517,6 +552,8 @@ class Exchange:
             self.client_lost(end.os_error)
         elif end.cause == MALFORMED:
             self._bad_upstream(BadUpstream("the chunked body is malformed"))
+        elif self._upstream is not None and not self._client.write_paused:
+            self._upstream.resume_reading()
 
     def _switch_protocols(self, head: ResponseHead, rest: bytes) -> None:
         """Forward a 101 and become a tunnel."""
@@ -530,7 +567,10 @@ class Exchange:
         self.state = transition(self.state, TUNNELING)
         self._response_head = head
         if self._recorder is not None:
-            self._recorder.response_head(head, self._last_ns)
+            try:
+                self._recorder.response_head(head, self._last_ns)
+            except Exception as e:
+                self._recording_failed(e)
         websocket = (self._head.upgrade or b"").lower() == b"websocket"
         tunnel = self._tunnel = Tunnel(self._client, upstream, websocket=websocket)
         if rest:
@@ -635,8 +675,12 @@ class Exchange:
         if self.state == WAITING:
             cause = timeouts.response_head_expired(now_ns, self._last_ns, self._ready_ns)
         elif self.state == RESPONDING:
-            recorder = self._recorder
-            output_ns = recorder.recorder.last_output_ns if recorder is not None else self._last_ns
+            output_ns = self._last_ns
+            if self._recorder is not None:
+                try:
+                    output_ns = self._recorder.recorder.last_output_ns
+                except Exception as e:
+                    self._recording_failed(e)
             cause = timeouts.response_body_expired(now_ns, self._last_ns, output_ns, self._ready_ns)
         if cause is not None:
             self._fail_silent_upstream(cause)
@@ -689,15 +733,18 @@ class Exchange:
         counters.body_bytes += self.response_bytes
         counters.request_bytes += self.request_bytes
         if recorder is not None:
-            if self._request is not None:
-                recorder.record_request(self._request_complete)
-            if cause == "bad_request" and error_response is not None:
-                recorder.recorder.refused_status = error_response.status
-            if tunnel is not None:
-                recorder.recorder.first_byte_ns = tunnel.first_byte_ns
-            recorder.ended(
-                cause, detail, now_ns, self.request_bytes, self.response_bytes, reused, tunnel is not None, self._waits.found
-            )  # fmt: skip
+            try:
+                if self._request is not None:
+                    recorder.record_request(self._request_complete)
+                if cause == "bad_request" and error_response is not None:
+                    recorder.recorder.refused_status = error_response.status
+                if tunnel is not None:
+                    recorder.recorder.first_byte_ns = tunnel.first_byte_ns
+                recorder.ended(
+                    cause, detail, now_ns, self.request_bytes, self.response_bytes, reused, tunnel is not None, self._waits.found
+                )  # fmt: skip
+            except Exception as e:
+                self._recording_failed(e)
         if cause == "client_left":
             then = ABORT
         elif complete and self._keep_client and self._request_complete:
@@ -706,7 +753,15 @@ class Exchange:
             then = RESET
         else:
             then = LINGER if tunnel is not None or not self._request_complete else CLOSE
-        self._client.exchange_ended(self, recorder, now_ns, error_response, then)
+        self._client.exchange_ended(self, self._recorder, now_ns, error_response, then)
+
+    def _recording_failed(self, error: Exception) -> None:
+        """Detach the recorder. The exchange goes on without it."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            self._context.failures.failed(error, recorder)
+        if self._relay_number >= 0:  # the relay would go on recording
+            self._context.call_next_iteration(self._take_back)
 
     def _release_upstream(self, reusable: bool) -> bool:
         """Return the upstream connection to the pool or abort it. True: it had served another exchange before."""

@@ -27,6 +27,7 @@ _FAMILIES = (
     ("lost_records", "counter", "Dropped records, reported in the log as Lost records."),
     ("lost_bytes", "counter", "Response body bytes dropped instead of recorded."),
     ("lost_untold", "counter", "Losses that no Lost record reports."),
+    ("recording_failed", "counter", "Exceptions in recording (bugs); their streams are stored as tap_lost."),
     ("queue_bytes_now", "gauge", "Bytes of records in memory that wait for the log."),
     ("log_entries", "counter", "Entries appended to the log."),
     ("log_bytes", "counter", "Bytes appended to the log, compressed."),

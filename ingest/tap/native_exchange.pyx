@@ -53,10 +53,6 @@ cdef class NativeExchanges:
         if upstream is None:
             return False
         self._counters.upstream_reuses += 1
-        if recorder is not None:
-            recorder.connected(now_ns)
-            if body:
-                recorder.request_data(body)
         exchange = NativeExchange.__new__(NativeExchange)
         exchange._group = self
         exchange._client, exchange._pool, exchange._upstream = client, pool, upstream
@@ -67,10 +63,17 @@ cdef class NativeExchanges:
         forwarded = request_for_upstream(head, route, trace, self._forwarding, client.address, client.scheme)
         upstream.transport.write(forwarded + body if body else forwarded)
         if recorder is not None:
-            if not upstream.write_paused:
-                recorder.request_sent(now_ns)
-            if body:
-                recorder.record_request(True)
+            try:
+                recorder.connected(now_ns)
+                if body:
+                    recorder.request_data(body)
+                if not upstream.write_paused:
+                    recorder.request_sent(now_ns)
+                if body:
+                    recorder.record_request(True)
+            except Exception as e:
+                exchange._recorder = None
+                self._context.failures.failed(e, recorder)
         return True
 
 
@@ -121,10 +124,14 @@ cdef class NativeExchange:
             if self._request_bytes:
                 self._group._counters.request_bytes += self._request_bytes
             if recorder is not None:
-                recorder.response_head(head, now_ns)
-                if length:
-                    recorder.response_data(PyBytes_FromStringAndSize(text + end, length), now_ns)
-                recorder.ended("complete", None, now_ns, self._request_bytes, length, True, False, [])
+                try:
+                    recorder.response_head(head, now_ns)
+                    if length:
+                        recorder.response_data(PyBytes_FromStringAndSize(text + end, length), now_ns)
+                    recorder.ended("complete", None, now_ns, self._request_bytes, length, True, False, [])
+                except Exception as e:
+                    recorder = None
+                    context.failures.failed(e, self._recorder)
         finally:
             client.exchange_ended(self, recorder, now_ns, None, THEN_KEEP_OPEN)
         return True

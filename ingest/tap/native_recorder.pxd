@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 
 cdef class NativeDeferredRecorders:
+    cdef public type recorder_class
     cdef object _factory, _buffer, _counters, _session_headers
     cdef dict _session_names
     cdef list _records

@@ -21,7 +21,8 @@ from ingest.tap.client_identity import API_KEY_FIELDS, client_id
 from ingest.tap.deferred_recorder import MAX_UNCOUNTED_BODY_BYTES, replay
 from ingest.tap.http_head import NO_BODY
 from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
-from ingest.tap.stream_recorder import WAIT_BYTES
+from ingest.tap.recording_failures import ABANDONED
+from ingest.tap.stream_recorder import WAIT_BYTES, StreamRecorder
 
 cdef enum:
     NEVER = -1
@@ -154,11 +155,12 @@ cdef class NativeDeferredRecorders:
         self._session_names = factory.session_headers.names
         self._records = []
         self._ends = {}
+        self.recorder_class = NativeDeferredRecorder
 
     def new(self, head, route, trace, int64_t client_start_ns, int64_t t0_ns):
         """The recorder of an exchange."""
         cdef timespec now
-        cdef NativeDeferredRecorder recorder = NativeDeferredRecorder.__new__(NativeDeferredRecorder)
+        cdef NativeDeferredRecorder recorder = self.recorder_class.__new__(self.recorder_class)
         clock_gettime(CLOCK_REALTIME, &now)
         recorder._wall_ns = now.tv_sec * 1000000000 + now.tv_nsec
         recorder._group = self
@@ -171,8 +173,8 @@ cdef class NativeDeferredRecorders:
         recorder._request_over = UNKNOWN
         recorder._frames = []
         recorder.waiting = True
-        self._counters.streams_opened += 1
         self._buffer.flush_later(recorder)
+        self._counters.streams_opened += 1  # last: a stream without a recorder is counted elsewhere
         return recorder
 
     def flush(self):
@@ -182,8 +184,12 @@ cdef class NativeDeferredRecorders:
             self._reserved_bytes = 0
         if self._records:
             records, ends, self._records, self._ends = self._records, self._ends, [], {}
-            self._buffer.append_exchanges(records, self._frame_count, self._captured_bytes, ends)
+            frame_count, captured_bytes = self._frame_count, self._captured_bytes
             self._size_bytes = self._frame_count = self._captured_bytes = 0
+            try:
+                self._buffer.append_exchanges(records, frame_count, captured_bytes, ends)
+            except Exception as e:
+                self._buffer.lose_records(records, e)
 
     cdef bint reserve(self, int64_t size_bytes) except -1:
         """Whether records of this size have room."""
@@ -225,8 +231,11 @@ cdef class NativeDeferredRecorder:
                     self._cause, self._detail, self._end_ns, self._request_bytes, self._response_bytes, bool(self._reused),
                     bool(self._tunnel), self._waits,
                 )
-            self._recorder = replay(
-                self._group._factory, self._head, self._route, self._trace, self._client_start_ns, self._t0_ns, self._wall_ns,
+            self._recorder = StreamRecorder(
+                self._group._factory, self._head, self._route, self._trace, self._client_start_ns, self._t0_ns, self._wall_ns
+            )
+            replay(
+                self._recorder,
                 None if self._connected_ns == NEVER else self._connected_ns,
                 None if self._request_sent_ns == NEVER else self._request_sent_ns,
                 self._body, None if self._request_over == UNKNOWN else bool(self._request_over),
@@ -309,10 +318,7 @@ cdef class NativeDeferredRecorder:
 
     def flush(self):
         self.waiting = False
-        try:
-            self.recorder.flush()
-        except Exception:
-            self._group._buffer.count_failed_recorder()
+        self.recorder.flush()
 
     def end(self):
         if self._recorder is not None or not self.write_all():
@@ -321,6 +327,16 @@ cdef class NativeDeferredRecorder:
                 None if self._client_left_ns == NEVER else self._client_left_ns,
                 self._undelivered_bytes,
             )
+
+    def abandon(self):
+        try:
+            recorder = self.recorder
+        except Exception:
+            if self._recorder is None:
+                self._recorder = ABANDONED
+                raise
+            recorder = self._recorder
+        recorder.abandon()
 
     cdef bint keep(self, int64_t size_bytes):
         """Whether so many more bytes of bodies may be kept."""

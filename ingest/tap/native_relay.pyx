@@ -12,6 +12,8 @@ Threads
 
 Bounds
 - Bytes kept for the log stay within `room_bytes`. Without room, frames are dropped, as in `StreamRecorder`.
+- A body whose records of this and the previous epoch (`RecordBuffer`) are larger than the free part of `room_bytes` loses frames
+  first.
 - While a client does not read, the relay keeps at most one read (64 KiB) for it and does not read from its upstream.
 - At most `MAX_QUEUED_WAITS` waits are queued; later ones are counted and dropped.
 """
@@ -305,6 +307,9 @@ cdef struct Body:
     uint64_t uncaptured_bytes
     int64_t uncaptured_ns  # arrival of the first byte that is counted but not captured
     int64_t dropped_bytes  # ≥ 0 while a run of frames is being dropped
+    size_t held_bytes  # of records queued in this and the previous epoch
+    size_t new_bytes  # of records queued in this epoch
+    uint64_t epoch
     Item *end  # reserved at the start, so that an end can always be reported
     Item *record
     int64_t record_ns  # arrival of its first frame
@@ -327,6 +332,7 @@ cdef struct Relay:
     Body *oldest
     Body *newest
     size_t room_bytes
+    uint64_t epoch  # of the record buffer
     size_t pending_bytes  # of all records
     uint32_t queued_waits
     uint64_t dropped_waits
@@ -425,9 +431,19 @@ cdef Item *finish_record(Relay *relay, Body *body) noexcept nogil:
     return item
 
 
+cdef void hold(Relay *relay, Body *body, size_t size) noexcept nogil:
+    """As `StreamRecorder._hold`."""
+    if body.epoch != relay.epoch:
+        body.held_bytes = body.new_bytes if relay.epoch == body.epoch + 1 else 0
+        body.epoch, body.new_bytes = relay.epoch, 0
+    body.new_bytes += size
+    body.held_bytes += size
+
+
 cdef void queue_record(Relay *relay, Body *body) noexcept nogil:
     cdef Item *item = finish_record(relay, body)
     if item != NULL:
+        hold(relay, body, item.capacity)
         queue(relay, item)
         if relay.pending_bytes >= WAKE_BYTES:
             wake_python(relay)
@@ -444,9 +460,10 @@ cdef uint8_t *room_for_frame(Relay *relay, Body *body, size_t size) noexcept nog
         wanted = needed if needed > 2 * capacity else 2 * capacity
         if wanted < MIN_RECORD_BYTES:
             wanted = MIN_RECORD_BYTES
-        if relay.pending_bytes + wanted - capacity > relay.room_bytes:
+        hold(relay, body, 0)
+        if relay.pending_bytes + wanted - capacity + body.held_bytes > relay.room_bytes:
             wanted = needed
-            if relay.pending_bytes + wanted - capacity > relay.room_bytes:
+            if relay.pending_bytes + wanted - capacity + body.held_bytes > relay.room_bytes:
                 return NULL
         item = <Item *>realloc(body.record, sizeof(Item) + wanted)
         if item == NULL:
@@ -801,10 +818,10 @@ cdef class NativeRelay:
         leave(self.relay)
         return pending_bytes
 
-    def set_room(self, size_t size_bytes):
-        """Limit `pending_bytes`."""
+    def set_room(self, size_t size_bytes, uint64_t epoch):
+        """Limit `pending_bytes`. `epoch`: of the record buffer."""
         enter(self.relay)
-        self.relay.room_bytes = size_bytes
+        self.relay.room_bytes, self.relay.epoch = size_bytes, epoch
         leave(self.relay)
 
     def add(
@@ -920,6 +937,7 @@ cdef Item *finish_old_records(Relay *relay, int64_t before_ns) noexcept nogil:
     for i in range(RECORDS_AT_ONCE):
         if relay.oldest == NULL or relay.oldest.record_ns > before_ns:
             break
+        hold(relay, relay.oldest, relay.oldest.record.capacity)
         last[0] = finish_record(relay, relay.oldest)
         last[0].next = NULL
         last = &last[0].next

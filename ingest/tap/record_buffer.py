@@ -8,22 +8,25 @@ Guarantees
   can still report the loss.
 - A loss becomes a `Lost` record of its stream as soon as there is room. Unreported losses are kept in a bounded table. A loss
   that does not fit into it is only counted (`lost_untold`).
+- Streams do not hurt each other: one may have half as many bytes in the log's queue as are free (the dynamic threshold of switch
+  buffers). So one fast stream takes a third of the limit at most, and ten take five sixths. Bytes count for two epochs. An epoch
+  ends when the log has all that was appended before it began. `StreamRecorder._frame` and `native_relay` apply the rule.
+- An exception in a recorder ends the recording of its stream (`recording_failures`). One in a step of a tick is contained, and
+  the step is repeated at the next tick.
 
-Recorders are flushed in batches, at the second tick after they began to wait: 40 to 80 ms later.
+Each tick first takes the relay's records, which have less room than others. Recorders are flushed in batches, at the second tick
+after they began to wait: 40 to 80 ms later.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, decode, encode
-from ingest.tap.counters import Counters
-
-logger = logging.getLogger("streamgauge.tap")
+from ingest.tap.recording_failures import CAUSE, FailedRecorder, RecordingFailures
 
 RECORD_OVERHEAD_BYTES = 400
 ENCODED_OVERHEAD_BYTES = 48  # a bytes object and its place in a list
@@ -52,7 +55,7 @@ class Sink(Protocol):
     def take_dropped(self) -> list[list[bytes]]: ...
 
 
-class Recorder(Protocol):
+class Recorder(FailedRecorder, Protocol):
     """Writes the records of one stream when the buffer asks for them: `StreamRecorder`, `DeferredRecorder`."""
 
     waiting: bool
@@ -89,15 +92,22 @@ class Relay(Protocol):
 class RecordBuffer:
     """Holds encoded records and the losses that are not reported yet."""
 
-    def __init__(self, sink: Sink, counters: Counters, *, queue_bytes: int) -> None:
+    def __init__(self, sink: Sink, failures: RecordingFailures, *, queue_bytes: int) -> None:
         self.sink = sink
-        self.counters = counters
+        self.counters = failures.counters
+        self._failures = failures
+        failures.buffer = self
         self.limit_bytes = queue_bytes
         self._margin_limit_bytes = int(queue_bytes * (1 + _MARGIN))
         self.added_bytes = 0
         """Total of bytes reserved and not released. The log thread is done with `sink.done_bytes` of them."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
+        self._put_bytes = 0
+        """Total of bytes given to the log thread."""
+        self._epoch = 0
+        self._epoch_ends_at = 0
+        """The epoch ends when the log thread is done with so many bytes."""
         self._waiting: dict[Recorder, None] = {}
         self._waiting_longer: dict[Recorder, None] = {}
         """Recorders that waited at the last tick."""
@@ -149,6 +159,14 @@ class RecordBuffer:
         self.added_bytes = used_bytes + self._granted_bytes
         return self._granted_bytes
 
+    def epoch(self) -> int:
+        """Number of this epoch."""
+        done_bytes, appended_bytes = self.sink.done_bytes, self._put_bytes + self._pending_bytes
+        if done_bytes >= self._epoch_ends_at:
+            self._epoch += 1 if done_bytes < appended_bytes else 2  # without a queue, earlier bytes count no more
+            self._epoch_ends_at = appended_bytes
+        return self._epoch
+
     # --- records
 
     def add(self, record: AnyRecord, size_bytes: int) -> bool:
@@ -161,8 +179,8 @@ class RecordBuffer:
         """Append a record without a check for room: its data was reserved. False: it cannot be encoded, which is a bug."""
         try:
             self._pending.append(encode(record))
-        except Exception:
-            logger.exception("cannot encode a record: it is dropped and counted as lost")
+        except Exception as e:
+            self._failures.count(e)
             return False
         self.added_bytes += size_bytes
         self._pending_bytes += size_bytes
@@ -239,18 +257,20 @@ class RecordBuffer:
         self.unreported.pop(stream, None)
         return True
 
-    def count_failed_recorder(self) -> None:
-        """Log and count the current exception: a recorder could not make its records (a bug)."""
-        logger.exception("cannot make the records of a stream: they are lost, other streams continue")
-        self.counters.lost_untold += 1
+    def lose_records(self, records: list[bytes], error: Exception | None = None) -> None:
+        """Account for records that the log thread dropped, or that could not be appended because of `error`, a bug."""
+        if error is not None:
+            self._failures.count(error)
+        if not self._attempt(self._lose_batch, records, "log_error" if error is None else CAUSE):
+            self.counters.lost_untold += 1
 
     # --- flushing
 
     def flush_later(self, recorder: Recorder) -> None:
         """Flush the recorder within 80 ms."""
-        self._waiting[recorder] = None
         if self._timer is None:
             self.arm()
+        self._waiting[recorder] = None
 
     def end_later(self, recorder: EndedRecorder) -> None:
         """Let the recorder write its last records, soon but not within a burst of requests."""
@@ -263,20 +283,17 @@ class RecordBuffer:
 
     def flush_all(self) -> None:
         """Hand over everything, before the worker stops."""
-        if self.relay is not None:
-            self.relay.take(time.monotonic_ns())
-        self._end_recorders()
+        attempt = self._attempt
+        attempt(self._take_from_relay, time.monotonic_ns())
+        attempt(self._end_recorders)
         for waiting in (self._waiting_longer, self._waiting):
-            while waiting:
-                waiting.popitem()[0].flush()
-        if self.recorders is not None:
-            self.recorders.flush()
-        self._report_all()
-        self._put_pending()
+            attempt(self._flush, waiting, len(waiting))
+        attempt(self._put_all)
 
     def _end_batch(self) -> None:
-        self._end_recorders(_RECORDERS_PER_BATCH)
-        self._ended_batch = self._loop.call_soon(self._end_batch) if self._ended else None
+        self._ended_batch = None
+        if self._attempt(self._end_recorders, _RECORDERS_PER_BATCH) and self._ended:
+            self._ended_batch = self._loop.call_soon(self._end_batch)
         self.arm()
 
     def _end_recorders(self, count: int | None = None) -> None:
@@ -288,50 +305,65 @@ class RecordBuffer:
                 self._waiting_longer.pop(recorder, None)
             try:
                 recorder.end()
-            except Exception:
-                self.count_failed_recorder()
+            except Exception as e:
+                self._failures.failed(e, recorder)
 
     def arm(self) -> None:
         """Start the timer of the next tick, if it is not running."""
         if self._timer is None:
-            self._timer = self._loop.call_later(_TICK_S, self._tick)
+            self._timer = self._loop.call_later(_TICK_S, self._on_timer)
+
+    def _on_timer(self) -> None:
+        if not self._attempt(self._tick):
+            self._timer = None
+            self.arm()
 
     def _tick(self) -> None:
-        self._end_recorders(_RECORDERS_PER_BATCH)
-        if self._ended:
-            self._loop.call_soon(self._tick)
-            return
-        waiting = self._waiting_longer
-        for _ in range(_RECORDERS_PER_BATCH):
-            if not waiting:
-                break
-            waiting.popitem()[0].flush()
-        else:
-            self._loop.call_soon(self._tick)
+        attempt, waiting = self._attempt, self._waiting_longer
+        worked = attempt(self._take_from_relay, time.monotonic_ns() - _TICK_NS // 2)
+        worked &= attempt(self._end_recorders, _RECORDERS_PER_BATCH)
+        worked &= attempt(self._flush, waiting, _RECORDERS_PER_BATCH)
+        if waiting and worked:
+            self._loop.call_soon(self._on_timer)
             return
         self._waiting, self._waiting_longer = waiting, self._waiting
-        failed = False
-        try:
-            self._collect()
-        except Exception:  # a bug; it must not stop the later ticks
-            failed = True
-            logger.exception("cannot collect the records")
+        worked &= attempt(self._put_all)
         # Cleared last: the steps above must not start a second timer.
         self._timer = None
         relaying = self.relay is not None and self.relay.active
-        if failed or relaying or self._waiting_longer or self.unreported or self._pending:
+        left = waiting or self._waiting_longer or self._ended or self.unreported or self._pending
+        if relaying or left or not worked:
             self.arm()
 
-    def _collect(self) -> None:
-        """Hand over all records that can be made now."""
+    def _attempt(self, step: Callable[..., None], *args: object) -> bool:
+        """False: an exception, which must not stop the later steps."""
+        try:
+            step(*args)
+        except Exception as e:
+            self._failures.count(e)
+            return False
+        return True
+
+    def _flush(self, waiting: dict[Recorder, None], count: int) -> None:
+        for _ in range(min(count, len(waiting))):
+            recorder = waiting.popitem()[0]
+            try:
+                recorder.flush()
+            except Exception as e:
+                self._failures.failed(e, recorder)
+
+    def _take_from_relay(self, records_before_ns: int) -> None:
         if self.relay is not None:
-            self.relay.take(time.monotonic_ns() - _TICK_NS // 2)
+            self.relay.take(records_before_ns)
+
+    def _put_all(self) -> None:
+        """Hand over all records that are made."""
         if self.recorders is not None:
             self.recorders.flush()
         self._report_all()
         self._put_pending()
         for batch in self.sink.take_dropped():
-            self._lose_batch(batch)
+            self.lose_records(batch)
 
     def _report_all(self) -> None:
         for stream in list(self.unreported):
@@ -341,14 +373,15 @@ class RecordBuffer:
     def _put_pending(self) -> None:
         if self._pending:
             self.sink.put(self._pending, self._pending_bytes)
+            self._put_bytes += self._pending_bytes
             self._pending = []
             self._pending_bytes = 0
 
-    def _lose_batch(self, batch: Iterable[bytes]) -> None:
-        """Account for records that the log thread dropped."""
+    def _lose_batch(self, batch: Iterable[bytes], cause: str) -> None:
+        """Account for records that were dropped."""
         for record in map(decode, batch):
             if not isinstance(record, (Alive, Damaged)):
                 size = sum(len(f) for _, f in record.frames) if isinstance(record, Frames) else 0
                 last = record.last_seq if isinstance(record, Lost) else record.seq
                 ends = record.last if isinstance(record, Lost) else isinstance(record, Closed)
-                self.lose(Lost(record.stream, record.seq, last, "log_error", time.time_ns(), size, ends))
+                self.lose(Lost(record.stream, record.seq, last, cause, time.time_ns(), size, ends))

@@ -12,7 +12,7 @@ import time
 
 from ingest import identifiers
 from ingest.ids import uuid7
-from ingest.records import Closed, Opened
+from ingest.records import Closed, Opened, encode
 from ingest.tap.client_identity import client_id
 from ingest.tap.counters import Counters
 from ingest.tap.error_responses import ErrorResponse
@@ -116,11 +116,8 @@ class Refusals:
             None,
             refused_status=response.status,
         )
+        buffer.append_exchanges([encode(opened), encode(closed)], 0, 0, {closed.cause: 1})
         counters.streams_opened += 1
-        counters.streams_closed += 1
-        counters.closed_by_cause["bad_request"] += 1
-        buffer.append(opened, size_bytes)
-        buffer.append(closed, RECORD_OVERHEAD_BYTES)
 
     def _take_token(self, now_ns: int) -> bool:
         tokens = self._tokens + (now_ns - self._refilled_ns) * PER_SECOND / _SECOND_NS

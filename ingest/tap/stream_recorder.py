@@ -8,10 +8,15 @@ Guarantees
 - The records of a stream are numbered without a gap: a lost record takes a number too, and a `Lost` record names it.
 - Without room, response frames are dropped. Each contiguous run of dropped frames takes one number. A dropped request body
   and a dropped head take one number each.
+- A stream may have half as many bytes in the log's queue as are free there (`RecordBuffer`). Without that share it loses frames
+  while others have room.
+- After an exception, `abandon` writes what is known and reports the rest as lost. Numbers are used up and reserved bytes are
+  released before any step that could fail, or after it, so an abandoned stream leaves no gap and no reserved bytes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 from ingest import identifiers
@@ -36,6 +41,7 @@ from ingest.tap.client_identity import client_id
 from ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
 from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
+from ingest.tap.recording_failures import ABANDONED, CAUSE
 from ingest.tap.routing import Route
 from ingest.tap.trace_context import TraceContext
 
@@ -169,10 +175,13 @@ class StreamRecorder:
         "_connected_ns",
         "_dropped_bytes",
         "_end",
+        "_epoch",
         "_event_stream",
         "_factory",
         "_frame_bytes",
         "_frames",
+        "_held_bytes",
+        "_new_bytes",
         "_remaining_bytes",
         "_request",
         "_request_sent_ns",
@@ -181,6 +190,7 @@ class StreamRecorder:
         "_seq",
         "_t0_ns",
         "_uncaptured_bytes",
+        "_wall_ns",
         "first_byte_ns",
         "last_output_ns",
         "refused_status",
@@ -205,11 +215,15 @@ class StreamRecorder:
         self._frames: list[tuple[int, bytes]] = []
         self._frame_bytes = 0
         self._uncaptured_bytes = 0
+        self._held_bytes = self._new_bytes = 0
+        """Bytes appended in this and the previous epoch of the buffer, and in this one: at least what the log still has to take."""
+        self._epoch = 0
         self._dropped_bytes = -1
         """≥ 0 while a run of frames is being dropped. No frames wait then."""
-        self._request: tuple[RequestHead, Route, TraceContext, int, int] | None = None
+        self._request: tuple[RequestHead, Route, TraceContext, int] | None = None
         """The content of `Opened`, until it is written."""
         self._t0_ns = t0_ns
+        self._wall_ns = wall_ns
         self._capture: capture.RequestCapture | None = None
         if head.body is not NO_BODY:
             self._capture = capture.RequestCapture(head, factory.options.request_capture_bytes)
@@ -231,7 +245,7 @@ class StreamRecorder:
         self.waiting = True
         """The buffer is going to flush this recorder."""
         if buffer.reserve(head.size_bytes + RECORD_OVERHEAD_BYTES, margin=True):
-            self._request = (head, route, trace, client_start_ns, wall_ns)
+            self._request = (head, route, trace, client_start_ns)
         else:
             self.stream = uuid7(wall_ns)
             self._lose_next()
@@ -315,9 +329,12 @@ class StreamRecorder:
         """One captured read. The hot path: `RecordBuffer.reserve` is inlined."""
         buffer = self._buffer
         size = len(body)
-        if buffer.added_bytes + size - buffer.sink.done_bytes > buffer.limit_bytes:
-            self._drop(size)
-            return
+        used_bytes = buffer.added_bytes + size - buffer.sink.done_bytes
+        if used_bytes + 2 * self._held_bytes > buffer.limit_bytes:
+            self._hold(0)
+            if used_bytes + 2 * self._held_bytes > buffer.limit_bytes:
+                self._drop(size)
+                return
         if self._dropped_bytes >= 0:
             self._end_dropped_run()
         self._frames.append((at_ns, body))
@@ -329,6 +346,15 @@ class StreamRecorder:
         elif not self.waiting:
             self._wait()
 
+    def _hold(self, size_bytes: int) -> None:
+        """Count bytes that this stream has added to the log's queue."""
+        epoch = self._buffer.epoch()
+        if epoch != self._epoch:
+            self._held_bytes = self._new_bytes if epoch == self._epoch + 1 else 0
+            self._epoch, self._new_bytes = epoch, 0
+        self._new_bytes += size_bytes
+        self._held_bytes += size_bytes
+
     def _drop(self, size_bytes: int) -> None:
         """There is no room for this frame: add it to the run of dropped frames."""
         if self._dropped_bytes < 0:
@@ -339,9 +365,8 @@ class StreamRecorder:
     def _end_dropped_run(self) -> None:
         """Give the run of dropped frames its number and report it."""
         if self._dropped_bytes >= 0:
-            size_bytes, self._dropped_bytes = self._dropped_bytes, -1
-            self._seq += 1
-            self._lose(self._seq - 1, size_bytes)
+            self._lose(self._dropped_bytes)
+            self._dropped_bytes = -1
             self._buffer.report(self.stream)
 
     # --- bodies that the relay forwards
@@ -359,8 +384,8 @@ class StreamRecorder:
 
     def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
         """The relay dropped a run of frames, which takes this number."""
-        self._seq = seq + 1
-        self._lose(seq, size_bytes)
+        self._seq = seq
+        self._lose(size_bytes)
         self._buffer.report(self.stream)
 
     def relay_ended(self, end: RelayedEnd) -> None:
@@ -394,10 +419,7 @@ class StreamRecorder:
     def flush(self) -> None:
         """Write all records that can be made now. Called by the buffer."""
         self.waiting = False
-        try:
-            self._write_waiting()
-        except Exception:
-            self._buffer.count_failed_recorder()
+        self._write_waiting()
 
     def end(self, drained_ns: int | None, client_left_ns: int | None, undelivered_bytes: int) -> None:
         """Write the remaining records, `Closed` last.
@@ -415,7 +437,34 @@ class StreamRecorder:
         counters = self._buffer.counters
         counters.streams_closed += 1
         counters.closed_by_cause[closed.cause] += 1
-        self._write(closed, RECORD_OVERHEAD_BYTES + WAIT_BYTES * len(self._end[7]), 0)
+        self._write(closed, RECORD_OVERHEAD_BYTES + WAIT_BYTES * len(self._end[7]))
+
+    def abandon(self) -> None:
+        """After an exception: write what is known and report the rest as lost. Later uses raise `Abandoned`."""
+        buffer = self._buffer
+        with contextlib.suppress(Exception):  # this may be what has failed
+            self._write_waiting()
+        self._buffer = ABANDONED
+        buffer.release(self._reserved_bytes())
+        lost_bytes = self._frame_bytes + max(0, self._dropped_bytes)
+        self._request = self._capture = self._body = self._response = None
+        self._frames, self._frame_bytes = [], 0
+        stream = self.stream or uuid7(self._wall_ns)
+        try:
+            buffer.lose(Lost(stream, self._seq, self._seq, CAUSE, time.time_ns(), lost_bytes, True))
+        except Exception:
+            buffer.counters.lost_untold += 1
+
+    def _reserved_bytes(self) -> int:
+        """Bytes reserved for what is not written yet."""
+        size_bytes = self._frame_bytes + FRAME_OVERHEAD_BYTES * len(self._frames)
+        if self._request is not None:
+            size_bytes += self._request[0].size_bytes + RECORD_OVERHEAD_BYTES
+        if self._response is not None:
+            size_bytes += self._response.size_bytes
+        if self._capture is not None:
+            size_bytes += self._capture.size_bytes
+        return size_bytes + len(self._body or b"")
 
     def _wait(self) -> None:
         if not self.waiting:
@@ -428,64 +477,69 @@ class StreamRecorder:
             self._write_opened()
         body = self._body
         if body is not None:
-            self._body = None
             request = Request(self.stream, self._seq, body, self._body_truncated)
-            self._write(request, RECORD_OVERHEAD_BYTES + len(body), len(body))
+            self._body = None
+            self._buffer.added_bytes -= len(body)  # `release`, inlined
+            self._write(request, RECORD_OVERHEAD_BYTES + len(body))
         if self._frames or self._response is not None or self._uncaptured_bytes:
             self._write_frames()
 
     def _write_opened(self) -> None:
         assert self._request is not None
-        (head, route, trace, client_start_ns, wall_ns), self._request = self._request, None
+        head, route, trace, client_start_ns = self._request
+        wall_ns = self._wall_ns
         stream = self.stream = uuid7(wall_ns)
         opened = opened_record(
             self._factory, stream, head, route, trace, client_start_ns, self._t0_ns, wall_ns
         )
         size_bytes = head.size_bytes + RECORD_OVERHEAD_BYTES
-        self._write(opened, size_bytes, size_bytes)
+        self._request = None
+        self._buffer.added_bytes -= size_bytes  # `release`, inlined
+        self._write(opened, size_bytes)
 
     def _write_frames(self) -> None:
         frames, size_bytes, response = self._frames, self._frame_bytes, self._response
         reserved_bytes = size_bytes + FRAME_OVERHEAD_BYTES * len(frames)
-        seq, buffer = self._seq, self._buffer
+        buffer = self._buffer
         counters = buffer.counters
-        self._frames, self._frame_bytes, self._seq = [], 0, seq + 1
         if response is not None or self._uncaptured_bytes:
             headers = None
             if response is not None:
-                self._response = None
                 reserved_bytes += response.size_bytes
                 recorded = [field[4] for field in response.fields if field[4] is not None]
                 headers = ResponseHeaders(response.status, recorded, self._responded_ns - self._t0_ns)
+                self._response = None
             uncaptured_bytes, self._uncaptured_bytes = self._uncaptured_bytes, 0
             counters.uncaptured_bytes += uncaptured_bytes
-            record = Frames(self.stream, seq, frames, headers, uncaptured_bytes)
+            record = Frames(self.stream, self._seq, frames, headers, uncaptured_bytes)
         else:
-            record = Frames(self.stream, seq, frames)
+            record = Frames(self.stream, self._seq, frames)
+        self._frames, self._frame_bytes = [], 0
         buffer.added_bytes -= reserved_bytes  # `release`, inlined
-        if (not buffer.unreported or buffer.report(self.stream)) and buffer.append(
-            record, reserved_bytes + RECORD_OVERHEAD_BYTES
-        ):
+        reserved_bytes += RECORD_OVERHEAD_BYTES
+        if (not buffer.unreported or buffer.report(self.stream)) and buffer.append(record, reserved_bytes):
+            self._seq += 1
+            self._hold(reserved_bytes)
             counters.frames += len(frames)
             counters.captured_bytes += size_bytes
         else:
-            self._lose(seq, size_bytes)
+            self._lose(size_bytes)
 
-    def _write(self, record: AnyRecord, size_bytes: int, reserved_bytes: int) -> None:
-        """Write the next record. `reserved_bytes`: the part of `size_bytes` that was reserved."""
+    def _write(self, record: AnyRecord, size_bytes: int) -> None:
+        """Write the next record."""
         buffer = self._buffer
-        buffer.added_bytes -= reserved_bytes  # `release`, inlined
-        seq = self._seq
-        self._seq = seq + 1
         if (buffer.unreported and not buffer.report(self.stream)) or not buffer.add(record, size_bytes):
-            self._lose(seq, 0, last=isinstance(record, Closed))
+            self._lose(0, last=isinstance(record, Closed))
+        else:
+            self._seq += 1
 
     def _lose_next(self) -> None:
         """Report the next part of the exchange as lost, for lack of room. Data that waits is written before it."""
         self._write_waiting()
-        self._seq += 1
-        self._lose(self._seq - 1, 0)
+        self._lose(0)
 
-    def _lose(self, seq: int, size_bytes: int, *, last: bool = False) -> None:
-        buffer = self._buffer
+    def _lose(self, size_bytes: int, *, last: bool = False) -> None:
+        """Give the next number to lost data."""
+        buffer, seq = self._buffer, self._seq
         buffer.lose(Lost(self.stream, seq, seq, buffer.loss_cause(), time.time_ns(), size_bytes, last))
+        self._seq = seq + 1

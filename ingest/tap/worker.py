@@ -139,7 +139,7 @@ class TapWorker:
         log_loop_errors(logger)
         if uses_native_code(options.relay) and context.clock_ns is time.monotonic_ns:
             try:
-                context.relay = BodyRelay(self.loop)
+                context.relay = BodyRelay(self.loop, context.failures)
                 context.heads = native_heads
             except OSError as e:
                 if options.relay == "native":
@@ -149,7 +149,7 @@ class TapWorker:
             self._log = LogThread(self._open_log, context.guards)
             context.guards.check("record log", self._log_fault)
             self._log.start()
-            self._buffer = RecordBuffer(self._log, self.counters, queue_bytes=options.queue_bytes)
+            self._buffer = RecordBuffer(self._log, context.failures, queue_bytes=options.queue_bytes)
             factory = context.refusals.recorder_factory = RecorderFactory(
                 self._buffer, options, incarnation=self.incarnation, client_key=self._client_key
             )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from ingest.guards import Guards
 from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, decode
 from ingest.tap.counters import Counters
 from ingest.tap.deferred_recorder import DeferredRecorder
 from ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
 from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RecordBuffer
+from ingest.tap.recording_failures import RecordingFailures
 from ingest.tap.routing import Router
 from ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
 from ingest.tap.trace_context import join_trace
@@ -59,7 +61,9 @@ class RecorderGroup:
     def __init__(self, *, queue_bytes: int = 2**30) -> None:
         self.sink = StalledSink()
         self.counters = Counters()
-        self.buffer = RecordBuffer(self.sink, self.counters, queue_bytes=queue_bytes)
+        self.buffer = RecordBuffer(
+            self.sink, RecordingFailures(self.counters, Guards()), queue_bytes=queue_bytes
+        )
         options = TapOptions(upstreams=UPSTREAMS, data=Path("nowhere"))
         self._deferred: dict[StreamRecorder, DeferredRecorder] = {}
         self._factory = RecorderFactory(self.buffer, options, incarnation="i", client_key=b"k" * 32)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingest.guards import Guards
 from ingest.ids import uuid7_wall_ns
 from ingest.records import AnyRecord, Closed, Opened
 from ingest.tap import relay_choice
@@ -21,6 +22,7 @@ from ingest.tap.deferred_recorder import MAX_UNCOUNTED_BODY_BYTES, DeferredRecor
 from ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
 from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RecordBuffer
+from ingest.tap.recording_failures import RecordingFailures
 from ingest.tap.routing import Router
 from ingest.tap.stream_recorder import RecorderFactory
 from ingest.tap.trace_context import TraceContext
@@ -113,7 +115,9 @@ class Worker:
     def __init__(self, recorders: type[Recorders], queue_bytes: int, body_limit_bytes: int) -> None:
         self.sink = StalledSink()
         self.counters = Counters()
-        self.buffer = RecordBuffer(self.sink, self.counters, queue_bytes=queue_bytes)
+        self.buffer = RecordBuffer(
+            self.sink, RecordingFailures(self.counters, Guards()), queue_bytes=queue_bytes
+        )
         options = TapOptions(
             upstreams=UPSTREAMS, data=Path("nowhere"), tap_name="tap", request_capture_bytes=body_limit_bytes, clock_id="c"
         )  # fmt: skip

@@ -176,7 +176,12 @@ async def test_a_stream_whose_records_cannot_be_made_does_not_affect_others(monk
     group.sink.take()
     for recorder in good:
         assert [type(r) for r in group.records_of(recorder)] == [Opened, Closed]
-    assert group.counters.lost_untold == len(bad)
+    for recorder in bad:
+        [lost] = group.records_of(recorder)
+        assert isinstance(lost, Lost)
+        assert (lost.seq, lost.cause, lost.last) == (0, "recording_failed", True)
+    assert (group.counters.recording_failed, group.counters.lost_untold) == (len(bad), 0)
+    assert group.buffer.queued_bytes == 0
 
 
 async def test_opened_names_the_clock_of_its_time() -> None:

@@ -1,0 +1,87 @@
+"""The end of a stream's recording after an exception in it. Forwarding continues.
+
+The code that forwards records inside a `try` and passes every exception to `RecordingFailures.failed`. The exception is
+counted (`recording_failed`) and logged at most once a minute. What the recorder knows is written; the rest of the stream is
+reported by a `Lost` record that ends it, so the tables have it as `tap_lost`. If not even that is possible, `lost_untold` counts
+the stream. Later uses of the recorder raise `Abandoned`, which detaches it wherever it is still held.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+from ingest.guards import Guards
+from ingest.ids import uuid7
+from ingest.records import Lost
+from ingest.tap.counters import Counters
+
+CAUSE = "recording_failed"
+"""`Lost.cause` of these losses."""
+
+
+class Abandoned(Exception):
+    """The recording of this stream has failed before."""
+
+
+class _Abandoned:
+    def __getattr__(self, name: str) -> Any:
+        raise Abandoned
+
+
+ABANDONED: Any = _Abandoned()
+"""Takes the place of an object that an abandoned recorder used. Every use raises `Abandoned`."""
+
+
+class FailedRecorder(Protocol):
+    """Interface of `StreamRecorder` and `DeferredRecorder` after an exception."""
+
+    def abandon(self) -> None:
+        """Write what is known and report the rest as lost."""
+
+
+class LossReport(Protocol):
+    """Interface of `RecordBuffer`."""
+
+    def lose(self, lost: Lost) -> None: ...
+
+
+class RecordingFailures:
+    """Of one worker. The methods never raise."""
+
+    def __init__(self, counters: Counters, guards: Guards) -> None:
+        self.counters = counters
+        self.buffer: LossReport | None = None
+        self._guard = guards.guard("recording")
+
+    def count(self, error: Exception) -> None:
+        """Count and log an exception that ends no stream's recording."""
+        self.counters.recording_failed += 1
+        self._guard.failed(error)
+
+    def failed(self, error: Exception, recorder: FailedRecorder) -> None:
+        """End the recording of a stream."""
+        if isinstance(error, Abandoned):
+            return
+        self.count(error)
+        try:
+            recorder.abandon()
+        except Abandoned:
+            return
+        except Exception:  # nothing of the stream may have been written
+            self._lose_stream()
+
+    def not_started(self, error: Exception) -> None:
+        """Count a stream whose recorder could not be made."""
+        self.count(error)
+        self.counters.streams_opened += 1
+        self._lose_stream()
+
+    def _lose_stream(self) -> None:
+        """Report a whole stream as lost, under an id of its own."""
+        now_ns = time.time_ns()
+        try:
+            if self.buffer is not None:
+                self.buffer.lose(Lost(uuid7(now_ns), 0, 0, CAUSE, now_ns, 0, True))
+        except Exception:
+            self.counters.lost_untold += 1
