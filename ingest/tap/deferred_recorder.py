@@ -126,6 +126,7 @@ class DeferredRecorder:
     # --- the request
 
     def sent_at_once(self, now_ns: int) -> None:
+        """The whole request, without a body, was written to an existing connection."""
         self.connected(now_ns)
         self.request_sent(now_ns)
 

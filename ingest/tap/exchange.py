@@ -449,14 +449,12 @@ class Exchange:
         self.state = transition(self.state, RESPONDING)
         self._response_head = head
         self._response = reader
-        if (
-            relay is not None
-            and not payload_only
-            and relay.accepts(reader)
-            and self._route.upstream.scheme == "http"
-            and self._client.scheme == "http"
-        ):
-            self._relay = relay
+        plain_tcp = self._route.upstream.scheme == self._client.scheme == "http"
+        if relay is not None and plain_tcp and not payload_only:
+            try:
+                self._relay = relay if relay.accepts(reader) else None
+            except Exception as e:
+                self._context.failures.count(e)
         self._partial_head = b""
         self.response_bytes = len(payload)
         recorder = self._recorder
@@ -529,6 +527,8 @@ class Exchange:
 
     def relay_ended(self, end: RelayedEnd) -> None:
         """The relay no longer forwards the body: it is over, or this exchange has taken it back."""
+        if self.ended:  # it could not take it back
+            return
         self._relay_number = -1
         self._last_ns = end.last_ns
         self.response_bytes += end.payload_bytes
@@ -666,7 +666,11 @@ class Exchange:
         if self._client.write_paused:
             return  # the upstream is not read
         if self._relay is not None and self._relay_number >= 0:
-            last_ns, output_ns, ready_ns, blocked = self._relay.progress(self._relay_number)
+            try:
+                last_ns, output_ns, ready_ns, blocked = self._relay.progress(self._relay_number)
+            except Exception as e:
+                self._context.failures.count(e)
+                return
             if not blocked:
                 cause = timeouts.response_body_expired(now_ns, last_ns, output_ns, ready_ns)
             if cause is not None:
@@ -711,7 +715,11 @@ class Exchange:
         if self.state == ENDED:
             return
         if self._relay is not None and self._relay_number >= 0:
-            self._relay.take_back(self._relay_number, now_ns)
+            try:
+                self._relay.take_back(self._relay_number, now_ns)
+            except Exception as e:  # closing the connections ends the relay's part
+                self._context.failures.count(e)
+                self._relay_number = -1
             if self.ended:  # the body had already ended in the relay
                 return
             now_ns = max(now_ns, self._last_ns)

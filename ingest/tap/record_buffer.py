@@ -163,7 +163,8 @@ class RecordBuffer:
         """Number of this epoch."""
         done_bytes, appended_bytes = self.sink.done_bytes, self._put_bytes + self._pending_bytes
         if done_bytes >= self._epoch_ends_at:
-            self._epoch += 1 if done_bytes < appended_bytes else 2  # without a queue, earlier bytes count no more
+            # Without a queue, earlier bytes count no more.
+            self._epoch += 1 if done_bytes < appended_bytes else 2
             self._epoch_ends_at = appended_bytes
         return self._epoch
 
@@ -252,7 +253,8 @@ class RecordBuffer:
         while losses:
             if not self.has_room(RECORD_OVERHEAD_BYTES, margin=True):
                 return False
-            self.append(losses.pop(0), RECORD_OVERHEAD_BYTES)
+            self.append(losses[0], RECORD_OVERHEAD_BYTES)
+            losses.pop(0)  # after the step that may fail
             self._unreported_count -= 1
         self.unreported.pop(stream, None)
         return True

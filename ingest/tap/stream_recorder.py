@@ -252,12 +252,6 @@ class StreamRecorder:
 
     # --- the request
 
-    def sent_at_once(self, now_ns: int) -> None:
-        """The whole request, without a body, was written to an existing connection."""
-        if self._connected_ns is None:
-            self._connected_ns = now_ns - self._t0_ns
-            self._request_sent_ns = self._connected_ns
-
     def connected(self, now_ns: int) -> None:
         """The connection to the upstream is open."""
         if self._connected_ns is None:

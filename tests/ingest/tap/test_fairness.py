@@ -7,7 +7,17 @@ import socket
 import threading
 import time
 
-from tests.ingest.running_tap import RunningTap, running_tap
+from ingest.records import Lost
+from tests.ingest.running_tap import (
+    END,
+    SSE_HEAD,
+    RunningTap,
+    assert_complete,
+    body_of,
+    chunk,
+    read_request,
+    running_tap,
+)
 
 BODY_BYTES = 24 * 2**20
 MAX_ITERATION_BYTES = 2**19
@@ -85,3 +95,49 @@ async def test_large_response_is_limited_per_loop_iteration():
 
 async def test_large_upload_is_limited_per_loop_iteration():
     assert 0 < await max_iteration_bytes(request_bytes=BODY_BYTES, response_bytes=1) <= MAX_ITERATION_BYTES
+
+
+async def test_a_response_faster_than_the_log_leaves_room_for_the_records_of_other_streams():
+    """The log is stalled. The fast response fills its share of the queue; the others were open before, and go on after it."""
+    size_bytes, parts, streams = 8 * 2**20, 12, 10
+    part = chunk(b"data: {}\n\n" * 30)
+    go_on = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, _ = await read_request(reader)
+        writer.write(SSE_HEAD)
+        if b"/fast " in head:
+            for _ in range(size_bytes // 16_384):
+                writer.write(chunk(b"f" * 16_384))
+                await writer.drain()
+        else:
+            for number in range(parts):
+                if number == 3:
+                    await go_on.wait()
+                writer.write(part)
+                await asyncio.sleep(0.001)  # several reads, so that the relay gets the body
+        writer.write(END)
+
+    async with running_tap(serve, queue_bytes=4 * 2**20) as tap:
+        tap.log.gate.clear()
+        others = [await tap.client() for _ in range(streams)]
+        for client in others:
+            await client.send(b"GET /other HTTP/1.1\r\nHost: a\r\n\r\n")
+        for client in others:
+            await client.read_until(b"\r\n\r\n")
+            assert await client.read(3 * len(part)) == 3 * part
+        assert len((await tap.request(b"GET /fast HTTP/1.1\r\nHost: a\r\n\r\n"))[1]) > size_bytes
+        await tap.wait_until(lambda: tap.worker.counters.streams_closed == 1)
+        go_on.set()
+        for client in others:
+            assert await client.read((parts - 3) * len(part)) == (parts - 3) * part
+            await client.read_until(END)
+        await tap.wait_until(lambda: tap.worker.counters.streams_closed == 1 + streams)
+        tap.log.gate.set()
+        records = await tap.records(1 + streams)
+    lossy = [any(isinstance(r, Lost) for r in stream) for stream in records]
+    fast = [len(body_of(stream)) > size_bytes / 16 for stream in records]
+    assert lossy == fast, "only the fast stream loses frames"
+    assert lossy.count(True) == 1
+    for stream in records:
+        assert_complete(stream)

@@ -211,3 +211,56 @@ async def test_the_number_of_ended_exchanges_without_records_is_bounded():
         assert len(group.buffer._ended) <= MAX_ENDED
     group.settle()
     assert group.counters.streams_closed == MAX_ENDED + 200
+
+
+async def test_a_stream_faster_than_the_log_leaves_room_for_others():
+    group = RecorderGroup(queue_bytes=2**20)
+    fast, others = group.started_response(), [group.started_response() for _ in range(20)]
+    for step in range(1000):
+        fast.response_data(b"f" * 4096, step)
+        if step % 50 == 0:
+            for recorder in others:
+                recorder.response_data(b"o" * 300, step)
+    for recorder in (fast, *others):
+        group.end(recorder)
+    group.settle()
+    assert 2**20 / 4 < len(body_of(group.records_of(fast))) < 2**20 / 2
+    for recorder in others:
+        assert_complete(group.records_of(recorder))
+        assert len(body_of(group.records_of(recorder))) == 20 * 300
+
+
+async def test_a_fast_stream_may_use_its_share_again_after_the_log_has_caught_up():
+    group = RecorderGroup(queue_bytes=2**20)
+    fast = group.started_response()
+    for step in range(1000):
+        fast.response_data(b"f" * 4096, step)
+        if group.buffer.queued_bytes > 2**18:
+            group.buffer.flush_all()
+            group.sink.take()
+    group.end(fast)
+    group.settle()
+    assert group.counters.lost_bytes == 0
+
+
+async def test_records_of_the_relay_are_taken_while_exchanges_keep_ending():
+    group = RecorderGroup()
+    loop, taken = asyncio.get_running_loop(), asyncio.Event()
+
+    class Relay:
+        active = 1
+        pending_bytes = 0
+
+        def take(self, records_before_ns: int) -> None:
+            taken.set()
+
+    def end_more() -> None:
+        """More exchanges end in each iteration of the loop than it makes records of."""
+        for _ in range(130):
+            group.end(group.start())
+        if not taken.is_set():
+            loop.call_soon(end_more)
+
+    group.buffer.relay = Relay()
+    end_more()
+    await asyncio.wait_for(taken.wait(), 30)
