@@ -188,7 +188,7 @@ async def test_ticks_go_on_after_an_error(caplog: pytest.LogCaptureFixture):
     async with asyncio.timeout(10):
         while failures:  # noqa: ASYNC110 - the failure has no event
             await asyncio.sleep(0.005)
-    assert "recording failed (1 failures" in caplog.text
+    assert "recording failed" in caplog.text
     group.respond(recorder)
     await asyncio.wait_for(group.sink.handed_over.wait(), 10)
 
