@@ -37,7 +37,7 @@ def exchange_of(recording: Recording) -> ExchangeInfo:
     found = recording.found
     url = urlsplit(found["url"] or "")
     return ExchangeInfo(
-        path=(url.path or "/") + (f"?{url.query}" if url.query else ""),
+        path="/" + re.sub("[<>]", "", url.path).lstrip("/") + (f"?{url.query}" if url.query else ""),
         host=url.hostname or "",
         status=found["http_status"] or 200,
         content_type=found["content_type"] or "",
