@@ -244,6 +244,28 @@ def test_input_tokens_only_in_message_delta_are_used() -> None:
     assert usage(found) == (44, 9, None, None)
 
 
+CACHED = {"input_tokens": 3, "cache_creation_input_tokens": 17, "cache_read_input_tokens": 32_651}
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        ({"input_tokens": 15}, {"input_tokens": 0}, (15, 7, None, None)),
+        ({"input_tokens": 15}, {"output_tokens": 0}, (15, 0, None, None)),
+        (CACHED, CACHED | {"input_tokens": 32_671}, (32_671, 7, None, 32_651)),
+        (CACHED, {"input_tokens": 32_671}, (32_671, 7, None, 32_651)),
+        (CACHED, {"input_tokens": 4}, (32_672, 7, None, 32_651)),
+        (CACHED, {"input_tokens": 0, "cache_read_input_tokens": 0}, (20, 7, None, 0)),
+        ({"input_tokens": 15}, {"input_tokens": 15, "cache_read_input_tokens": 5}, (20, 7, None, 5)),
+    ],
+)
+def test_later_counts_neither_lose_nor_repeat_the_input(
+    first: dict[str, int], last: dict[str, int], expected: tuple[int | None, ...]
+) -> None:
+    found = read(DIALECT, events(start(output_tokens=1, **first), end(**{"output_tokens": 7, **last}), STOP))
+    assert usage(found) == expected
+
+
 def test_thinking_tokens_are_reasoning_tokens() -> None:
     found = read(DIALECT, events(end(output_tokens=99, output_tokens_details={"thinking_tokens": 28})))
     assert usage(found)[2] == 28

@@ -259,6 +259,57 @@ def test_reported_zero_without_output_is_a_count() -> None:
     assert (found["output_tokens"], found["token_source"], found["tps_e2e"]) == (0, "usage", None)
 
 
+def test_zero_replaces_no_positive_count_except_of_cached_tokens() -> None:
+    first = TEN | {"prompt_tokens_details": {"cached_tokens": 4}}
+    last = {"prompt_tokens": 0, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}}
+    found = row((10, chunk("a", usage=first)), (20, finish_chunk() + usage_chunk(**last)))
+    assert (found["input_tokens"], found["output_tokens"], found["cached_input_tokens"]) == (7, 10, 0)
+    assert found["token_source"] == "usage"
+
+
+@pytest.mark.parametrize(
+    ("reads", "request_body", "known"),
+    [
+        ([chunk("a"), finish_chunk()], b"{}", False),
+        ([finish_chunk()], b"{}", True),
+        ([finish_chunk()], b'{"messages": [{"role": "user", "content": "Hi"}]}', False),
+    ],
+)
+def test_input_count_of_zero_is_unknown_if_there_was_a_prompt(
+    reads: list[bytes], request_body: bytes, known: bool
+) -> None:
+    usage = usage_chunk(prompt_tokens=0, completion_tokens=len(reads) - 1)
+    found = row((10, b"".join(reads) + usage), request=request_body)
+    assert (found["input_tokens"], found["token_source"]) == (
+        (0, "usage") if known else (None, "reported_zero")
+    )
+    assert found["output_tokens"] == len(reads) - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome"),
+    [
+        ({}, "ok"),
+        ({"request": b'{"stream": true}'}, "truncated"),
+        ({"request": b"{}", "path": "/v1beta/models/m:streamGenerateContent"}, "truncated"),
+        ({"request": b'{"stream": true}', "path": "/other"}, "truncated"),
+        ({"request": b'{"stream": true}', "uncaptured": 5}, "ok"),
+        ({"request": b'{"stream": true}', "cause": "upstream_reset"}, "upstream_reset"),
+    ],
+)
+def test_empty_response_is_no_success_if_a_stream_was_requested(
+    options: dict[str, Any], outcome: str
+) -> None:
+    found = row((10, b""), response=head(content_type="application/json"), **options)
+    assert (found["outcome"], found["streamed"]) == (outcome, outcome != "ok")
+
+
+def test_image_is_output_with_a_time() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    found = row((10, chunk("")), (30, chunk(choices=[{"delta": {"images": [image]}}])), (40, finish_chunk()))
+    assert (found["ttft_ns"], found["ttfo_ns"], found["output_event_count"]) == (30 * MS, 30 * MS, 1)
+
+
 def test_hidden_reasoning_that_leaves_no_tokens_for_the_output_gives_no_speed() -> None:
     usage = TEN | {"completion_tokens_details": {"reasoning_tokens": 10}}
     found = row((10, chunk("a")), (40, chunk("b")), (50, finish_chunk() + usage_chunk(**usage)))
