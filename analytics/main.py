@@ -341,7 +341,7 @@ def _reason(location: StoreLocation, error: BaseException) -> str | None:
 def _report_health(parts: _Parts) -> None:
     store, receiver = parts.store, parts.receiver
     health = {"store.conflicts": float(store.conflicts), "store.size": float(store.size_bytes())}
-    received = receiver.queue.health() if receiver is not None else {}
+    received = receiver.health() if receiver is not None else {}
     parts.telemetry.update_health(
         {
             **parts.log.consumer.health(),

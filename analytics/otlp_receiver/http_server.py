@@ -4,7 +4,7 @@ Rules
 1. 200 means stored (`analytics.otlp_receiver.span_queue`). Invalid spans are reported as a partial success, so senders do
    not repeat them. If the queue is full or the commit takes too long, the response is 503 with Retry-After, and senders
    retry.
-2. There are limits on body size, decompressed size, time to send a body, bodies in memory, connections and the queue.
+2. There are limits on body size, decompressed size and the queue, and those of `analytics.receiver_limits`.
 3. Loopback needs no authentication. Any other address requires a bearer token, and the receiver does not start without one.
 4. Only OTLP's content types are accepted. A web page cannot send them without a CORS preflight, to which the receiver does
    not respond. Without a token, requests must name an allowed host (`ingest.allowed_hosts`); a page on a rebound name has
@@ -36,6 +36,7 @@ from starlette.routing import Route
 
 from analytics.otlp_receiver.span_queue import SpanQueue
 from analytics.otlp_receiver.span_rows import NotOtlp, ParsedSpans, parse_spans
+from analytics.receiver_limits import RETRY_AFTER_S, AddressSlots, ReceiverLimits
 from ingest.allowed_hosts import AllowedHosts, HostGate
 
 log = logging.getLogger(__name__)
@@ -47,17 +48,16 @@ MAX_JSON_BYTES = 4 * 2**20
 """JSON takes thirty times longer to parse than protobuf: about half a second at this size."""
 MAX_SPANS = 10_000
 """Per request. A collector's default batch has 8,192."""
-MAX_BODIES = 4
-"""Bodies read and decoded at the same time."""
+MAX_DECODING = 4
+"""Bodies decoded at the same time."""
+MAX_BODIES_BYTES = 16 * MAX_BODY_BYTES
+"""Bodies in memory, received in part or whole."""
 MAX_CONNECTIONS = 256
-SEND_WITHIN_S = 10.0
 STORE_WITHIN_S = 8.0
-"""Exporters wait for ten seconds by default."""
-RETRY_AFTER_S = 1
 MIN_TOKEN_CHARS = 16
 
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
-_CODES = {400: 3, 401: 16, 408: 4, 413: 11, 415: 3, 503: 14}
+_CODES = {400: 3, 401: 16, 413: 11, 415: 3, 503: 14}
 """HTTP status → code of google.rpc.Status."""
 
 
@@ -91,7 +91,8 @@ class OtlpReceiver:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._socket.getsockname()[1]}"
         """The value of OTEL_EXPORTER_OTLP_ENDPOINT for senders."""
-        self._bodies = asyncio.Semaphore(MAX_BODIES)
+        self._limits = ReceiverLimits(max_connections=MAX_CONNECTIONS, max_bytes=MAX_BODIES_BYTES)
+        self._slots = AddressSlots(MAX_DECODING)
         gate = Middleware(HostGate, hosts=AllowedHosts("--allowed-host", allowed_hosts, listen_host=host))
         app = Starlette(
             routes=[Route(PATH, self._export, methods=["POST"])],
@@ -99,8 +100,9 @@ class OtlpReceiver:
         )
         self._server = uvicorn.Server(
             uvicorn.Config(
-                app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none", http="httptools",
-                server_header=False, limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=2,
+                app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none", proxy_headers=False,
+                http=self._limits.connection, server_header=False,  # type: ignore[arg-type]  # any callable
+                limit_concurrency=MAX_CONNECTIONS + 1, timeout_graceful_shutdown=2,
             )
         )  # fmt: skip
         self._thread = threading.Thread(
@@ -119,18 +121,24 @@ class OtlpReceiver:
             self._thread.join(5)
         self._socket.close()
 
+    def health(self) -> dict[str, float]:
+        """The counters by metric name without its prefix."""
+        limits = self._limits
+        return {
+            **self.queue.health(),
+            "otlp.connections_late": float(limits.too_late),
+            "otlp.connections_turned_away": float(limits.turned_away),
+        }
+
     # -- one request ---------------------------------------------------------------------------------------------------
 
     async def _export(self, request: Request) -> Response:
         is_json = _content_type(request) == _JSON
         try:
             self._check(request)
-            async with self._bodies:
-                try:
-                    body = await asyncio.wait_for(_body(request), SEND_WITHIN_S)
-                except TimeoutError:
-                    raise RequestError(408, "timeout while receiving the body") from None
-                coding = request.headers.get("content-encoding", "identity").strip().lower()
+            body = await _body(request)
+            coding = request.headers.get("content-encoding", "identity").strip().lower()
+            async with self._slots.slot(request.client.host if request.client else ""):
                 found = await asyncio.to_thread(_decode, body, coding, is_json)
             await self._store(found)
         except RequestError as e:

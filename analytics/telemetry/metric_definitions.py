@@ -126,6 +126,13 @@ _OBSERVED: tuple[tuple[str, Kind, str, str], ...] = (
         "{span}",
         "Received spans rejected because the queue was full; the sender retries",
     ),
+    ("otlp.connections_late", "total", "{connection}", "Connections of span senders closed at a deadline"),
+    (
+        "otlp.connections_turned_away",
+        "total",
+        "{connection}",
+        "Connections and bodies of span senders closed for lack of room",
+    ),
     ("markers.stored", "total", "{marker}", "Markers that were committed"),
     ("markers.refused", "total", "{request}", "Requests to store a marker that were refused"),
     ("queries.refused", "total", "{query}", "Queries of `sql` and `status` refused because too many ran"),

@@ -20,6 +20,7 @@ import uvicorn
 from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
+from analytics.receiver_limits import ReceiverLimits
 from ingest.allowed_hosts import AllowedHosts, AsgiApp, HostGate, Message, Receive, Send
 from ingest.private_files import prepare_data_folder
 from ingest.ready_file import remove_ready_file, write_ready_file
@@ -27,6 +28,7 @@ from ingest.ready_file import remove_ready_file, write_ready_file
 PATH = "/mcp"
 MIN_TOKEN_CHARS = 16
 MAX_BODY_BYTES = 256 * 1024
+MAX_BODIES_BYTES = 64 * MAX_BODY_BYTES
 MAX_CONNECTIONS = 64
 STOP_WITHIN_S = 2
 
@@ -87,10 +89,12 @@ def serve(
         )
     token = token or secrets.token_urlsafe(32)
     listener = _listener(host, port)
+    limits = ReceiverLimits(max_connections=MAX_CONNECTIONS, max_bytes=MAX_BODIES_BYTES)
     config = uvicorn.Config(
         gated(server, token, AllowedHosts("--allowed-host", allowed_hosts, listen_host=host)),
-        log_config=None, log_level="warning", access_log=False, ws="none", http="httptools", server_header=False,
-        limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=STOP_WITHIN_S,
+        log_config=None, log_level="warning", access_log=False, ws="none", proxy_headers=False, server_header=False,
+        http=limits.connection,  # type: ignore[arg-type]  # any callable
+        limit_concurrency=MAX_CONNECTIONS + 1, timeout_graceful_shutdown=STOP_WITHIN_S,
     )  # fmt: skip
     service = uvicorn.Server(config)
     shown = f"[{host}]" if ":" in host else host

@@ -20,6 +20,7 @@ from analytics.assembly.assembler import Assembler
 from analytics.assembly.finished_stream import FinishedStream
 from analytics.measures.measure import measure
 from analytics.measures.silence import Silence
+from analytics.otlp_receiver.http_server import OtlpReceiver
 from analytics.otlp_receiver.span_queue import SpanQueue
 from analytics.telemetry.metric_definitions import metric_definitions
 from analytics.telemetry.metrics import MAX_VALUES, Metrics
@@ -439,7 +440,9 @@ def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) 
     hop = {"outer_gateway": "litellm", "model": None, "added_ttft_ns": 5 * MS, "added_event_p50_ns": -1}
     telemetry.count_hops(pl.DataFrame([hop]))
     store = new_store(tmp_path)
-    telemetry.update_health(SpanQueue(store.cursor).health())
+    receiver = OtlpReceiver(SpanQueue(store.cursor), host="127.0.0.1", port=0)
+    telemetry.update_health(receiver.health())
+    receiver.close()
     store.close()
     emitted = {m.name: (m.unit, m.description) for m in metrics_of(telemetry)}
     telemetry.close()
