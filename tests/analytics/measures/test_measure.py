@@ -1,13 +1,16 @@
 """Rows of finished streams, from real bodies through the real decoder."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import brotli
 import duckdb
 import msgspec
 import polars as pl
 import pytest
+import zstandard
 
 from analytics.assembly.assembler import Assembler
 from analytics.measures.measure import measure
@@ -302,6 +305,20 @@ def test_empty_response_is_no_success_if_a_stream_was_requested(
 ) -> None:
     found = row((10, b""), response=head(content_type="application/json"), **options)
     assert (found["outcome"], found["streamed"]) == (outcome, outcome != "ok")
+
+
+@pytest.mark.parametrize("coding", ["zstd", "br", "gzip", "identity"])
+def test_compressed_request_names_the_model_and_asks_for_a_stream(coding: str) -> None:
+    body = b'{"model": "codex-small", "stream": true, "input": "Hi"}'
+    compress = {"zstd": zstandard.ZstdCompressor().compress, "br": brotli.compress, "gzip": gzip.compress}
+    _, _, *rest = exchange((10, b""))
+    headers = [("content-encoding", coding)]
+    records = [
+        opened(A, path="/v1/responses", headers=headers),
+        Request(A, 1, compress.get(coding, bytes)(body), False),
+    ]
+    (found,) = tables([*records, *rest])["streams"].to_dicts()
+    assert (found["request_model"], found["outcome"]) == ("codex-small", "truncated")
 
 
 def test_image_is_output_with_a_time() -> None:
