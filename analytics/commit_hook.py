@@ -11,7 +11,7 @@ from analytics.assembly.finished_stream import FinishedStream
 
 
 class CommitHook(Protocol):
-    """Adds rows to each transaction. Its methods must not raise."""
+    """Adds rows to each transaction. After an exception in `rows` or `increments` the commit goes on without them."""
 
     @property
     def waiting(self) -> bool:

@@ -16,7 +16,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import polars as pl
 
@@ -43,6 +45,7 @@ from analytics.measures.outcome import LOST
 from analytics.owned_partitions import OwnedPartitions
 from analytics.storage.commit import Commit
 from analytics.storage.store import Store
+from ingest.guards import Guards
 from ingest.record_log.interface import Entry, LogReader
 from ingest.records import Alive, pack, read_damage, unpack
 
@@ -68,6 +71,7 @@ class Consumer:
         is_deleted_log: Callable[[str], bool] = lambda log_id: False,
         first_offset: Callable[[str], int] = lambda partition: 0,
         hooks: Sequence[CommitHook] = (),
+        guards: Guards | None = None,
         observe: Callable[[Sequence[OpenStream], Iterable[Alive]], None] = lambda streams, taps: None,
     ) -> None:
         """`is_deleted_log`: whether the log with this id can no longer be read. Its open streams end as lost.
@@ -77,6 +81,9 @@ class Consumer:
         reports of the taps, at least `OBSERVE_EVERY_S` apart, also while the log is idle.
         """
         self._hooks = hooks
+        self._guards = guards or Guards()
+        self._hook_increments: list[tuple[CommitHook, Mapping[str, int]]] = []
+        """The hooks whose rows are in this commit."""
         self._observe = observe
         self._open_streams: Sequence[OpenStream] = ()
         """The streams in flight when their file was last written. Some may have ended since."""
@@ -228,7 +235,9 @@ class Consumer:
     def _commit_due_in_s(self, is_behind: bool) -> float:
         """Seconds until the next commit, `IDLE_WAIT_S` if there is nothing to commit."""
         now_s = time.monotonic()
-        if self._finished or any(hook.waiting for hook in self._hooks):
+        if self._finished or any(
+            self._ask(hook, partial(getattr, hook, "waiting"), False) for hook in self._hooks
+        ):
             interval_s = self._policy.commit_interval_s
         elif self._owned.high and self._dead_letters:
             interval_s = OPEN_STREAMS_EVERY_S
@@ -280,8 +289,8 @@ class Consumer:
             self._failed = True
             raise
         self.commits += 1
-        for hook in self._hooks:
-            hook.committed()
+        for hook, _ in self._hook_increments:
+            self._ask(hook, hook.committed, None)
         owned.kept_ids.difference_update(commit.finished_stream_ids)
         for partition, position in positions.items():
             self._reader.release(partition, position.low)
@@ -294,13 +303,26 @@ class Consumer:
     def _tables(self, log_id: str) -> dict[str, pl.DataFrame]:
         tables = measured_rows(self._finished, self._measure, self._dead_letters)
         added: dict[str, list[pl.DataFrame]] = {}
+        self._hook_increments = []
         for hook in self._hooks:
-            for table, rows in hook.rows(self._finished, tables).items():
-                added.setdefault(table, []).append(rows)
+            made = self._ask(hook, partial(hook.rows, self._finished, tables), None)
+            increments = self._ask(hook, partial(getattr, hook, "increments"), None)
+            if made is not None and increments is not None:
+                self._hook_increments.append((hook, increments))
+                for table, rows in made.items():
+                    added.setdefault(table, []).append(rows)
         tables |= {table: pl.concat(frames) for table, frames in added.items()}
         tables["losses"] = pl.concat([self._assembler.take_losses(), self._dead_letters.loss_rows()])
         tables["dead_letters"] = self._dead_letters.rows(log_id)
         return tables
+
+    def _ask(self, hook: CommitHook, question: Callable[[], Any], otherwise: Any) -> Any:
+        """What a hook returns; `otherwise` after an exception, which is its own fault: the commit goes on without its rows."""
+        try:
+            return question()
+        except Exception as e:
+            self._guards.guard(f"commit hook {type(hook).__name__}").failed(e)
+            return otherwise
 
     def _take_failures(self) -> None:
         for failure in self._assembler.take_failures():
@@ -333,8 +355,8 @@ class Consumer:
         if "streams" in tables:
             increments["streams_lost"] = tables["streams"].filter(outcome=LOST.outcome).height
         increments.update(self._counters)
-        for hook in self._hooks:
-            increments.update(hook.increments)
+        for _, of_hook in self._hook_increments:
+            increments.update(of_hook)
         increments.update(self._dead_letters.counters)
         self._counters.clear()
         return increments

@@ -122,7 +122,9 @@ class _Log:
         hooks: Sequence[CommitHook],
         stall: StallLimit,
         alerts: AlertEvaluator,
+        guards: Guards,
     ) -> None:
+        self._guards = guards
         self._options, self._store, self._hooks, self._stall = options, store, hooks, stall
         self._alerts = alerts
         self._client_key = options.client_key or load_client_key(options.data / FILE)
@@ -159,6 +161,7 @@ class _Log:
             is_deleted_log=partial(_is_deleted_log, options),
             first_offset=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
             hooks=self._hooks,
+            guards=self._guards,
             observe=self._alerts.observe,
         )
         if hasattr(reader, "on_revoke"):  # `KafkaGroupReader`
@@ -243,7 +246,7 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     if receiver is not None:
         closing.callback(receiver.close)
         hooks.append(receiver.queue)
-    read_log = _Log(options, store, hooks, stall, alerts)
+    read_log = _Log(options, store, hooks, stall, alerts, guards)
     closing.callback(read_log.close)
     upkeep = Upkeep(
         store,

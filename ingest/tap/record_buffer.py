@@ -264,7 +264,7 @@ class RecordBuffer:
         if error is not None:
             self._failures.count(error)
         if not self._attempt(self._lose_batch, records, "log_error" if error is None else CAUSE):
-            self.counters.lost_untold += 1
+            self.counters.lost_untold += len(records)
 
     # --- flushing
 
@@ -303,9 +303,9 @@ class RecordBuffer:
         ended = self._ended[:count]
         del self._ended[:count]
         for recorder in ended:
-            if recorder.waiting and self._waiting.pop(recorder, self) is self:
-                self._waiting_longer.pop(recorder, None)
             try:
+                if recorder.waiting and self._waiting.pop(recorder, self) is self:
+                    self._waiting_longer.pop(recorder, None)
                 recorder.end()
             except Exception as e:
                 self._failures.failed(e, recorder)

@@ -439,7 +439,7 @@ class StreamRecorder:
         with contextlib.suppress(Exception):  # this may be what has failed
             self._write_waiting()
         self._buffer = ABANDONED
-        buffer.release(self._reserved_bytes())
+        buffer.added_bytes -= self._reserved_bytes()  # `release`, inlined
         lost_bytes = self._frame_bytes + max(0, self._dropped_bytes)
         self._request = self._capture = self._body = self._response = None
         self._frames, self._frame_bytes = [], 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -11,12 +12,14 @@ import pytest
 
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.finished_stream import FinishedStream
+from analytics.commit_hook import CommitHook
 from analytics.commit_policy import END_OF_LOG_S, POSITIONS_EVERY_S, CommitPolicy
 from analytics.consumer import Consumer
 from analytics.measures.measure import measure
 from analytics.storage.commit import Commit
 from analytics.storage.partition_positions import PartitionLost
 from analytics.storage.store import Store
+from ingest.guards import Guards
 from ingest.record_log.interface import Entry, UnreadableRange
 from ingest.records import Frames, pack
 from tests.analytics import log_entries
@@ -424,3 +427,50 @@ def test_open_streams_of_a_replaced_log_are_lost(store: Store) -> None:
     losses = ask(store, "SELECT stream_id::VARCHAR, cause FROM losses ORDER BY stream_id NULLS LAST")
     assert losses == [(stream_id(7), "log_gone"), (None, "log_damaged")]
     assert ask(store, "SELECT size FROM dead_letters") == [(2,)]
+
+
+HOOK_METHODS = [name for name in vars(CommitHook) if not name.startswith("_")]
+
+
+class CountingHook:
+    """Adds a total to each commit. One of its methods may raise."""
+
+    def __init__(self, faulty: str = "") -> None:
+        self.faulty = faulty
+        self.committed_rows = 0
+
+    def __getattribute__(self, name: str) -> object:
+        def fail(*_: object) -> object:
+            raise RuntimeError("injected")
+
+        if name in HOOK_METHODS and name == object.__getattribute__(self, "faulty"):
+            return fail if inspect.isfunction(vars(CommitHook)[name]) else fail()
+        return object.__getattribute__(self, name)
+
+    waiting = True
+
+    @property
+    def increments(self) -> dict[str, int]:
+        return {f"asked_{self.faulty or 'sound'}": 1}
+
+    def rows(
+        self, finished: Sequence[FinishedStream], tables: Mapping[str, pl.DataFrame]
+    ) -> dict[str, pl.DataFrame]:
+        return {}
+
+    def committed(self) -> None:
+        self.committed_rows += 1
+
+
+@pytest.mark.parametrize("faulty", HOOK_METHODS)
+def test_an_exception_in_a_commit_hook_costs_only_its_own_rows(faulty: str, store: Store) -> None:
+    guards, broken, sound = Guards(), CountingHook(faulty), CountingHook()
+    log = MemoryLog({"w0": list(entries(range(4), chunks=3))})
+    run = Consumer(log, store, Assembler(), measure, EAGER, hooks=[broken, sound], guards=guards)
+    run.start()
+    drain(run)
+    assert outcomes(store) == [(stream_id(n), "ok") for n in range(4)]
+    assert sound.committed_rows == run.commits > 0
+    if faulty in ("rows", "increments"):
+        assert broken.committed_rows == 0, "its rows are not in the store"
+    assert guards.faults().keys() == {"commit hook CountingHook"}
