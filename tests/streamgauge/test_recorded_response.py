@@ -43,8 +43,9 @@ def test_an_error_status_is_an_http_error() -> None:
 
 
 def test_an_empty_source_is_noted() -> None:
-    assert sg.read(b"").notes == ["the file is empty"]
-    assert sg.read([]).notes == ["the file is empty"]
+    for empty in (b"", []):
+        found = sg.read(empty)
+        assert (found.notes, found.outcome) == (["the file is empty"], "truncated")
 
 
 def test_an_unreadable_file(tmp_path: Path) -> None:
