@@ -1,7 +1,7 @@
 """`streamgauge analyze`: the analytics process. It reads the log into the store until it is stopped.
 
 It starts in this order: lock of the data folder, store, log, replay, upkeep, then `run/analyze.json`, which marks it as
-ready. It stops in this order: last commit, upkeep, store, lock. A process that cannot start raises one line. If the store
+ready. It stops in this order: last commit, upkeep, backup, store, lock. A process that cannot start raises one line. If the store
 cannot be written, the process exits with code 1, and the next start continues from the last commit. If the Kafka topic was
 replaced, the process continues with the new one.
 """
@@ -318,6 +318,7 @@ def _consume(
         while parts.log.read(0.0) and time.monotonic() < until_s:
             pass
         parts.log.consumer.finish()
+        parts.upkeep.back_up_at_stop()
     except (StoreFailed, PartitionLost) as e:
         log.error("analytics stops: %s", e)
         return 1

@@ -78,6 +78,14 @@ class Postgres:
         self.run(f"CREATE DATABASE {name}", "postgres")
         return f"host=127.0.0.1 port={self.port} user={USER} dbname={name}"
 
+    def end_sessions(self, database: str) -> None:
+        """End the sessions of all clients of a database, as a restart of the server does."""
+        self.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            database,
+        )
+
     def run(self, sql: str, database: str) -> str:
         """The output of psql."""
         command = ["psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", database, "-Atqc", sql]

@@ -11,6 +11,10 @@ MODEL = "coalesce(request_model, response_model, '(no model)')"
 """The requested model, else the one in the response."""
 GATEWAY = "coalesce(gateway, '(no gateway)')"
 CLIENT = "coalesce(client_id, '(no key)')"
+MOST_NAMES = 100
+"""Models, clients and error types that a minute of the roll-ups keeps."""
+OTHER = "_other"
+"""Name of all others."""
 DIMENSIONS: dict[str, str] = {"model": MODEL, "gateway": GATEWAY, "client": CLIENT}
 """Dimension → SQL of its value."""
 

@@ -12,12 +12,24 @@ FROM (
     SELECT minute, gateway, provider, model, metric, unnest(buckets) AS bucket, unnest(counts) AS n FROM histogram_minutes
 );
 
+-- Models beyond the busiest of a minute that is not settled. Compaction will sum them under the same name.
+CREATE OR REPLACE VIEW internal.folded_models AS
+SELECT minute, model FROM main.stream_minutes
+WHERE minute IN (SELECT minute FROM main.stream_minutes WHERE NOT settled) AND model <> '$OTHER'
+GROUP BY minute, model
+QUALIFY row_number() OVER (PARTITION BY minute ORDER BY sum(streams) DESC, model) > $MOST_NAMES;
+
+CREATE OR REPLACE VIEW internal.bounded_minutes AS
+SELECT parts.* REPLACE (CASE WHEN folded.model IS NULL THEN parts.model ELSE '$OTHER' END AS model)
+FROM main.stream_minutes AS parts LEFT JOIN internal.folded_models AS folded USING (minute, model);
+
 -- Minutes that are not settled: the merged histograms of each key. Quantiles are interpolated as in `quantile_cont`.
 CREATE OR REPLACE VIEW internal.unsettled_histograms AS
 WITH parts AS (
-    SELECT minute, gateway, provider, model, metric, total,
+    SELECT minute, gateway, provider, CASE WHEN folded.model IS NULL THEN parts.model ELSE '$OTHER' END AS model, metric, total,
         unnest(buckets) AS bucket, unnest(counts) AS n, generate_subscripts(buckets, 1) AS element
-    FROM main.histogram_minutes WHERE minute IN (SELECT minute FROM main.histogram_minutes WHERE NOT settled)
+    FROM main.histogram_minutes AS parts LEFT JOIN internal.folded_models AS folded USING (minute, model)
+    WHERE minute IN (SELECT minute FROM main.histogram_minutes WHERE NOT settled)
 ), merged AS (
     SELECT minute, gateway, provider, model, metric, bucket, sum(n::DOUBLE) AS n, sum(CASE WHEN element = 1 THEN total END) AS total
     FROM parts GROUP BY ALL
@@ -56,7 +68,7 @@ CREATE OR REPLACE VIEW latency_by_minute AS
 WITH parts AS (
     SELECT minute, gateway, provider, model, streams, streams_with_output, icl_max_ns,
         NULL AS metric, NULL AS p50, NULL AS p95, NULL AS p99
-    FROM stream_minutes
+    FROM internal.bounded_minutes
     UNION ALL
     SELECT minute, gateway, provider, model, NULL, NULL, NULL, metric, p50, p95, p99 FROM internal.histograms
     WHERE metric IN ('ttfb_ns', 'ttft_ns', 'ttfo_ns', 'itl_ns', 'icl_ns', 'end_ns', 'tps_user', 'tps_e2e')
@@ -105,7 +117,7 @@ SELECT
     coalesce(sum(stream_minutes.streams) FILTER (error_phase = 'pre_headers'), 0)::BIGINT AS errors_pre_headers,
     coalesce(sum(stream_minutes.streams) FILTER (error_phase = 'pre_first_output'), 0)::BIGINT AS errors_pre_first_output,
     coalesce(sum(stream_minutes.streams) FILTER (error_phase = 'mid_stream'), 0)::BIGINT AS errors_mid_stream
-FROM stream_minutes GROUP BY minute, gateway, provider, model;
+FROM internal.bounded_minutes AS stream_minutes GROUP BY minute, gateway, provider, model;
 
 CREATE OR REPLACE VIEW throughput_by_minute AS
 SELECT
@@ -124,7 +136,7 @@ SELECT
     sum(parts.output_events)::BIGINT AS output_events,
     sum(parts.response_bytes)::BIGINT AS response_bytes,
     sum(parts.delivered_bytes)::BIGINT AS delivered_bytes
-FROM stream_minutes AS parts GROUP BY minute, gateway, provider, model;
+FROM internal.bounded_minutes AS parts GROUP BY minute, gateway, provider, model;
 
 -- Not materialized: DuckDB would write all columns of all streams to read some columns of a twentieth.
 CREATE OR REPLACE VIEW slow_streams AS

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -41,13 +42,16 @@ LOCK_IDLE_S, ELECTION_IDLE_S = 30, 1800
 _LOCK_SPACE = 0x5367_4C6B  # "SgLk": our part of the key space of PostgreSQL's advisory locks
 _COMMITS, _UPKEEP, _CREATION, _HOPS = 1, 2, 3, 4
 _TASKS = {"upkeep": _UPKEEP, "hops": _HOPS}
-_CONFLICTS = (
-    "conflict",
-    "unique constraint",
-    "duplicate key",
-    "could not serialize",
-    "deadlock",
-    "database is locked",
+_CONFLICT = re.compile(
+    r"(TransactionContext Error: Failed to commit: )?"
+    r'(Failed to execute query "(BEGIN TRANSACTION[\w ]*;\n)?": )?'
+    r"(ERROR:  (could not serialize access|deadlock detected|duplicate key value)"
+    r"|UNIQUE constraint failed|database is locked)"
+)
+"""The beginning of an error without its statement, whose values come from users. DuckDB reports no SQLSTATE."""
+_LAKE_CONFLICT = re.compile(
+    r"TransactionContext Error: Failed to commit: Failed to commit DuckLake transaction\.\s+"
+    r"(Exceeded the maximum retry count|Transaction conflict)"
 )
 _POSTGRES_TRIGGERS = (
     "CREATE OR REPLACE FUNCTION streamgauge_unknown() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.min_value := NULL; "
@@ -57,10 +61,25 @@ _POSTGRES_TRIGGERS = (
 )
 
 
+class Conflict(duckdb.Error):
+    """A concurrent transaction came first. This one was rolled back and can be repeated."""
+
+
 def is_conflict(error: BaseException) -> bool:
-    """Whether a transaction failed because of a concurrent one, so that it can be repeated."""
-    text = str(error).lower()
-    return any(part in text for part in _CONFLICTS)
+    """Whether a transaction, also one of DuckLake itself, failed because of a concurrent one."""
+    return isinstance(error, Conflict) or any(one.match(str(error)) for one in (_CONFLICT, _LAKE_CONFLICT))
+
+
+@contextlib.contextmanager
+def _conflicts(statement: str) -> Iterator[None]:
+    """Raise Conflict for the conflict of a statement that the catalog's database runs."""
+    try:
+        yield
+    except duckdb.Error as e:
+        found = _CONFLICT.match(str(e).replace(statement, ""))
+        if found is None:
+            raise
+        raise Conflict(found[4]) from None
 
 
 class Catalog:
@@ -74,6 +93,8 @@ class Catalog:
         self._location = location
         self._parent = connection
         self._connection = connection.cursor()
+        self.commit_sent = False
+        """Set before each COMMIT of `transaction`: whatever follows, it may have been applied. Its user resets it."""
         self.is_postgres = location.catalog is None
         self._kind = "postgres" if self.is_postgres else "sqlite"
         attached = "SELECT 1 FROM duckdb_databases() WHERE database_name = ?"
@@ -109,9 +130,10 @@ class Catalog:
 
     def query(self, sql: str) -> list[tuple[str | None, ...]]:
         """Run a SELECT in the catalog's own SQL. Values are text."""
-        return self._connection.execute(
-            f"SELECT COLUMNS(*)::VARCHAR FROM {self._kind}_query('{NAME}', ?)", [sql]
-        ).fetchall()
+        with _conflicts(sql):
+            return self._connection.execute(
+                f"SELECT COLUMNS(*)::VARCHAR FROM {self._kind}_query('{NAME}', ?)", [sql]
+            ).fetchall()
 
     def execute(self, sql: str) -> None:
         """Run a statement in DuckDB's SQL, with tables `catalog.…`."""
@@ -198,7 +220,9 @@ class Catalog:
             self._begin(shared=not alone)
             try:
                 yield
-                self._connection.execute("COMMIT")
+                self.commit_sent = True
+                with _conflicts("COMMIT"):
+                    self._connection.execute("COMMIT")
             except BaseException:
                 self._roll_back()
                 raise
@@ -220,7 +244,8 @@ class Catalog:
             self._connection.execute("ROLLBACK")
 
     def _postgres(self, sql: str) -> None:
-        self._connection.execute(f"CALL postgres_execute('{NAME}', ?)", [sql])
+        with _conflicts(sql):
+            self._connection.execute(f"CALL postgres_execute('{NAME}', ?)", [sql])
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:

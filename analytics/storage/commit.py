@@ -21,7 +21,7 @@ from ingest.records import Alive
 
 
 class StoreFailed(Exception):
-    """The store cannot be written. Nothing of the commit was stored."""
+    """The store cannot be written. The commit was stored as a whole or not at all: its positions say which."""
 
 
 @dataclass(slots=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -25,6 +26,8 @@ RETRIES = (
 """DuckLake repeats a conflicting transaction for at most 12 s, with pauses of at most 2 s. (With its default backoff of 1.5
 the last of 30 pauses would take 21 minutes.)"""
 
+LINK = ".link"
+"""Ending of the second link of a file whose COMMIT is running."""
 _AFTER_MESSAGE = re.compile(r"\nLINE |\s*Stack Trace:|\s*This error signals an assertion failure")
 DAMAGED = ("malformed", "not a database")
 """Parts of SQLite's messages about a damaged file."""
@@ -114,16 +117,37 @@ def load(connection: duckdb.DuckDBPyConnection, *names: str) -> None:
 
 
 @contextlib.contextmanager
-def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """BEGIN … COMMIT, or ROLLBACK on an exception."""
+def transaction(connection: duckdb.DuckDBPyConnection, *folders: str) -> Iterator[None]:
+    """BEGIN … COMMIT, or ROLLBACK on an exception.
+
+    `folders`: those of the tables in which DuckLake may write files. If COMMIT fails it removes them, even if only the answer is
+    lost and the snapshot names them. So local files have a second link meanwhile, and are put back.
+    """
     connection.execute("BEGIN TRANSACTION")
+    before, links = _lake_files(folders), set[Path]()
     try:
         yield
+        for file in _lake_files(folders) - before:
+            with contextlib.suppress(OSError):  # a file system without links
+                links.add(link := file.with_suffix(LINK))
+                link.hardlink_to(file)
         connection.execute("COMMIT")
     except BaseException:
         with contextlib.suppress(duckdb.Error):
             connection.execute("ROLLBACK")
+        for link in links:
+            with contextlib.suppress(OSError):  # it exists, or has no link
+                link.with_suffix(".parquet").hardlink_to(link)
         raise
+    finally:
+        for link in links:
+            link.unlink(missing_ok=True)
+
+
+def _lake_files(folders: Iterable[str]) -> set[Path]:
+    """The files that DuckLake itself has written into local folders."""
+    local = (Path(folder) for folder in folders if "://" not in folder)
+    return {file for folder in local for file in folder.glob("ducklake-*.parquet")}
 
 
 _QUOTES_VALUES = (duckdb.DataError, duckdb.IntegrityError, duckdb.ParserException, duckdb.BinderException)

@@ -49,6 +49,15 @@ class StoreLocation:
         return self.catalog.with_suffix(".backup.sqlite")
 
     @property
+    def is_catalog_lost(self) -> bool:
+        """Whether a SQLite catalog is missing although there are Parquet files."""
+        return (
+            self.catalog is not None
+            and not self.catalog.exists()
+            and next(Path(str(self.tables)).glob("main/*/*.parquet"), None) is not None
+        )
+
+    @property
     def label(self) -> str:
         """For messages, without a password."""
         return str(self.catalog) if self.catalog else POSTGRES + without_password(self.dsn or "")
@@ -79,6 +88,14 @@ def locate(store: str, data: Path, lake_path: str | None = None) -> StoreLocatio
     elif lake_path and not lake_path.startswith("s3://"):
         raise ValueError("--lake-path must be a folder or s3://BUCKET/PREFIX")
     return StoreLocation(dsn=dsn, tables=lake_path.rstrip("/") if lake_path else None)
+
+
+def lost_catalog(location: StoreLocation) -> tuple[str, str]:
+    """Why a store with a lost catalog cannot be used, and what to do."""
+    return (
+        f"the catalog {location.catalog} is missing, but {location.tables} has Parquet files",
+        "Restore it with `streamgauge rebuild`, or move the folder away to start with empty tables",
+    )
 
 
 def without_password(text: str) -> str:

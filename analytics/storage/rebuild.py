@@ -1,11 +1,11 @@
 """Restore a SQLite catalog that is damaged or missing.
 
-1. From the last backup (`catalog.backup.sqlite`, at most a minute old while analytics runs). Upkeep keeps the Parquet files
-   that it names. Analytics then reads the log again from the backup's positions. Rows committed after the backup are lost
-   only if the log no longer has their records.
-2. Without a backup, from the Parquet files alone. A row can also be in the file that it was merged into, so rows are selected
-   once by their key. Roll-ups are computed again from the stored streams. Rows inlined in the catalog (up to 5 minutes),
-   positions and counters are lost. Rows deleted by retention return until it runs again.
+1. From the last backup (`catalog.backup.sqlite`, at most a minute old while analytics runs, and complete after a clean stop).
+   Upkeep keeps the Parquet files that it names. Analytics then reads the log again from the backup's positions. Rows committed
+   after the backup are lost only if the log no longer has their records.
+2. Without a backup whose files all exist, from the Parquet files alone. A row can also be in the file that it was merged into,
+   so rows are selected once by their key. Roll-ups are computed again from the stored streams. Rows inlined in the catalog (up
+   to 5 minutes), positions and counters are lost. Rows deleted by retention return until it runs again.
 
 The damaged catalog is kept as `catalog.damaged-TIME.sqlite`.
 """
@@ -25,7 +25,8 @@ from analytics.measures.rollup import rollups
 from analytics.schema.sql_quoting import literal
 from analytics.storage.commit import Commit
 from analytics.storage.database import attach, first_row, new_database, one_line
-from analytics.storage.location import StoreLocation
+from analytics.storage.location import ALIAS, StoreLocation
+from analytics.storage.rollup_compaction import ROLLUPS
 from analytics.storage.store import Store
 
 SLICE_ROWS = 2_000_000
@@ -41,7 +42,11 @@ KEYS = {
 """By table: the key by which duplicate rows are dropped. None: all columns."""
 COLUMNS = "COLUMNS(name -> NOT starts_with(name, '_ducklake_'))"
 """All columns except those that DuckLake adds to merged files."""
-ROLLUPS = ("stream_minutes", "histogram_minutes", "client_minutes")
+_FILES = f"""
+SELECT s.path || t.path || f.path FROM __ducklake_metadata_{ALIAS}.ducklake_data_file AS f
+JOIN __ducklake_metadata_{ALIAS}.ducklake_table AS t USING (table_id)
+JOIN __ducklake_metadata_{ALIAS}.ducklake_schema AS s USING (schema_id)
+WHERE f.end_snapshot IS NULL AND t.end_snapshot IS NULL"""
 
 
 class Source(Enum):
@@ -84,7 +89,8 @@ def _is_readable(location: StoreLocation) -> bool:
     try:
         attach(connection, location, read_only=True, uri=f"ducklake:sqlite:{location.backup}")
         connection.execute("SELECT count(*) FROM streams").fetchall()
-        return True
+        named = connection.execute(_FILES).fetchall()
+        return all(Path(str(location.tables), path).exists() for (path,) in named)
     except (OSError, duckdb.Error):
         return False
     finally:

@@ -22,7 +22,7 @@ def replace_rows(store: Store, table: str, columns: Sequence[str], rows: list[tu
     try:
         if cursor.execute(f"SELECT {names} FROM {table} ORDER BY {columns[0]}").fetchall() == rows:
             return False
-        with store.catalog.exclusive(), transaction(cursor):
+        with store.catalog.exclusive(), transaction(cursor, store.data_path + store.layouts[table].path):
             cursor.execute(f"DELETE FROM {table}")
             for row in rows:
                 cursor.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import duckdb
 
@@ -65,8 +65,10 @@ class Retention:
         cursor: duckdb.DuckDBPyConnection,
         layouts: Mapping[str, TableLayout],
         ages: Mapping[str, float | None],
+        folders: Callable[[Iterable[str]], Iterable[str]],
     ) -> None:
-        """`ages` as `ages_s` returns them."""
+        """`ages` as `ages_s` returns them. `folders`: of the files of tables."""
+        self._folders = folders
         self._catalog = catalog
         self._cursor = cursor
         self._counters = layouts["internal.counter_parts"].inlined
@@ -90,7 +92,7 @@ class Retention:
         row = first_row(self._cursor.execute(f"SELECT count(*) FROM {table} WHERE {where}", [limit]))
         if row is None or not row[0]:
             return 0
-        with self._catalog.exclusive(), transaction(self._cursor):
+        with self._catalog.exclusive(), transaction(self._cursor, *self._folders([table])):
             row = first_row(self._cursor.execute(f"DELETE FROM {table} WHERE {where}", [limit]))
             deleted = int(row[0]) if row else 0
             # In the same transaction: after a crash uncounted rows would look lost.

@@ -9,12 +9,14 @@ Contract
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import duckdb
 
+from analytics.schema.dimensions import MOST_NAMES, OTHER
 from analytics.storage.database import first_row, transaction
 
-MOST_NAMES = 100
-OTHER = "_other"
+ROLLUPS = ("stream_minutes", "histogram_minutes", "client_minutes")
 MINUTES_A_STEP = 120
 SECONDS_OPEN = 120.0
 """Age of a minute at its compaction, counted from its end. Most of its streams have ended by then."""
@@ -62,16 +64,18 @@ _ADDED = {
 """By table: the summed rows of the due minutes."""
 
 
-def compact_rollups(connection: duckdb.DuckDBPyConnection, now_s: float) -> int:
-    """Compact the past minutes in steps. Returns their number. Raises duckdb.Error; finished steps remain."""
+def compact_rollups(connection: duckdb.DuckDBPyConnection, now_s: float, folders: Sequence[str] = ()) -> int:
+    """Compact the past minutes in steps. Returns their number. Raises duckdb.Error; finished steps remain.
+
+    `folders`: those of the files of `ROLLUPS`."""
     done, last = 0, None
     run = connection.execute
     while True:
-        with transaction(connection):
+        with transaction(connection, *folders):
             chosen = _choose(connection, int((now_s - 60 - SECONDS_OPEN) * 1e6))
             if chosen:
                 minutes, *ends = chosen
-                _fold(connection, "model", ("stream_minutes", "histogram_minutes", "client_minutes"))
+                _fold(connection, "model", ROLLUPS)
                 _fold(connection, "error_type", ("stream_minutes",))
                 _fold(connection, "client_id", ("client_minutes",))
                 for table, added in _ADDED.items():

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 PROCESS_TIMEOUT_S = 60.0
+LEAST_BYTES_PER_S = 10 * 2**20
+"""A backup may take longer by the time that this speed needs."""
 _BACKUP = """
 import os, sqlite3, sys
 source, fresh, path = sys.argv[1:]
@@ -58,11 +60,12 @@ def create_file(path: Path) -> None:
     fresh.replace(path)
 
 
-def back_up(catalog: Path, path: Path) -> None:
-    """Copy a catalog that may be in use, atomically. Raises OSError."""
+def back_up(catalog: Path, path: Path, timeout_s: float | None = None) -> None:
+    """Copy a catalog that may be in use, atomically. `timeout_s` None: by its size. Raises OSError."""
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)
-    _run_in_process(_BACKUP, str(catalog), str(fresh), str(path))
+    timeout_s = timeout_s or PROCESS_TIMEOUT_S + catalog.stat().st_size / LEAST_BYTES_PER_S
+    _run_in_process(_BACKUP, str(catalog), str(fresh), str(path), timeout_s=timeout_s)
 
 
 def create_statistics_triggers(catalog: Path) -> None:
@@ -70,12 +73,15 @@ def create_statistics_triggers(catalog: Path) -> None:
     _run_in_process(_TRIGGERS, str(catalog))
 
 
-def _run_in_process(script: str, *arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PROCESS_TIMEOUT_S,
-    )
+def _run_in_process(script: str, *arguments: str, timeout_s: float = PROCESS_TIMEOUT_S) -> None:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", script, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(f"cannot access {arguments[0]}: timeout after {timeout_s:.0f} s") from None
     if done.returncode:
         raise OSError(f"cannot access {arguments[0]}: {' '.join(done.stderr.strip().splitlines()[-1:])}")

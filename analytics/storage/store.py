@@ -1,7 +1,9 @@
 """The store as one analytics process writes it: rows, log positions and counters in one transaction.
 
 A commit writes tables of more than `INLINED_ROWS` rows as Parquet files, which are in no snapshot yet, and then runs one
-transaction of the catalog (`commit`). Upkeep deletes the files of a failed transaction.
+transaction of the catalog (`commit`). If it fails before COMMIT is sent, the files are removed. After that it may have been
+applied, although its answer is lost: the files stay, and the next owner of the partitions reads from their positions whether it
+was. Upkeep deletes files that no snapshot names.
 
 Tables whose names begin with `streamgauge_` are internal to the catalog and not part of the DuckLake.
 """
@@ -14,7 +16,6 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TypeVar
 
 import duckdb
@@ -24,7 +25,7 @@ from analytics.assembly.log_position import LogPosition
 from analytics.measures.rollup import rollups
 from analytics.schema.stall_limit import StallLimit
 from analytics.storage.appender import Appender
-from analytics.storage.catalog import NAME, Catalog, is_conflict
+from analytics.storage.catalog import NAME, Catalog, Conflict
 from analytics.storage.commit import Commit, StoreFailed, run_transaction
 from analytics.storage.create_schema import prepare
 from analytics.storage.database import (
@@ -43,7 +44,7 @@ from analytics.storage.ducklake_format import (
     remove_file,
     write_file,
 )
-from analytics.storage.location import ALIAS, StoreLocation
+from analytics.storage.location import ALIAS, StoreLocation, lost_catalog
 from analytics.storage.open_streams_file import OpenStreamsFile
 from analytics.storage.partition_positions import PartitionPositions, Versions
 from analytics.storage.sqlite_catalog import create_file
@@ -87,11 +88,8 @@ class Store:
             self._connection = new_database(memory_limit_bytes or MEMORY_BYTES)
             closing.callback(self._connection.close)
             if location.catalog is not None and not location.catalog.exists():
-                if not rebuilding and any(Path(str(location.tables)).glob("main/*/*.parquet")):
-                    raise OSError(
-                        f"the catalog {location.catalog} is missing, but {location.tables} has Parquet files. Restore it with "
-                        "`streamgauge rebuild`, or move the folder away to start with empty tables"
-                    )
+                if not rebuilding and location.is_catalog_lost:
+                    raise OSError(". ".join(lost_catalog(location)))
                 create_file(location.catalog)
             self.catalog = Catalog(self._connection, location)
             """The catalog's connection of the owner thread."""
@@ -161,6 +159,7 @@ class Store:
         """Store everything of the commit and the roll-ups of its rows, or nothing. Raises PartitionLost or StoreFailed."""
         tables = {**commit.tables, **rollups(commit.tables, self.stall)}
         files: list[File] = []
+        self.catalog.commit_sent = False
 
         def transaction() -> Versions:
             return run_transaction(
@@ -180,7 +179,8 @@ class Store:
             small = {name: rows for name, rows in tables.items() if 0 < rows.height <= INLINED_ROWS}
             self._positions.versions |= self._with_retries(transaction)
         except BaseException as e:
-            for file in files:
+            # After COMMIT was sent, a snapshot may name the files, whatever the error. Upkeep deletes those that none names.
+            for file in () if self.catalog.commit_sent else files:
                 remove_file(self.data_path, file)
             if isinstance(e, duckdb.Error | OSError):
                 raise self._failed(e) from None
@@ -199,11 +199,13 @@ class Store:
         for remaining in reversed(range(MAX_ATTEMPTS)):
             try:
                 return attempt()
-            except duckdb.Error as e:
-                if not remaining or not is_conflict(e):
+            except Conflict as e:
+                if not remaining:
                     raise self._failed(e) from None
                 self.conflicts += 1
-                log.debug("repeating a transaction: %s", message_without_values(e, self.location))
+                log.debug("repeating a transaction: %s", e)
+            except duckdb.Error as e:
+                raise self._failed(e) from None
             time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - two processes must not retry at the same time
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
         raise AssertionError

@@ -12,21 +12,22 @@ Contract
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import duckdb
 
 from analytics.storage.catalog import is_conflict
-from analytics.storage.database import message_without_values
+from analytics.storage.database import LINK, message_without_values, transaction
 from analytics.storage.ducklake_format import sync
 from analytics.storage.location import ALIAS
 from analytics.storage.retention import Retention, ages_s
-from analytics.storage.rollup_compaction import compact_rollups
+from analytics.storage.rollup_compaction import ROLLUPS, compact_rollups
 from analytics.storage.sqlite_catalog import back_up
 from analytics.storage.store import Store
 
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 ROUND_S = 2.0
 SLOW_S = 2.0
 """Longer tasks are logged."""
+STOP_BACKUP_S = 5.0
+"""Less than `up` waits for analytics to stop."""
 READERS_S = 330
 """A query takes at most 300 s."""
 SMALL_FILE_BYTES = 8 * 2**20
@@ -81,7 +84,7 @@ class Upkeep:
         self._cursor = store.cursor()
         self._catalog, self._election = store.catalog.cursor(), store.catalog.cursor()
         self._retention = Retention(
-            self._catalog, self._cursor, store.layouts, ages_s(events_s, streams_s, rollups_s)
+            self._catalog, self._cursor, store.layouts, ages_s(events_s, streams_s, rollups_s), self._folders
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="upkeep", daemon=True)
@@ -103,11 +106,15 @@ class Upkeep:
         """Start the thread."""
         self._thread.start()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Stop after the running task."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    def close(self) -> None:
+        """As `stop`, and close the connections."""
+        self.stop()
         for connection in (self._election, self._catalog, self._cursor):
             connection.close()
 
@@ -185,7 +192,8 @@ class Upkeep:
         small = {int(str(table_id)): int(str(files)) for table_id, files in counts}
         for table in OFTEN:
             if small.get(self._layouts[table].table_id, 0) >= MERGED_FILES:
-                self._call("ducklake_merge_adjacent_files", f"'{table}', max_file_size => {SMALL_FILE_BYTES}")
+                arguments = f"'{table}', max_file_size => {SMALL_FILE_BYTES}"
+                self._call("ducklake_merge_adjacent_files", arguments, writes=[table])
 
     def merge_all(self) -> None:
         """Merge files of any size in all tables, and rewrite files with mostly deleted rows."""
@@ -195,13 +203,13 @@ class Upkeep:
         for schema, table in tables:
             if table not in NEVER_FLUSHED:
                 self._flush(schema, table)
-        self._call("ducklake_merge_adjacent_files")
-        self._call("ducklake_rewrite_data_files", "delete_threshold => 0.5")
+        self._call("ducklake_merge_adjacent_files", writes=self._layouts)
+        self._call("ducklake_rewrite_data_files", "delete_threshold => 0.5", writes=self._layouts)
 
     def compact_rollups(self) -> None:
         """Sum the roll-ups of past minutes (`analytics.storage.rollup_compaction`)."""
         with self._catalog.exclusive():
-            compact_rollups(self._cursor, time.time())
+            compact_rollups(self._cursor, time.time(), self._folders(ROLLUPS))
 
     def expire(self) -> None:
         """Delete old snapshots and the files that only they need.
@@ -238,13 +246,24 @@ class Upkeep:
                 )
 
     def orphans(self) -> None:
-        """Delete the files of killed commits."""
+        """Delete the files of commits that failed or were killed."""
         self._call("ducklake_delete_orphaned_files", f"older_than => now() - INTERVAL {ORPHANS_S} SECOND")
+        for link in Path(self._data_path).glob(f"*/*/*{LINK}") if "://" not in self._data_path else ():
+            if link.stat().st_mtime < time.time() - ORPHANS_S:  # of a process that was killed
+                link.unlink(missing_ok=True)
 
-    def back_up(self) -> None:
-        """Copy a SQLite catalog to `catalog.backup.sqlite`."""
+    def back_up(self, timeout_s: float | None = None) -> None:
+        """Copy a SQLite catalog to `catalog.backup.sqlite`. Raises OSError."""
         if self._location.catalog is not None:
-            back_up(self._location.catalog, self._location.backup)
+            back_up(self._location.catalog, self._location.backup, timeout_s)
+
+    def back_up_at_stop(self) -> None:
+        """Stop, then back up. So the backup has all rows, also those whose records the log no longer has."""
+        self.stop()
+        try:
+            self.back_up(STOP_BACKUP_S)
+        except OSError as e:
+            log.warning("no backup of the last rows: %s. The next start makes one", e)
 
     def retain(self, now_s: float) -> int:
         """Delete rows that are too old. Returns their number."""
@@ -252,18 +271,27 @@ class Upkeep:
 
     def _flush(self, schema: str, table: str) -> None:
         with self._catalog.exclusive():  # it deletes the inlined rows, which conflicts with every commit
-            self._run("ducklake_flush_inlined_data", f"schema_name => '{schema}', table_name => '{table}'")
+            arguments = f"schema_name => '{schema}', table_name => '{table}'"
+            self._run(
+                "ducklake_flush_inlined_data", arguments, [table if schema == "main" else f"{schema}.{table}"]
+            )
 
-    def _call(self, function: str, arguments: str = "") -> None:
+    def _call(self, function: str, arguments: str = "", writes: Iterable[str] = ()) -> None:
         with self._catalog.maintenance():
-            self._run(function, arguments)
+            self._run(function, arguments, writes)
 
-    def _run(self, function: str, arguments: str) -> None:
+    def _folders(self, tables: Iterable[str]) -> list[str]:
+        return [self._data_path + self._layouts[table].path for table in tables]
+
+    def _run(self, function: str, arguments: str, writes: Iterable[str]) -> None:
+        """Call a function of DuckLake. `writes`: the tables in which it writes files."""
         newest = "SELECT coalesce(max(data_file_id), -1) FROM ducklake_data_file"
         [(last_id,)] = self._catalog.query(newest)
         # As Arrow, because Python rows with instants require pytz.
         separator = ", " if arguments else ""
-        self._cursor.execute(f"CALL {function}('{ALIAS}'{separator}{arguments})").to_arrow_table()
+        folders = self._folders(writes)
+        with transaction(self._cursor, *folders) if folders else contextlib.nullcontext():
+            self._cursor.execute(f"CALL {function}('{ALIAS}'{separator}{arguments})").to_arrow_table()
         if "://" not in self._data_path:
             self._sync_files(f"f.data_file_id > {last_id}")
 

@@ -22,6 +22,7 @@ from analytics.query.errors import QueryError
 from analytics.query.reader import Reader
 from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import locate
+from analytics.storage.rebuild import Source, rebuild
 from ingest.ready_file import read_ready_file
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.embedded_writer import EmbeddedWriter
@@ -229,6 +230,20 @@ def test_shipped_entries_are_not_read_from_the_folder(tmp_path: Path, read_befor
         writer.append([pack(stream(2), compress=True)])
         assert run_until_rows(tmp_path, len(here) + 1) == [stream_id(n) for n in [*here, 2]]
         assert list(read_cursors(tmp_path / "log")) == ["analyze"]
+
+
+def test_backup_of_a_clean_stop_has_every_row(tmp_path: Path) -> None:
+    """Also those whose records the log no longer has."""
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+        writer.append([*entries(range(3))])
+        stored = run_until_rows(tmp_path, 3)
+    location = locate("sqlite", tmp_path)
+    assert location.catalog is not None
+    location.catalog.write_bytes(b"damaged" * 1000)
+    shutil.rmtree(tmp_path / "log")
+    assert rebuild(location) is Source.BACKUP
+    with asking(tmp_path) as asker:
+        assert asker.query("SELECT stream_id FROM streams ORDER BY 1").to_series().to_list() == stored
 
 
 def test_open_streams_of_a_deleted_log_are_lost(tmp_path: Path) -> None:

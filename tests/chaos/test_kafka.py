@@ -19,10 +19,10 @@ from ingest.records import pack
 from streamgauge.simulator.measured_streams import streams_since
 from streamgauge.simulator.measurement_check import check_measurements
 from tests.analytics.log_entries import stream
-from tests.chaos.proxy import Proxy, proxy
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run, topic_read, wipe
 from tests.e2e.running import until
 from tests.kafka import Broker
+from tests.proxy import Proxy, proxy
 from tests.tables import tables
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]

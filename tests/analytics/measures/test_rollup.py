@@ -191,8 +191,16 @@ def test_minute_keeps_its_busiest_names_and_merges_the_rest(con: duckdb.DuckDBPy
     store(
         con, streams([{"request_model": f"odd{n}", "ttft_ns": 9, "error_type": f"e{n}"} for n in range(150)])
     )
+    views = ("errors_by_minute", "throughput_by_minute", "latency_by_minute")
+    bounded = [(MOST_NAMES + 1, 350)]
+    for view in views:  # already before the minute is compacted, and when rows are added to it later
+        assert ask(con, f"SELECT count(DISTINCT model), sum(streams) FROM {view}") == bounded
+    before = [ask(con, f"SELECT * EXCLUDE (minute) FROM {view} ORDER BY ALL") for view in views[:2]]
     for _ in range(2):
         assert compact_all(con) == 1
+        assert [
+            ask(con, f"SELECT * EXCLUDE (minute) FROM {view} ORDER BY ALL") for view in views[:2]
+        ] == before
         models = "SELECT count(*), count(*) FILTER (model = ?), sum(n) FROM histogram_minutes WHERE metric = 'ttft_ns'"
         assert con.execute(models, [OTHER]).fetchall() == [(MOST_NAMES + 1, 1, 350)]
         assert ask(

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.log_position import LogPosition
 from analytics.measures.measure import measure
+from analytics.storage import upkeep as upkeep_module
 from analytics.storage.commit import Commit
 from analytics.storage.location import StoreLocation, locate
 from analytics.storage.rebuild import Source, rebuild
@@ -109,6 +110,27 @@ def test_rebuild_from_files_restores_each_row_once_and_computes_rollups(
     reopened.commit(commit_of("log", "0", 1, new_ids(2)))
     assert count(reopened) == rows + 2
     reopened.close()
+
+
+def test_backup_that_names_deleted_files_is_not_used(
+    data: Path, filled: tuple[Store, Upkeep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Backups have failed for longer than upkeep keeps files for them."""
+    upkeep = filled[1]
+    upkeep.back_up()
+    monkeypatch.setattr(upkeep_module, "READERS_S", -1)
+    upkeep.merge_all()
+    upkeep.expire()
+    close(filled)
+    location = damage(data)
+    assert rebuild(location) is Source.FILES
+    with closing(Store(location)) as reopened:
+        assert count(reopened) == 3 * LARGE + 5
+
+
+def test_slow_backup_is_an_error_in_one_line(data: Path, filled: tuple[Store, Upkeep]) -> None:
+    with pytest.raises(OSError, match="timeout after 0 s"):
+        filled[1].back_up(timeout_s=1e-6)
 
 
 def test_rebuilt_histograms_of_gaps_are_without_waits_for_the_client(data: Path) -> None:

@@ -26,6 +26,7 @@ from analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
 from analytics.storage import commit as commit_module
 from analytics.storage import ducklake_format
 from analytics.storage import store as store_module
+from analytics.storage.catalog import Conflict
 from analytics.storage.commit import Commit, StoreFailed
 from analytics.storage.database import load
 from analytics.storage.location import StoreLocation, locate
@@ -486,7 +487,7 @@ def test_commit_that_always_conflicts_fails_in_one_line(
 
     def conflict(*arguments: object) -> None:
         tries.append(1)
-        raise duckdb.TransactionException("database is locked")
+        raise Conflict("database is locked")
 
     monkeypatch.setattr(commit_module, "write_tap_reports", conflict)
     with pytest.raises(StoreFailed, match="database is locked") as failed:

@@ -24,6 +24,9 @@ class Proxy:
         self.is_cut = False
         """New connections are reset."""
         self.forwarded_bytes = 0
+        self.loses_answer: tuple[bytes, bytes] | None = None
+        """(before, last): the next read of a client that ends with `last`, on a connection that has carried `before`, is
+        forwarded. Its answer is dropped, and both connections are reset. Then this is None."""
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -50,14 +53,35 @@ class Proxy:
             writer.transport.abort()
             return
         self._writers |= {writer, target_writer}
+        lost = asyncio.Event()
         try:
-            await asyncio.gather(self._pump(reader, target_writer), self._pump(target_reader, writer))
+            await asyncio.gather(
+                self._pump(reader, target_writer, lost, is_client=True),
+                self._pump(target_reader, writer, lost),
+            )
         finally:
             self._writers -= {writer, target_writer}
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        lost: asyncio.Event,
+        *,
+        is_client: bool = False,
+    ) -> None:
+        """`lost`: whether the answer to the client's last read is lost."""
+        seen = False
         with contextlib.suppress(OSError):
             while data := await reader.read(READ_BYTES):
+                if lost.is_set():
+                    break
+                if is_client and self.loses_answer is not None:
+                    before, last = self.loses_answer
+                    seen = seen or before in data
+                    if seen and data.endswith(last):
+                        self.loses_answer = None
+                        lost.set()
                 pause_s = self.delay_s + (len(data) / self.bytes_per_s if self.bytes_per_s else 0.0)
                 if pause_s:
                     await asyncio.sleep(pause_s)
