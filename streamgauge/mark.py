@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from ingest.ready_file import read_of_running
-from streamgauge.export import instant
+from streamgauge.durations import parse_duration_s
 from streamgauge.flags_from_settings import load, settings_options
 from streamgauge.output_format import format_option, print_json
 from streamgauge.settings import Settings
@@ -24,7 +24,7 @@ TIMEOUT_S = 15.0
 @click.option(
     "--at",
     metavar="DURATION|TIME",
-    help="Time of the event: 5m (ago) or 2026-11-22T07:00:00Z.  [default: now]",
+    help="Time of the event: 5m (ago), or a time with its zone: 2026-11-22T07:00:00Z.  [default: now]",
 )
 @click.option("--source", metavar="TEXT", default="mark", show_default=True, help="Who reports the event.")
 @settings_options("data", "otlp_token")
@@ -35,7 +35,7 @@ def mark_command(text: str, at: str | None, source: str, form: str, **given: Any
     Charts show it. Analytics must be running, with --metrics.
     """
     settings = load(given)
-    marker = {"text": text, "source": source, "at": (instant(at) or dt.datetime.now(dt.UTC)).isoformat()}
+    marker = {"text": text, "source": source, "at": _time(at)}
     stored = _post(
         _url(settings), marker, settings.otlp_token.get_secret_value() if settings.otlp_token else None
     )
@@ -44,6 +44,15 @@ def mark_command(text: str, at: str | None, source: str, form: str, **given: Any
     else:
         click.echo(f"{stored['at']}  {stored['text']}")
     return 0
+
+
+def _time(text: str | None) -> str:
+    """Now, or a duration before now, as a time. Analytics checks other texts, as it does for all of its clients."""
+    try:
+        seconds = parse_duration_s(text) or 0
+    except ValueError:
+        return str(text)
+    return (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=seconds)).isoformat()
 
 
 def _url(settings: Settings) -> str:

@@ -51,8 +51,8 @@ def sql_command(
 ) -> int:
     """Query the tables.
 
-    QUERY is one SELECT, WITH, FROM, DESCRIBE or SUMMARIZE statement, or - to read it from stdin. A process of the running
-    analytics answers. While analytics is stopped, this command reads the store itself, which needs the extra `analytics`.
+    QUERY is one SELECT, WITH, FROM, DESCRIBE or SUMMARIZE statement, the EXPLAIN of one, or - to read it from stdin. A process of
+    the running analytics answers. While analytics is stopped, this command reads the store itself, which needs the extra `analytics`.
     """
     if query == "-":
         query = sys.stdin.read()

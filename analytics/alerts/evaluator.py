@@ -169,7 +169,12 @@ class AlertEvaluator:
                 self._stored_ids |= {change.alert_id}
             else:
                 self._stored_ids -= {change.alert_id}
-            log.warning("alert %s: %s. `streamgauge alerts` shows it", change.state, change.key.rule)
+            # The message names the model and the gateway.
+            log.log(
+                logging.WARNING if change.state == "firing" else logging.INFO,
+                "alert %s: %s: %s. `streamgauge alerts` shows it",
+                change.state, change.key.rule, change.condition.message,
+            )  # fmt: skip
             for sink in self._sinks:
                 sink.offer(notification(change, wall_ns))
 

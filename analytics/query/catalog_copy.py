@@ -18,8 +18,9 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from analytics.query.errors import StoreUnavailable
+from analytics.query.errors import StoreUnavailable, no_tables
 from analytics.schema.sql_quoting import identifier
+from analytics.storage.location import TABLES_FOLDER, StoreLocation
 
 FILE = "catalog.sqlite"
 INTERNAL_PREFIX = "streamgauge_"
@@ -58,8 +59,8 @@ class CatalogCopy:
         try:
             state = (_state_of(self._catalog), _state_of(Path(f"{self._catalog}-wal")))
             if state[0] is None:
-                raise StoreUnavailable(
-                    f"cannot query: the store {self._catalog} has no tables yet. Start analytics: streamgauge up"
+                raise no_tables(
+                    StoreLocation(self._catalog, tables=str(self._catalog.with_name(TABLES_FOLDER)))
                 )
             if state == self._state and not _is_recent(state):
                 return

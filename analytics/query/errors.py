@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from analytics.storage.location import StoreLocation, lost_catalog
+
 READ_ONLY = "cannot run the statement: the store is read-only. Write a SELECT."
 
 
@@ -76,6 +78,17 @@ def too_much_memory(limit_bytes: int | None) -> QueryOutOfMemory:
     return QueryOutOfMemory(
         f"query stopped: it needed {limit}. Aggregate fewer rows or groups, or narrow the time range."
     )
+
+
+def no_tables(location: StoreLocation) -> StoreUnavailable:
+    """The error for a store that does not exist yet, or whose catalog is missing."""
+    why, remedy = f"the store {location.label} has no tables yet", "Start analytics: streamgauge up"
+    if location.is_catalog_lost:
+        why, remedy = lost_catalog(location)
+    elif location.catalog is not None and not location.catalog.parent.exists():
+        why = f"the folder {location.catalog.parent} does not exist"
+        remedy = "Pass the data folder of analytics with --data, or start analytics: streamgauge up"
+    return StoreUnavailable(f"cannot query: {why}. {remedy}")
 
 
 def not_one_statement(count: int) -> QueryRejected:

@@ -38,13 +38,13 @@ from analytics.query.errors import (
     QueryRejected,
     QueryTimeout,
     StoreUnavailable,
+    no_tables,
     of_kind,
     too_much_memory,
     too_slow,
 )
 from analytics.query.limits import TRUSTED, UNTRUSTED, Limits
 from analytics.query.query_slots import QuerySlots
-from analytics.query.reader import no_tables
 from analytics.query.to_polars import to_polars
 from analytics.storage.location import StoreLocation
 

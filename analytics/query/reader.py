@@ -25,11 +25,13 @@ from analytics.query.errors import (
     QueryError,
     QueryRejected,
     StoreUnavailable,
+    no_tables,
     not_convertible,
     not_one_statement,
     too_much_memory,
     too_slow,
 )
+from analytics.query.statement_filter import without_explain
 from analytics.schema.sql_quoting import literal
 from analytics.storage.database import attach, data_path_of, message, new_database
 from analytics.storage.location import ALIAS, StoreLocation
@@ -176,13 +178,6 @@ class Reader:
         self._connection.close()
 
 
-def no_tables(location: StoreLocation) -> StoreUnavailable:
-    """The error for a store that does not exist yet."""
-    return StoreUnavailable(
-        f"cannot query: the store {location.label} has no tables yet. Start analytics: streamgauge up"
-    )
-
-
 def too_many_rows(max_rows: int) -> QueryRejected:
     """The error for an answer of more than `max_rows` rows."""
     return QueryRejected(
@@ -191,8 +186,12 @@ def too_many_rows(max_rows: int) -> QueryRejected:
 
 
 def limited(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> str:
-    """The statement as a subquery with at most one row more than allowed. Raises QueryRejected unless it is one SELECT."""
-    statements = cursor.extract_statements(sql)
+    """The statement as a subquery with at most one row more than allowed, an EXPLAIN as it is.
+
+    Raises QueryRejected unless it is one SELECT, or the EXPLAIN of one.
+    """
+    selected = without_explain(sql)
+    statements = cursor.extract_statements(selected)
     if len(statements) != 1:
         raise not_one_statement(len(statements))
     if statements[0].type != duckdb.StatementType.SELECT:
@@ -200,7 +199,7 @@ def limited(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> str:
     wrapped = f"{_WRAPPER}{_inner(statements[0].query)}\n) LIMIT {max_rows + 1}"
     if (count := len(cursor.extract_statements(wrapped))) != 1:
         raise not_one_statement(count)
-    return wrapped
+    return wrapped if selected == sql else sql
 
 
 def _inner(sql: str) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 import polars as pl
 
 MAX_CELL_CHARS = 60
+_PLAN = ["explain_key", "explain_value"]
+"""Columns of the answer to EXPLAIN."""
 
 
 def render(rows: pl.DataFrame, form: str, *, max_cell_chars: int = MAX_CELL_CHARS) -> bytes:
@@ -29,6 +31,11 @@ def render(rows: pl.DataFrame, form: str, *, max_cell_chars: int = MAX_CELL_CHAR
     if form == "csv":
         return _csv(rows)
     return _table(rows, max_cell_chars).encode()
+
+
+def plan_of(rows: pl.DataFrame) -> str | None:
+    """The drawing in the answer to EXPLAIN, None for another answer."""
+    return "\n".join(rows["explain_value"]) if rows.columns == _PLAN else None
 
 
 def json_value(value: Any) -> Any:
@@ -74,7 +81,9 @@ def _cell(value: Any) -> str | None:
 
 
 def _table(rows: pl.DataFrame, max_cell_chars: int) -> str:
-    """Aligned columns: numbers right-aligned, NULL empty."""
+    """Aligned columns: numbers right-aligned, NULL empty. A plan is shown as it is."""
+    if (plan := plan_of(rows)) is not None:
+        return plan
     if not rows.width:
         return "(no columns)\n"
     cells = []

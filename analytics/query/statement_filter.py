@@ -4,7 +4,8 @@ The filter checks the tree of DuckDB's own parser (`json_serialize_sql`), never 
 limited rights and resources (`analytics.query.sandbox`), and DuckDB can read no other files. So the filter does not
 estimate the cost of a statement, and a statement that crashes the parser ends only its own process.
 
-1. One statement, a SELECT (WITH, FROM-first, VALUES, DESCRIBE, SUMMARIZE, SHOW TABLES count as SELECT).
+1. One statement, a SELECT (WITH, FROM-first, VALUES, DESCRIBE, SUMMARIZE, SHOW TABLES count as SELECT) or the EXPLAIN of one.
+   EXPLAIN ANALYZE is not allowed: it lists paths of files.
 2. A table is a table or view of the store's schema `main`, `open_streams`, a WITH query, or in `information_schema`.
 3. Functions are those that DuckDB itself defines, except those that have effects, read the environment or settings, or run
    SQL in strings. Table functions are listed one by one. Functions of extensions are never allowed. Those that list tables
@@ -69,6 +70,7 @@ SCHEMAS = frozenset({"", "main", "information_schema"})
 HIDDEN_COLUMNS = frozenset({"filename"})
 """DuckLake adds this column to each table: the path of the row's file."""
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
+_EXPLAIN = re.compile(r"[ \t\r\n]*EXPLAIN\b(?![ \t\r\n]+ANALY[SZ]E\b)", re.IGNORECASE | re.ASCII)
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
@@ -88,6 +90,7 @@ class StatementFilter:
         check_length(sql)
         if nesting(sql) > MAX_NESTING:
             raise _too_deep()
+        sql = without_explain(sql)
         with self._lock:
             tree = self._parse(sql)
             node = tree["statements"][0]["node"]
@@ -207,6 +210,12 @@ def allowed_functions() -> frozenset[str]:
         connection.close()
     builtin = {name for (name,) in rows if not name.startswith(OTHER_PREFIXES)}
     return frozenset(builtin - DENIED_FUNCTIONS | SYNTAX | WINDOW_FUNCTIONS)
+
+
+def without_explain(sql: str) -> str:
+    """The statement of an EXPLAIN, at the same position of the text. Other statements as they are."""
+    found = _EXPLAIN.match(sql)
+    return sql if found is None else re.sub(r"\S", " ", found[0]) + sql[found.end() :]
 
 
 def check_length(sql: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
+from analytics.query.render import plan_of
 from analytics.query.statement_filter import allowed_functions
 from dashboard import filters, formatting, query_runner, sql_address, sql_editor, sql_recipes
 from dashboard.charts import query_result
@@ -109,6 +110,9 @@ def show(answer: Answer) -> None:
         place = f"Line {answer.problem.line}, column {answer.problem.column}: " if answer.problem.line else ""
         st.error(place + answer.problem.text, icon=":material/error:")
     if answer.rows is None:
+        return
+    if (plan := plan_of(answer.rows)) is not None:
+        st.code(plan, language=None)
         return
     axes = query_result.default_axes(answer.rows)
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):

@@ -92,7 +92,7 @@ def rendered(
 def _status(report: Report) -> Text:
     chosen = report.selection
     parts = [
-        f"{chosen.until.astimezone():%H:%M:%S}",
+        f"{chosen.until.astimezone():%H:%M:%S %Z}",
         f"last {formatting.span(chosen.length)}",
         f"{formatting.count(report.in_flight)} in flight",
     ]
@@ -204,7 +204,7 @@ def _widths(needed: Mapping[_Column, int], width: int) -> dict[_Column, int]:
 
 def message(text: str, at: datetime, footer: str) -> RenderableType:
     """The screen without a report."""
-    head = Text("streamgauge top", "bold").append(f" · {at.astimezone():%H:%M:%S}", "not bold dim")
+    head = Text("streamgauge top", "bold").append(f" · {at.astimezone():%H:%M:%S %Z}", "not bold dim")
     return Group(head, Text(text, "yellow"), Text(footer, "dim"))
 
 

@@ -288,6 +288,13 @@ def test_link_runs_its_statement(streams_data: Path, monkeypatch: pytest.MonkeyP
     assert app.query_params["sql"] == sql
 
 
+def test_plan_of_a_statement_is_shown(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(streams_data, monkeypatch, "sql", sql="EXPLAIN SELECT count(outcome) FROM streams")
+    [plan] = app.code
+    assert "Table: streams" in plan.value
+    assert not app.error
+
+
 @pytest.mark.parametrize(
     "sql", ["DROP TABLE streams", "SELECT nonsense FROM streams", "SELECT * FROM 'x.csv'"]
 )

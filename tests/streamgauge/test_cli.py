@@ -51,7 +51,7 @@ def test_every_command_has_help(command: str) -> None:
         (["up", "--upstream", "http://a", "--store", "duckdb"], "--store must be sqlite or postgres:DSN"),
         (["up", "--upstream", "http://a", "--lake-path", "x"], "--lake-path requires --store postgres:DSN"),
         (["serve", "--sql-token", "short"], "at least 16 characters"),
-        (["serve"], "has no tables yet"),
+        (["serve"], "does not exist. Pass the data folder"),
         (["export", "--duckdb", "x.duckdb"], "cannot attach the store"),
         (["export", "--duckdb", "x.duckdb", "--since", "soon"], "neither a duration"),
         (["rebuild"], "cannot rebuild"),

@@ -259,11 +259,33 @@ def test_streams_in_flight_are_queryable(data: Path) -> None:
     assert sql(data, "SELECT count(*) AS n FROM open_streams", "--format", "csv") == (0, "n\n0\n")
 
 
+def test_plan_is_drawn_in_its_lines(data: Path, owned: Path) -> None:
+    for folder in (data, owned):
+        code, out = sql(folder, "EXPLAIN SELECT count(outcome) FROM streams")
+        assert code == 0
+        assert "│       Table: streams      │\n" in out
+        assert "(1 row)" not in out
+
+
+def test_missing_catalog_beside_files_names_rebuild(tmp_path: Path) -> None:
+    file = tmp_path / "tables" / "main" / "streams" / "one.parquet"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    code, out = sql(tmp_path, "SELECT 1")
+    assert code != 0
+    assert "is missing, but" in out
+    assert "Restore it with `streamgauge rebuild`" in out
+    assert out.count("\n") == 1
+
+
 def test_missing_folder_and_missing_tables_are_one_line(tmp_path: Path) -> None:
-    for folder in (tmp_path / "none", tmp_path):
+    for folder, text in (
+        (tmp_path / "none", f"the folder {tmp_path / 'none'} does not exist. Pass the data folder"),
+        (tmp_path, f"{tmp_path / CATALOG_FILE} has no tables yet. Start analytics"),
+    ):
         code, out = sql(folder, "SELECT 1")
         assert code != 0
-        assert f"{folder / CATALOG_FILE} has no tables yet" in out
+        assert text in out
         assert out.count("\n") == 1
     assert list(tmp_path.iterdir()) == []  # reading creates nothing
 

@@ -51,6 +51,7 @@ def test_statements_have_relations(con: sg.Connection) -> None:
     assert con.sql("FROM open_streams").fetchall() == []
     assert "streams" in con.tables()
     assert "gauge" not in con.tables()
+    assert "Table: streams" in con.sql("EXPLAIN SELECT count(outcome) FROM streams").fetchall()[0][1]
 
 
 def test_instants_are_in_utc(con: sg.Connection) -> None:
@@ -67,6 +68,8 @@ def test_instants_are_in_utc(con: sg.Connection) -> None:
     [
         ("DROP TABLE streams", "read-only"),
         ("SELECT 1; SELECT 2", "cannot run 2 statements"),
+        ("EXPLAIN ANALYZE SELECT 1", "read-only"),
+        ("EXPLAIN DROP TABLE streams", "read-only"),
         ("COPY (SELECT 1) TO '/tmp/copied.csv'", "read-only"),
         ("SELECT nope FROM streams", "nope"),
     ],

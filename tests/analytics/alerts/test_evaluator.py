@@ -76,7 +76,10 @@ def until_received(found: Receiver, count: int) -> None:
         time.sleep(0.01)
 
 
-def test_silent_stream_is_stored_once_and_sent_after_the_commit(store: Store) -> None:
+def test_silent_stream_is_stored_once_and_sent_after_the_commit(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="analytics.alerts.evaluator")
     with receiver() as found, evaluator(store, webhook=found.url) as alerts:
         alerts.observe(*observed(at_ms=4_000))
         assert not alerts.waiting
@@ -92,6 +95,11 @@ def test_silent_stream_is_stored_once_and_sent_after_the_commit(store: Store) ->
         assert state == "resolved"
         assert fired_at < resolved_at
         until_received(found, 2)
+    text = "silent_stream: no output from gpt-test at gw for {} s (limit 5 s), 1 stream. `streamgauge alerts` shows it"
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"alert firing: {text.format('6.0')}"),
+        ("INFO", f"alert resolved: {text.format('9.0')}"),
+    ]
     fired, resolved = found.received
     assert fired["text"].startswith(
         "[firing] silent_stream: no output from gpt-test at gw for 6.0 s (limit 5 s), 1 stream, since 20"

@@ -135,6 +135,9 @@ def test_body_that_pauses_gets_408(monkeypatch: pytest.MonkeyPatch) -> None:
             assert b" 408 " in connection.recv(1000)
 
 
+NO_ZONE = "at is not a time with a time zone, such as 2026-11-22T07:00:00Z"
+
+
 def test_command_stores_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     stop, results = threading.Event(), []
@@ -151,6 +154,8 @@ def test_command_stores_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         def run() -> None:
             results.append(mark("deploy v2", "--at", "2026-03-01T12:00:00Z", "--source", "ci"))
             results.append(mark("a\nb"))
+            results.append(mark("x", "--at", "2026-03-01T12:00:00"))
+            results.append(mark("x", "--at", "yesterday"))
             stop.set()
 
         threading.Thread(target=run).start()
@@ -160,6 +165,7 @@ def test_command_stores_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert results == [
         (0, "2026-03-01T12:00:00Z  deploy v2\n"),
         (1, "Error: cannot store the marker: text is not a text of 1 to 200 characters in one line.\n"),
+        *[(1, f"Error: cannot store the marker: {NO_ZONE}.\n")] * 2,
     ]
     rows = ask_as_reader(locate("sqlite", tmp_path), "SELECT epoch(marked_at), text, source FROM markers")
     assert rows == [(1772366400.0, "deploy v2", "ci")]

@@ -124,6 +124,8 @@ def test_queries_are_answered(client: Client) -> None:
     assert client.query("SELECT outcome, count(*) >= 5000 FROM streams GROUP BY 1") == [("ok", True)]
     assert client.query("SELECT count(*) FROM open_streams") == [(0,)]
     assert client.query("SELECT n >= 5000 FROM by_outcome") == [(True,)]
+    [(_, plan)] = client.query("EXPLAIN SELECT outcome FROM streams")
+    assert "Table: streams" in plan
 
 
 def test_a_stock_client_attaches_and_reads(client: Client) -> None:

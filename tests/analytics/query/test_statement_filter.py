@@ -25,6 +25,8 @@ def statement_filter(location: StoreLocation) -> Iterator[StatementFilter]:
 
 ALLOWED = [
     "SELECT 1",
+    "EXPLAIN SELECT 1",
+    "\n explain\tFROM streams",
     "select count(*) from streams",
     "FROM streams",
     "FROM main.streams LIMIT 5 -- a comment",
@@ -231,7 +233,14 @@ REFUSED = [
     "FROM system.information_schema.tables",
     "SELECT 1 /* ; */; DROP TABLE streams --",
     "SELECT 1;;;DROP TABLE streams",
-    "EXPLAIN SELECT 1",
+    "EXPLAIN ANALYZE SELECT 1",
+    "explain\nanalyse SELECT 1",
+    "EXPLAIN (ANALYZE) SELECT 1",
+    "EXPLAIN EXPLAIN SELECT 1",
+    "EXPLAIN DELETE FROM streams",
+    "EXPLAIN FROM read_text('/etc/passwd')",
+    "EXPLAIN SELECT 1; SELECT 1",
+    "/* */ EXPLAIN SELECT 1",
     # internal names
     "FROM system.main.duckdb_tables()",
     "FROM main.duckdb_views()",

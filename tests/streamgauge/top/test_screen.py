@@ -28,7 +28,9 @@ def lines(shown: Report, width: int, height: int | None = None, *, color: bool =
 
 def test_incident_is_named_with_its_objectives_and_rows() -> None:
     shown = " ".join(" ".join(lines(report(note="analytics does not respond"), 160)).split())
+    zone = RANGE.until.astimezone().strftime("%H:%M:%S %Z")
     for text in (
+        f"streamgauge top · {zone} · last",
         "✗ Error rate 7 % (objective 5 %) since",
         ": m @ [red]g, client billing, 70 % failing, HTTP 429. Unaffected: eu.",
         "error rate 7.00 % (limit 5.00 %)",
