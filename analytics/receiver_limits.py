@@ -4,7 +4,8 @@ Rules
 1. A client has `HEADERS_WITHIN_S` for the headers of a request and `BODY_WITHIN_S` for its body, then it gets a 408. A connection
    without a request is closed after `HEADERS_WITHIN_S`. Single bytes do not extend a deadline.
 2. There are at most `max_connections`. A further one closes the oldest connection without a whole request, of the address that
-   has the most of them. So a client that opens many connections closes its own.
+   has the most of them. So a client that opens many connections closes its own. uvicorn's `limit_concurrency` is not used: it also
+   counts connections that are being closed.
 3. An address may hold as many bytes of bodies as are free for others, at most half of `max_bytes`; above that it gets a 503.
 4. Work on a whole body takes a slot (`AddressSlots`), of which one address may hold half.
 """
@@ -76,8 +77,6 @@ class ReceiverLimits:
             del self._bytes_of[address]
 
     def _make_room(self) -> None:
-        if not self._unfinished:
-            return  # all work: uvicorn answers the new request with a 503
         ((busiest, _),) = Counter(c.address for c in self._unfinished).most_common(1)
         oldest = next(c for c in self._unfinished if c.address == busiest)
         self.closed(oldest)

@@ -102,7 +102,7 @@ class OtlpReceiver:
             uvicorn.Config(
                 app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none", proxy_headers=False,
                 http=self._limits.connection, server_header=False,  # type: ignore[arg-type]  # any callable
-                limit_concurrency=MAX_CONNECTIONS + 1, timeout_graceful_shutdown=2,
+                timeout_graceful_shutdown=2,
             )
         )  # fmt: skip
         self._thread = threading.Thread(

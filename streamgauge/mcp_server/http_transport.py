@@ -94,7 +94,7 @@ def serve(
         gated(server, token, AllowedHosts("--allowed-host", allowed_hosts, listen_host=host)),
         log_config=None, log_level="warning", access_log=False, ws="none", proxy_headers=False, server_header=False,
         http=limits.connection,  # type: ignore[arg-type]  # any callable
-        limit_concurrency=MAX_CONNECTIONS + 1, timeout_graceful_shutdown=STOP_WITHIN_S,
+        timeout_graceful_shutdown=STOP_WITHIN_S,
     )  # fmt: skip
     service = uvicorn.Server(config)
     shown = f"[{host}]" if ":" in host else host
