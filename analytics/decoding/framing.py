@@ -76,6 +76,7 @@ class Framer:
         self._first_bytes = b""
         self._may_be_array = True
         self._first_line_ended = False  # of an undecided body that begins with JSON
+        self._ignored = b""  # while undecided: bytes that decide nothing
         self._last_ns = 0
 
     @property
@@ -207,13 +208,17 @@ class Framer:
         self._first_line_ended |= b"\n" in newest
         if not self._first_line_ended and not self._may_be_array:
             return "undecided"
+        if self._ignored and not newest.strip(self._ignored):
+            return "undecided"  # without a look at everything before
         data = b"".join(part for _, part in self._kept).removeprefix(_BOM).lstrip(_SPACE)
         if data[:1] == b"[":
-            second = data[1:].lstrip(b" \t\r\n")[:1]
+            self._ignored = b" \t\r\n"
+            second = data[1:].lstrip(self._ignored)[:1]
             return "undecided" if not second else "array" if second == b"{" else "body"
         self._may_be_array = False
         line, _, rest = data.partition(b"\n")
         rest = rest.lstrip(_SPACE)
+        self._ignored = b"" if rest else _SPACE
         if not rest:
             return "undecided"
         if rest[:1] == b"{" and isinstance(json_or_none(line), dict):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ingest.tap.http_head import RequestHead
+from ingest.tap.receive_buffer import appended
 
 MAX_PLAIN_BODY_BYTES = 4 * 2**20
 UNLIMITED = 1 << 62
@@ -58,7 +59,7 @@ class RequestCapture:
         # A body without a content type may be JSON, because curl users forget the header. Analytics handles other bodies.
         self._enabled = limit_bytes > 0 and (content_type is None or _is_text(content_type))
         self._limit = limit_bytes
-        self._body = b""
+        self._body: bytes | bytearray = b""
         self._taken = False
         self.full = False
         self.truncated = False
@@ -78,7 +79,7 @@ class RequestCapture:
         if len(payload) > free_bytes:
             payload = payload[:free_bytes]
             self.truncated = True
-        self._body += payload
+        self._body = appended(self._body, payload)
         self.full = len(self._body) >= self._limit
 
     def take(self, *, over: bool) -> bytes | None:
@@ -88,7 +89,7 @@ class RequestCapture:
         self._taken = True
         self.truncated = self.truncated or not over
         body, self._body = self._body, b""
-        return body
+        return bytes(body)
 
 
 def is_heartbeat(payload: bytes) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from functools import partial
 from typing import cast
 
 from ingest.tap import sockets
@@ -27,11 +28,14 @@ from ingest.tap.http_head import (
     check_partial_head,
     other_protocol,
 )
+from ingest.tap.receive_buffer import ReceiveBuffer
 from ingest.tap.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
 from ingest.tap.trace_context import join_trace
 from ingest.tap.upstream_connection import UpstreamPool
 
 _MAX_BUFFERED_BYTES = 262_144
+_PIECE_BYTES = 65_536
+_CR = ord("\r")
 _MAX_LINGER_BYTES = 4 * 2**20
 
 
@@ -51,9 +55,8 @@ class ClientConnection(asyncio.Protocol):
         self.exchange: Exchange | None = None
         # recorder of the ended exchange, until the socket has accepted the whole response
         self._last_recorder: DeferredRecorder | None = None
-        self._buffer = b""
+        self._buffer: ReceiveBuffer | None = None  # received, but not processed yet
         self._buffer_since_ns = 0
-        self._searched_bytes = 0  # prefix of the buffer that was searched for the end of a head
         self._last_byte_ns = 0
         self._ready_ns = 0  # since when the tap has been ready for the client's next byte
         self._timer: asyncio.TimerHandle | None = None
@@ -96,14 +99,18 @@ class ClientConnection(asyncio.Protocol):
             if self._lingered_bytes > _MAX_LINGER_BYTES:
                 self.transport.abort()
             return
-        if self._buffer:
-            self._buffer += data
-        else:
-            self._buffer = data
+        buffer = self._buffer
+        if not buffer:
             self._buffer_since_ns = now_ns
+            if exchange is None and data[0] != _CR:
+                end = data.find(b"\r\n\r\n") + 4
+                if end >= 4:  # most heads arrive in one read
+                    self._start_request(data[:end], data[end:], now_ns)
+                    return
+        buffer = self._keep(data)
         if exchange is None:
-            self._next_request(now_ns)
-        elif len(self._buffer) > _MAX_BUFFERED_BYTES:
+            self._next_request(buffer, now_ns)
+        elif len(buffer) > _MAX_BUFFERED_BYTES:
             self.pause_reading()
 
     def eof_received(self) -> bool:
@@ -137,25 +144,34 @@ class ClientConnection(asyncio.Protocol):
 
     # --- requests
 
-    def _next_request(self, now_ns: int) -> None:
+    def _keep(self, data: bytes) -> ReceiveBuffer:
+        """Add bytes to the buffer."""
+        buffer = self._buffer
+        if buffer is None:
+            check = partial(check_partial_head, self._context.options.head_limits)
+            buffer = self._buffer = ReceiveBuffer(check, skip_empty_line=True)
+        buffer.add(data)
+        return buffer
+
+    def _next_request(self, buffer: ReceiveBuffer, now_ns: int) -> None:
         """Start an exchange if the buffer has a complete request head."""
-        context = self._context
-        data = self._buffer
-        if self._searched_bytes == 0 and data[:2] == b"\r\n":
-            data = self._buffer = data[2:]  # RFC 9112 §2.2 allows one empty line before a request
-        limits = context.options.head_limits
         try:
-            end = data.find(b"\r\n\r\n", max(0, self._searched_bytes - 3)) + 4
-            if end < 4:
-                check_partial_head(data, limits)
-                self._searched_bytes = len(data)
-                return
-            head = context.heads.read_request_head(data[:end], limits)
+            received = buffer.head()
         except BadRequest as e:
-            self._refuse(ErrorResponse.bad_request(other_protocol(data) or e), data, now_ns)
+            self._refuse_malformed(e, buffer.take(), now_ns)
             return
-        self._searched_bytes = 0
-        self._buffer = data[end:]
+        if received is not None:
+            buffer.skip(len(received))
+            self._start_request(received, b"", now_ns)
+
+    def _start_request(self, received: bytes, rest: bytes, now_ns: int) -> None:
+        """Start an exchange. `received`: its head. `rest`: bytes after it that are not in the buffer, which then is empty."""
+        context = self._context
+        try:
+            head = context.heads.read_request_head(received, context.options.head_limits)
+        except BadRequest as e:
+            self._refuse_malformed(e, received + rest, now_ns)
+            return
         route = context.router.route(head)
         if route is None:
             self._refuse(ErrorResponse.unknown_upstream(context.router.names), head, now_ns)
@@ -169,17 +185,23 @@ class ClientConnection(asyncio.Protocol):
                 recorder = context.recorders.new(head, route, trace, self._buffer_since_ns, now_ns)
             except Exception as e:
                 context.failures.not_started(e)
-        if native is not None and native.start(
-            self, pool, head, route, trace, recorder, now_ns, self._buffer
+        buffer = self._buffer
+        if buffer and len(buffer) == head.length:
+            rest = buffer.take()
+        if (
+            native is not None
+            and not buffer
+            and native.start(self, pool, head, route, trace, recorder, now_ns, rest)
         ):
-            self._buffer = b""
             return
         exchange = self.exchange = Exchange(context, self, pool, head, route, trace, recorder, now_ns)
         context.exchanges.add(exchange)
-        if self._buffer:
-            if exchange.request_open:
-                data, self._buffer = self._buffer, b""
-                self._buffer = exchange.client_data(data)
+        if rest:
+            buffer = self._keep(rest)
+        if buffer:
+            # A piece at a time, because the next requests may follow a short body.
+            while buffer and exchange.request_open:
+                buffer.put_back(exchange.client_data(buffer.take(head.length or _PIECE_BYTES)))
                 if exchange.ended:
                     return
             self._buffer_since_ns = self._last_byte_ns
@@ -187,8 +209,7 @@ class ClientConnection(asyncio.Protocol):
 
     def take_buffered(self) -> bytes:
         """Remove and return the bytes after the request: they belong to a tunnel."""
-        data, self._buffer = self._buffer, b""
-        return data
+        return self._buffer.take() if self._buffer else b""
 
     def exchange_ended(
         self,
@@ -230,7 +251,7 @@ class ClientConnection(asyncio.Protocol):
         """Finish the recording if the socket has accepted the response, and start a pipelined request."""
         self._watch_drain()
         if self._buffer and self.exchange is None and not self._closed and not self._lingering:
-            self._next_request(self._clock_ns())
+            self._next_request(self._buffer, self._clock_ns())
 
     # --- progress of written bytes
 
@@ -329,16 +350,19 @@ class ClientConnection(asyncio.Protocol):
             refusals.record(response, received, self._buffer_since_ns, now_ns)
         except Exception as e:
             self._context.failures.count(e)
-        self._buffer = b""
+        self._buffer = None
         without_body = isinstance(received, RequestHead) and received.method == "HEAD"
         self.transport.write(response.encode(without_body=without_body))
         self._close(linger=True)
+
+    def _refuse_malformed(self, error: BadRequest, received: bytes, now_ns: int) -> None:
+        self._refuse(ErrorResponse.bad_request(other_protocol(received) or error), received, now_ns)
 
     def _close(self, *, linger: bool) -> None:
         """Close after the written bytes are sent. `linger`: read on for a while, because the client may still be sending."""
         if self._closed:
             return
-        self._buffer = b""
+        self._buffer = None
         if not linger or not self.transport.can_write_eof():
             self.transport.close()
             return
@@ -392,7 +416,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange is None and self._buffer:
             if timeouts.request_head_expired(now_ns, self._buffer_since_ns, self._ready_ns):
                 error = BadRequest(408, "the request's head did not arrive in time")
-                self._refuse(ErrorResponse.bad_request(error), self._buffer, now_ns)
+                self._refuse(ErrorResponse.bad_request(error), self._buffer.take(), now_ns)
         elif exchange is None:
             if timeouts.keep_alive_expired(now_ns, self._last_byte_ns, self._ready_ns):
                 self.transport.close()

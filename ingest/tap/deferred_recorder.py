@@ -15,6 +15,7 @@ from ingest.ids import uuid7
 from ingest.records import AnyRecord, Cause, Frames, Request, ResponseHeaders, Wait, encode
 from ingest.tap import body_capture as capture
 from ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
+from ingest.tap.receive_buffer import appended
 from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
 from ingest.tap.recording_failures import ABANDONED
 from ingest.tap.routing import Route
@@ -87,7 +88,7 @@ class DeferredRecorder:
         self._wall_ns = time.time_ns()
         self._connected_ns: int | None = None
         self._request_sent_ns: int | None = None
-        self._body = b""
+        self._body: bytes | bytearray = b""
         self._request_over: bool | None = None
         self._response: ResponseHead | None = None
         self._responded_ns = 0
@@ -117,7 +118,7 @@ class DeferredRecorder:
                 self._wall_ns,
             )
             replay(
-                recorder, self._connected_ns, self._request_sent_ns, self._body, self._request_over, self._response,
+                recorder, self._connected_ns, self._request_sent_ns, bytes(self._body), self._request_over, self._response,
                 self._responded_ns, self._frames, self._end,
             )  # fmt: skip
             self._body, self._frames, self._response = b"", [], None
@@ -139,7 +140,7 @@ class DeferredRecorder:
     def request_data(self, payload: bytes) -> None:
         if self._recorder is None and self._keep(len(payload)):
             if self._request_over is None:
-                self._body += payload
+                self._body = appended(self._body, payload)
         else:
             self.recorder.request_data(payload)
 
@@ -239,7 +240,7 @@ class DeferredRecorder:
         ]  # fmt: skip
         if self._body and head.body is not NO_BODY:
             captured = capture.RequestCapture(head, self._factory.options.request_capture_bytes)
-            captured.feed(self._body)
+            captured.feed(bytes(self._body))
             body = captured.take(over=bool(self._request_over))
             if body is not None:
                 records.append(Request(stream, 1, body, captured.truncated))

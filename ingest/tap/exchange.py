@@ -54,6 +54,7 @@ from ingest.tap.http_head import (
     check_partial_response_head,
     response_body,
 )
+from ingest.tap.receive_buffer import ReceiveBuffer, appended
 from ingest.tap.routing import Route
 from ingest.tap.trace_context import TraceContext
 from ingest.tap.tunnel import Tunnel
@@ -119,10 +120,10 @@ class Exchange:
         "_head",
         "_keep_client",
         "_last_ns",
-        "_partial_head",
         "_payload_only",
         "_pool",
         "_ready_ns",
+        "_received",
         "_recorder",
         "_relay",
         "_relay_number",
@@ -170,12 +171,12 @@ class Exchange:
         self._request: BodyReader | None = None  # None: the request has no body
         self._request_complete = True
         if head.body is not NO_BODY:
-            self._request = request_reader(head.body, head.length)
+            self._request = request_reader(head.body, head.length, native=context.relay is not None)
             self._request_complete = False
         self.request_bytes = 0
-        self._unsent = b""
+        self._unsent: bytes | bytearray = b""
         self._response_head: ResponseHead | None = None
-        self._partial_head = b""
+        self._received: ReceiveBuffer | None = None  # bytes of the response before its final head
         self._payload_only = self._close_delimited = self._keep_client = False
         self.response_bytes = 0
         self.written_bytes = 0  # to the client, including heads and chunk framing
@@ -298,7 +299,7 @@ class Exchange:
         if upstream is not None:
             upstream.transport.write(data)
         else:
-            self._unsent += data
+            self._unsent = appended(self._unsent, data)
             if len(self._unsent) > _MAX_UNSENT_BYTES:
                 self._client.pause_reading()
         now_ns, waits = self._context.clock_ns(), self._waits
@@ -393,32 +394,31 @@ class Exchange:
         return data[:-excess]
 
     def _head_data(self, data: bytes, now_ns: int) -> None:
-        if self._partial_head:
-            data = self._partial_head + data
-        while True:
-            end = data.find(b"\r\n\r\n") + 4
-            if end < 4:
-                self._partial_head = data
-                try:
-                    check_partial_response_head(data)
-                except BadUpstream as e:
-                    self._bad_upstream(e)
-                return
-            try:
-                head = self._context.heads.read_response_head(data[:end])
-                if head.status == 101:
-                    self._switch_protocols(head, data[end:])
-                    return
+        received = self._received
+        try:
+            if received is None:
+                end = data.find(b"\r\n\r\n") + 4
+                if end >= 4:  # most heads arrive in one read
+                    head = self._context.heads.read_response_head(data[:end])
+                    if head.status >= 200:
+                        self._respond(head, data, end, now_ns)
+                        return
+                received = self._received = ReceiveBuffer(check_partial_response_head)
+            received.add(data)
+            while (section := received.head()) is not None:
+                head = self._context.heads.read_response_head(section)
                 if head.status >= 200:
-                    self._respond(head, data, end, now_ns)
+                    self._respond(head, received.take(), head.size_bytes, now_ns)
                     return
-            except BadUpstream as e:
-                self._bad_upstream(e)
-                return
-            if self._head.minor == 1:
-                self._write_client(data[:end])
-                self.written_bytes += end
-            data = data[end:]
+                received.skip(head.size_bytes)
+                if head.status == 101:
+                    self._switch_protocols(head, received.take())
+                    return
+                if self._head.minor == 1:
+                    self._write_client(section)
+                    self.written_bytes += head.size_bytes
+        except BadUpstream as e:
+            self._bad_upstream(e)
 
     def _respond(self, head: ResponseHead, data: bytes, end: int, now_ns: int) -> None:
         """Forward the final head, `data[:end]`, and the body bytes that came with it."""
@@ -455,7 +455,7 @@ class Exchange:
                 self._relay = relay if relay.accepts(reader) else None
             except Exception as e:
                 self._context.failures.count(e)
-        self._partial_head = b""
+        self._received = None
         self.response_bytes = len(payload)
         recorder = self._recorder
         if recorder is not None:
@@ -560,7 +560,7 @@ class Exchange:
         upstream = self._upstream
         if upstream is None or not headers.asks_for_tunnel(self._head):
             raise BadUpstream("it switched protocols without a request to do so")
-        self._partial_head = b""
+        self._received = None
         rewritten = headers.switching_for_client(head)
         self._write_client(rewritten)
         self.written_bytes += len(rewritten)
@@ -606,7 +606,7 @@ class Exchange:
         upstream = self._upstream
         assert upstream is not None
         safe = self._head.method in SAFE_METHODS and self._request is None
-        if upstream.reused and safe and not self._partial_head:
+        if upstream.reused and safe and not self._received:
             # The server closed an idle connection while our request was on its way. The request is idempotent and has no
             # body, so we may repeat it on a new connection (RFC 9110 §9.2.2).
             self.state = transition(self.state, CONNECTING)
@@ -615,7 +615,7 @@ class Exchange:
             upstream.exchange = None
             self._connect_task = self._pool.connect(self)
             return
-        fresh = not upstream.reused and not self._partial_head
+        fresh = not upstream.reused and not self._received
         problem = closed_problem(self._route.upstream, fresh=fresh)
         response = upstream_error(502, self._route.upstream.name, "upstream_reset", problem)
         self._fail("upstream_reset", _error_name(error), response)

@@ -4,7 +4,7 @@ The tap forwards bodies as received, including chunk framing. `feed(data)` retur
 says whether the message has ended, and `excess` how many bytes at the end of `data` do not belong to it.
 
 Chunked bodies are parsed strictly: a chunk line that another server may parse differently is refused. `native_relay.ChunkedBody`
-has the same grammar; responses use it unless the Python code is selected.
+has the same grammar, and is used unless the Python code is selected.
 """
 
 from __future__ import annotations
@@ -13,13 +13,31 @@ import re
 from typing import Protocol
 
 from ingest.tap.http_head import CHUNKED, UNTIL_CLOSE, BadRequest, BadUpstream, Body
-from ingest.tap.http_header_fields import reads_as_framing
+from ingest.tap.http_header_fields import TOKEN, reads_as_framing
+from ingest.tap.receive_buffer import appended
 from ingest.tap.relay_choice import native_relay
 
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})((?:;[\t\x20-\x7e\x80-\xff]*)?)\r\n")
-_TRAILER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[\t\x20-\x7e\x80-\xff]*\r\n")
+_TEXT = rb"[\t\x20-\x7e\x80-\xff]*"
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + _TEXT + rb")?\r\n")
+_TRAILER = re.compile(rb"(" + TOKEN + rb"+):" + _TEXT + rb"\r\n")
+# What an incomplete line may be: a whole start, or the continuation of a trailer's name, or of the text after a separator.
+_CHUNK_LINE_START = re.compile(rb"[0-9A-Fa-f]{1,16}(?:;" + _TEXT + rb")?\r?")
+_TRAILER_START = re.compile(rb"\r|" + TOKEN + rb"+(?::" + _TEXT + rb"\r?)?")
+_NAME_CONTINUED = re.compile(TOKEN + rb"*(?::" + _TEXT + rb"\r?)?")
+_TEXT_CONTINUED = re.compile(_TEXT + rb"\r?")
+# A run of chunks of 1 to 15 bytes, and the payload of each. Python code for each of them would make small chunks expensive.
+_SMALL_SIZES = [(b"[%x%X]" % (n, n), n) for n in range(1, 16)]
+_SMALL_CHUNKS = re.compile(
+    rb"(?:0{0,15}(?:" + b"|".join(rb"%b\r\n.{%d}" % size for size in _SMALL_SIZES) + rb")\r\n){4,}+",
+    re.DOTALL,
+)
+_SMALL_PAYLOAD = re.compile(
+    rb"0*[1-9A-Fa-f]\r\n(" + b"|".join(rb"(?<=%b\r\n).{%d}" % size for size in _SMALL_SIZES) + rb")\r\n",
+    re.DOTALL,
+)
 MAX_CHUNK_LINE_BYTES = 4096
 MAX_TRAILER_BYTES = 16_384
+_FEW_CHUNKS = 4  # in one read, after which runs of small ones are looked for
 
 
 class BodyReader(Protocol):
@@ -70,11 +88,20 @@ class CloseBody:
 class ChunkedRequestBody:
     """The chunked body of a request. Raises `BadRequest` for anything but the grammar of RFC 9112 §7.1."""
 
-    __slots__ = ("_in_trailer", "_partial_line", "_remaining", "_trailer_bytes", "complete", "excess")
+    __slots__ = (
+        "_in_text",
+        "_in_trailer",
+        "_partial_line",
+        "_remaining",
+        "_trailer_bytes",
+        "complete",
+        "excess",
+    )
 
     def __init__(self) -> None:
         self._remaining = 0  # payload bytes left in this chunk plus 2 for its CRLF; 0 between chunks
-        self._partial_line = b""  # an incomplete line
+        self._partial_line: bytes | bytearray = b""  # an incomplete line
+        self._in_text = False  # its separator, after which text follows, has arrived
         self._in_trailer = False
         self._trailer_bytes = 0
         self.complete = False
@@ -94,16 +121,22 @@ class ChunkedRequestBody:
         payload: list[bytes] = []
         at = 0
         if self._partial_line:
-            data = self._partial_line + data
-            self._partial_line = b""
+            if b"\n" not in data:
+                self._keep_partial(data)
+                return b""
+            data = bytes(self._partial_line) + data
+            self._partial_line, self._in_text = b"", False
         size = len(data)
         while at < size and not self.complete:
             if self._remaining:
                 at = self._take_chunk(data, at, payload)
             elif self._in_trailer:
                 at = self._take_trailer(data, at)
+            elif len(payload) < _FEW_CHUNKS or (run := _SMALL_CHUNKS.match(data, at)) is None:
+                at = self._take_size(data, at, payload)
             else:
-                at = self._take_size(data, at)
+                payload += _SMALL_PAYLOAD.findall(data, at, run.end())
+                at = run.end()
         if self.complete:
             self.excess = size - at
         return payload[0] if len(payload) == 1 else b"".join(payload)
@@ -123,21 +156,26 @@ class ChunkedRequestBody:
             self._remaining -= len(received)
         return at
 
-    def _take_size(self, data: bytes, at: int) -> int:
+    def _take_size(self, data: bytes, at: int, payload: list[bytes]) -> int:
+        """Take a chunk's line, and the chunk if all of it is here."""
         line = _CHUNK_LINE.match(data, at)
         if line is None:
-            self._keep_partial(data, at, MAX_CHUNK_LINE_BYTES, _CHUNK_LINE_START)
+            self._keep_partial(data[at:])
             return len(data)
         if line.end() - at > MAX_CHUNK_LINE_BYTES:
             raise self._malformed(400, "a chunk line is too long")
         length = int(line[1], 16)
         if length >= 1 << 62:
             raise self._malformed(400, "a chunk is too large")
-        if length:
-            self._remaining = length + 2
-        else:
+        start, end = line.end(), line.end() + length
+        if not length:
             self._in_trailer = True
-        return line.end()
+        elif data[end : end + 2] == b"\r\n":
+            payload.append(data[start:end])
+            return end + 2
+        else:
+            self._remaining = length + 2
+        return start
 
     def _take_trailer(self, data: bytes, at: int) -> int:
         if data.startswith(b"\r\n", at):
@@ -145,7 +183,7 @@ class ChunkedRequestBody:
             return at + 2
         line = _TRAILER.match(data, at)
         if line is None:
-            self._keep_partial(data, at, max(1, MAX_TRAILER_BYTES - self._trailer_bytes), _TRAILER_START)
+            self._keep_partial(data[at:])
             return len(data)
         self._trailer_bytes += line.end() - at
         if self._trailer_bytes > MAX_TRAILER_BYTES:
@@ -157,16 +195,22 @@ class ChunkedRequestBody:
     def _malformed(self, status: int, reason: str) -> Exception:
         return BadRequest(status, reason)
 
-    def _keep_partial(self, data: bytes, at: int, limit: int, start: re.Pattern[bytes]) -> None:
-        """Keep an incomplete line for the next read if it can still become valid."""
-        rest = data[at:]
-        if len(rest) > limit or not start.fullmatch(rest):
+    def _keep_partial(self, piece: bytes) -> None:
+        """Keep (the next part of) an incomplete line if it can still become valid. Only `piece` is examined."""
+        kept, in_trailer = self._partial_line, self._in_trailer
+        limit = max(1, MAX_TRAILER_BYTES - self._trailer_bytes) if in_trailer else MAX_CHUNK_LINE_BYTES
+        if self._in_text:
+            valid = _TEXT_CONTINUED.fullmatch(piece)
+        elif in_trailer:
+            valid = (_NAME_CONTINUED if kept else _TRAILER_START).fullmatch(piece)
+        else:
+            valid = _CHUNK_LINE_START.fullmatch(
+                kept + piece
+            )  # without a separator, at most 16 digits are kept
+        if valid is None or len(kept) + len(piece) > limit or kept.endswith(b"\r"):
             raise self._malformed(400, "a chunk line or trailer is malformed")
-        self._partial_line = rest
-
-
-_CHUNK_LINE_START = re.compile(rb"[0-9A-Fa-f]{1,16}(?:;[\t\x20-\x7e\x80-\xff]*)?\r?")
-_TRAILER_START = re.compile(rb"\r|[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?::[\t\x20-\x7e\x80-\xff]*\r?)?")
+        self._in_text = self._in_text or (b":" if in_trailer else b";") in piece
+        self._partial_line = appended(kept, piece)
 
 
 class ChunkedResponseBody(ChunkedRequestBody):
@@ -178,12 +222,15 @@ class ChunkedResponseBody(ChunkedRequestBody):
         return BadUpstream(reason)
 
 
-def request_reader(body: Body, length: int) -> BodyReader:
-    return ChunkedRequestBody() if body is CHUNKED else LengthBody(length)
+def request_reader(body: Body, length: int, *, native: bool) -> BodyReader:
+    """`native`: parse chunked bodies with native code."""
+    if body is CHUNKED:
+        return native_relay.ChunkedBody(True) if native else ChunkedRequestBody()
+    return LengthBody(length)
 
 
 def response_reader(body: Body, length: int, *, native: bool) -> BodyReader:
-    """`native`: parse chunked bodies with native code."""
+    """As `request_reader`."""
     if body is CHUNKED:
         return native_relay.ChunkedBody() if native else ChunkedResponseBody()
     return CloseBody() if body is UNTIL_CLOSE else LengthBody(length)

@@ -30,6 +30,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80
 _MAX_LENGTH_DIGITS = 18
 _MAX_CACHED_LINE_BYTES = 256
 _AT_MOST_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", UPSTREAM})
+_MAX_METHOD_AND_VERSION_BYTES = 64
 _SLASH = ord("/")
 _HTTP_1 = b"HTTP/1."
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert and a handshake
@@ -126,11 +127,12 @@ def connection_options(value: bytes) -> frozenset[bytes]:
     return frozenset(option.strip(b" \t").lower() for option in value.split(b","))
 
 
-def check_partial_head(head: bytes, limits: HeadLimits) -> None:
-    """Raise `BadRequest` if an incomplete head can no longer become valid."""
-    if _BARE_LF_OR_NUL.search(head):
+def check_partial_head(limits: HeadLimits, head: bytes | bytearray, known: int = 0) -> None:
+    """Raise `BadRequest` if an incomplete head can no longer become valid. Its first `known` bytes were checked before."""
+    if _BARE_LF_OR_NUL.search(head, known):
         raise BadRequest(400, "a bare LF or a NUL in the head")
-    if len(head) > limits.target_bytes and b"\r\n" not in head[: limits.target_bytes + 64]:
+    line_bytes = limits.target_bytes + _MAX_METHOD_AND_VERSION_BYTES
+    if known <= line_bytes < len(head) and head.find(b"\r\n", 0, line_bytes + 2) < 0:
         raise BadRequest(414, "the request target is too long")
     if len(head) > limits.head_bytes:
         raise BadRequest(431, "the request's head is too large")
@@ -307,8 +309,8 @@ def read_response_head(head: bytes) -> ResponseHead:
     )
 
 
-def check_partial_response_head(head: bytes) -> None:
-    """Raise `BadUpstream` if an incomplete head can no longer become valid."""
+def check_partial_response_head(head: bytes | bytearray, known: int = 0) -> None:
+    """Raise `BadUpstream` if an incomplete head can no longer become valid. As `check_partial_head`."""
     if head[: len(_HTTP_1)] != _HTTP_1[: len(head)]:
         if head[:2] in _TLS_RECORDS:
             raise BadUpstream("it answers with TLS. Use https:// in --upstream")

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False, nonecheck=True
 """Forward short exchanges in native code: those with the whole request in one read and the whole response in another.
 
 An exchange starts here if its request allows that. At the first event that is not the whole response it continues as an
@@ -110,9 +110,9 @@ cdef class NativeExchange:
             return False
         end = blank_line + 4 - text
         head = response_head(PyBytes_FromStringAndSize(text, end))
-        if head is None or not head.plain or len(<list>head.lengths) != 1 or self._head.method == "HEAD":
+        if head is None or not head.plain or len(<list?>head.lengths) != 1 or self._head.method == "HEAD":
             return False
-        status, length = head.status, content_length((<list>head.lengths)[0])
+        status, length = head.status, content_length((<list?>head.lengths)[0])
         if status < 200 or status == 204 or status == 304 or length != len(data) - end:
             return False
         client.exchange = upstream.exchange = self._upstream = None  # a full write buffer pauses the client's connection only

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False, nonecheck=True
 """`http_head` and `header_rewrite` in native code, for usual messages. All others are passed to the Python functions.
 
 Both parse field lines with the same tables (`http_header_fields`) and start lines with the same functions. Only the
@@ -246,9 +246,9 @@ cdef bint put_request(head, route, trace, str address, str scheme, bint x_forwar
     put_literal(b" ")
     put_ascii(route.target)
     put_literal(b" HTTP/1.1\r\n")
-    for field in <list>head.fields:
+    for field in <list?>head.fields:
         special = item(field, SPECIAL)
-        if special == 0 or (special > 0 and forwarded_as_received[special]):
+        if special == 0 or (0 < special < MAX_SPECIAL and forwarded_as_received[special]):
             put_literal(item(field, LINE))
         elif special == HOST:
             had_host = True

@@ -21,7 +21,7 @@ cdef class NativeDeferredRecorder:
     cdef NativeDeferredRecorders _group
     cdef object _head, _route, _trace, _response, _recorder, _detail
     cdef str _cause
-    cdef bytes _body
+    cdef object _body  # bytes or bytearray
     cdef list _frames, _waits
     cdef int64_t _client_start_ns, _t0_ns, _wall_ns, _connected_ns, _request_sent_ns, _responded_ns, _end_ns, _drained_ns
     cdef int64_t _client_left_ns, _request_bytes, _response_bytes, _undelivered_bytes, _kept_bytes

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False, nonecheck=True
 """`deferred_recorder` in native code: encodes the records of a short exchange directly as MessagePack.
 
 The same Python functions decide what may be recorded. They are skipped only for common methods, plain paths and absent fields,
@@ -17,6 +17,7 @@ import os
 
 from ingest import identifiers
 from ingest.tap import body_capture as capture
+from ingest.tap.receive_buffer import appended
 from ingest.tap.client_identity import API_KEY_FIELDS, client_id
 from ingest.tap.deferred_recorder import MAX_UNCOUNTED_BODY_BYTES, replay
 from ingest.tap.http_head import NO_BODY
@@ -238,7 +239,7 @@ cdef class NativeDeferredRecorder:
                 self._recorder,
                 None if self._connected_ns == NEVER else self._connected_ns,
                 None if self._request_sent_ns == NEVER else self._request_sent_ns,
-                self._body, None if self._request_over == UNKNOWN else bool(self._request_over),
+                bytes(self._body), None if self._request_over == UNKNOWN else bool(self._request_over),
                 self._response, self._responded_ns, self._frames, end,
             )
             self._body, self._frames, self._response = b"", [], None
@@ -259,7 +260,7 @@ cdef class NativeDeferredRecorder:
     cpdef request_data(self, bytes payload):
         if self._recorder is None and self.keep(len(payload)):
             if self._request_over == UNKNOWN:
-                self._body = self._body + payload if self._body else payload
+                self._body = appended(self._body, payload) if self._body else payload
         else:
             self.recorder.request_data(payload)
 
@@ -359,7 +360,7 @@ cdef class NativeDeferredRecorder:
         records = [self.opened(stream)]
         if self._body and head.body is not NO_BODY:
             captured = capture.RequestCapture(head, self._group._factory.options.request_capture_bytes)
-            captured.feed(self._body)
+            captured.feed(bytes(self._body))
             body = captured.take(over=self._request_over > 0)
             if body is not None:
                 put_start(7, "request", stream, 1)

@@ -17,6 +17,7 @@ MALFORMED: int
 TAKEN_BACK: int
 
 class ChunkedBody:
+    def __init__(self, of_request: bool = False) -> None: ...
     complete: bool
     excess: int
     def feed(self, data: bytes) -> bytes: ...

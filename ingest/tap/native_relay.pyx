@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False, nonecheck=True
 """Forward response bodies between two sockets in a thread that does not hold Python's global interpreter lock (GIL).
 
 `NativeRelay` does what `Exchange.upstream_data` does for a response whose head has been forwarded, if both connections are plain
@@ -26,7 +26,7 @@ from libc.string cimport memchr, memcmp, memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close, read, write
 
-from ingest.tap.http_head import BadUpstream
+from ingest.tap.http_head import BadRequest, BadUpstream
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -205,14 +205,18 @@ cdef ssize_t read_chunks(
 
 
 cdef class ChunkedBody:
-    """A `BodyReader` for the chunked body of a response."""
+    """A `BodyReader` for a chunked body, of a response or of a request."""
 
     cdef Chunks chunks
+    cdef bint of_request
     cdef public bint complete
     cdef public Py_ssize_t excess
 
+    def __cinit__(self, bint of_request=False):
+        self.of_request = of_request
+
     def feed(self, bytes data):
-        """The payload of a read. Raises `BadUpstream` if the body is malformed."""
+        """The payload of a read. Raises `BadRequest` or `BadUpstream` if the body is malformed."""
         cdef size_t size = len(data), payload_size
         cdef uint8_t *payload = <uint8_t *>malloc(size + 1)
         cdef ssize_t used
@@ -220,6 +224,10 @@ cdef class ChunkedBody:
             raise MemoryError
         try:
             used = read_chunks(&self.chunks, data, size, payload, &payload_size)
+            if used < 0 and self.of_request:
+                if self.chunks.trailer_bytes > TRAILER_BYTES:
+                    raise BadRequest(431, "the trailer is too large")
+                raise BadRequest(400, "the chunked body is malformed")
             if used < 0:
                 raise BadUpstream("the chunked body is malformed")
             self.complete = self.chunks.state == OVER
@@ -588,16 +596,16 @@ cdef void end_body(Relay *relay, Body *body, int cause, int error, int64_t now_n
 
 cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
     cdef ssize_t received = recv(body.upstream, relay.input, READ_BYTES, MSG_DONTWAIT), sent
+    cdef int error = errno  # the next call of the system may change it
     cdef int64_t now_ns = clock_ns()
     cdef size_t size, used, payload_size
     cdef uint8_t *room = NULL
     cdef uint8_t *payload = relay.input
     cdef bint complete = False
-    cdef int error = 0
     cdef Chunks before
     if received < 0:
-        if errno != EAGAIN and errno != EINTR:
-            end_body(relay, body, UPSTREAM_LOST, errno, now_ns)
+        if error != EAGAIN and error != EINTR:
+            end_body(relay, body, UPSTREAM_LOST, error, now_ns)
         return
     report_silence(relay, body, body.last_ns, now_ns)
     body.last_ns = now_ns
@@ -632,8 +640,7 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
             memcpy(room, relay.input, used)
     body.excess_bytes = size - used
     sent = send(body.client, relay.input, used, MSG_DONTWAIT | MSG_NOSIGNAL)
-    if sent < 0:
-        error = errno
+    error = errno
     body.wire_bytes += used
     if payload_size:
         body.payload_bytes += payload_size
@@ -667,10 +674,11 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
 cdef void on_writable(Relay *relay, Body *body) noexcept nogil:
     cdef size_t size = body.unsent_size - body.unsent_at
     cdef ssize_t sent = send(body.client, body.unsent + body.unsent_at, size, MSG_DONTWAIT | MSG_NOSIGNAL)
+    cdef int error = errno  # the next call of the system may change it
     cdef int64_t now_ns = clock_ns()
     if sent < 0:
-        if errno != EAGAIN and errno != EINTR:
-            end_body(relay, body, CLIENT_LOST, errno, now_ns)
+        if error != EAGAIN and error != EINTR:
+            end_body(relay, body, CLIENT_LOST, error, now_ns)
         return
     body.unsent_at += sent
     if body.unsent_at < body.unsent_size:
@@ -754,6 +762,8 @@ cdef class NativeRelay:
         """Start the thread. Raises OSError if the system refuses a descriptor or the thread."""
         cdef sigset_t everything, before
         cdef int error
+        if self.started:
+            raise RuntimeError("the native relay runs already")
         if self.relay.epoll < 0 or self.relay.wake < 0:
             raise OSError("cannot start the native relay: no file descriptor is left. Raise the limit of open files.")
         sigfillset(&everything)
@@ -835,8 +845,11 @@ cdef class NativeRelay:
         """
         cdef Relay *relay = self.relay
         cdef Body *body
+        cdef int error
         if len(prefix) > PREFIX_BYTES:
             raise ValueError("the prefix of a record is too long")
+        if framing not in (CHUNKED, LENGTH, UNTIL_CLOSE):
+            raise ValueError("the framing is unknown")
         body = <Body *>calloc(1, sizeof(Body))
         if body == NULL:
             raise MemoryError
@@ -856,30 +869,37 @@ cdef class NativeRelay:
                 free_body(body)
                 raise MemoryError
             if watch(relay, upstream, EPOLLIN, body) < 0:
+                error = errno  # `free` may change it
                 free_slot(relay, body)
-                raise OSError(errno, "cannot watch a connection in the native relay")
+                raise OSError(error, "cannot watch a connection in the native relay")
             return body.number
         finally:
             leave(relay)
 
     def take_back(self, uint32_t number, int64_t now_ns):
-        """Stop forwarding a body. Adds an end to the queue unless one is already there."""
+        """Stop forwarding a body. Adds an end to the queue unless one is already there, or nothing has this number."""
         cdef Relay *relay = self.relay
+        cdef Body *body
         enter(relay)
-        if relay.bodies[number] != NULL and relay.bodies[number].generation:
-            end_body(relay, relay.bodies[number], TAKEN_BACK, 0, now_ns)
+        body = body_of(relay, number)
+        if body != NULL and body.generation:
+            end_body(relay, body, TAKEN_BACK, 0, now_ns)
         leave(relay)
 
     def progress(self, uint32_t number):
         """(time of the last read, time of the last read with output, time when the client last resumed reading, whether the
-        client is blocked now). Times in ns."""
+        client is blocked now). Times in ns. Raises KeyError if nothing has this number."""
         cdef Relay *relay = self.relay
         cdef Body *body
+        cdef Body found
         enter(relay)
-        body = relay.bodies[number]
-        last_ns, output_ns, ready_ns, blocked = body.last_ns, body.output_ns, body.ready_ns, body.blocked
+        body = body_of(relay, number)
+        if body != NULL:
+            found = body[0]
         leave(relay)
-        return last_ns, output_ns, ready_ns, bool(blocked)
+        if body == NULL:
+            raise KeyError(number)
+        return found.last_ns, found.output_ns, found.ready_ns, bool(found.blocked)
 
     def take(self, int64_t before_ns):
         """Everything in the queue, and the records whose first frame arrived before a time.
@@ -942,6 +962,11 @@ cdef Item *finish_old_records(Relay *relay, int64_t before_ns) noexcept nogil:
         last[0].next = NULL
         last = &last[0].next
     return first
+
+
+cdef inline Body *body_of(Relay *relay, uint32_t number) noexcept nogil:
+    """NULL: no body has this number."""
+    return relay.bodies[number] if number < relay.capacity else NULL
 
 
 cdef tuple end_of(Body *body):

@@ -49,9 +49,12 @@ class TapOptions:
     headers_timeout_s: float = 0.0  # silence of the upstream before the response's head
     idle_timeout_s: float = 0.0  # silence of the upstream within the response's body
     idle_output_timeout_s: float = 0.0  # as idle_timeout_s, but SSE comments count as silence
-    head_timeout_s: float = 30.0  # from a request's first byte to the end of its head (slow loris); then 408
+    head_timeout_s: float = 30.0  # from a request's first byte to the end of its head (slow loris), then 408; also for a TLS handshake
     body_timeout_s: float = 60.0  # silence of the client within its request's body; then 408
     keep_alive_timeout_s: float = 75.0  # an idle client connection is closed after this
+    peer_timeout_s: float = (
+        300.0  # a client or upstream that acknowledges nothing is disconnected: see `sockets.limit_silence`
+    )
     drain_timeout_s: float = 20.0  # how long open streams may continue after SIGTERM
     log_stop_timeout_s: float = 5.0  # how long a stop waits for the log to take the last records
 

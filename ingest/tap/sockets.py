@@ -9,6 +9,7 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
+from math import isfinite
 
 from ingest.guards import Guard
 from ingest.tap.options import split_address
@@ -61,6 +62,25 @@ def unsent_bytes(sock: socket.socket) -> int:
 def reset_on_close(sock: socket.socket) -> None:
     """Make closing this socket send a RST. Raises OSError."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def limit_silence(sock: socket.socket, limit_s: float) -> None:
+    """Let the kernel break connections whose peer acknowledges nothing for so long: its machine is gone, or it does not read.
+
+    Accepted sockets inherit this from the listening one. 0: no limit.
+    """
+    if limit_s and isfinite(limit_s):
+        sock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
+        )  # for a peer to which nothing is being sent
+        limit_ms = int(limit_s * 1000)
+        for name, value in (
+            ("TCP_KEEPIDLE", max(1, limit_ms // 2000)),
+            ("TCP_KEEPINTVL", max(1, limit_ms // 10_000)),
+            ("TCP_USER_TIMEOUT", limit_ms),
+        ):
+            if (option := getattr(socket, name, None)) is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class HangupWatch:

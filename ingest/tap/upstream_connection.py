@@ -20,7 +20,7 @@ from typing import cast
 
 from ingest.tap.context import TapContext
 from ingest.tap.exchange import Exchange
-from ingest.tap.sockets import FULL_READ_BYTES
+from ingest.tap.sockets import FULL_READ_BYTES, limit_silence
 from ingest.tap.upstreams import Upstream
 
 logger = logging.getLogger("streamgauge.tap")
@@ -50,6 +50,8 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=self._context.options.write_buffer_bytes)
+        with contextlib.suppress(OSError):  # the connection is broken already
+            limit_silence(self.transport.get_extra_info("socket"), self._context.options.peer_timeout_s)
 
     def data_received(self, data: bytes) -> None:
         now_ns = self._clock_ns()

@@ -29,6 +29,7 @@ from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RecordBuffer
 from ingest.tap.record_log_thread import LogThread
 from ingest.tap.relay_choice import native_relay, uses_native_code
+from ingest.tap.sockets import limit_silence
 from ingest.tap.stream_recorder import RecorderFactory
 from ingest.tap.timeouts import CLOSE_PATIENCE_S, STOP_CHECK_S
 from ingest.tap.tls import client_context, upstream_context
@@ -162,10 +163,12 @@ class TapWorker:
             self._write_alive_periodically()
         if context.relay is not None:
             context.native_exchanges = native_exchange.NativeExchanges(context)
+        limit_silence(sock, options.peer_timeout_s)
         self._server = await self.loop.create_server(
             lambda: ClientConnection(context, self._pools),
             sock=sock,
             ssl=self._client_tls,
+            ssl_handshake_timeout=(options.head_timeout_s or None) if self._client_tls is not None else None,
             backlog=options.backlog,
         )
         name = sock.getsockname()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -178,3 +179,33 @@ def test_oversized_line_and_element_are_counted_and_skipped() -> None:
         found = [e.data for at in range(0, len(body), 2**20) for e in framer.feed(body[at : at + 2**20], at)]
         assert found == [A, B]
         assert framer.oversized_events == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "blank", "end", "framing"),
+    [
+        (b"[", b" ", b'{"a": 1}', "array"),
+        (b'{"a": 1}\n', b"\n", b'{"b": 2}\n', "lines"),
+        (b'{"a": 1}\n', b"\x1e", b"x", "body"),
+    ],
+)
+def test_work_for_blanks_before_the_framing_is_known_grows_with_their_number(
+    start: bytes, blank: bytes, end: bytes, framing: str
+):
+    """A read of one blank must not look at all reads before it. The lists of reads that are joined are counted."""
+
+    class Kept(list[tuple[int, bytes]]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[tuple[int, bytes]]:
+            Kept.looks += len(self)
+            return super().__iter__()
+
+    framer = Framer()
+    framer._kept = Kept()
+    framer.feed(start, 0)
+    for _ in range(5_000):
+        framer.feed(blank, 0)
+    framer.feed(end, 0)
+    assert framer.framing == framing
+    assert Kept.looks < 20_000

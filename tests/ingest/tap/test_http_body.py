@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 
 import h11
 import pytest
@@ -242,6 +243,36 @@ def test_native_chunk_reader_agrees_with_the_reference(raw: bytes, cuts: list[in
             return
 
 
+def calls_of(function: Callable[[], object]) -> int:
+    """The number of calls that Python code makes in `function`."""
+    count = 0
+
+    def on_event(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(on_event)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("reader", [ChunkedRequestBody, *RESPONSE_READERS])
+@pytest.mark.parametrize("sizes", [(1,), (1, 2), (3, 15, 1, 7)])
+@pytest.mark.parametrize("form", [b"%x\r\n%s\r\n", b"%04X\r\n%s\r\n"])
+def test_work_for_small_chunks_does_not_grow_with_their_number(reader, sizes: tuple[int, ...], form: bytes):
+    parts = [b"\r\n1\r\nx\r\n1\r\nyyy"[-size:] for size in sizes] * 5_000
+    raw = b"".join(form % (len(part), part) for part in parts)
+    body = reader()
+    assert calls_of(lambda: body.feed(raw)) < 60
+    assert body.feed(b"0\r\n\r\n") == b""
+    assert body.complete
+    whole = reader()
+    assert whole.feed(raw) == b"".join(parts)
+
+
 @given(st.binary(min_size=1, max_size=50), CUTS, st.binary(max_size=10))
 def test_body_of_known_length_ends_after_that_length(payload: bytes, cuts, junk: bytes):
     body = LengthBody(len(payload))
@@ -252,7 +283,7 @@ def test_body_of_known_length_ends_after_that_length(payload: bytes, cuts, junk:
 
 
 def test_bodies_without_length_or_chunks():
-    assert request_reader(Body.NONE, 0).complete
+    assert request_reader(Body.NONE, 0, native=False).complete
     assert isinstance(response_reader(Body.CLOSE, 0, native=False), CloseBody)
     body = LengthBody(0)
     assert body.complete

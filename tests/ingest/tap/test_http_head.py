@@ -147,14 +147,14 @@ def test_request_head_has_limits():
 )
 def test_incomplete_head_is_refused_once_it_cannot_become_valid(raw: bytes, status: int):
     with pytest.raises(BadRequest) as refusal:
-        check_partial_head(raw, LIMITS)
+        check_partial_head(LIMITS, raw)
     assert refusal.value.status == status
 
 
 def test_every_prefix_of_a_valid_head_is_accepted_as_incomplete():
     raw = b"POST /v1 HTTP/1.1\r\nHost: h\r\nX: y\r\n\r\n"
     for end in range(len(raw)):
-        check_partial_head(raw[:end], LIMITS)
+        check_partial_head(LIMITS, raw[:end])
 
 
 def test_absolute_target_becomes_a_path_and_its_host_takes_precedence():
