@@ -32,6 +32,7 @@ from dashboard.page_head import PageHead
 from dashboard.same_host import SameHost
 from dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
 from ingest.allowed_hosts import AllowedHosts, HostGate
+from ingest.bearer_tokens import is_loopback
 from ingest.private_files import prepare_data_folder
 from ingest.ready_file import HEARTBEAT_S, Heartbeat, remove_ready_file, write_ready_file
 
@@ -75,8 +76,8 @@ def run(options: DashboardOptions) -> int:
 
     Raises OSError with a one-line message if the address cannot be used or the data folder is not writable.
     """
+    hosts = check(options)
     port = _free_port(options.host, options.port)
-    hosts = _hosts(options)
     prepare_data_folder(options.data)
     ready_file = options.data / "run" / "dashboard.json"
     os.environ[page_settings.ENV_DATA] = str(options.data.resolve())
@@ -154,8 +155,8 @@ def _exit(signum: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
 
 
-def _hosts(options: DashboardOptions) -> AllowedHosts:
-    """The hosts that requests may name. Raises OSError if the OIDC file is not usable."""
+def check(options: DashboardOptions) -> AllowedHosts:
+    """The hosts that requests may name. Raises OSError if the dashboard cannot start: the OIDC file is not usable."""
     names = list(options.allowed_hosts)
     if options.oidc is not None:
         names.append(oidc_login.check_file(options.oidc))
@@ -166,16 +167,9 @@ def _token(options: DashboardOptions) -> str | None:
     """The token that readers need, or None."""
     if options.token is not None:
         return options.token
-    if options.oidc is not None or _is_loopback(options.host):
+    if options.oidc is not None or is_loopback(options.host):
         return None
     return stored_token(options.data)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _free_port(host: str, port: int) -> int:
@@ -216,9 +210,11 @@ def _announce(path: Path, url: str, token: str | None, stopped: threading.Event)
     while not _is_ready(url):
         if stopped.wait(POLL_S):
             return
-    write_ready_file(path, {"url": f"{url}/?token={token}" if token else url})
     log.info("dashboard ready at %s", url)
-    heartbeat = Heartbeat(path)
+    content = {"url": f"{url}/?token={token}" if token else url}
+    with contextlib.suppress(OSError):  # for example a full disk: the heartbeat tries again
+        write_ready_file(path, content)
+    heartbeat = Heartbeat(path, content)
     while not stopped.wait(HEARTBEAT_S):
         if _is_ready(url):
             heartbeat.beat()

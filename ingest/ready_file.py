@@ -63,7 +63,7 @@ def process_stat(folder: Path) -> list[str]:
 
 
 def part_of_up(data: Path, part: str) -> dict[str, Any] | None:
-    """What the running `up` has written about a part: `pid`, `silent_since`. None without `up` or if it has no such part."""
+    """What the running `up` has written about a part: `pid`, `silent_since`, `failure`. None without `up` or if it has no such part."""
     state = read_of_running(data / "run" / "up.json") or {}
     found: dict[str, Any] | None = state.get("parts", {}).get(part)
     return found
@@ -91,13 +91,15 @@ def heartbeat_ns(path: Path) -> int | None:
 
 
 def silence(data: Path, part: str) -> str | None:
-    """A sentence with the time since which a running part makes no progress; None if it makes progress.
+    """A sentence about a part that makes no progress, with the time, or that does not run, with the reason; else None.
 
     With `up`, its observation counts, else the heartbeats.
     """
     path = data / "run" / f"{part}.json"
     found = part_of_up(data, part)
     if found is not None:
+        if (why := found.get("failure")) is not None:
+            return f"{part} does not run: {why}"
         if found["silent_since"] is None:
             return None
         since = datetime.fromisoformat(found["silent_since"])

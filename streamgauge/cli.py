@@ -120,6 +120,7 @@ def main() -> None:
         from analytics.extras import extra_of, missing_package
 
         if extra_of(e.name) is None:
+            _report_error(f"unexpected error: no module {e.name}")
             raise
         _fail(f"cannot run this command: {missing_package(e.name)}")
     except (OSError, ValueError) as e:
@@ -128,6 +129,9 @@ def main() -> None:
         if logging.getLogger().isEnabledFor(logging.DEBUG):
             raise
         _fail(str(e))
+    except Exception as e:
+        _report_error(f"unexpected error: {type(e).__qualname__}")
+        raise
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -159,7 +163,15 @@ def _check_variables() -> None:
 
 def _fail(message: str) -> None:
     print(f"streamgauge: {' '.join(message.split())}", file=sys.stderr)
+    _report_error(message)
     sys.exit(2)
+
+
+def _report_error(message: str) -> None:
+    """Why this part ends, for the `up` that started it."""
+    from streamgauge.last_error import LAST_ERROR
+
+    LAST_ERROR.write(message)
 
 
 def _exit_with_parent() -> None:

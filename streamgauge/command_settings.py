@@ -24,3 +24,8 @@ DASHBOARD = (
     "slo_ttft", "slo_itl", "slo_error_rate", "stall_floor", "stall_factor", "saved_views", "store", "log_format",
 )  # fmt: skip
 UP = tuple(dict.fromkeys((*TAP, *SHIP, *ANALYZE, *DASHBOARD, "no_dashboard", "serve", "hung_after", *SERVE)))
+SETTINGS_OF_PARTS = {
+    "tap": TAP, "ship": SHIP, "analyze": ANALYZE, "serve": SERVE, "dashboard": DASHBOARD,
+    "mcp": ("mcp_host", "mcp_port", "mcp_token"),
+}  # fmt: skip
+"""By the name of the command."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 from pydantic import SecretStr
 
 from analytics.storage.location import without_password
-from streamgauge.flags_from_settings import default_text, flag, help_layout, load, settings_options
+from streamgauge.command_settings import SETTINGS_OF_PARTS
+from streamgauge.flags_from_settings import default_text, flag, help_layout, load_used, settings_options
 from streamgauge.output_format import format_option, print_json
 from streamgauge.part_options import prices
 from streamgauge.settings import GROUPS, Settings, config_file, setting_sources, unknown_variables, variable
+from streamgauge.start_checks import Fault, start_faults
 
 
 @click.group("config")
@@ -25,25 +28,47 @@ def config_command() -> None:
 @settings_options(*Settings.model_fields)
 @format_option(" table prints TOML.")
 def check(form: str, **given: Any) -> int:
-    """Check all settings and print them with the source of each and without secrets."""
-    settings = load(given)
+    """Check all settings and print them with the source of each and without secrets.
+
+    Exit code 2 if a part would not start with them. `up` refuses to start only for faults of the tap.
+    """
+    settings, invalid = load_used(given, ())
     sources = setting_sources([name for name, value in given.items() if value is not None and value != ()])
+    sources |= {name: f"{sources[name]}, invalid: the default is shown" for name in invalid}
+    faults = [*(Fault(_parts_with(name), line) for name, line in invalid.items()), *start_faults(settings)]
     if form == "json":
-        print_json(_as_json(settings, sources))
+        print_json(_as_json(settings, sources, faults))
     else:
         _print_toml(settings, sources)
+    for fault in faults:
+        click.echo(f"streamgauge: {fault.part}: {fault.message}", err=True)
+    if faults:
+        click.get_current_context().exit(2)
     return 0
 
 
-def _as_json(settings: Settings, sources: Mapping[str, str]) -> dict[str, Any]:
+def _parts_with(name: str) -> str:
+    """The parts that have a setting."""
+    return ", ".join(part for part, names in SETTINGS_OF_PARTS.items() if name in names) or "up"
+
+
+def _as_json(settings: Settings, sources: Mapping[str, str], faults: Sequence[Fault]) -> dict[str, Any]:
     path = config_file()
     return {
         "file": str(path) if path.is_file() else None,
-        "prices": None if settings.price_file is None else len(prices(settings)),
+        "faults": [fault._asdict() for fault in faults],
+        "prices": _count_prices(settings),
         "ignored_variables": [*unknown_variables()],
         "settings": {name: _setting(settings, name, sources[name]) for name in Settings.model_fields},
         "default_objective": settings.all_objectives[-1].table(),
     }
+
+
+def _count_prices(settings: Settings) -> int | None:
+    """None without a price file, or with one that is among the faults."""
+    with contextlib.suppress(click.UsageError):
+        return None if settings.price_file is None else len(prices(settings))
+    return None
 
 
 def _setting(settings: Settings, name: str, source: str) -> dict[str, Any]:
@@ -66,8 +91,8 @@ def _setting(settings: Settings, name: str, source: str) -> dict[str, Any]:
 def _print_toml(settings: Settings, sources: Mapping[str, str]) -> None:
     path = config_file()
     click.echo(f"# file: {path if path.is_file() else f'{path} (not found)'}")
-    if settings.price_file is not None:
-        click.echo(f"# {settings.price_file} has {len(prices(settings))} prices.")
+    if (count := _count_prices(settings)) is not None:
+        click.echo(f"# {settings.price_file} has {count} prices.")
     for name in unknown_variables():
         click.echo(f"# {name} is ignored: it is not a setting.")
     for name in Settings.model_fields:
@@ -145,8 +170,9 @@ This page is generated from the code by `make reference`.
 
 Every setting is a flag, an environment variable, and a key of `streamgauge.toml` in the working directory: `--tap-queue`,
 `STREAMGAUGE_TAP_QUEUE`, `tap_queue`. `--config` or `STREAMGAUGE_CONFIG` names another file. Precedence: flags, environment,
-secrets folder, file, default. `streamgauge config check` prints the effective settings with their sources. Unknown keys and
-misspelt variables are errors.
+secrets folder, file, default. `streamgauge config check` prints the effective settings with their sources, and the faults with
+which a part would not start. Unknown keys and misspelt variables are errors. A command refuses invalid values only of settings
+that it uses, and invalid flags.
 
 | type | values |
 |---|---|

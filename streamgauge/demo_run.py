@@ -30,7 +30,7 @@ from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import SQLITE, locate
 from ingest.private_files import prepare_data_folder
-from ingest.ready_file import read_ready_file
+from ingest.ready_file import part_of_up, read_ready_file
 from ingest.tap.options import split_address
 from streamgauge.demo_progress import Progress, measured_text
 from streamgauge.simulator.comparison_table import comparison_table
@@ -189,10 +189,8 @@ class Demo:
         )
 
     async def _ready(self, process: str, path: Path, stop: asyncio.Event) -> dict[str, Any]:
-        """Wait for a ready file and return its content; {} if the demo is stopped first.
-
-        `up` ends if one of its parts makes no progress.
-        """
+        """Wait for a ready file and return its content; {} if the demo is stopped first. Raises OSError for a part that fails."""
+        data, part = path.parents[1], path.stem
         deadline_s = time.monotonic() + SIMULATOR_TIMEOUT_S
         while not stop.is_set():
             if (content := read_ready_file(path)) is not None:
@@ -200,6 +198,8 @@ class Demo:
             code = self.processes[process].poll()
             if code is not None:
                 raise SystemExit(code if code > 0 else 1)  # the process has logged the reason
+            if (why := (part_of_up(data, part) or {}).get("failure")) is not None:
+                raise OSError(f"cannot start {part}: {why}")
             if process != "up" and time.monotonic() > deadline_s:
                 raise OSError(
                     f"{path.stem} was not ready after {SIMULATOR_TIMEOUT_S:.0f} s. See its log lines above."

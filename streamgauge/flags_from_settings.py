@@ -116,20 +116,35 @@ def default_text(name: str) -> str | None:
 
 def load(given: Mapping[str, Any]) -> Settings:
     """Load settings from flags, environment and file. Raises click.UsageError with one line that names the invalid setting."""
-    values = {k: v for k, v in given.items() if v is not None and v != ()}
-    try:
-        return Settings(**values)
-    except ValidationError as e:
-        raise click.UsageError("; ".join(_one_line(error, values) for error in e.errors())) from None
-    except ValueError as e:  # a configuration file that is not TOML
-        prefix = f"{config_file()}: " if isinstance(e, tomllib.TOMLDecodeError | UnicodeDecodeError) else ""
-        raise click.UsageError(prefix + str(e).splitlines()[0]) from None
+    return load_used(given, Settings.model_fields)[0]
+
+
+def load_used(given: Mapping[str, Any], used: Collection[str]) -> tuple[Settings, dict[str, str]]:
+    """As `load`, for a command that uses only the settings `used`.
+
+    Flags must be valid, too. Other invalid settings have their defaults in the result; the dictionary has a line for each.
+    """
+    flags = {k: v for k, v in given.items() if v is not None and v != ()}
+    defaults: dict[str, Any] = {}
+    invalid: dict[str, str] = {}
+    while True:
+        try:
+            return Settings(**flags, **defaults), invalid
+        except ValidationError as e:
+            lines = {str(error["loc"][0]): _one_line(error, flags) for error in e.errors()}
+            if not lines.keys() <= Settings.model_fields.keys() - {*used, *flags, *defaults}:
+                raise click.UsageError("; ".join(lines.values())) from None
+            invalid |= lines
+            defaults |= {n: Settings.model_fields[n].get_default(call_default_factory=True) for n in lines}
+        except ValueError as e:  # a configuration file that is not TOML
+            prefix = (
+                f"{config_file()}: " if isinstance(e, tomllib.TOMLDecodeError | UnicodeDecodeError) else ""
+            )
+            raise click.UsageError(prefix + str(e).splitlines()[0]) from None
 
 
 def _one_line(error: Any, given: Collection[str]) -> str:
     message = error["msg"].removeprefix("Value error, ")
-    if not error["loc"]:  # a combination of settings is invalid; the message names them
-        return f"{message}."
     name = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
         similar = correct_name(name)
@@ -141,7 +156,8 @@ def _one_line(error: Any, given: Collection[str]) -> str:
         secret = _type(Settings.model_fields[name].annotation) in (SecretStr, dict) or name == "store"
         value = "the value" if secret else repr(error["input"])
         message = f"{value} is not {allowed_values(name)}"
-    return f"{flag(name)}{origin}: {message}."
+    # The message about a combination names its settings.
+    return f"{message}{origin}." if message.startswith("--") else f"{flag(name)}{origin}: {message}."
 
 
 def allowed_values(name: str) -> str:

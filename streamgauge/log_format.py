@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime
 
 from ingest.log_lines import LogFormatter, log_uncaught, without_values
+from streamgauge.last_error import LAST_ERROR
 
 
 class JsonLines(LogFormatter):
@@ -34,7 +35,7 @@ def configure_logging(form: str) -> None:
     """Log to stderr in format "text" or "json"; libraries from level WARNING."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else LogFormatter())
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler, LAST_ERROR], force=True)
     log_uncaught(logging.getLogger("streamgauge"))
     for package in ("ingest", "analytics", "dashboard", "streamgauge"):
         logging.getLogger(package).setLevel(logging.INFO)

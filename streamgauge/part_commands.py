@@ -11,7 +11,7 @@ import click
 import cloup
 
 from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP, UP
-from streamgauge.flags_from_settings import load, settings_options
+from streamgauge.flags_from_settings import load_used, settings_options
 from streamgauge.log_format import configure_logging
 from streamgauge.settings import Settings, unknown_variables
 
@@ -22,7 +22,9 @@ def up(**given: Any) -> int:
     """Run tap, analytics and dashboard; with --kafka also ship."""
     from streamgauge.up import run
 
-    return run(_load_settings(given))
+    settings, invalid = load_used(given, (*TAP, "serve", "no_dashboard", "hung_after"))
+    _prepare(settings)
+    return run(settings, invalid)
 
 
 @cloup.command()
@@ -84,7 +86,7 @@ def serve(**given: Any) -> int:
 
 
 def _load_settings(given: dict[str, Any], *, use_running_parts: bool = False) -> Settings:
-    """Load the settings, configure logging, and make new files private to the owner.
+    """Load the settings that a part uses, configure logging, and make new files private to the owner.
 
     `use_running_parts`: use the store of the running analytics, unless it is set.
     """
@@ -93,9 +95,13 @@ def _load_settings(given: dict[str, Any], *, use_running_parts: bool = False) ->
 
         settings = load_with_running_parts(given)
     else:
-        settings = load(given)
+        settings, _ = load_used(given, given)
+    _prepare(settings)
+    return settings
+
+
+def _prepare(settings: Settings) -> None:
     configure_logging(settings.log_format)
     for name in unknown_variables():
         logging.getLogger("streamgauge").warning("ignoring the variable %s: it is not a setting.", name)
     os.umask(0o077)
-    return settings

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from typing import TYPE_CHECKING
 
 import click
 
 from analytics.extras import require
+from ingest.bearer_tokens import is_loopback
 from streamgauge.durations import parse_duration_s
 
 if TYPE_CHECKING:
@@ -206,10 +206,5 @@ def _secret(value: SecretStr | None) -> str | None:
 
 def warn_if_exposed(port: str, address: str) -> None:
     """Log a warning if other machines can connect, because this may be unintended."""
-    host = address.rpartition(":")[0]
-    try:
-        private = ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        private = host == "localhost"
-    if not private:
+    if not is_loopback(address.rpartition(":")[0].strip("[]")):
         log.warning("%s is reachable from other machines, at %s", port, address)

@@ -13,25 +13,26 @@ import click
 
 from analytics.storage.location import HIDDEN
 from ingest.ready_file import read_ready_file
-from streamgauge.flags_from_settings import load
+from streamgauge.flags_from_settings import load_used
 from streamgauge.settings import Settings
 
 
 def load_with_running_parts(given: Mapping[str, Any]) -> Settings:
-    """As `load`, with the store and the topic of the parts that run on this data folder, unless they are set.
+    """As `load_used` for a command with the settings `given`. Store and topic are those of the parts that run on this data
+    folder, unless they are set.
 
     Raises click.UsageError, also if the store that analytics uses requires a password.
     """
-    settings = load(given)
-    used = settings_in_use(settings.data)
-    used.pop("kafka_options", None)
-    unset = {name: value for name, value in used.items() if name not in settings.model_fields_set}
+    settings, _ = load_used(given, given)
+    running = settings_in_use(settings.data)
+    running.pop("kafka_options", None)
+    unset = {name: value for name, value in running.items() if name not in settings.model_fields_set}
     if HIDDEN in unset.get("store", ""):
         raise click.UsageError(
             f"the running analytics writes to {unset['store']}, which requires a password. "
             "Pass --store or set STREAMGAUGE_STORE."
         )
-    return load({**given, **unset}) if unset else settings
+    return load_used({**given, **unset}, given)[0] if unset else settings
 
 
 def settings_in_use(data: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import socket
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -23,7 +23,6 @@ from pydantic import (
     SecretStr,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
@@ -37,6 +36,7 @@ from pydantic_settings import (
 from analytics.alerts.webhook_url import check_url
 from analytics.schema.clients import Client
 from analytics.schema.objectives import DEFAULT, Objective
+from analytics.storage.location import locate
 from ingest.allowed_hosts import parse_allowed_host
 from ingest.session_ids import MAX_HEADERS, parse_session_header
 from ingest.tap.header_rewrite import XForwarded
@@ -63,6 +63,7 @@ RENAMED = {
 """Former names of settings."""
 KUBERNETES = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$")
 """Ends of the variables that Kubernetes creates from the names of Services. The value of `…_PORT` is a URL."""
+KAFKA_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 SIMILAR = 0.8
 """Least similarity of a misspelt name and the name it stands for."""
 
@@ -329,21 +330,27 @@ class Settings(BaseSettings):
         MCP, "SECRET", "MCP server token, at least 16 characters; by default generated.")
     # fmt: on
 
-    @model_validator(mode="after")
-    def _store(self) -> Self:
-        from analytics.storage.location import locate
+    # A combination of settings is checked at the later field, so that each error names the setting, and thus its parts.
 
-        locate(self.store, self.data, self.lake_path)
-        return self
+    @field_validator("store")
+    @classmethod
+    def _store(cls, value: str) -> str:
+        locate(value, Path())
+        return value
 
-    @model_validator(mode="after")
-    def _default_upstream(self) -> Self:
-        if self.upstream:
-            try:
-                default_index(self.upstream, self.default_upstream)
-            except ValueError as e:
-                raise ValueError(f"--default-upstream: {e}") from None
-        return self
+    @field_validator("lake_path")
+    @classmethod
+    def _lake_path(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if "store" in info.data:
+            locate(info.data["store"], Path(), value)
+        return value
+
+    @field_validator("default_upstream")
+    @classmethod
+    def _default_upstream(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if info.data.get("upstream"):
+            default_index(info.data["upstream"], value)
+        return value
 
     @field_validator("kafka_options", mode="before")
     @classmethod
@@ -434,17 +441,27 @@ class Settings(BaseSettings):
             return ()
         return tuple(self.capture_routes.replace(",", " ").split()) if self.capture_routes else ("*",)
 
-    @model_validator(mode="after")
-    def _capture(self) -> Self:
-        if self.capture_routes and not self.capture_content:
+    @field_validator("capture_routes")
+    @classmethod
+    def _capture(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value and info.data.get("capture_content") is False:
             raise ValueError("--capture-routes requires --capture-content")
-        return self
+        return value
 
     @field_validator("listen", "admin", "metrics", "otlp_listen")
     @classmethod
     def _addresses(cls, value: str, info: ValidationInfo) -> str:
         if value or info.field_name in ("listen", "admin"):
             split_address(value)
+        return value
+
+    @field_validator("kafka_topic")
+    @classmethod
+    def _topic(cls, value: str) -> str:
+        if not KAFKA_TOPIC.fullmatch(value):
+            raise ValueError(
+                f"{value!r} is not the name of a Kafka topic: use letters, digits, '.', '_' and '-'"
+            )
         return value
 
     @field_validator("kafka")

@@ -34,7 +34,7 @@ from analytics.storage.reconciliation import (
 )
 from ingest.guards import fault_lines
 from ingest.private_files import MOVABLE
-from ingest.ready_file import read_of_running, read_ready_file, silence, written_faults
+from ingest.ready_file import part_of_up, read_of_running, read_ready_file, silence, written_faults
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals, unreported_streams
 from streamgauge.flags_from_settings import settings_options
@@ -59,17 +59,26 @@ PARTS = ("tap", "ship", "analyze", "serve", "dashboard")
 def status_command(form: str, **given: Any) -> int:
     """Show the counters of the pipeline and check that they reconcile.
 
-    Exit code 0 if captured = stored + in flight + lost, no thread or loop of a part is at fault, no disk is full and each loss
-    is reported, else 1.
+    Exit code 0 if captured = stored + in flight + lost, every part of `up` runs, no thread or loop of a part is at fault, no disk
+    is full and each loss is reported, else 1.
     """
     settings = load_with_running_parts(given)
     try:
         status = pipeline_status(settings)
     except QueryError as e:
-        found = (*silent_parts(settings.data), *_headlines(faults(settings.data)))
-        raise click.ClickException(". ".join((str(e).rstrip("."), *found))) from None
+        silent, failed, found = (
+            silent_parts(settings.data),
+            failed_parts(settings.data),
+            faults(settings.data),
+        )
+        lines = (*silent, *_headlines(found))
+        if not failed:
+            raise click.ClickException(". ".join((str(e).rstrip("."), *lines))) from None
+        report = {"error": str(e), "silent_parts": silent, "failed_parts": failed, "faults": found}
+        click.echo(json.dumps(report, indent=1) if form == "json" else "\n".join([*lines, str(e)]))
+        return 1
     click.echo(json.dumps(status, indent=1) if form == "json" else render(status))
-    return 0 if status["reconciles"] and not status["faults"] else 1
+    return 0 if status["reconciles"] and not status["failed_parts"] and not status["faults"] else 1
 
 
 def pipeline_status(settings: Settings) -> dict[str, Any]:
@@ -147,8 +156,14 @@ def full_disks(data: Path) -> list[str]:
     return list(found.values())
 
 
+def failed_parts(data: Path) -> dict[str, str]:
+    """Why each part of a running `up` that does not run has ended, or cannot start."""
+    found = {part: (part_of_up(data, part) or {}).get("failure") for part in PARTS}
+    return {part: why for part, why in found.items() if why is not None}
+
+
 def silent_parts(data: Path) -> list[str]:
-    """A sentence for each running part that does not respond."""
+    """A sentence for each part that does not respond or does not run."""
     return [found for part in PARTS if (found := silence(data, part)) is not None]
 
 
@@ -288,6 +303,7 @@ def _as_json(
             if (content := read_ready_file(data / "run" / f"{name}.json"))
         },
         "silent_parts": silent_parts(data),
+        "failed_parts": failed_parts(data),
         "faults": faults(data),
         "tap": dict(tap) if tap is not None else None,
         "ship": ship,

@@ -1,7 +1,10 @@
 """`streamgauge up`: run each part as a process.
 
 - One `up` per data folder (`up.lock`). A part is ready when `run/<part>.json` has its pid.
-- A part that exits is restarted with increasing delays. Restarts are logged and counted in `run/up.json`.
+- `up` refuses to start only for settings of the tap and of itself, which `streamgauge.start_checks` finds, and if the
+  tap refuses its first start with exit code 2.
+- A part that exits, or cannot start for any other reason, is started again with increasing delays, and the other parts
+  run meanwhile. The reason is the part's newest error line. It is logged, and `run/up.json` has it until the part is ready.
 - A part that makes no progress (`part_progress`) is reported after `SILENT_AFTER_S`, and killed and restarted after
   `--hung-after`.
 - Parts stop in the order of the data flow: tap (drains), ship, analytics, dashboard.
@@ -17,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,16 +28,17 @@ from typing import Any
 
 import click
 
-from analytics.extras import require
 from analytics.storage.data_folder_lock import UP, lock_data_folder
+from ingest.guards import Guard, Guards
 from ingest.private_files import write_json
 from ingest.ready_file import SILENT_AFTER_S, read_ready_file
-from ingest.tap.options import join_address, split_address
 from ingest.tap.sockets import bind
 from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP
 from streamgauge.flags_from_settings import flag, flags
+from streamgauge.last_error import VARIABLE, LastError
 from streamgauge.part_progress import PartProgress
 from streamgauge.settings import Settings, unknown_variables
+from streamgauge.start_checks import start_faults
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +47,10 @@ OBSERVE_S = 1.0
 WAITING_S = 10.0
 """Interval of the log lines that name the parts that are still starting."""
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 10.0
+START_BACKOFF_MAX_S = 30.0
+"""Longest delay after a start that failed. An attempt costs a second of CPU time, and its cause may last for days."""
+REFUSED = 2
+"""Exit code of a part that refuses its settings."""
 HEALTHY_S = 10.0
 """A part that ran longer than this is restarted with the first delay."""
 STOP_GRACE_S = 15.0
@@ -57,10 +66,14 @@ class Part:
     environment: dict[str, str]
     grace_s: float = STOP_GRACE_S
     after: str | None = None
-    """Name of the part that must be ready before this one starts."""
+    """Name of the part that this one waits for, until it is ready or cannot start."""
     works_silently: bool = False
     """See `PartProgress`."""
     process: subprocess.Popen[bytes] | None = None
+    is_ready: bool = False
+    """The running process has been ready."""
+    failure: str | None = None
+    """Why the last process ended or could not start, until the next one is ready."""
     restarts: int = 0
     started_s: float = 0.0
     restart_at_s: float | None = None
@@ -68,14 +81,21 @@ class Part:
     progress: PartProgress | None = None
     silent_since: str | None = None
     """ISO time since which the part makes no progress, if that was reported."""
+    last_error: LastError | None = None
 
     def start(self, run_dir: Path) -> None:
+        """Raises OSError, for example if the system has too many processes."""
+        if self.last_error is None:
+            self.last_error = LastError(self.name)
+        self.last_error.clear()
+        descriptor = self.last_error.descriptor
         # Own process group: Ctrl-C in the terminal signals only `up`, which stops the parts in order.
         self.process = subprocess.Popen(
-            self.argv, env=self.environment, stdin=subprocess.DEVNULL, process_group=0
-        )
-        self.started_s, self.restart_at_s = time.monotonic(), None
-        self.silent_since = None
+            self.argv, env={**self.environment, VARIABLE: str(descriptor)}, pass_fds=(descriptor,),
+            stdin=subprocess.DEVNULL, process_group=0,
+        )  # fmt: skip
+        self.is_ready, self.silent_since, self.restart_at_s = False, None, None
+        self.started_s = time.monotonic()
         ready_file = run_dir / f"{self.name}.json"
         self.progress = PartProgress(self.process.pid, ready_file, works_silently=self.works_silently)
 
@@ -83,6 +103,16 @@ class Part:
     def pid(self) -> int | None:
         """None while no process runs."""
         return self.process.pid if self.process and self.process.returncode is None else None
+
+    @property
+    def settled(self) -> bool:
+        """The start of the other parts need not wait for this one."""
+        return self.is_ready or (self.failure is not None and self.name != "tap")
+
+    def why_it_ended(self, code: int) -> str:
+        if code < 0:
+            return f"signal {signal.Signals(-code).name}"
+        return (self.last_error.read() if self.last_error else "") or f"exit code {code}"
 
 
 @dataclass
@@ -94,88 +124,98 @@ class Supervisor:
     hung_after_s: float = 60.0
     """0: never kill a part."""
     stopping: bool = False
-    _started: bool = False
+    refused: bool = False
+    """The tap refused its first start."""
+    _guard: Guard = field(default_factory=lambda: Guards().guard("up"))
+    _state_is_written: bool = True
     _observed_s: float = field(default_factory=time.monotonic)
 
-    def start(self) -> int | None:
-        """Start all parts and wait until they are ready. Returns an exit code if one fails or makes no progress."""
+    def start(self) -> None:
+        """Start all parts. Returns when the tap is ready, and each other part is ready or cannot start, or when `stopping`."""
         for part in self.parts:
             (self.run_dir / f"{part.name}.json").unlink(missing_ok=True)
         began_s = reported_s = time.monotonic()
-        waiting = list(self.parts)
-        while waiting and not self.stopping:
-            for part in list(waiting):
-                if part.process is None:
-                    if part.after not in {other.name for other in waiting}:
-                        part.start(self.run_dir)
-                        self.write_state()
-                    continue
-                code = part.process.poll()
-                if code is not None:
-                    log.debug("%s exited with code %s before it was ready", part.name, code)
-                    return code if code > 0 else 1
-                if self.ready(part) is not None:
-                    waiting.remove(part)
-            self._observe()
-            for part in waiting:
-                if self._is_hung(part):
-                    log.error(
-                        "cannot start %s (pid %s): no progress for %.0f s. See its log lines above. "
-                        "If it needs longer, raise --hung-after.",
-                        part.name, part.pid, self.hung_after_s,
-                    )  # fmt: skip
-                    return 1
+        while not self.stopping and (waiting := [part for part in self.parts if not part.settled]):
+            self._step()
             if (now_s := time.monotonic()) - reported_s >= WAITING_S:
                 reported_s = now_s
                 names = " and ".join(part.name for part in waiting)
                 log.info("still starting after %.0f s: %s", now_s - began_s, names)
             time.sleep(POLL_S)
         self.write_state()
-        self._started = True
-        return None
+
+    def watch(self) -> None:
+        """Restart parts that exit or make no progress, until `stopping`."""
+        while not self.stopping:
+            self._step()
+            time.sleep(POLL_S)
+
+    def _step(self) -> None:
+        """Check every part once. An unexpected error must not end `up`, because the tap would end with it."""
+        self._guard.attempt(self._observe)
+        unsettled = {part.name for part in self.parts if not part.settled}
+        for part in self.parts:
+            self._guard.attempt(self._step_part, part, unsettled)
+
+    def _step_part(self, part: Part, unsettled: Collection[str]) -> None:
+        if part.process is None or part.restart_at_s is not None:
+            if part.after not in unsettled and time.monotonic() >= (part.restart_at_s or 0.0):
+                self._start(part)
+            return
+        code = part.process.poll()
+        if code is None:
+            self._check(part)
+        elif part.name == "tap" and code == REFUSED and not part.restarts and not part.is_ready:
+            self.refused = self.stopping = True
+        else:
+            self._ended(part, part.why_it_ended(code), f"(pid {part.process.pid}) exited")
+
+    def _start(self, part: Part) -> None:
+        try:
+            part.start(self.run_dir)
+        except OSError as e:
+            self._ended(part, e.strerror or str(e), "cannot be started")
+        self.write_state()
+
+    def _check(self, part: Part) -> None:
+        """Note that a running part has become ready, and kill it if it hangs."""
+        assert part.process
+        if not part.is_ready and self.ready(part) is not None:
+            part.is_ready = True
+            if part.failure is not None:
+                log.info("%s (pid %s) is ready", part.name, part.pid)
+                part.failure = None
+                self.write_state()
+        elif self.hung_after_s and part.progress and part.progress.silent_s >= self.hung_after_s:
+            part.failure = (
+                f"no progress for {self.hung_after_s:.0f} s. If it needs longer, raise --hung-after"
+            )
+            log.error("killing %s (pid %s): %s", part.name, part.pid, part.failure)
+            part.process.kill()
+            part.progress = None  # a process that waits for the disk ends later
+
+    def _ended(self, part: Part, reason: str, event: str) -> None:
+        """Plan the next start of a part."""
+        now_s = time.monotonic()
+        if part.is_ready and now_s - part.started_s > HEALTHY_S:
+            part.backoff_s = BACKOFF_FIRST_S
+        part.restarts += 1
+        part.restart_at_s = now_s + part.backoff_s
+        if part.progress is not None or part.failure is None:  # else it was killed, and the reason is known
+            part.failure = reason
+        log.warning(
+            "%s %s: %s. Restarting in %.1f s (restart %d).",
+            part.name, event, reason.rstrip("."), part.backoff_s, part.restarts,
+        )  # fmt: skip
+        longest_s = BACKOFF_MAX_S if part.is_ready or part.name == "tap" else START_BACKOFF_MAX_S
+        part.backoff_s = min(part.backoff_s * 2, longest_s)
+        part.is_ready, part.silent_since = False, None
+        self.write_state()
 
     def ready(self, part: Part) -> dict[str, Any] | None:
         """The content of the part's ready file; None if its current process is not ready."""
         content = read_ready_file(self.run_dir / f"{part.name}.json")
         return content if content and content.get("pid") == part.pid else None
-
-    def watch(self) -> None:
-        """Restart parts that exit or make no progress, until `stopping`."""
-        while not self.stopping:
-            now_s = time.monotonic()
-            self._observe()
-            for part in self.parts:
-                if part.restart_at_s is not None:
-                    if now_s >= part.restart_at_s:
-                        part.start(self.run_dir)
-                        self.write_state()
-                    continue
-                assert part.process
-                code = part.process.poll()
-                if code is None:
-                    if self._is_hung(part):
-                        log.error(
-                            "killing %s (pid %s): no progress for %.0f s",
-                            part.name,
-                            part.pid,
-                            self.hung_after_s,
-                        )
-                        part.process.kill()
-                        part.progress = None  # a process that waits for the disk ends later
-                    continue
-                if now_s - part.started_s > HEALTHY_S:
-                    part.backoff_s = BACKOFF_FIRST_S
-                part.restarts += 1
-                part.restart_at_s = now_s + part.backoff_s
-                reason = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-                log.warning(
-                    "%s (pid %s) exited: %s. Restarting in %.1f s (restart %d).",
-                    part.name, part.process.pid, reason, part.backoff_s, part.restarts,
-                )  # fmt: skip
-                part.backoff_s = min(part.backoff_s * 2, BACKOFF_MAX_S)
-                part.silent_since = None
-                self.write_state()
-            time.sleep(POLL_S)
 
     def _observe(self) -> None:
         """Every `OBSERVE_S`: observe the parts, and report a part that stops or resumes making progress."""
@@ -201,15 +241,13 @@ class Supervisor:
                 self.write_state()
 
     def _can_write(self) -> bool:
-        """Touch `run/up.json`, which exists after the start. If this fails, the parts cannot touch their files either."""
-        try:
+        """Write or touch `run/up.json`. If this fails, the parts cannot write or touch their files either."""
+        if not self._state_is_written:
+            self.write_state()
+        with contextlib.suppress(OSError):
             os.utime(self.run_dir / "up.json")
-        except OSError:
-            return not self._started
-        return True
-
-    def _is_hung(self, part: Part) -> bool:
-        return bool(self.hung_after_s and part.progress and part.progress.silent_s >= self.hung_after_s)
+            return self._state_is_written
+        return False
 
     def stop(self) -> None:
         """Stop the parts in order. Kills a part that exceeds its grace time. Removes the ready files of killed parts."""
@@ -231,33 +269,46 @@ class Supervisor:
     def write_state(self) -> None:
         """Update `run/up.json`."""
         parts = {
-            p.name: {"pid": p.pid, "restarts": p.restarts, "silent_since": p.silent_since} for p in self.parts
+            p.name: {
+                "pid": p.pid,
+                "restarts": p.restarts,
+                "silent_since": p.silent_since,
+                "failure": p.failure,
+            }
+            for p in self.parts
         }
         path = self.run_dir / "up.json"
         try:
             write_json(path, {"pid": os.getpid(), "parts": parts})
         except OSError as e:  # the parts can continue, for example on a full disk
-            log.warning("cannot write %s: %s. Its content is outdated.", path, e.strerror)
+            if self._state_is_written:
+                log.warning("cannot write %s: %s. Its content is outdated.", path, e.strerror)
+            self._state_is_written = False
+        else:
+            self._state_is_written = True
 
 
-def run(settings: Settings) -> int:
-    """Run all parts until SIGINT or SIGTERM. Returns 0 after a clean stop.
+def run(settings: Settings, invalid: Collection[str] = ()) -> int:
+    """Run all parts until SIGINT or SIGTERM. Returns 0 after a clean stop. Raises OSError if the tap cannot start.
 
-    Raises OSError, or ModuleNotFoundError for a missing extra, if they cannot start.
+    `invalid`: settings of other parts than the tap that have an invalid value. These parts read them on their own, refuse them,
+    and start when they are corrected.
     """
     if not settings.upstream:
         raise click.UsageError(
             "no upstream. Pass the URL of a gateway, such as --upstream http://localhost:4000.",
             click.get_current_context(silent=True),
         )
-    require("duckdb" if settings.no_dashboard else "streamlit")
+    if faults := start_faults(settings, "tap"):
+        raise OSError(faults[0].message)
     with lock_data_folder(settings.data, UP):
-        _check(settings)
-        return _run_parts(settings)
+        for name in ("listen", "admin"):
+            _check_address(flag(name), getattr(settings, name))
+        return _run_parts(settings, invalid)
 
 
-def _run_parts(settings: Settings) -> int:
-    supervisor = Supervisor(settings.data / "run", _parts(settings), settings.hung_after)
+def _run_parts(settings: Settings, invalid: Collection[str]) -> int:
+    supervisor = Supervisor(settings.data / "run", _parts(settings, invalid), settings.hung_after)
 
     def on_signal(number: int, frame: object) -> None:
         if supervisor.stopping:  # second signal: do not drain
@@ -268,66 +319,38 @@ def _run_parts(settings: Settings) -> int:
     signal.signal(signal.SIGINT, on_signal)
     signal.signal(signal.SIGTERM, on_signal)
     try:
-        failed = supervisor.start()
-        if failed is not None:
-            return failed
+        supervisor.start()
+        if supervisor.refused:
+            return REFUSED
         if not supervisor.stopping:
-            _welcome(supervisor, settings)
+            with contextlib.suppress(OSError):  # nothing reads stdout any more
+                _welcome(supervisor, settings)
             supervisor.watch()
             click.echo("Stopping when open streams have finished. Press Ctrl-C again to stop now.", err=True)
         return 0
     finally:
         supervisor.stopping = True
         supervisor.stop()
-        (supervisor.run_dir / "up.json").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (supervisor.run_dir / "up.json").unlink(missing_ok=True)
 
 
-def _check(settings: Settings) -> None:
-    """Check files and addresses before any part starts. Raises OSError."""
-    for name in ("upstream_ca", "upstream_cert", "upstream_key", "tls_cert", "tls_key"):
-        path = getattr(settings, name)
-        if path is not None and not path.is_file():
-            raise OSError(f"cannot read {path}: no such file. Check {flag(name)}.")
-    addresses = [(flag(name), *split_address(getattr(settings, name))) for name in ("listen", "admin")]
-    if settings.metrics:
-        addresses.append(("--metrics", *split_address(settings.metrics)))
-    if settings.otlp_listen:
-        addresses.append(("--otlp-listen", *split_address(settings.otlp_listen)))
-    if not settings.no_dashboard:
-        addresses.append(("--dashboard-port", settings.dashboard_host, settings.dashboard_port))
-    for name, host, port in addresses:
-        _check_address(name, host, port)
-    if settings.serve:
-        _check_address("--sql-port", settings.sql_host, settings.sql_port, quack=True)
-
-
-def _check_address(name: str, host: str, port: int, *, quack: bool = False) -> None:
-    """Raise OSError if a part could not listen there.
-
-    `quack`: Quack sets only SO_REUSEPORT. Its closed connections occupy the port for a minute for any socket without that
-    option. With the option, binding succeeds while another server listens, so we also connect.
-    """
+def _check_address(name: str, address: str) -> None:
+    """Raise OSError if the tap could not listen there."""
     try:
-        bind(join_address(host, port), shared=quack).close()
+        bind(address, shared=False).close()
     except OSError as e:
         raise OSError(f"{e} (set with {name})") from None
-    if quack and port:
-        from analytics.query.serve import is_listening
-
-        if is_listening(host, port):
-            raise OSError(
-                f"cannot listen on {join_address(host, port)}: address already in use. "
-                f"Choose another address (set with {name})"
-            )
 
 
-def _parts(settings: Settings) -> list[Part]:
+def _parts(settings: Settings, invalid: Collection[str]) -> list[Part]:
     ignored = unknown_variables()  # reported once, by this process
     environment = {name: value for name, value in os.environ.items() if name not in ignored}
     environment["STREAMGAUGE_PARENT"] = str(os.getpid())
     if settings.kafka_options:
         environment["STREAMGAUGE_KAFKA_OPTIONS"] = json.dumps(settings.kafka_options)
-    environment["STREAMGAUGE_STORE"] = settings.store
+    if "store" not in invalid:
+        environment["STREAMGAUGE_STORE"] = settings.store
     for secret in ("sql_token", "client_key", "dashboard_token", "otlp_token"):
         if (value := getattr(settings, secret)) is not None:
             environment[f"STREAMGAUGE_{secret.upper()}"] = value.get_secret_value()
@@ -335,13 +358,16 @@ def _parts(settings: Settings) -> list[Part]:
     def part(name: str, fields: tuple[str, ...], **options: Any) -> Part:
         return Part(
             name,
-            [sys.executable, "-P", "-m", "streamgauge", name, *flags(settings, fields)],
+            [
+                sys.executable, "-P", "-m", "streamgauge", name,
+                *flags(settings, [field for field in fields if field not in invalid]),
+            ],
             environment,
             **options,
-        )
+        )  # fmt: skip
 
     parts = [part("tap", TAP, grace_s=settings.drain_timeout + STOP_GRACE_S)]
-    if settings.kafka:
+    if settings.kafka or "kafka" in invalid:
         parts.append(part("ship", SHIP))
     parts.append(part("analyze", ANALYZE, works_silently=True))
     if settings.serve:
@@ -352,25 +378,24 @@ def _parts(settings: Settings) -> list[Part]:
 
 
 def _welcome(supervisor: Supervisor, settings: Settings) -> None:
-    ready = {part.name: supervisor.ready(part) or {} for part in supervisor.parts}
+    ready = {part.name: supervisor.ready(part) or {} for part in supervisor.parts if part.is_ready}
+    analyze = ready.get("analyze", {})
     upstreams = ", ".join(f"{u.name} = {u.url}" for u in settings.upstream)
     lines = [
         ("tap", f"{ready['tap'].get('listen')}  →  {upstreams}"),
-        (
-            "metrics",
-            f"{ready['tap'].get('admin')}/metrics   {ready['analyze'].get('metrics') or ''}".rstrip(),
-        ),
+        ("metrics", f"{ready['tap'].get('admin')}/metrics   {analyze.get('metrics') or ''}".rstrip()),
         ("sql", f'streamgauge sql --data {settings.data} "FROM streams LIMIT 10"'),
     ]
-    if ready["analyze"].get("otlp"):
-        lines.append(("spans", f"{ready['analyze']['otlp']}/v1/traces"))
-    if settings.serve:
+    if analyze.get("otlp"):
+        lines.append(("spans", f"{analyze['otlp']}/v1/traces"))
+    if "serve" in ready:
         token_file = settings.data / "run" / "serve.json"
         lines.append(("sql server", f"{ready['serve'].get('quack')}, token in {token_file}"))
     if "dashboard" in ready:
         lines.insert(0, ("dashboard", str(ready["dashboard"].get("url"))))
     if settings.kafka:
         lines.append(("kafka", f"{settings.kafka}, topic {settings.kafka_topic}"))
+    lines += [("not ready", f"{part.name}: {part.failure}") for part in supervisor.parts if not part.is_ready]
     click.echo("streamgauge is ready: point your clients at the tap. Ctrl-C stops.")
     for name, value in lines:
         click.echo(f"  {name:<10} {value}")

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -143,8 +144,6 @@ def assert_names(python: Path, folder: Path, cases: dict[str, str], **variables:
 def test_commands_of_the_base_install_name_the_missing_extra(base: Path, tmp_path: Path) -> None:
     (tmp_path / "body.sse").write_text("data: [DONE]\n\n")
     cases = {
-        "up --upstream http://localhost:1": "dashboard",
-        "up --upstream http://localhost:1 --no-dashboard": "analytics",
         "demo": "dashboard",
         "demo --no-dashboard": "analytics",
         "analyze": "analytics",
@@ -166,12 +165,30 @@ def test_settings_name_the_missing_extra(analytics: Path, tmp_path: Path) -> Non
     cases = {
         "analyze --data one --otlp-listen 127.0.0.1:0 --metrics=": "otlp",
         "analyze --data two --store postgres:host=localhost --lake-path /tmp/x --metrics=": "lake",
-        "up --upstream http://localhost:1": "dashboard",
         "mcp": "mcp",
     }
     assert_names(analytics, tmp_path, cases)
     exported = {"analyze --data three --metrics=": "otlp"}
     assert_names(analytics, tmp_path, exported, OTEL_EXPORTER_OTLP_ENDPOINT="http://localhost:1")
+
+
+def test_up_of_the_base_install_runs_the_tap_and_names_the_extras_of_the_other_parts(
+    base: Path, tmp_path: Path
+) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    flags = ("--listen", address, "--admin", "127.0.0.1:0")
+    with started(base, tmp_path, "up", "--upstream", "http://localhost:1", *flags) as up:
+        assert up.stdout is not None
+        not_ready: dict[str, str] = {}
+        for line in up.stdout:
+            if line.startswith("  not ready"):
+                not_ready[line.split()[2]] = line
+            if len(not_ready) == 2:
+                break
+        assert "streamgauge[analytics]" in not_ready["analyze:"]
+        assert "streamgauge[dashboard]" in not_ready["dashboard:"]
+        with pytest.raises(urllib.error.HTTPError, match="502"):
+            urllib.request.urlopen(f"http://{address}/health", timeout=30)
 
 
 def test_the_base_install_runs_simulator_tap_and_ship(base: Path, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import socket
 import threading
@@ -38,6 +37,7 @@ from analytics.otlp_receiver.span_queue import SpanQueue
 from analytics.otlp_receiver.span_rows import NotOtlp, ParsedSpans, parse_spans
 from analytics.receiver_limits import RETRY_AFTER_S, AddressSlots, ReceiverLimits
 from ingest.allowed_hosts import AllowedHosts, HostGate
+from ingest.bearer_tokens import check_listener
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,6 @@ MAX_BODIES_BYTES = 16 * MAX_BODY_BYTES
 """Bodies in memory, received in part or whole."""
 MAX_CONNECTIONS = 256
 STORE_WITHIN_S = 8.0
-MIN_TOKEN_CHARS = 16
 
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 _CODES = {400: 3, 401: 16, 413: 11, 415: 3, 503: 14}
@@ -82,10 +81,7 @@ class OtlpReceiver:
         allowed_hosts: Iterable[str] = (),
     ) -> None:
         """Bind the address. Raises OSError if it cannot bind, ValueError for an insecure configuration (one line each)."""
-        if token is not None and len(token) < MIN_TOKEN_CHARS:
-            raise ValueError(f"--otlp-token is too short. Use at least {MIN_TOKEN_CHARS} characters")
-        if token is None and not _is_loopback(host):
-            raise ValueError(f"--otlp-listen {host}:{port} is not a loopback address. Set --otlp-token")
+        check_listener("--otlp-listen", f"{host}:{port}", "--otlp-token", token)
         self.queue, self._token = queue, token
         self._socket = _bind(host, port)
         shown = f"[{host}]" if ":" in host else host
@@ -221,13 +217,6 @@ def _response(status: int, message: Message, is_json: bool) -> Response:
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     return Response(body, status, headers, _JSON if is_json else _PROTOBUF)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -32,13 +32,13 @@ from analytics.query.errors import QueryError, to_wire
 from analytics.query.limits import MIB, UNTRUSTED, Limits
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import StoreLocation
+from ingest.bearer_tokens import check_token
 from ingest.private_files import prepare_data_folder
 from ingest.ready_file import HEARTBEAT_S, Heartbeat, remove_ready_file, write_ready_file
 
 log = logging.getLogger(__name__)
 
 MODULE = "analytics.query.serve_child"
-MIN_TOKEN_CHARS = 16
 SEND_S = 10.0
 """A Quack process that reads nothing of an answer for this long is killed."""
 STOP_CHECK_S = 0.2
@@ -86,10 +86,7 @@ def run(options: ServeOptions) -> int:
     Raises ValueError for a token that is too short, OSError for a port in use, StoreUnavailable without a store.
     A later failure of the store is logged and retried.
     """
-    if options.token is not None and len(options.token) < MIN_TOKEN_CHARS:
-        raise ValueError(
-            f"cannot use the token: it must have at least {MIN_TOKEN_CHARS} characters. Pass a longer one or none."
-        )
+    check_token("--sql-token", options.token)
     if options.port and is_listening(options.host, options.port):
         raise OSError(
             f"cannot listen on {options.host}:{options.port}: address already in use. "

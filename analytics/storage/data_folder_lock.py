@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -38,7 +39,7 @@ def lock_data_folder(data: Path, name: str = ANALYTICS) -> IO[str]:
             f"cannot lock the data folder {data}: another {_HOLDERS[name]} (pid {holder}) uses it. "
             "Stop it, or choose another folder with --data"
         ) from None
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
+    with contextlib.suppress(OSError):  # the pid is only for messages; the disk may be full
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
     return lock

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ingest.tap.options import TapOptions, split_address
+from ingest.tap.options import TapOptions, same_address
 from ingest.tap.relay_choice import uses_native_code
 from ingest.tap.tls import client_context, upstream_context
 from ingest.tap.upstreams import default_index
-
-_ALL_INTERFACES = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
 
 def check_options(options: TapOptions) -> None:
@@ -18,8 +16,7 @@ def check_options(options: TapOptions) -> None:
     upstream_context(options)  # even if no upstream uses https
     default_index(options.upstreams, options.default_upstream)
     uses_native_code(options.relay)
-    (host, port), (admin_host, admin_port) = split_address(options.listen), split_address(options.admin)
-    if port == admin_port != 0 and (host == admin_host or {host, admin_host} & _ALL_INTERFACES):
+    if same_address(options.listen, options.admin):
         raise ValueError(
             f"--listen {options.listen} and --admin {options.admin} are the same address. Give them different ports."
         )

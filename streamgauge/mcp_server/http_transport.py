@@ -22,11 +22,11 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from analytics.receiver_limits import ReceiverLimits
 from ingest.allowed_hosts import AllowedHosts, AsgiApp, HostGate, Message, Receive, Send
+from ingest.bearer_tokens import check_token
 from ingest.private_files import prepare_data_folder
 from ingest.ready_file import remove_ready_file, write_ready_file
 
 PATH = "/mcp"
-MIN_TOKEN_CHARS = 16
 MAX_BODY_BYTES = 256 * 1024
 MAX_BODIES_BYTES = 64 * MAX_BODY_BYTES
 MAX_CONNECTIONS = 64
@@ -83,10 +83,7 @@ def serve(
 
     `ready` gets the URL. Raises ValueError for a token that is too short, OSError if it cannot listen.
     """
-    if token is not None and len(token) < MIN_TOKEN_CHARS:
-        raise ValueError(
-            f"cannot use the token: it must have at least {MIN_TOKEN_CHARS} characters. Pass a longer one or none."
-        )
+    check_token("--mcp-token", token)
     token = token or secrets.token_urlsafe(32)
     listener = _listener(host, port)
     limits = ReceiverLimits(max_connections=MAX_CONNECTIONS, max_bytes=MAX_BODIES_BYTES)

@@ -1,7 +1,8 @@
-"""The checks before `streamgauge up` starts a part, and its supervisor."""
+"""The supervisor of `streamgauge up`, and its checks of the tap's addresses."""
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -19,50 +20,19 @@ import pytest
 
 from ingest.ready_file import read_ready_file
 from streamgauge import part_progress, up
-from streamgauge.settings import Settings
 from streamgauge.up import Part, Supervisor
 
 
-@pytest.fixture
-def quack_like() -> Iterator[socket.socket]:
-    """A listening socket with the only option that Quack sets."""
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        yield listening
-
-
-def settings(**given: object) -> Settings:
-    free = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "metrics": "", "no_dashboard": True}
-    return Settings(**(free | {"data": Path("unused")} | given))  # type: ignore[arg-type]
-
-
-def test_port_of_an_ended_sql_server_is_free_while_clients_are_connected(quack_like: socket.socket) -> None:
-    port = quack_like.getsockname()[1]
-    with socket.create_connection(("127.0.0.1", port)):
-        accepted, _ = quack_like.accept()
-        accepted.close()  # the server's side closes first, as after a kill
-        quack_like.close()
-        up._check(settings(serve=True, sql_host="127.0.0.1", sql_port=port))
-
-
-def test_port_of_a_running_sql_server_is_refused(quack_like: socket.socket) -> None:
-    port = quack_like.getsockname()[1]
-    with pytest.raises(OSError, match=rf"127\.0\.0\.1:{port}: address already in use\. .*--sql-port"):
-        up._check(settings(serve=True, sql_host="127.0.0.1", sql_port=port))
-
-
-@pytest.mark.parametrize("name", ["listen", "admin", "metrics", "otlp_listen"])
+@pytest.mark.parametrize("name", ["listen", "admin"])
 def test_port_of_ended_connections_is_free_and_of_a_listener_is_refused(name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        with pytest.raises(OSError, match=rf"cannot listen on {address}: .*--{name.replace('_', '-')}"):
-            up._check(settings(**{name: address}))
+        with pytest.raises(OSError, match=rf"cannot listen on {address}: .*--{name}"):
+            up._check_address(f"--{name}", address)
         with socket.create_connection(listening.getsockname()):
             listening.accept()[0].close()
             listening.close()
-            up._check(settings(**{name: address}))
+            up._check_address(f"--{name}", address)
 
 
 PART = """
@@ -96,12 +66,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def supervisor(run_dir: Path, *, start: str = "", hung_after_s: float = 60.0) -> Supervisor:
     run_dir.mkdir(exist_ok=True)
     argv = [sys.executable, "-c", PART.format(start=start), str(run_dir / "analyze.json")]
-    return Supervisor(run_dir, [Part("analyze", argv, dict(os.environ))], hung_after_s)
+    return Supervisor(run_dir, [Part("analyze", argv, dict(os.environ), backoff_s=0.05)], hung_after_s)
 
 
 @contextmanager
 def watching(supervised: Supervisor) -> Iterator[Part]:
-    assert supervised.start() is None
+    supervised.start()
     thread = threading.Thread(target=supervised.watch)
     thread.start()
     try:
@@ -142,13 +112,18 @@ def test_hung_part_is_reported_once_and_restarted(
         until(lambda: in_state_file(tmp_path)["silent_since"], "the report")
         assert in_state_file(tmp_path)["pid"] == pid
         until(lambda: part.pid != pid and supervised.ready(part), "the restart")
-        assert in_state_file(tmp_path) == {"pid": part.pid, "restarts": 1, "silent_since": None}
+        until(lambda: in_state_file(tmp_path)["failure"] is None, "the report that it is ready")
+        assert in_state_file(tmp_path) == {
+            "pid": part.pid, "restarts": 1, "silent_since": None, "failure": None,
+        }  # fmt: skip
         assert part.pid is not None
         os.kill(part.pid, signal.SIGKILL)
         until(lambda: in_state_file(tmp_path)["pid"] is None, "the report of the end")
     messages = [record.message for record in caplog.records]
     assert sum("has made no progress for" in message for message in messages) == 1
-    assert f"killing analyze (pid {pid}): no progress for 2 s" in messages
+    assert any(
+        message.startswith(f"killing analyze (pid {pid}): no progress for 2 s") for message in messages
+    )
 
 
 def test_part_that_resumes_is_not_restarted(
@@ -167,10 +142,11 @@ def test_part_that_resumes_is_not_restarted(
 
 
 def test_parts_are_not_judged_while_the_folder_cannot_be_written(quick: None, tmp_path: Path) -> None:
-    supervised = supervisor(tmp_path, hung_after_s=0.3)
+    supervised = supervisor(tmp_path)
     with watching(supervised) as part:
         assert part.progress is not None
         (tmp_path / "up.json").unlink()
+        supervised.hung_after_s = 0.3
         assert part.pid is not None
         os.kill(part.pid, signal.SIGSTOP)
         time.sleep(1)
@@ -192,21 +168,129 @@ def test_slow_start_is_waited_for_while_the_part_works(
     )
 
 
-def test_start_ends_if_a_part_makes_no_progress(
-    quick: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+FAILS_UNTIL_MENDED = """
+from streamgauge.last_error import LAST_ERROR
+if not path.with_suffix(".mended").exists():
+    {fault}
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("LAST_ERROR.write('cannot read\\nthe catalog'); sys.exit(2)", "cannot read the catalog"),
+        ("sys.exit(3)", "exit code 3"),
+        ("import os; os.kill(os.getpid(), 9)", "signal SIGKILL"),
+        ("threading.Event().wait()", "no progress for 1 s. If it needs longer, raise --hung-after"),
+    ],
+)
+def test_part_that_cannot_start_is_reported_with_its_reason_and_starts_when_mended(
+    fault: str, reason: str, quick: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    supervised = supervisor(tmp_path, start="threading.Event().wait()", hung_after_s=1.0)
-    try:
-        assert supervised.start() == 1
-    finally:
-        supervised.stop()
-    assert "no progress for 1 s" in caplog.text
-    assert "--hung-after" in caplog.text
+    caplog.set_level(logging.INFO)
+    supervised = supervisor(tmp_path, start=FAILS_UNTIL_MENDED.format(fault=fault), hung_after_s=1.0)
+    with watching(supervised) as part:  # the start has returned
+        assert in_state_file(tmp_path)["failure"] == reason
+        (tmp_path / "analyze.mended").touch()
+        until(lambda: in_state_file(tmp_path)["failure"] is None, "the part to be ready")
+        assert supervised.ready(part)
+    assert reason.partition(".")[0] in caplog.text
+    assert any(message.endswith("is ready") for message in caplog.messages)
+
+
+def test_delays_grow_up_to_a_limit(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(up, "START_BACKOFF_MAX_S", 0.4)
+    supervised = supervisor(tmp_path, start="sys.exit(1)")
+    (part,) = supervised.parts
+    step, delays = supervised._ended, []
+
+    def ended(*args: Any) -> None:
+        delays.append(part.backoff_s)
+        step(*args)
+
+    monkeypatch.setattr(supervised, "_ended", ended)
+    with watching(supervised):
+        until(lambda: len(delays) > 5, "six failures")
+    assert delays[:6] == [0.05, 0.1, 0.2, 0.4, 0.4, 0.4]
+
+
+def test_start_continues_if_the_system_has_no_process_left(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervised = supervisor(tmp_path)
+    popen, refusals = (
+        up.subprocess.Popen,
+        iter([OSError(errno.EAGAIN, "Resource temporarily unavailable")] * 2),
+    )
+
+    def refuse(*args: Any, **options: Any) -> Any:
+        for refusal in refusals:
+            raise refusal
+        return popen(*args, **options)
+
+    monkeypatch.setattr(up.subprocess, "Popen", refuse)
+    with watching(supervised) as part:
+        until(lambda: part.is_ready, "the part to be ready")
+        assert part.restarts == 2
+
+
+def test_error_in_the_supervisor_is_contained(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with watching(supervisor(tmp_path)) as part:
+
+        def broken(*_: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(part.progress, "observe", broken)
+        until(lambda: "up failed" in caplog.text, "the report")
+        assert part.pid is not None
+        os.kill(part.pid, signal.SIGKILL)
+        until(lambda: part.restarts == 1 and part.is_ready, "the restart")
+
+
+def test_tap_that_refuses_its_first_start_ends_up_and_a_later_exit_does_not(tmp_path: Path) -> None:
+    refuses = [sys.executable, "-c", "raise SystemExit(2)"]
+    supervised = Supervisor(tmp_path, [Part("tap", refuses, dict(os.environ))])
+    supervised.start()
+    supervised.stop()
+    assert supervised.refused
+    supervised = Supervisor(tmp_path, [part := Part("tap", refuses, dict(os.environ), restarts=1)])
+    starting = threading.Thread(target=supervised.start)
+    starting.start()
+    until(lambda: part.restarts > 1, "the next attempt")
+    supervised.stopping = True
+    starting.join()
+    supervised.stop()
+    assert not supervised.refused
+
+
+def test_full_disk_is_reported_once_and_no_part_is_judged(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_json = up.write_json
+    monkeypatch.setattr(up, "write_json", full)
+    supervised = supervisor(tmp_path, start="threading.Event().wait()", hung_after_s=0.3)
+    starting = threading.Thread(target=supervised.start)
+    starting.start()
+    (part,) = supervised.parts
+    until(lambda: part.progress, "the process")
+    time.sleep(1)
+    assert (part.restarts, caplog.text.count("No space left on device")) == (0, 1)
+    monkeypatch.setattr(up, "write_json", write_json)
+    until(lambda: part.failure, "the hung part to be killed")
+    supervised.stopping = True
+    starting.join()
+    part.grace_s = 0.1
+    supervised.stop()
 
 
 def test_stop_removes_the_ready_file_of_a_killed_part(quick: None, tmp_path: Path) -> None:
     supervised = supervisor(tmp_path / "run")
-    assert supervised.start() is None
+    supervised.start()
     (part,) = supervised.parts
     assert part.process is not None
     part.process.kill()
