@@ -75,8 +75,10 @@ def write_private(path: Path, content: bytes) -> None:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(content)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # an error of an open file has none
         raise
 
 

@@ -96,6 +96,7 @@ class _Ship:
         self._log_dir = options.data / "log"
         self._status_path = options.data / "run" / "ship.json"
         self._status_s = float("-inf")
+        self._warned = False
         self._damaged = 0
         self._writer = KafkaWriter(
             options.brokers,
@@ -199,4 +200,10 @@ class _Ship:
             **self._writer.stats(),
             "redaction": dict(self._redactor.counters) if self._redactor is not None else None,
         }
-        write_json(self._status_path, status)
+        try:
+            write_json(self._status_path, status)
+            self._warned = False
+        except OSError as error:  # a full disk: shipping frees space
+            if not self._warned:
+                log.warning("cannot write the status of ship: %s", error)
+            self._warned = True

@@ -42,9 +42,17 @@ class Cursors:
             self._path.with_suffix(".lock"), f"another process already reads the log {log_dir} as {name!r}"
         )
         self._offsets = _load(self._path)
+        self._warned = False
         if sole:
             self._take_over(log_dir, name)
-        self._save()  # from now on the log keeps entries that this reader has not released
+        is_known = self._path.exists()
+        try:
+            self._save()  # from now on the log keeps entries that this reader has not released
+        except OSError as error:
+            if not is_known:
+                os.close(self._lock)
+                raise
+            self._warn(error)
 
     def get(self, partition: str) -> int:
         """Entries before this offset are released."""
@@ -58,11 +66,22 @@ class Cursors:
         try:
             self._save()
         except OSError:
-            # The disk is full, and trimming frees space. Losing the cursor meanwhile only causes duplicates.
+            # The disk is full, and trimming frees space. Without the stored cursor, entries may only be read again.
             trimmed = trim(self._log_dir, partition, {self._path.stem: offset})
-            self._save()
+            try:
+                self._save()
+            except OSError as error:
+                self._warn(error)
             return trimmed
         return trim(self._log_dir, partition)
+
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "cannot store the position of a reader, so it may read entries again after a restart: %s",
+                error,
+            )
 
     def close(self) -> None:
         os.close(self._lock)

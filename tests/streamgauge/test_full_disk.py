@@ -8,9 +8,11 @@ from __future__ import annotations
 import http.client
 import http.server
 import json
+import re
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -21,11 +23,12 @@ import pytest
 from click.testing import CliRunner
 
 from ingest.ready_file import read_ready_file
+from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.run_totals import read_run_totals
 from ingest.tap.http_body import native_relay
 from streamgauge.status import status_command
 from tests.e2e.running import until
-from tests.streamgauge.stored import analyse
+from tests.streamgauge.stored import analyse, write_streams
 from tests.tables import tables
 
 TAP = """
@@ -182,6 +185,14 @@ class Tap:
             found: dict[str, int] = json.load(response)
         return found
 
+    def recordingz(self) -> str:
+        try:
+            with urllib.request.urlopen(f"{self.admin}/recordingz", timeout=5) as response:
+                return str(response.read(), "utf-8")
+        except urllib.error.HTTPError as e:
+            with e:
+                return str(e.read(), "utf-8")
+
     def wait_until_failing(self) -> None:
         """Wait until an append has failed after the last request."""
         errors = self.counters()["log_append_errors"]
@@ -297,12 +308,16 @@ def walk(relay: str, disk: Disk, upstream: str, output: Path) -> None:
         disk.free()
         tap.request()
         tap.wait_until_logged()
+        assert tap.recordingz() == "recording\n"
         check(rig, lost=0)
 
         rig.step = f"{relay}: stop"
         disk.fill()
         tap.request()
         tap.wait_until_failing()
+        assert f"{disk.data / 'log'}: No space left on device" in tap.recordingz()
+        code, status, _ = status_of(disk.data)
+        assert (code, str(disk.data / "log") in str(status["faults"]["tap"])) == (1, True)
         tap.stop()
         check_unreported(rig, BATCH)
 
@@ -360,3 +375,22 @@ def test_the_first_start_on_a_full_disk_serves_and_records_once_there_is_room(
         until(lambda: read_ready_file(disk.data / "run" / "tap.json"), "the ready file")
         tap.stop()
         check(rig, lost=0)
+
+
+def test_readers_go_on_while_the_disk_is_full_and_release_its_space(disk: Disk) -> None:
+    """Shipping frees space. The messages name the files."""
+    write_streams(disk.data, range(50))
+    log_dir = disk.data / "log"
+    with EmbeddedReader(log_dir, "ship") as reader:
+        assert reader.poll(0)
+    write_streams(disk.data, range(100, 150))  # a second segment
+    full = len(list((log_dir / "w0").glob("*.sqlite")))
+    disk.fill()
+    with EmbeddedReader(log_dir, "ship") as reader:
+        entries = reader.poll(0)
+        disk.fill()
+        reader.release("w0", entries[-1].offset + 1)
+        assert len(list((log_dir / "w0").glob("*.sqlite"))) == full - 1
+    disk.fill()
+    with pytest.raises(OSError, match=re.escape(str(log_dir / "readers" / "other.json"))):
+        EmbeddedReader(log_dir, "other")
