@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from analytics.query import open_streams_view, public_catalog, several_stores
 from analytics.query.error_position import in_part, position_of
@@ -43,6 +44,7 @@ SEARCH_PATH = f"SET search_path = '{ALIAS}.main,memory.main'"
 INTERRUPT_AGAIN_S = 0.05
 """An interrupt that arrives before the statement runs has no effect, so it is repeated."""
 _WRAPPER = "FROM (\n"
+_INTERNAL_TABLE = "counter_parts"
 _NO_MEMORY = ("bad_alloc", "memory allocation failed", "Memory allocation failure", "failed to allocate")
 _UNREADABLE = ("database is locked", "disk I/O error", "database disk image is malformed", "Failed to probe")
 
@@ -156,6 +158,11 @@ class Reader:
             raise too_much_memory(self._memory_limit_bytes) from None
         except pa.ArrowException as e:
             raise not_convertible(e) from None
+        if without_explain(sql) != sql:  # the plan of a view names the tables below it
+            place = result.schema.get_field_index("explain_value")
+            shown = "(internal)".ljust(len(_INTERNAL_TABLE))  # of the same width, because a plan is a drawing
+            plan = pc.replace_substring(result.column(place), _INTERNAL_TABLE, shown)
+            result = result.set_column(place, "explain_value", plan)
         if result.num_rows > max_rows and not truncate:
             raise too_many_rows(max_rows)
         return result

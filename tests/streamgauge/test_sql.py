@@ -265,6 +265,9 @@ def test_plan_is_drawn_in_its_lines(data: Path, owned: Path) -> None:
         assert code == 0
         assert "│       Table: streams      │\n" in out
         assert "(1 row)" not in out
+    plan = sql(data, "EXPLAIN FROM counters")[1]
+    assert "Table: (internal) " in plan
+    assert "counter_parts" not in plan
 
 
 def test_missing_catalog_beside_files_names_rebuild(tmp_path: Path) -> None:
