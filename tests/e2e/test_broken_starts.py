@@ -105,14 +105,14 @@ def up(upstream: str, data: Path, *argv: str, **environment: str) -> Iterator[tu
     client = Client(port)
     try:
         until(lambda: client.answers, "the first answer of the tap")
-        pid = read_ready_file(data / "run" / "tap.json") or {}
-        yield Up(process, data, log), client
+        running = Up(process, data, log)
+        yield running, client
         assert process.poll() is None
         answers = client.answers
         until(lambda: client.answers > answers, "another answer")
         client.close()
         assert client.failures == []
-        assert pid == (read_ready_file(data / "run" / "tap.json") or {})
+        assert state(running)["tap"]["restarts"] == 0
     finally:
         client.close()
         process.terminate()
