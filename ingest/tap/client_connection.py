@@ -21,7 +21,7 @@ from ingest.tap.context import TapContext
 from ingest.tap.deferred_recorder import DeferredRecorder
 from ingest.tap.error_responses import ErrorResponse
 from ingest.tap.exchange import Exchange
-from ingest.tap.exchange_states import ABORT, KEEP_OPEN, LINGER, RESET
+from ingest.tap.exchange_states import ABORT, KEEP_OPEN, LINGER, RESET, TUNNELING
 from ingest.tap.http_head import (
     BadRequest,
     RequestHead,
@@ -43,6 +43,8 @@ class ClientConnection(asyncio.Protocol):
     """One connection of a client. `pools` are in the order of the configured upstreams."""
 
     transport: asyncio.Transport
+    reading: asyncio.Transport
+    """The TCP transport: reading is paused below TLS (see `tls`)."""
 
     def __init__(self, context: TapContext, pools: list[UpstreamPool]) -> None:
         self._context = context
@@ -52,6 +54,7 @@ class ClientConnection(asyncio.Protocol):
         self.scheme = "http"
         self.write_paused = False
         self.read_paused = False
+        self._watched = -1  # descriptor while reading is paused
         self.exchange: Exchange | None = None
         # recorder of the ended exchange, until the socket has accepted the whole response
         self._last_recorder: DeferredRecorder | None = None
@@ -77,6 +80,8 @@ class ClientConnection(asyncio.Protocol):
             self.address = str(peer[0])
         if context.options.tls_cert is not None:
             self.scheme = "https"
+        else:
+            self.reading = self.transport
         context.clients.add(self)
         context.counters.client_connections += 1
         self._last_byte_ns = self._clock_ns()
@@ -89,7 +94,7 @@ class ClientConnection(asyncio.Protocol):
             full = len(data) >= sockets.FULL_READ_BYTES
             data = exchange.client_data(data)
             if full and self.exchange is exchange and not self.read_paused:
-                self.transport.pause_reading()
+                self.reading.pause_reading()
                 self._context.call_next_iteration(self._resume_after_full_read)
             exchange = self.exchange
             if not data:
@@ -114,21 +119,35 @@ class ClientConnection(asyncio.Protocol):
             self.pause_reading()
 
     def eof_received(self) -> bool:
-        return self.exchange is not None and self.exchange.client_eof()
+        half_closed = self.exchange is not None and self.exchange.client_eof()
+        if half_closed:
+            self.pause_reading()  # the loop does not read any more: watch for a reset
+        return half_closed
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Whatever one step raises, the exchange ends."""
         self._closed = True
-        if self.read_paused:
-            self._context.hangups.unwatch(self._socket)
         self._context.clients.discard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._last_recorder is not None:
-            recorder, self._last_recorder = self._last_recorder, None
-            self._record_client_left(recorder, self._clock_ns())
+        guard = self._context.guards.guard("ends of client connections")
+        guard.attempt(self._context.hangups.unwatch, self._watched, self._hangup_while_paused)
+        guard.attempt(self._last_response_undelivered)
+        guard.attempt(self._take_unread, exc)
         if self.exchange is not None:
-            self.exchange.client_lost(exc)
+            guard.attempt(self.exchange.client_lost, exc)
+
+    def _last_response_undelivered(self) -> None:
+        recorder, self._last_recorder = self._last_recorder, None
+        if recorder is not None:
+            self._record_client_left(recorder, self._clock_ns())
+
+    def _take_unread(self, exc: Exception | None) -> None:
+        """The last bytes of a tunnel's client that left without reading."""
+        if self.reading is self.transport and self._tunneling:
+            for data in sockets.unread(self.transport, exc):
+                self.data_received(data)
 
     def pause_writing(self) -> None:
         self.write_paused = True
@@ -257,7 +276,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def _socket(self) -> socket.socket:
-        found: socket.socket = self.transport.get_extra_info("socket")
+        found: socket.socket = self.reading.get_extra_info("socket")
         return found
 
     def _unwritten_bytes(self) -> int:
@@ -308,26 +327,31 @@ class ClientConnection(asyncio.Protocol):
 
     # --- back-pressure
 
+    @property
+    def _tunneling(self) -> bool:
+        return self.exchange is not None and self.exchange.state == TUNNELING
+
     def pause_reading(self) -> None:
         if not self.read_paused and not self._closed:
             self.read_paused = True
-            self.transport.pause_reading()
-            self._context.hangups.watch(self._socket, self._hangup_while_paused)
+            self.reading.pause_reading()
+            self._watched = self._context.hangups.watch(self._socket, self._hangup_while_paused)
 
     def resume_reading(self) -> None:
         if self.read_paused and not self._closed:
             self.read_paused = False
             self._ready_ns = self._clock_ns()
-            self._context.hangups.unwatch(self._socket)
-            self.transport.resume_reading()
+            self._context.hangups.unwatch(self._watched, self._hangup_while_paused)
+            self.reading.resume_reading()
 
     def _resume_after_full_read(self) -> None:
-        if not self.read_paused and not self._closed and not self.transport.is_closing():
-            self.transport.resume_reading()
+        if not self.read_paused and not self._closed:
+            self.reading.resume_reading()
 
-    def _hangup_while_paused(self) -> None:
-        if self.exchange is not None:
-            self.exchange.client_lost(None)
+    def _hangup_while_paused(self, broken: bool) -> None:
+        """In a tunnel the client may end its direction: what it sent before is still to be read."""
+        if self.exchange is not None and (broken or not self._tunneling):
+            self.exchange.client_lost(ConnectionResetError() if broken else None)
 
     # --- closing
 
@@ -363,18 +387,18 @@ class ClientConnection(asyncio.Protocol):
         if self._closed:
             return
         self._buffer = None
-        if not linger or not self.transport.can_write_eof():
-            self.transport.close()
-            return
         self._lingering = True
-        self.resume_reading()
+        self.resume_reading()  # TLS ends after the client's closing alert
+        if not linger or not self.transport.can_write_eof():
+            self._close_now()
+            return
         with contextlib.suppress(OSError, RuntimeError):
             self.transport.write_eof()
         self._context.loop.call_later(LINGER_S, self._close_now)
 
     def _close_now(self) -> None:
         if not self._closed:
-            self.transport.close()
+            sockets.close_when_sent(self._context.loop, self.transport, self.reading)
 
     def _reset_when_sent(self) -> None:
         """Reset the connection after the kernel has delivered what was written.
@@ -383,15 +407,17 @@ class ClientConnection(asyncio.Protocol):
         """
         self._lingering = True
         self._watch_drain()
-        self._reset_when_delivered(self._context.loop.time() + RESET_PATIENCE_S)
+        self._reset_when_delivered(0, 0.0)
 
-    def _reset_when_delivered(self, deadline_s: float) -> None:
+    def _reset_when_delivered(self, before_bytes: int, deadline_s: float) -> None:
         if self._closed:
             return
         loop = self._context.loop
-        undelivered = self._unwritten_bytes() or sockets.unsent_bytes(self._socket)
+        undelivered = self._unwritten_bytes() + sockets.unsent_bytes(self._socket)
+        if undelivered != before_bytes:
+            deadline_s = loop.time() + RESET_PATIENCE_S
         if undelivered and loop.time() < deadline_s:
-            loop.call_later(RESET_CHECK_S, self._reset_when_delivered, deadline_s)
+            loop.call_later(RESET_CHECK_S, self._reset_when_delivered, undelivered, deadline_s)
             return
         with contextlib.suppress(OSError):
             sockets.reset_on_close(self._socket)

@@ -99,6 +99,7 @@ class UpstreamSide(Protocol):
     def resume_reading(self) -> None: ...
     def end_writing(self) -> None: ...
     def abort(self) -> None: ...
+    def close(self) -> None: ...
     def release(self) -> None: ...
 
 
@@ -736,7 +737,7 @@ class Exchange:
             self.response_bytes += tunnel.upstream_bytes
             self.written_bytes += tunnel.upstream_bytes
         complete = cause == "complete"
-        reused = self._release_upstream(complete and tunnel is None)
+        reused = self._release_upstream(complete, tunnel is not None and cause != "tap_stopped")
         counters, recorder = self._context.counters, self._recorder
         counters.body_bytes += self.response_bytes
         counters.request_bytes += self.request_bytes
@@ -753,7 +754,7 @@ class Exchange:
                 )  # fmt: skip
             except Exception as e:
                 self._recording_failed(e)
-        if cause == "client_left":
+        if cause == "client_left" and (tunnel is None or detail is not None):
             then = ABORT
         elif complete and self._keep_client and self._request_complete:
             then = KEEP_OPEN
@@ -771,15 +772,18 @@ class Exchange:
         if self._relay_number >= 0:  # the relay would go on recording
             self._context.call_next_iteration(self._take_back)
 
-    def _release_upstream(self, reusable: bool) -> bool:
-        """Return the upstream connection to the pool or abort it. True: it had served another exchange before."""
+    def _release_upstream(self, reusable: bool, tunneled: bool) -> bool:
+        """Return the upstream connection to the pool, close it after the last bytes of a tunnel, or abort it. True: it had
+        served another exchange before."""
         upstream, self._upstream = self._upstream, None
         if upstream is None:
             return False
         upstream.exchange = None
         reused = upstream.reused
         head = self._response_head
-        if (
+        if tunneled:
+            upstream.close()
+        elif (
             reusable
             and head is not None
             and head.keep_alive

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
+import os
 import select
 import socket
 import struct
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import isfinite
 
 from ingest.guards import Guard
@@ -17,6 +19,9 @@ from ingest.tap.options import split_address
 FULL_READ_BYTES = 250_000
 """A read of at least this size has filled the loop's buffer (256,000 bytes). libuv then reads the same socket again, up to 32
 times (8 MB) before it serves any other. A connection with such a read pauses reading until the loop's next iteration."""
+STUCK_S = 30.0
+"""How long a connection may take nothing of what was written before its close."""
+CLOSE_CHECK_S = 0.1
 _TCP_INFO_BYTES, _TCPI_BYTES_ACKED_OFFSET = 128, 120
 
 
@@ -59,6 +64,19 @@ def unsent_bytes(sock: socket.socket) -> int:
         return 0
 
 
+def unread(transport: asyncio.Transport, error: Exception | None) -> Iterator[bytes]:
+    """What the kernel has received on a connection that broke with `error` and that the event loop will not read.
+
+    A peer may send its last bytes and close while bytes for it are on their way. To the event loop the first write that fails
+    breaks the connection, even if reading is paused.
+    """
+    if isinstance(error, OSError):  # after an exception of the tap itself, earlier bytes may be missing
+        descriptor = transport.get_extra_info("socket").fileno()
+        with contextlib.suppress(OSError):
+            while data := os.read(descriptor, 65_536):
+                yield data
+
+
 def reset_on_close(sock: socket.socket) -> None:
     """Make closing this socket send a RST. Raises OSError."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -83,36 +101,68 @@ def limit_silence(sock: socket.socket, limit_s: float) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
+def close_when_sent(
+    loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, tcp: asyncio.Transport
+) -> None:
+    """Close once the kernel has accepted what was written; abort if the peer accepts nothing for `STUCK_S`.
+
+    `tcp`: `transport` itself, or the one below TLS. uvloop closes TCP when its bytes are sent, but TLS after 30 s at the latest.
+    """
+
+    def check(before_bytes: int, deadline_s: float) -> None:
+        unwritten = transport.get_write_buffer_size() + tcp.get_write_buffer_size()
+        if transport is tcp or not unwritten:
+            transport.close()
+        if not unwritten:
+            return
+        left_bytes, now_s = unwritten + unsent_bytes(sock), loop.time()
+        if left_bytes != before_bytes:
+            deadline_s = now_s + STUCK_S
+        elif now_s > deadline_s:
+            transport.abort()
+            return
+        loop.call_later(CLOSE_CHECK_S, check, left_bytes, deadline_s)
+
+    sock = tcp.get_extra_info("socket")
+    check(0, 0.0)
+
+
 class HangupWatch:
     """Detects that a peer hangs up while its connection is not being read, which the event loop does not report."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, guard: Guard) -> None:
         self._loop, self._guard = loop, guard
         self._epoll = select.epoll()
-        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._callbacks: dict[int, Callable[[bool], None]] = {}
         loop.add_reader(self._epoll.fileno(), self._dispatch)
 
-    def watch(self, sock: socket.socket, on_hangup: Callable[[], None]) -> None:
-        """Call `on_hangup` once when the peer of `sock` hangs up."""
+    def watch(self, sock: socket.socket, on_hangup: Callable[[bool], None]) -> int:
+        """Call `on_hangup` when the peer of `sock` ends its direction (False) or breaks the connection (True). Returns the
+        descriptor."""
         descriptor = sock.fileno()
-        if descriptor >= 0 and descriptor not in self._callbacks:
-            self._epoll.register(descriptor, select.EPOLLRDHUP | select.EPOLLONESHOT)
+        if descriptor >= 0:
+            events = select.EPOLLRDHUP | select.EPOLLET
+            try:
+                self._epoll.register(descriptor, events)
+            except FileExistsError:
+                self._epoll.modify(descriptor, events)
             self._callbacks[descriptor] = on_hangup
+        return descriptor
 
-    def unwatch(self, sock: socket.socket) -> None:
-        """Call before the socket is read again or closed."""
-        descriptor = sock.fileno()
-        if self._callbacks.pop(descriptor, None) is not None:
-            self._epoll.unregister(descriptor)
+    def unwatch(self, descriptor: int, on_hangup: Callable[[bool], None]) -> None:
+        """Call before the socket is read again, or once it is lost. Its descriptor may belong to another connection by then."""
+        if self._callbacks.get(descriptor) == on_hangup:
+            del self._callbacks[descriptor]
+            with contextlib.suppress(OSError):  # the kernel forgets closed sockets
+                self._epoll.unregister(descriptor)
 
     def close(self) -> None:
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 
     def _dispatch(self) -> None:
-        for descriptor, _ in self._epoll.poll(
-            0
-        ):  # each event is reported once, so one error must not lose the others
+        # Each event is reported once, so one error must not lose the others.
+        for descriptor, events in self._epoll.poll(0):
             callback = self._callbacks.get(descriptor)
             if callback is not None:
-                self._guard.attempt(callback)
+                self._guard.attempt(callback, bool(events & select.EPOLLERR))

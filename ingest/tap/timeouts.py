@@ -15,7 +15,7 @@ LINGER_S = 2.0
 """How long the tap reads on after its last response. Closing earlier could reset the connection before the client has read
 the response."""
 RESET_PATIENCE_S = 2.0
-"""How long a reset waits until the peer's kernel has acknowledged the bytes that were written before it."""
+"""How long a reset waits for the peer's kernel to acknowledge more of the bytes that were written before it."""
 RESET_CHECK_S = 0.01
 STOP_CHECK_S = 0.01
 CLOSE_PATIENCE_S = 1.0

@@ -1,14 +1,90 @@
 """TLS contexts of the tap, for https upstreams and for clients.
 
 Upstream certificates are verified against the system's CAs, or only against the configured ones. ALPN offers HTTP/1.1 alone.
+
+Back-pressure pauses the TCP transport below TLS, never TLS itself: uvloop 0.23 reads on below a paused TLS transport, and drops what
+it has not delivered when TCP ends (its pull request 661). Bytes that wait in the kernel are not lost.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
+from typing import Any, Protocol
 
+from uvloop.loop import SSLProtocol  # type: ignore[attr-defined] # its stubs omit the class
+
+from ingest.tap import sockets
 from ingest.tap.options import TapOptions
+
+
+class TlsUser(Protocol):
+    """A connection over TLS. `reading` is the transport to pause."""
+
+    reading: asyncio.Transport
+
+
+class TlsLayer(SSLProtocol):  # type: ignore[misc]
+    """TLS between a connection and its TCP transport. With `server_hostname` the tap is the client.
+
+    `secured` receives the result of the handshake.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        user: Any,
+        context: ssl.SSLContext,
+        secured: asyncio.Future[None] | None = None,
+        server_hostname: str | None = None,
+        handshake_timeout_s: float | None = None,
+    ) -> None:
+        super().__init__(
+            loop,
+            user,
+            context,
+            secured,
+            server_hostname is None,
+            server_hostname,
+            ssl_handshake_timeout=handshake_timeout_s,
+        )
+        self._user: TlsUser | None = user
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        assert self._user is not None
+        self._user.reading = self._tcp = transport
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._user = None
+        try:
+            for data in sockets.unread(self._tcp, exc):
+                self.get_buffer(len(data))[: len(data)] = data
+                self.buffer_updated(len(data))
+        finally:
+            super().connection_lost(exc)
+
+
+async def connect(
+    loop: asyncio.AbstractEventLoop,
+    user: asyncio.Protocol,
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None,
+) -> None:
+    """Connect `user` over TCP or TLS. Raises OSError."""
+    if context is None:
+        await loop.create_connection(lambda: user, host, port)
+        return
+    secured = loop.create_future()
+    layer = TlsLayer(loop, user, context, secured, host)
+    transport, _ = await loop.create_connection(lambda: layer, host, port)
+    try:
+        await secured
+    except BaseException:
+        transport.abort()
+        raise
 
 
 def upstream_context(options: TapOptions) -> ssl.SSLContext:

@@ -1,8 +1,8 @@
 """An upgraded exchange after the 101: bytes in both directions, forwarded unchanged.
 
 Each side may end its direction first (half-close); the tunnel forwards this. The tunnel is over when both sides have ended or
-one connection breaks. With TLS on either side, where half-close is not possible, it is over when one side ends. The connections
-handle back-pressure.
+one connection breaks. With TLS on either side, where half-close is not possible, it is over when one side ends. What has arrived
+by then still goes to the other side. The connections handle back-pressure.
 
 A WebSocket is complete if one side sent a Close frame before the other ended. Otherwise the side that ended first failed. Any
 other protocol, or a WebSocket in which the search for the frame gave up, is complete if no connection broke.
@@ -44,10 +44,9 @@ class Tunnel:
 
     def client_data(self, data: bytes) -> None:
         self.client_bytes += len(data)
-        if not self._upstream_ended:
-            self._upstream.transport.write(data)
-            if self._client_close is not None:
-                self._client_close.feed(data)
+        self._upstream.transport.write(data)
+        if self._client_close is not None and not self._upstream_ended:
+            self._client_close.feed(data)
 
     def upstream_data(self, data: bytes, now_ns: int) -> None:
         if not self.upstream_bytes:
@@ -61,16 +60,14 @@ class Tunnel:
         """The client ended its direction. True: the tunnel is over."""
         self._client_ended = True
         self._first_to_end = self._first_to_end or "client_left"
-        if not self._upstream_ended:
-            self._upstream.end_writing()
+        self._upstream.end_writing()
         return self._upstream_ended or not self._half_close
 
     def upstream_eof(self) -> bool:
         """The upstream ended its direction. True: the tunnel is over."""
         self._upstream_ended = True
         self._first_to_end = self._first_to_end or "upstream_reset"
-        if not self._client_ended:
-            self._client.end_writing()
+        self._client.end_writing()
         return self._client_ended or not self._half_close
 
     def cause(self, broken: Cause | None = None) -> Cause:

@@ -20,7 +20,8 @@ from typing import cast
 
 from ingest.tap.context import TapContext
 from ingest.tap.exchange import Exchange
-from ingest.tap.sockets import FULL_READ_BYTES, limit_silence
+from ingest.tap.sockets import FULL_READ_BYTES, close_when_sent, limit_silence, unread
+from ingest.tap.tls import connect
 from ingest.tap.upstreams import Upstream
 
 logger = logging.getLogger("streamgauge.tap")
@@ -32,6 +33,8 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection to an upstream."""
 
     transport: asyncio.Transport
+    reading: asyncio.Transport
+    """The TCP transport: reading is paused below TLS (see `tls`)."""
 
     def __init__(self, pool: UpstreamPool) -> None:
         self._pool = pool
@@ -43,12 +46,15 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since_s = 0.0
         self._read_paused = False
         self._closed = False
+        self._ending = False
         self._poll: select.poll | None = None
 
     # --- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        if self._pool.tls is None:
+            self.reading = self.transport
         self.transport.set_write_buffer_limits(high=self._context.options.write_buffer_bytes)
         with contextlib.suppress(OSError):  # the connection is broken already
             limit_silence(self.transport.get_extra_info("socket"), self._context.options.peer_timeout_s)
@@ -57,21 +63,28 @@ class UpstreamConnection(asyncio.Protocol):
         now_ns = self._clock_ns()
         exchange = self.exchange
         if exchange is None:
-            self.abort()
+            if not self._ending:
+                self.abort()
             return
         exchange.upstream_data(data, now_ns)
         if len(data) >= FULL_READ_BYTES and self.exchange is not None and not self._read_paused:
-            self.transport.pause_reading()
+            self.reading.pause_reading()
             self._context.call_next_iteration(self._resume_after_full_read)
 
     def eof_received(self) -> bool:
         return self.exchange is not None and self.exchange.upstream_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closed = True
-        self._pool.remove(self)
-        if self.exchange is not None:
-            self.exchange.upstream_lost(exc or ConnectionResetError())
+        try:
+            if self.exchange is not None and self.reading is self.transport:
+                for data in unread(self.transport, exc):
+                    if self.exchange is not None:
+                        self.exchange.upstream_data(data, self._clock_ns())
+        finally:
+            self._closed = True
+            self._pool.remove(self)
+            if self.exchange is not None:
+                self.exchange.upstream_lost(exc or ConnectionResetError())
 
     def pause_writing(self) -> None:
         self.write_paused = True
@@ -88,16 +101,16 @@ class UpstreamConnection(asyncio.Protocol):
     def pause_reading(self) -> None:
         if not self._read_paused and not self._closed:
             self._read_paused = True
-            self.transport.pause_reading()
+            self.reading.pause_reading()
 
     def resume_reading(self) -> None:
         if self._read_paused and not self._closed:
             self._read_paused = False
-            self.transport.resume_reading()
+            self.reading.resume_reading()
 
     def _resume_after_full_read(self) -> None:
-        if not self._read_paused and self.is_open():
-            self.transport.resume_reading()
+        if not self._read_paused and not self._closed:
+            self.reading.resume_reading()
 
     def end_writing(self) -> None:
         """Half-close (tunnels)."""
@@ -110,6 +123,14 @@ class UpstreamConnection(asyncio.Protocol):
         self.exchange = None
         if not self._closed:
             self.transport.abort()
+
+    def close(self) -> None:
+        """Close once the peer's kernel has what is buffered."""
+        self.exchange = None
+        self._ending = True
+        if not self._closed:
+            self.resume_reading()  # TLS ends after the peer's closing alert
+            close_when_sent(self._context.loop, self.transport, self.reading)
 
     def release(self) -> None:
         """Return the connection to its pool after a complete exchange."""
@@ -139,7 +160,7 @@ class UpstreamPool:
     def __init__(self, context: TapContext, upstream: Upstream, tls: ssl.SSLContext | None) -> None:
         self.context = context
         self._upstream = upstream
-        self._tls = tls
+        self.tls = tls
         self._time_s = context.loop.time
         self._idle: deque[UpstreamConnection] = deque()
         self._max_idle = context.options.pool_idle
@@ -196,13 +217,7 @@ class UpstreamPool:
         connection = UpstreamConnection(self)
         try:
             async with asyncio.timeout(context.timeouts.connect_s):
-                await context.loop.create_connection(
-                    lambda: connection,
-                    upstream.host,
-                    upstream.port,
-                    ssl=self._tls,
-                    server_hostname=upstream.host if self._tls is not None else None,
-                )
+                await connect(context.loop, connection, upstream.host, upstream.port, self.tls)
             context.counters.upstream_connections += 1
             if exchange.ended:
                 connection.abort()

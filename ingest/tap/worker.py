@@ -32,7 +32,7 @@ from ingest.tap.relay_choice import native_relay, uses_native_code
 from ingest.tap.sockets import limit_silence
 from ingest.tap.stream_recorder import RecorderFactory
 from ingest.tap.timeouts import CLOSE_PATIENCE_S, STOP_CHECK_S
-from ingest.tap.tls import client_context, upstream_context
+from ingest.tap.tls import TlsLayer, client_context, upstream_context
 from ingest.tap.upstream_connection import UpstreamPool
 
 if native_relay is not None:
@@ -164,17 +164,19 @@ class TapWorker:
         if context.relay is not None:
             context.native_exchanges = native_exchange.NativeExchanges(context)
         limit_silence(sock, options.peer_timeout_s)
-        self._server = await self.loop.create_server(
-            lambda: ClientConnection(context, self._pools),
-            sock=sock,
-            ssl=self._client_tls,
-            ssl_handshake_timeout=(options.head_timeout_s or None) if self._client_tls is not None else None,
-            backlog=options.backlog,
-        )
+        self._server = await self.loop.create_server(self._accept, sock=sock, backlog=options.backlog)
         name = sock.getsockname()
         self.address = (name[0], name[1])
         context.loop_monitor.start()
         self.ready = True
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        client = ClientConnection(self.context, self._pools)
+        if self._client_tls is None:
+            return client
+        return TlsLayer(
+            self.loop, client, self._client_tls, handshake_timeout_s=self.options.head_timeout_s or None
+        )
 
     def stop(self) -> None:
         """Begin to stop. A second call skips the drain time."""

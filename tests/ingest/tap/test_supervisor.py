@@ -40,8 +40,8 @@ async def test_each_hangup_is_delivered_although_a_callback_fails():
     delivered: list[int] = []
     pairs = [socket.socketpair() for _ in range(4)]
 
-    def callback(number: int) -> Callable[[], None]:
-        def on_hangup() -> None:
+    def callback(number: int) -> Callable[[bool], None]:
+        def on_hangup(broken: bool) -> None:
             delivered.append(number)
             if len(delivered) == 1:
                 raise ValueError
