@@ -93,12 +93,17 @@ class Consumer:
         self._assembler = assembler
         self._measure = measure
         self._policy = policy or CommitPolicy()
+        self._dead_letters = DeadLetters()
         self._owned = OwnedPartitions(
-            reader, store, assembler, is_deleted_log=is_deleted_log, first_offset=first_offset
+            reader,
+            store,
+            assembler,
+            self._dead_letters,
+            is_deleted_log=is_deleted_log,
+            first_offset=first_offset,
         )
         self._finished: list[FinishedStream] = []
         self._finished_events = 0
-        self._dead_letters = DeadLetters()
         self._bytes = 0
         self._counters: Counter[str] = Counter()
         self._counted: Counter[str] = Counter()
@@ -188,9 +193,7 @@ class Consumer:
             try:
                 self._assembler.feed(partition, entry.offset, records)
             except Exception as e:
-                log.exception("entry %d of partition %s cannot be processed", entry.offset, partition)
-                reason = f"assemble: {type(e).__name__}"
-                self._dead_letters.add(partition, entry.offset, None, reason, len(payload), payload)
+                self._dead_letters.add_failed("assemble", partition, entry.offset, payload, e)
         owned.high[partition] = entry.offset + 1
         owned.changed.add(partition)
         owned.last_entry_s[partition] = time.monotonic()

@@ -20,8 +20,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import duckdb
-
 from analytics.alerts.evaluator import STORE_EVERY_S, AlertEvaluator
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.partition import LOG_GONE
@@ -43,7 +41,7 @@ from analytics.schema.stall_limit import StallLimit
 from analytics.storage.clients_table import write_clients
 from analytics.storage.commit import StoreFailed
 from analytics.storage.data_folder_lock import lock_data_folder
-from analytics.storage.database import message_without_values
+from analytics.storage.database import reason
 from analytics.storage.location import SQLITE, StoreLocation, locate, without_password
 from analytics.storage.objectives_table import write_objectives
 from analytics.storage.partition_positions import PartitionLost
@@ -56,7 +54,7 @@ from analytics.telemetry.plugin_exporters import PluginExporters
 from analytics.telemetry.prometheus import recording_probe
 from analytics.telemetry.telemetry import Telemetry
 from ingest.client_key import FILE, load_client_key
-from ingest.guards import Guards, system_error
+from ingest.guards import Guards
 from ingest.ready_file import Heartbeat, remove_ready_file, write_ready_file
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.interface import LogBroken, LogChanged, LogReader
@@ -205,7 +203,7 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     """Open everything in order. `closing` closes it in reverse order."""
     stall = StallLimit(int(options.stall_floor_s * 1e9), options.stall_factor)
     markers = MarkerQueue()
-    guards = Guards(describe=partial(_reason, location))
+    guards = Guards(describe=partial(reason, location))
     telemetry = Telemetry(
         options.telemetry,
         version=options.version,
@@ -214,6 +212,7 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
             MARKERS_PATH: MarkersEndpoint(markers, token=options.otlp_token),
             "/recordingz": recording_probe(guards),
         },
+        guards=guards,
     )
     closing.callback(telemetry.close)
     closing.callback(markers.close)
@@ -233,16 +232,17 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         instance=_instance(options),
         client_names={client.client_id: client.name for client in options.clients},
         publish=telemetry.update_open_streams,
+        guards=guards,
     )
     closing.callback(alerts.close)
-    hop_job = HopJob(store, on_stored=telemetry.count_hops)
+    hop_job = HopJob(store, on_stored=telemetry.count_hops, guards=guards)
     closing.callback(hop_job.close)
-    exporters = PluginExporters()
+    exporters = PluginExporters(guards)
     closing.callback(exporters.close)
-    query_server = QueryServer(options.data, location)
+    query_server = QueryServer(options.data, location, guards)
     closing.callback(query_server.close)
     hooks: list[CommitHook] = [telemetry, alerts, hop_job, markers, exporters]
-    receiver = _otlp_receiver(options, store)
+    receiver = _otlp_receiver(options, store, guards)
     if receiver is not None:
         closing.callback(receiver.close)
         hooks.append(receiver.queue)
@@ -257,6 +257,7 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
             "evaluate_alerts": (STORE_EVERY_S, alerts.evaluate_store),
             "read_objectives": (READ_EVERY_S, partial(telemetry.read_objectives, store.cursor)),
         },
+        guards=guards,
     )
     closing.callback(upkeep.close)
     return _Parts(
@@ -335,13 +336,6 @@ def _consume(
     return 0
 
 
-def _reason(location: StoreLocation, error: BaseException) -> str | None:
-    """The reason of a failure of the store or the system, for `Guards`."""
-    if isinstance(error, (duckdb.Error, StoreFailed)):
-        return message_without_values(error, location)
-    return system_error(error)
-
-
 def _report_health(parts: _Parts) -> None:
     store, receiver = parts.store, parts.receiver
     health = {"store.conflicts": float(store.conflicts), "store.size": float(store.size_bytes())}
@@ -367,7 +361,7 @@ def _instance(options: AnalyzeOptions) -> str:
     return hashlib.sha256(f"{socket.gethostname()} {options.data.absolute()}".encode()).hexdigest()[:16]
 
 
-def _otlp_receiver(options: AnalyzeOptions, store: Store) -> OtlpReceiver | None:
+def _otlp_receiver(options: AnalyzeOptions, store: Store, guards: Guards) -> OtlpReceiver | None:
     if options.otlp_listen is None:
         return None
     # Imported only when used, because it imports a web server.
@@ -381,6 +375,7 @@ def _otlp_receiver(options: AnalyzeOptions, store: Store) -> OtlpReceiver | None
         port=int(port),
         token=options.otlp_token,
         allowed_hosts=options.allowed_hosts,
+        guards=guards,
     )
 
 

@@ -20,6 +20,7 @@ import polars as pl
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.log_position import LogPosition
 from analytics.assembly.partition import LOG_GONE
+from analytics.measures.dead_letters import DeadLetters
 from analytics.measures.measured_rows import lost_row
 from analytics.replay import replay
 from analytics.storage.commit import Commit
@@ -42,6 +43,7 @@ class OwnedPartitions:
         reader: LogReader,
         store: Store,
         assembler: Assembler,
+        dead_letters: DeadLetters,
         *,
         is_deleted_log: Callable[[str], bool],
         first_offset: Callable[[str], int],
@@ -58,6 +60,7 @@ class OwnedPartitions:
         self._reader = reader
         self._store = store
         self._assembler = assembler
+        self._dead_letters = dead_letters
         self._is_deleted_log = is_deleted_log
         self._first_offset = first_offset
         self._checked_deleted_logs = False
@@ -89,7 +92,9 @@ class OwnedPartitions:
                 )
             return
         counted = Counter(self._assembler.counters)
-        self.kept_ids |= replay(self._reader, self._store, self._assembler, partition, stored)
+        self.kept_ids |= replay(
+            self._reader, self._store, self._assembler, self._dead_letters, partition, stored
+        )
         self.replayed += self._assembler.counters - counted
         self.high[partition] = stored.high
         self._reader.seek(partition, stored.high)

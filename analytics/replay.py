@@ -1,4 +1,7 @@
-"""After a restart: read the records of open streams again, from checkpoints in the store and from the log."""
+"""After a restart: read the records of open streams again, from checkpoints in the store and from the log.
+
+A checkpoint or an entry that raises an exception becomes a dead letter, and the replay goes on with the next.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.log_position import LogPosition
+from analytics.measures.dead_letters import DeadLetters
 from analytics.storage.store import Store
 from ingest.record_log.interface import Entry, LogReader
 from ingest.records import unpack
@@ -17,16 +21,27 @@ REPLAY_OFFSETS = 1024
 
 
 def replay(
-    reader: LogReader, store: Store, assembler: Assembler, partition: str, stored: LogPosition
+    reader: LogReader,
+    store: Store,
+    assembler: Assembler,
+    dead_letters: DeadLetters,
+    partition: str,
+    stored: LogPosition,
 ) -> set[str]:
     """Restore only the open streams of a position from [low, high). Returns the ids of those with checkpoints."""
     assembler.resume(partition, stored.open_stream_ids)
     kept = store.kept_records(reader.log_id, partition)
     for stream_id, payloads in kept.items():
-        assembler.restore(partition, stream_id, payloads)
+        try:
+            assembler.restore(partition, stream_id, payloads)
+        except Exception as e:
+            dead_letters.add_failed("restore", partition, -1, b"".join(payloads), e)
     entries = 0
     for entry in _entries(reader, partition, stored.low, stored.high):
-        assembler.feed(partition, entry.offset, unpack(entry.payload)[0])
+        try:
+            assembler.feed(partition, entry.offset, unpack(entry.payload)[0])
+        except Exception as e:
+            dead_letters.add_failed("replay", partition, entry.offset, entry.payload, e)
         entries += 1
     assembler.end_replay(partition)
     log.info(

@@ -29,19 +29,19 @@ class Injection:
         del self._guard.beat, self._guard.attempt
 
     def _beat(self) -> None:
-        self._step()
+        self._raise_once()
         Guard.beat(self._guard)
+        self.works_again = True
 
     def _attempt(self, step: Any, *args: Any) -> bool:
-        def broken(*given: Any) -> Any:
-            self._step()
-            return step(*given)
-
-        return Guard.attempt(self._guard, broken, *args)
-
-    def _step(self) -> None:
-        if self.raised:
+        def step_or_fault(*given: Any) -> None:
+            self._raise_once()
+            step(*given)
             self.works_again = True
-        else:
+
+        return Guard.attempt(self._guard, step_or_fault, *args)
+
+    def _raise_once(self) -> None:
+        if not self.raised:
             self.raised = True
             raise Injected

@@ -32,6 +32,7 @@ from analytics.alerts.store_rules import StoreRules
 from analytics.assembly.finished_stream import FinishedStream
 from analytics.assembly.open_stream import OpenStream
 from analytics.measures.silence import Phase, Silence, TapClocks, silences
+from ingest.guards import Guards
 from ingest.records import Alive
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class AlertEvaluator:
         client_names: Mapping[str, str] | None = None,
         publish: Callable[[Sequence[Silence]], None] = lambda found: None,
         clock: Callable[[], int] = time.monotonic_ns,
+        guards: Guards | None = None,
     ) -> None:
         """`cursor` returns a new connection to the store's tables. `instance`: name of this process, the same after a restart.
 
@@ -85,7 +87,7 @@ class AlertEvaluator:
         with cursor() as connection:
             found = open_alerts(connection)
         self._adopt(one for one in found if one.instance == instance and one.key.rule in SILENCE_HOLDS)
-        self._sinks = _sinks(options.webhook)
+        self._sinks = _sinks(options.webhook, guards)
 
     # -- evaluation --------------------------------------------------------------------------------------------------
 
@@ -196,10 +198,10 @@ class AlertEvaluator:
             sink.close()
 
 
-def _sinks(url: str | None) -> list[Sink]:
-    sinks = plugin_sinks()
+def _sinks(url: str | None, guards: Guards | None) -> list[Sink]:
+    sinks = plugin_sinks(guards)
     if url is not None:
         from analytics.alerts.webhook import Webhook  # only when used, because it imports an HTTP client
 
-        sinks.append(Webhook(url))
+        sinks.append(Webhook(url, guards=guards))
     return sinks

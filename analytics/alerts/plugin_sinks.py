@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from analytics.alerts.sink import QUEUE_SIZE, Notification, Sink
 from analytics.telemetry.otlp_export import ExportQueue
+from ingest.guards import Guards
 from ingest.plugins import ALERT_SINKS, function, load_plugins
 
 log = logging.getLogger(__name__)
@@ -15,7 +16,7 @@ log = logging.getLogger(__name__)
 class PluginSink:
     """The queue and the thread of one function. If the queue is full, the oldest notification is dropped and counted."""
 
-    def __init__(self, name: str, send: Callable[..., object]) -> None:
+    def __init__(self, name: str, send: Callable[..., object], guards: Guards | None = None) -> None:
         self._name, self._function = name, send
         self._queue: ExportQueue[Notification] = ExportQueue(
             self._send,
@@ -24,6 +25,7 @@ class PluginSink:
             queue_size=QUEUE_SIZE,
             batch_size=1,
             delay_s=60.0,
+            guards=guards,
         )
 
     def offer(self, notification: Notification) -> None:
@@ -54,6 +56,6 @@ class PluginSink:
         return True
 
 
-def plugin_sinks() -> list[Sink]:
+def plugin_sinks(guards: Guards | None = None) -> list[Sink]:
     """The sinks of installed plugins."""
-    return [PluginSink(name, send) for name, send in load_plugins(ALERT_SINKS, function).items()]
+    return [PluginSink(name, send, guards) for name, send in load_plugins(ALERT_SINKS, function).items()]

@@ -20,6 +20,7 @@ from urllib3.util import Retry
 
 from analytics.alerts.sink import QUEUE_SIZE, Notification
 from analytics.telemetry.otlp_export import ExportQueue
+from ingest.guards import Guards
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Webhook:
         queue_size: int = QUEUE_SIZE,
         timeout_s: float = TIMEOUT_S,
         first_pause_s: float = FIRST_PAUSE_S,
+        guards: Guards | None = None,
     ) -> None:
         self._url, self._timeout_s, self._first_pause_s = url, timeout_s, first_pause_s
         self._stop = threading.Event()
@@ -53,6 +55,7 @@ class Webhook:
             queue_size=queue_size,
             batch_size=1,
             delay_s=60.0,
+            guards=guards,
         )
 
     def offer(self, notification: Notification) -> None:

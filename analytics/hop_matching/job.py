@@ -18,7 +18,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import duckdb
 import polars as pl
 
 from analytics.assembly.finished_stream import FinishedStream
@@ -30,8 +29,9 @@ from analytics.hop_matching.pending import DELAYS_S, Due, Pending
 from analytics.hop_matching.side_order import SideOrder
 from analytics.hop_matching.stored_streams import StoredStreams
 from analytics.schema.tables import STREAMS, with_all_columns
-from analytics.storage.database import message_without_values
+from analytics.storage.database import reason
 from analytics.storage.store import Store
+from ingest.guards import Guards, guarded_thread
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ LOOK_BACK_S = 600.0
 LOOK_BACK_STREAMS = 10_000
 MAX_WAITING = 20_000
 """Stored streams that wait for the thread. More are dropped."""
+SILENT_AFTER_S = 300.0
 MAX_SIDES = 1_000
 SIDES_EVERY_S = 5.0
 
@@ -57,6 +58,7 @@ class HopJob:
         round_s: float = ROUND_S,
         delays_s: Sequence[float] = DELAYS_S,
         on_stored: Callable[[pl.DataFrame], None] = lambda rows: None,
+        guards: Guards | None = None,
     ) -> None:
         """`delays_s` as `pending.DELAYS_S`. `on_stored` receives the committed rows of `hops`, on the consumer's thread."""
         self._on_stored = on_stored
@@ -80,7 +82,10 @@ class HopJob:
         self._totals: Counter[str] = Counter()
         self._increments: Mapping[str, int] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._repeat, name="hops", daemon=True)
+        guards = guards or Guards(describe=partial(reason, store.location))
+        self._guard = guards.guard("hop matching", silent_after_s=SILENT_AFTER_S)
+        self._thread = guarded_thread(self._guard, self._repeat, self._stop)
+        self._has_looked_back = False
 
     # -- commit hook ---------------------------------------------------------------------------------------------------
 
@@ -144,21 +149,15 @@ class HopJob:
         return {"hops.pending": float(len(self._pending)), **totals}
 
     def _repeat(self) -> None:
-        self._guarded(self._look_back, ())
+        if not self._has_looked_back:
+            self._has_looked_back = True
+            self._guard.attempt(self._look_back)
         while not self._stop.wait(self._round_s):
+            self._guard.beat()
             self._take_streams()
             while not self._stop.is_set() and (due := self._pending.due(time.monotonic(), BATCH_STREAMS)):
-                self._guarded(partial(self._look_up, due), due)
-
-    def _guarded(self, step: Callable[[], None], due: Sequence[Due]) -> None:
-        try:
-            step()
-        except duckdb.Error as e:
-            log.warning("looking for hops failed: %s. Their streams are skipped", message_without_values(e))
-            self._count(hops_skipped=len(due))
-        except Exception:
-            log.exception("looking for hops failed. Their streams are skipped")
-            self._count(hops_skipped=len(due))
+                if not self._guard.attempt(self._look_up, due):
+                    self._count(hops_skipped=len(due))
 
     def _count(self, **increments: int) -> None:
         with self._lock:
@@ -174,13 +173,15 @@ class HopJob:
         with self._lock:
             frames, self._waiting_streams = self._waiting_streams, deque()
         for frame in frames:
-            streams = _usable(frame)
-            self._sides.update(
-                streams.select("tap", "gateway").unique().rows()[: MAX_SIDES - len(self._sides)]
-            )
-            # An inner stream ends before its outer one, so its side is known by then.
-            if len(self._sides) > 1 or self._several_writers:
-                self._add([Candidate(*row) for row in streams.select(Candidate._fields).iter_rows()])
+            if not self._guard.attempt(self._take, frame):
+                self._count(hops_skipped=frame.height)
+
+    def _take(self, frame: pl.DataFrame) -> None:
+        streams = _usable(frame)
+        self._sides.update(streams.select("tap", "gateway").unique().rows()[: MAX_SIDES - len(self._sides)])
+        # An inner stream ends before its outer one, so its side is known by then.
+        if len(self._sides) > 1 or self._several_writers:
+            self._add([Candidate(*row) for row in streams.select(Candidate._fields).iter_rows()])
 
     def _add(self, streams: Sequence[Candidate]) -> None:
         before = self._pending.dropped
@@ -214,7 +215,7 @@ class HopJob:
         with self._lock:
             self._ready = {name: rows for name, rows in tables.items() if rows.height}
         while not self._stop.is_set() and not self._stored_event.wait(1.0):
-            pass
+            self._guard.beat()
 
     def _rows_of(self, due: Sequence[Due]) -> Mapping[str, pl.DataFrame]:
         related = self._stored.related([d.stream for d in due], MAX_RELATED)
@@ -236,8 +237,8 @@ class HopJob:
         for matches in attempts:
             try:
                 made.add(matches, whole)
-            except Exception:
-                log.exception("comparing the streams of a hop failed")
+            except Exception as e:
+                self._guard.failed(e)
                 self._count(hops_skipped=1)
         return made.tables()
 

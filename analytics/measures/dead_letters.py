@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from analytics.schema.tables import LOSSES, frame
+
+log = logging.getLogger(__name__)
 
 MAX_ROWS = 1_000
 """Rows per commit. Further dead letters are only counted, so that invalid input cannot fill the table."""
@@ -48,6 +51,11 @@ class DeadLetters:
             self._letters.append(_DeadLetter(partition, offset, stream_id, reason, size, digest))
         else:
             self.counters["dead_letters_not_kept"] += 1
+
+    def add_failed(self, step: str, partition: str, offset: int, payload: bytes, error: Exception) -> None:
+        """Log and add content that raised an exception in a step, which is a bug."""
+        log.error("%s: entry %d of partition %s cannot be processed", step, offset, partition, exc_info=error)
+        self.add(partition, offset, None, f"{step}: {type(error).__name__}", len(payload), payload)
 
     def add_damaged_range(
         self, partition: str, offset: int, damaged: tuple[str, int, int], payload: bytes = b""

@@ -38,6 +38,7 @@ from analytics.otlp_receiver.span_rows import NotOtlp, ParsedSpans, parse_spans
 from analytics.receiver_limits import RETRY_AFTER_S, AddressSlots, ReceiverLimits
 from ingest.allowed_hosts import AllowedHosts, HostGate
 from ingest.bearer_tokens import check_listener
+from ingest.guards import Guard, Guards, guarded_thread
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ MAX_BODIES_BYTES = 16 * MAX_BODY_BYTES
 """Bodies in memory, received in part or whole."""
 MAX_CONNECTIONS = 256
 STORE_WITHIN_S = 8.0
+SILENT_AFTER_S = 10.0
 
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 _CODES = {400: 3, 401: 16, 413: 11, 415: 3, 503: 14}
@@ -79,6 +81,7 @@ class OtlpReceiver:
         port: int,
         token: str | None = None,
         allowed_hosts: Iterable[str] = (),
+        guards: Guards | None = None,
     ) -> None:
         """Bind the address. Raises OSError if it cannot bind, ValueError for an insecure configuration (one line each)."""
         check_listener("--otlp-listen", f"{host}:{port}", "--otlp-token", token)
@@ -87,23 +90,20 @@ class OtlpReceiver:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._socket.getsockname()[1]}"
         """The value of OTEL_EXPORTER_OTLP_ENDPOINT for senders."""
-        self._limits = ReceiverLimits(max_connections=MAX_CONNECTIONS, max_bytes=MAX_BODIES_BYTES)
-        self._slots = AddressSlots(MAX_DECODING)
+        self._limits, self._slots = _new_limits()
         gate = Middleware(HostGate, hosts=AllowedHosts("--allowed-host", allowed_hosts, listen_host=host))
         app = Starlette(
             routes=[Route(PATH, self._export, methods=["POST"])],
             middleware=[gate] if token is None else [],
         )
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none", proxy_headers=False,
-                http=self._limits.connection, server_header=False,  # type: ignore[arg-type]  # any callable
-                timeout_graceful_shutdown=2,
-            )
+        self._config = uvicorn.Config(
+            app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none", proxy_headers=False,
+            http=lambda **options: self._limits.connection(**options), server_header=False,  # type: ignore[arg-type]  # any callable
+            timeout_graceful_shutdown=2,
         )  # fmt: skip
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name="otlp-receiver", daemon=True
-        )
+        self._guard = (guards or Guards()).guard("OTLP receiver", silent_after_s=SILENT_AFTER_S)
+        self._closed = threading.Event()
+        self._thread = guarded_thread(self._guard, self._run, self._closed)
 
     def start(self) -> None:
         self._socket.listen(128)
@@ -112,7 +112,7 @@ class OtlpReceiver:
     def close(self) -> None:
         """Reject waiting senders, who will retry, and stop."""
         self.queue.close()
-        self._server.should_exit = True
+        self._closed.set()
         if self._thread.is_alive():
             self._thread.join(5)
         self._socket.close()
@@ -125,6 +125,12 @@ class OtlpReceiver:
             "otlp.connections_late": float(limits.too_late),
             "otlp.connections_turned_away": float(limits.turned_away),
         }
+
+    def _run(self) -> None:
+        """Serve until `close`. Each run has a server and an event loop of its own, on the same address."""
+        self._limits, self._slots = _new_limits()
+        with self._socket.dup() as sock:
+            _Server(self._config, self._guard, self._closed).run(sockets=[sock])
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
@@ -172,6 +178,22 @@ class OtlpReceiver:
             raise RequestError(503, "timeout while storing the spans") from None
         if not stored:
             raise RequestError(503, "the spans could not be stored")
+
+
+def _new_limits() -> tuple[ReceiverLimits, AddressSlots]:
+    limits = ReceiverLimits(max_connections=MAX_CONNECTIONS, max_bytes=MAX_BODIES_BYTES)
+    return limits, AddressSlots(MAX_DECODING)
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, guard: Guard, closed: threading.Event) -> None:
+        super().__init__(config)
+        self._guard, self._closed = guard, closed
+
+    async def on_tick(self, counter: int) -> bool:
+        """The loop calls this every 0.1 s. True: stop."""
+        self._guard.beat()
+        return await super().on_tick(counter) or self._closed.is_set()
 
 
 def _content_type(request: Request) -> str:

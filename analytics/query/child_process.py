@@ -5,6 +5,7 @@ A thread per child reads its answers. When the child ends, every open call compl
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -21,6 +22,8 @@ import analytics
 from analytics.query import pipe_messages
 from analytics.query.child_options import ChildOptions
 from analytics.query.errors import QueryError, StoreUnavailable, of_kind
+
+log = logging.getLogger(__name__)
 
 START_S = 20.0
 """Longest start. It takes 0.5 s on an idle machine."""
@@ -175,6 +178,8 @@ class ChildProcess:
                 self._receive(*message)
         except (pipe_messages.BrokenMessage, OSError):
             pass  # it ended, or sent a malformed message
+        except Exception:  # a bug; its calls must not wait for ever
+            log.exception("reading from a query process failed: it is ended")
         self._process.kill()
         died = Died(self._process.wait(), self._last_stderr_line())
         with self._lock:

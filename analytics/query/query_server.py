@@ -17,12 +17,14 @@ from analytics.query.errors import QueryError, QueryRejected, QueryTimeout, Stor
 from analytics.query.query_pool import QueryPool
 from analytics.query.query_socket import GREETING_S, SOCKET, address, limit_waits
 from analytics.storage.location import StoreLocation
+from ingest.guards import Guards, guarded_thread
 
 MAX_CONNECTIONS = 8
 """Callers at once. Further ones are refused."""
 REQUEST_S = 5.0
 """Longest wait for a request, and for a caller that reads nothing."""
 ACCEPT_AGAIN_S = 0.5
+BEAT_S, SILENT_AFTER_S = 2.0, 15.0
 WARM_UP_AFTER_S = 10.0
 """Delay of the start of the query process, unless a query comes first: the start of analytics has the CPUs to itself."""
 WARM_UP_S = 60.0
@@ -33,10 +35,12 @@ log = logging.getLogger(__name__)
 class QueryServer:
     """Listens until `close`."""
 
-    def __init__(self, data: Path, location: StoreLocation) -> None:
+    def __init__(self, data: Path, location: StoreLocation, guards: Guards | None = None) -> None:
         """Start listening. Without a socket, as on a file system that has none, callers query the store themselves."""
         self._path = data / SOCKET
         self._location = location
+        guards = guards or Guards()
+        self._guard, self._queries = guards.guard("query server"), guards.guard("queries")
         self._lock = threading.Lock()
         self._pool: QueryPool | None = None
         self._closed = threading.Event()
@@ -56,7 +60,9 @@ class QueryServer:
             )
             return
         threading.Thread(target=self._warm_up, name="query-warm-up", daemon=True).start()
-        threading.Thread(target=self._accept, name="query-server", daemon=True).start()
+        self._listener.settimeout(BEAT_S)
+        self._guard.silent_after_s = SILENT_AFTER_S
+        guarded_thread(self._guard, self._accept, self._closed).start()
 
     def health(self) -> dict[str, float]:
         """The counters by metric name without its prefix."""
@@ -94,17 +100,25 @@ class QueryServer:
         )
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
+            self._guard.beat()
             try:
                 connection, _ = self._listener.accept()
+            except TimeoutError:
+                continue
             except OSError:
                 if self._closed.wait(ACCEPT_AGAIN_S):
                     return
                 continue  # no descriptor is free
-            if self._free.acquire(blocking=False):
-                threading.Thread(target=self._serve, args=(connection,), name="query", daemon=True).start()
-            else:
-                self._refuse(connection)
+            if not self._free.acquire(blocking=False):
+                self._guard.attempt(self._refuse, connection)
+            elif not self._guard.attempt(self._serve_in_thread, connection):  # for example, no thread is free
+                self._free.release()
+                connection.close()
+
+    def _serve_in_thread(self, connection: socket.socket) -> None:
+        args = (self._serve, connection)
+        threading.Thread(target=self._queries.attempt, args=args, name="query", daemon=True).start()
 
     def _refuse(self, connection: socket.socket) -> None:
         self._refused += 1

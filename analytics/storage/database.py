@@ -180,6 +180,11 @@ def message_without_values(error: BaseException, location: StoreLocation | None 
     return _STATEMENT.sub("query:", text)
 
 
+def reason(location: StoreLocation | None, error: BaseException) -> str | None:
+    """Why a task failed, if it is no bug: an error of the store or the system. For `Guards`."""
+    return message_without_values(error, location) if isinstance(error, (duckdb.Error, OSError)) else None
+
+
 def _authenticate_s3(connection: duckdb.DuckDBPyConnection) -> None:
     """Register the S3 account of the environment, if any."""
     found = account(os.environ)

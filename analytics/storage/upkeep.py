@@ -5,7 +5,8 @@ Contract
    catalog stores the time of each task's last run, so its interval does not depend on which process runs it.
 2. Flushing, merging and expiring are DuckLake's own functions. With SQLite, commits wait for each call. Tasks that delete rows,
    including flushes, take the exclusive lock, because they would conflict with concurrent commits.
-3. A task that fails is repeated in the next round. The numbers are correct without any of the tasks.
+3. A task that fails, whatever it raises, is repeated in the next round, and the others run. Each has a guard of its own. The
+   numbers are correct without any of the tasks.
 4. Snapshots and the files that only they need are kept for `READERS_S`: longer than a query may take, and longer than the
    age of the last backup.
 """
@@ -18,22 +19,24 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
-import duckdb
-
 from analytics.storage.catalog import is_conflict
-from analytics.storage.database import LINK, message_without_values, transaction
+from analytics.storage.database import LINK, reason, transaction
 from analytics.storage.ducklake_format import sync
 from analytics.storage.location import ALIAS
 from analytics.storage.retention import Retention, ages_s
 from analytics.storage.rollup_compaction import ROLLUPS, compact_rollups
 from analytics.storage.sqlite_catalog import back_up
 from analytics.storage.store import Store
+from ingest.guards import Guards, guarded_thread
 
 log = logging.getLogger(__name__)
 
 ROUND_S = 2.0
+SILENT_AFTER_S = 900.0
+"""A task may rewrite all files of a large store."""
 SLOW_S = 2.0
 """Longer tasks are logged."""
 STOP_BACKUP_S = 5.0
@@ -76,9 +79,12 @@ class Upkeep:
         streams_s: float | None,
         rollups_s: float | None = None,
         more_tasks: Mapping[str, tuple[float, Callable[[], object]]] | None = None,
+        guards: Guards | None = None,
     ) -> None:
         """Ages as `retention.ages_s` takes them. `more_tasks`: further `tasks`."""
         self._location = store.location
+        self._guards = guards or Guards(describe=partial(reason, store.location))
+        self._guard = self._guards.guard("upkeep", silent_after_s=SILENT_AFTER_S)
         self._layouts = store.layouts
         self._data_path = store.data_path
         self._cursor = store.cursor()
@@ -87,7 +93,7 @@ class Upkeep:
             self._catalog, self._cursor, store.layouts, ages_s(events_s, streams_s, rollups_s), self._folders
         )
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._repeat, name="upkeep", daemon=True)
+        self._thread = guarded_thread(self._guard, self._repeat, self._stop)
         self.tasks: dict[str, tuple[float, Callable[[], object]]] = {
             "flush": (20, self.flush),
             "merge": (20, self.merge),
@@ -120,12 +126,8 @@ class Upkeep:
 
     def _repeat(self) -> None:
         while not self._stop.wait(ROUND_S):
-            try:
-                self.round()
-            except duckdb.Error as e:
-                log.warning(
-                    "upkeep skipped until the next round: %s", message_without_values(e, self._location)
-                )
+            self._guard.beat()
+            self._guard.attempt(self.round)
 
     def round(self) -> list[str]:
         """Run the due tasks if this process is elected. Returns their names."""
@@ -134,23 +136,23 @@ class Upkeep:
             for task in self._due() if elected else ():
                 if self._stop.is_set():
                     break
-                began_s = time.monotonic()
-                try:
-                    self.tasks[task][1]()
-                except (duckdb.Error, OSError) as e:
-                    level = logging.DEBUG if is_conflict(e) else logging.WARNING
-                    log.log(
-                        level,
-                        "upkeep task %s failed, next attempt in the next round: %s",
-                        task,
-                        message_without_values(e, self._location),
-                    )
-                    continue
-                if (took_s := time.monotonic() - began_s) > SLOW_S:
-                    log.info("upkeep task %s took %.1f s", task, took_s)
-                self._set_done(task)
-                done.append(task)
+                self._guard.beat()
+                self._guards.guard(f"upkeep: {task}").attempt(self._run_task, task, done)
         return done
+
+    def _run_task(self, task: str, done: list[str]) -> None:
+        began_s = time.monotonic()
+        try:
+            self.tasks[task][1]()
+            self._set_done(task)
+        except Exception as e:
+            if not is_conflict(e):
+                raise
+            log.debug("upkeep task %s conflicts with a commit, next attempt in the next round", task)
+            return
+        if (took_s := time.monotonic() - began_s) > SLOW_S:
+            log.info("upkeep task %s took %.1f s", task, took_s)
+        done.append(task)
 
     def _due(self) -> list[str]:
         """The due tasks. A task without a last run starts its first interval now."""

@@ -16,19 +16,24 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from analytics.schema.outcomes import NOT_ERRORS
 from analytics.telemetry.otlp_export import ExportQueue
 from analytics.telemetry.semconv import Names
+from ingest.guards import Guards
 
 
 class ExceptionEvents:
     """Exports one event per failure through a bounded queue."""
 
-    def __init__(self, exporter: LogRecordExporter, resource: Resource, names: Names) -> None:
+    def __init__(
+        self, exporter: LogRecordExporter, resource: Resource, names: Names, guards: Guards | None = None
+    ) -> None:
         self._resource, self._names = resource, names
         self._scope = InstrumentationScope("streamgauge")
 
         def send(batch: Sequence[ReadableLogRecord]) -> bool:
             return exporter.export(batch) is LogRecordExportResult.SUCCESS
 
-        self._queue: ExportQueue[ReadableLogRecord] = ExportQueue(send, exporter.shutdown, name="otlp-events")
+        self._queue: ExportQueue[ReadableLogRecord] = ExportQueue(
+            send, exporter.shutdown, name="otlp-events", guards=guards
+        )
 
     @property
     def lost(self) -> int:

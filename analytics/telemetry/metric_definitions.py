@@ -99,6 +99,19 @@ BUDGET_SPENT = Instrument(
     NAMESPACE + "objective.budget_spent", "gauge", "{budget}", "Share of the error budget spent in 30 days"
 )
 
+GUARD_FAULT = Instrument(
+    NAMESPACE + "guard.fault",
+    "gauge",
+    "{guard}",
+    "1 while the thread, loop or task fails or makes no progress, else 0",
+)
+GUARD_FAILURES = Instrument(
+    NAMESPACE + "guard.failures",
+    "total",
+    "{exception}",
+    "Exceptions that a thread, loop or task has survived",
+)
+
 _OBSERVED: tuple[tuple[str, Kind, str, str], ...] = (
     ("streams.active", "gauge", "{stream}", "Streams in flight"),
     ("pipeline.lag", "gauge", "{entry}", "Log entries not consumed yet"),
@@ -198,5 +211,7 @@ def metric_definitions(names: Names) -> tuple[Instrument, ...]:
         TTFT_DRIFT,
         BURN_RATE,
         BUDGET_SPENT,
+        GUARD_FAULT,
+        GUARD_FAILURES,
         *OBSERVED,
     )

@@ -38,6 +38,8 @@ from analytics.telemetry.metric_definitions import (
     BURN_RATE,
     CACHE_HITS,
     CACHE_INPUT,
+    GUARD_FAILURES,
+    GUARD_FAULT,
     HOP_HISTOGRAMS,
     IN_FLIGHT,
     OBSERVED,
@@ -54,9 +56,11 @@ from analytics.telemetry.metric_series import Counter, Distribution, Sample, Ser
 from analytics.telemetry.objective_gauges import ObjectiveGauges
 from analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
 from analytics.telemetry.semconv import NAMESPACE, OTHER, UNKNOWN_MODALITY, Names, operation_name
+from ingest.guards import Guards
 
 log = logging.getLogger(__name__)
 
+SILENT_AFTER_S = 60.0
 MAX_VALUES = 100
 MAX_GROUPS = 10_000
 """Cached combinations of attribute values. Beyond it the cache is cleared."""
@@ -115,19 +119,24 @@ class Metrics:
         server_metrics: bool = False,
         export_counters: Callable[[], Mapping[str, int]] = dict,
         apps: Mapping[str, WsgiApp] | None = None,
+        guards: Guards | None = None,
     ) -> None:
         """`listen`: HOST:PORT of the Prometheus endpoint. If it is in use, a warning is logged and there is no endpoint.
 
         `server_metrics`: also count `SERVER_HISTOGRAMS`. `apps`: applications of the endpoint, by path.
         """
         self._names, self._export_counters = names, export_counters
+        self._guards = guards = guards or Guards()
         self._server_histograms = SERVER_HISTOGRAMS if server_metrics else ()
         self._series = SeriesSet(metric_definitions(names), time.time_ns())
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._sdk_reader, self._series_reader = InMemoryMetricReader(), self._series.reader()
         readers: list[Any] = [self._sdk_reader]
         if exporter is not None:
-            readers.append(PeriodicExportingMetricReader(CombinedExporter(exporter, self._series)))
+            guard = guards.guard("otlp-metrics")
+            exporting = PeriodicExportingMetricReader(CombinedExporter(exporter, self._series, guard))
+            guard.silent_after_s = exporting._export_interval_millis / 1000 * 2 + SILENT_AFTER_S
+            readers.append(exporting)
         self._provider = MeterProvider(readers, resource, shutdown_on_exit=False)
         meter = self._provider.get_meter("streamgauge", version or None, names.schema_url)
         self._models, self._response_models = _Capped(), _Capped()
@@ -141,13 +150,19 @@ class Metrics:
         self.objectives = objectives = ObjectiveGauges(names)
         for i, observe in ((BURN_RATE, objectives.observe_burn), (BUDGET_SPENT, objectives.observe_spent)):
             meter.create_observable_gauge(i.name, [observe], i.unit, i.description)
+        meter.create_observable_gauge(
+            GUARD_FAULT.name, [self._observe_faults], GUARD_FAULT.unit, GUARD_FAULT.description
+        )
+        meter.create_observable_counter(
+            GUARD_FAILURES.name, [self._observe_failures], GUARD_FAILURES.unit, GUARD_FAILURES.description
+        )
         for i in OBSERVED:
             create = meter.create_observable_gauge if i.kind == "gauge" else meter.create_observable_counter
             create(i.name, [self._observe(i.name)], i.unit, i.description)
         self.endpoint = None
         if listen is not None:
             try:
-                self.endpoint = PrometheusEndpoint(listen, self.read, allowed_hosts, apps)
+                self.endpoint = PrometheusEndpoint(listen, self.read, allowed_hosts, apps, guards)
             except OSError as e:  # not fatal: streams are still stored
                 log.warning("no Prometheus endpoint: %s", e)
 
@@ -159,6 +174,15 @@ class Metrics:
             return [Observation(value)] if value is not None else []
 
         return observed
+
+    def _observe_faults(self, _: CallbackOptions) -> Iterable[Observation]:
+        faults = self._guards.faults()
+        for name in self._guards.failures().keys() | faults.keys():
+            yield Observation(int(name in faults), {NAMESPACE + "guard": name})
+
+    def _observe_failures(self, _: CallbackOptions) -> Iterable[Observation]:
+        for name, count in self._guards.failures().items():
+            yield Observation(count, {NAMESPACE + "guard": name})
 
     def _observe_open(self, element: int) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observed(_: CallbackOptions) -> Iterable[Observation]:

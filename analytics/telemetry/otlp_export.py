@@ -19,12 +19,16 @@ from typing import Any, Generic, TypeVar
 
 from opentelemetry.sdk.trace.export import SpanExporter
 
+from ingest.guards import Guards, guarded_thread
+
 log = logging.getLogger(__name__)
 
 QUEUE_SPANS = 16_384
 """About two seconds at 1,000 streams per second, roughly 2 KiB each."""
 BATCH_SPANS = 512
 DELAY_S = 1.0
+SILENT_AFTER_S = 300.0
+"""One batch may be repeated for minutes: see the pauses of a webhook."""
 CLOSE_S = 5.0
 """Time to send the rest when the process stops."""
 
@@ -43,6 +47,7 @@ class ExportQueue(Generic[T]):
         queue_size: int | None = None,
         batch_size: int | None = None,
         delay_s: float | None = None,
+        guards: Guards | None = None,
     ) -> None:
         self._send, self._shutdown = send, shutdown
         self._size = queue_size or _number("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE_SPANS)
@@ -54,8 +59,10 @@ class ExportQueue(Generic[T]):
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
+        self._ended = threading.Event()
         self.exported = self.dropped = self.failed = 0
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._guard = (guards or Guards()).guard(name, silent_after_s=self._delay_s + SILENT_AFTER_S)
+        self._thread = guarded_thread(self._guard, self._run, self._ended)
         self._thread.start()
 
     @property
@@ -80,26 +87,31 @@ class ExportQueue(Generic[T]):
 
     def _run(self) -> None:
         while True:
-            self._wake.wait(self._delay_s)
-            self._wake.clear()
+            closing = self._closing  # read first, so that everything offered before `close` is sent
             while batch := self._take():
                 try:
                     good = self._send(batch)
                 except Exception as e:
-                    log.warning("exporting a batch failed: %s", type(e).__name__)
+                    self._guard.failed(e)
                     good = False
                 if good:
                     self.exported += len(batch)
                 else:
                     self.failed += len(batch)
-            if self._closing:
+                self._guard.beat()
+            if closing:
+                self._ended.set()
                 return
+            self._guard.beat()
+            self._wake.wait(self._delay_s)
+            self._wake.clear()
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Send the queued items for at most `timeout_s`. The rest is counted as dropped."""
         self._closing = True
         self._wake.set()
         self._thread.join(timeout_s)
+        self._ended.set()
         with self._lock:
             self.dropped += len(self._queue)
             self._queue.clear()
@@ -138,11 +150,14 @@ def exporter_of(signal: str) -> Any:
     raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL {protocol!r} is not supported. Use grpc or http/protobuf")
 
 
-def span_queue(exporter: SpanExporter) -> ExportQueue[Any]:
+def span_queue(exporter: SpanExporter, guards: Guards | None = None) -> ExportQueue[Any]:
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     return ExportQueue(
-        lambda spans: exporter.export(spans) is SpanExportResult.SUCCESS, exporter.shutdown, name="otlp-spans"
+        lambda spans: exporter.export(spans) is SpanExportResult.SUCCESS,
+        exporter.shutdown,
+        name="otlp-spans",
+        guards=guards,
     )
 
 

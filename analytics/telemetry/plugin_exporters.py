@@ -13,6 +13,7 @@ import polars as pl
 
 from analytics.assembly.finished_stream import FinishedStream
 from analytics.telemetry.otlp_export import ExportQueue
+from ingest.guards import Guards
 from ingest.plugins import EXPORTERS, function, load_plugins
 
 log = logging.getLogger(__name__)
@@ -24,12 +25,12 @@ Tables = Mapping[str, pl.DataFrame]
 class PluginExporters:
     """The exporters of installed plugins. Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, guards: Guards | None = None) -> None:
         self._tables: Tables = {}
         self._queues: list[ExportQueue[Tables]] = [
             ExportQueue(
                 partial(_export, name, export), lambda: None, name=f"exporter-{name}", queue_size=QUEUE_COMMITS, batch_size=1,
-                delay_s=60.0,
+                delay_s=60.0, guards=guards,
             )
             for name, export in load_plugins(EXPORTERS, function).items()
         ]  # fmt: skip

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from ingest.allowed_hosts import STATUS, AllowedHosts
-from ingest.guards import Guards, probe
+from ingest.guards import Guard, Guards, guarded_thread, probe
 
 _UNITS = {"s": "seconds", "By": "bytes", "{token}/s": "per_second"}
 _BAD = re.compile(r"[^a-zA-Z0-9_]")
@@ -37,6 +37,7 @@ def prometheus_name(metric: str, unit: str | None) -> str:
 
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+SILENT_AFTER_S = 10.0
 IDLE_S = 10.0
 """Longest wait for a part of a request."""
 
@@ -50,6 +51,7 @@ class PrometheusEndpoint:
         read: Callable[[], MetricsData | None],
         allowed_hosts: Iterable[str] = (),
         apps: Mapping[str, WsgiApp] | None = None,
+        guards: Guards | None = None,
     ) -> None:
         """`apps`: other applications by path.
 
@@ -69,19 +71,33 @@ class PrometheusEndpoint:
             raise OSError(
                 f"cannot bind {listen} for metrics: {e.strerror}. Choose another address with --metrics"
             ) from None
-        self._thread = threading.Thread(target=self._server.serve_forever, name="prometheus", daemon=True)
+        guard = self._server.guard = (guards or Guards()).guard(
+            "metrics server", silent_after_s=SILENT_AFTER_S
+        )
+        self._ended = threading.Event()
+        self._thread = guarded_thread(guard, self._serve, self._ended)
         self._thread.start()
         self.root = f"http://{host or '127.0.0.1'}:{self._server.server_port}"
         self.url = f"{self.root}/metrics"
 
+    def _serve(self) -> None:
+        self._server.serve_forever()
+        self._ended.set()
+
     def close(self) -> None:
         self._server.shutdown()
+        self._ended.set()
         self._server.server_close()
         self._thread.join(5)
 
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    guard: Guard
+
+    def service_actions(self) -> None:
+        """The loop calls this between requests, at least every 0.5 s."""
+        self.guard.beat()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that pauses for too long or disconnects is not an error of ours."""

@@ -30,6 +30,7 @@ from analytics.telemetry.otlp_export import ExportQueue, exporter_of, is_enabled
 from analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
 from analytics.telemetry.semconv import names_of
 from analytics.telemetry.span_table import SpanTable
+from ingest.guards import Guards
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +66,13 @@ class Telemetry:
         version: str = "",
         stall: StallLimit = _DEFAULT_STALL,
         apps: Mapping[str, WsgiApp] | None = None,
+        guards: Guards | None = None,
     ) -> None:
         """Raises ValueError (one line) for an unknown profile or protocol. A metrics address in use is only a warning here,
         because streams must still be stored (`up` checks the address before it starts anything). `apps`: other applications of the
-        metrics address, by path.
+        metrics address, by path. `guards`: the threads of this process.
         """
+        guards = guards or Guards()
         names = names_of(options.semconv)
         resource = resource_of(version)
         self._respect_sampling = options.respect_sampling
@@ -89,9 +92,9 @@ class Telemetry:
         """Streams whose spans could not be built."""
         self._spans: ExportQueue[Any] | None = None
         if options.export and options.spans and is_enabled("traces"):
-            self._spans = span_queue(exporter_of("traces"))
+            self._spans = span_queue(exporter_of("traces"), guards)
         self._exceptions = (
-            ExceptionEvents(exporter_of("logs"), resource, names)
+            ExceptionEvents(exporter_of("logs"), resource, names, guards)
             if options.export and is_enabled("logs")
             else None
         )
@@ -108,6 +111,7 @@ class Telemetry:
                 server_metrics=options.server_metrics,
                 export_counters=self.counters,
                 apps=apps,
+                guards=guards,
             )
 
     @property

@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import random
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -244,15 +245,24 @@ def test_failed_task_is_repeated_in_the_next_round_and_the_others_run(
     def conflict() -> None:
         raise duckdb.TransactionException("database is locked")
 
-    upkeep.tasks = {"full": (0, fail), "overtaken": (0, conflict), "works": (0, list)}
+    def take_too_long() -> None:
+        raise subprocess.TimeoutExpired("backup", 60)
+
+    upkeep.tasks = {
+        "full": (0, fail), "overtaken": (0, conflict), "slow": (0, take_too_long), "works": (0, list),
+    }  # fmt: skip
     upkeep.round()
     with caplog.at_level(logging.INFO):
         assert upkeep.round() == ["works"]
+        assert upkeep.round() == ["works"]
+    failed = "failed, other work continues (1 failures since the start)"
     assert [record.message for record in caplog.records] == [
-        "upkeep task full failed, next attempt in the next round: no space left on device"
-    ]
-    upkeep.tasks["full"] = (0, list)
-    assert upkeep.round() == ["full", "works"]
+        f"upkeep: full {failed}: no space left on device", f"upkeep: slow {failed}: TimeoutExpired",
+    ]  # fmt: skip
+    assert upkeep._guards.faults().keys() == {"upkeep: full", "upkeep: slow"}
+    upkeep.tasks |= {"full": (0, list), "slow": (0, list)}
+    assert upkeep.round() == ["full", "slow", "works"]
+    assert upkeep._guards.faults() == {}
     upkeep.close()
 
 
@@ -505,7 +515,7 @@ def test_failed_backup_does_not_stop_other_tasks(
     upkeep.tasks = {"back_up": (0, upkeep.back_up)}
     upkeep.round()
     assert upkeep.round() == []
-    assert "upkeep task back_up failed, next attempt in the next round" in caplog.text
+    assert "upkeep: back_up failed, other work continues" in caplog.text
     upkeep.close()
 
 
