@@ -33,8 +33,9 @@ from dashboard.same_host import SameHost
 from dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
 from ingest.allowed_hosts import AllowedHosts, HostGate
 from ingest.bearer_tokens import is_loopback
+from ingest.guards import guarded_thread
 from ingest.private_files import prepare_data_folder
-from ingest.ready_file import HEARTBEAT_S, Heartbeat, remove_ready_file, write_ready_file
+from ingest.ready_file import HEARTBEAT_S, SILENT_AFTER_S, Heartbeat, remove_ready_file, write_ready_file
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +95,8 @@ def run(options: DashboardOptions) -> int:
     token = _token(options)
     if token is not None:
         log.info("dashboard on %s requires the token in %s", options.host, options.data / TOKEN_FILE)
-    announcer = threading.Thread(
-        target=_announce, args=(ready_file, url, token, stopped), name="announcer", daemon=True
-    )
+    guard = page_settings.GUARDS.guard("announcer", silent_after_s=SILENT_AFTER_S)
+    announcer = guarded_thread(guard, lambda: _announce(ready_file, url, token, stopped), stopped)
     announcer.start()
     try:
         return _serve(streamlit_config(options.host, port, options.oidc), token, hosts)
@@ -208,6 +208,7 @@ def _local_host(host: str) -> str:
 def _announce(path: Path, url: str, token: str | None, stopped: threading.Event) -> None:
     """Write the ready file when the server responds. Then touch it after each response."""
     while not _is_ready(url):
+        page_settings.GUARDS.guard("announcer").beat()
         if stopped.wait(POLL_S):
             return
     log.info("dashboard ready at %s", url)
@@ -216,8 +217,9 @@ def _announce(path: Path, url: str, token: str | None, stopped: threading.Event)
         write_ready_file(path, content)
     heartbeat = Heartbeat(path, content)
     while not stopped.wait(HEARTBEAT_S):
+        page_settings.GUARDS.guard("announcer").beat()
         if _is_ready(url):
-            heartbeat.beat()
+            heartbeat.beat(page_settings.GUARDS.faults())
 
 
 def _is_ready(url: str) -> bool:

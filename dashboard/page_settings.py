@@ -13,8 +13,11 @@ from typing import Any
 from analytics.schema.stall_limit import StallLimit
 from analytics.storage.location import SQLITE
 from dashboard.health import Slos
-from ingest.ready_file import part_of_up, read_ready_file, silence
+from ingest.guards import Guards, fault_lines
+from ingest.ready_file import part_of_up, read_ready_file, silence, written_faults
 
+GUARDS = Guards()
+"""The threads of the dashboard's process."""
 ENV_DATA = "STREAMGAUGE_DATA"
 ENV_STORE = "STREAMGAUGE_STORE"
 ENV_SLO_TTFT = "STREAMGAUGE_SLO_TTFT"
@@ -82,3 +85,12 @@ def tap_address() -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return address if isinstance(address, str) else None
+
+
+def faults() -> list[str]:
+    """A line for each thread or loop at fault, of the parts that use this data folder."""
+    return [
+        f"{part}: {line}"
+        for part in ("tap", "ship", "analyze", "serve", "dashboard")
+        for line in fault_lines(written_faults(data_dir(), part))
+    ]

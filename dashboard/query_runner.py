@@ -13,6 +13,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,8 @@ from analytics.query.client_names import with_client_names
 from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import locate
-from dashboard.page_settings import data_dir, store
+from dashboard.page_settings import GUARDS, data_dir, store
+from ingest.guards import Guard, guarded_thread
 
 T = TypeVar("T")
 
@@ -114,13 +116,15 @@ def prefetch(run_queries: Callable[[], T]) -> Callable[[], T]:
 def _queue() -> queue.Queue[tuple[Future[Any], Callable[[], Any]]]:
     """The prefetches of all readers, and the threads that run them."""
     waiting: queue.Queue[tuple[Future[Any], Callable[[], Any]]] = queue.Queue(MAX_PREFETCHES)
-    for _ in range(LANES):
-        threading.Thread(target=_run_prefetches, args=(waiting,), name="prefetch", daemon=True).start()
+    for number in range(LANES):
+        guard = GUARDS.guard(f"prefetch {number}")
+        guarded_thread(guard, partial(_run_prefetches, waiting, guard), threading.Event()).start()
     return waiting
 
 
-def _run_prefetches(waiting: queue.Queue[tuple[Future[Any], Callable[[], Any]]]) -> None:
+def _run_prefetches(waiting: queue.Queue[tuple[Future[Any], Callable[[], Any]]], guard: Guard) -> None:
     while True:
+        guard.beat()
         prefetched, run_queries = waiting.get()
         if not prefetched.set_running_or_notify_cancel():
             continue

@@ -55,3 +55,35 @@ def test_no_child_process_imports_from_the_current_folder() -> None:
                         found.append((path.name, option))
     assert len(found) >= 4
     assert [f for f in found if f[1] not in ("'-P'", "'-I'")] == []
+
+
+THREADS_WITHOUT_GUARD = {
+    "ingest/guards.py",  # guarded_thread itself
+    "analytics/query/child_process.py",  # ends with its child process, which is then replaced
+    "analytics/query/query_server.py",  # one per query, under the guard `queries`, and one that ends after the warm-up
+    "analytics/query/reader.py",  # one per query
+}
+TASKS_WITHOUT_GUARD = {
+    "ingest/tap/upstream_connection.py",  # one per connection
+    "streamgauge/demo_run.py",  # ends the demo
+    "streamgauge/simulator/connection.py",
+    "streamgauge/simulator/traffic.py",
+}
+
+
+def test_threads_and_endless_tasks_have_guards() -> None:
+    """A thread without a guard ends silently at its first exception: use `ingest.guards`."""
+    threads, tasks = set(), set()
+    for package in OURS:
+        for path in (ROOT / package).rglob("*.py"):
+            name = path.relative_to(ROOT).as_posix()
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    if ast.unparse(node.func) == "threading.Thread":
+                        threads.add(name)
+                    elif node.func.attr in ("create_task", "ensure_future") and not ast.unparse(
+                        node.args[0]
+                    ).startswith("guarded_task("):
+                        tasks.add(name)
+    assert threads == THREADS_WITHOUT_GUARD
+    assert tasks == TASKS_WITHOUT_GUARD

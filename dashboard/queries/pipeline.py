@@ -65,11 +65,12 @@ def streams_by_tap(query: Query) -> pl.DataFrame:
 def taps(query: Query) -> pl.DataFrame:
     """The latest state of each run of each tap worker.
 
-    `tap, tap_worker, started_at, last_alive_at, stopped, streams_opened, counters` (JSON).
+    `tap, tap_worker, started_at, last_alive_at, stopped, streams_opened, faults` (threads and loops at fault), `counters` (JSON).
     """
     return query("""
         SELECT tap, tap_worker, started_at, last_alive_at, stopped,
-            CAST(json_extract_string(counters, '$.streams_opened') AS BIGINT) AS streams_opened, counters
+            CAST(json_extract_string(counters, '$.streams_opened') AS BIGINT) AS streams_opened,
+            CAST(json_extract_string(counters, '$.faults_now') AS BIGINT) AS faults, counters
         FROM taps ORDER BY started_at DESC LIMIT 200""")
 
 

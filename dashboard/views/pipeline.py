@@ -26,6 +26,8 @@ def body(_: Selection) -> None:
     in_flight = int(str(freshness["open"]))
     show_cards(freshness, finished, in_flight, lost)
     causes = pipeline.losses_by_cause(query)
+    for line in page_settings.faults():
+        st.error(f"Fault in {formatting.markdown(line)}", icon=":material/error:")
     if causes.is_empty() and not lost:
         st.success("Complete: no tap reported a loss, and no stream is lost.", icon=":material/check_circle:")
     else:

@@ -142,8 +142,11 @@ def test_each_thread_of_analytics_survives_an_exception_and_is_named(
             assert urllib.request.urlopen(ready.metrics, timeout=10).read().count(
                 b"streamgauge_guard_fault{"
             ) == len(guards.all())
-            guards.guard("upkeep").failed(ValueError())
-            until(lambda: "upkeep" in written_faults(tmp_path, "analyze"), "the fault in the ready file")
+            guards.guard("without an attempt").failed(ValueError())
+            until(
+                lambda: "without an attempt" in written_faults(tmp_path, "analyze"),
+                "the fault in the ready file",
+            )
             count = next(written)
             until(lambda: ask_for_streams(tmp_path) == count, "all streams")
 
