@@ -16,8 +16,8 @@ from tests.ingest.running_tap import END, SSE_HEAD, chunk, read_request, running
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 LIMIT_S = 10.0
-NEVER_AT_WORK = {"stop", "hang-ups"}
-"""Guards without work under this traffic. They have tests of their own below."""
+NEVER_AT_WORK = {"stop", "hang-ups", "recording"}
+"""Guards without work under this traffic. They have tests of their own, below and in `test_stream_recorder`."""
 
 
 async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
