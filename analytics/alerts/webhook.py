@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
 
 import requests
 from urllib3.exceptions import HTTPError, InvalidHeader
 from urllib3.util import Retry
 
-from analytics.alerts.sink import QUEUE_SIZE, Notification
-from analytics.telemetry.otlp_export import ExportQueue
+from analytics.alerts.sink import QUEUE_SIZE, Notification, Sink
 from ingest.guards import Guards
 
 log = logging.getLogger(__name__)
@@ -32,8 +30,8 @@ TIMEOUT_S = 5.0
 REPEATED = frozenset((408, 429, 500, 502, 503, 504))
 
 
-class Webhook:
-    """The queue and the thread of one receiver."""
+class Webhook(Sink):
+    """The sink of one receiver."""
 
     def __init__(
         self,
@@ -48,35 +46,19 @@ class Webhook:
         self._stop = threading.Event()
         self._session = requests.Session()
         self._session.auth = _without_netrc
-        self._queue: ExportQueue[Notification] = ExportQueue(
+        super().__init__(
             self._send,
-            self._session.close,
             name="alert-webhook",
             queue_size=queue_size,
-            batch_size=1,
-            delay_s=60.0,
+            release=self._session.close,
             guards=guards,
         )
 
-    def offer(self, notification: Notification) -> None:
-        self._queue.offer([notification])
-
-    def health(self) -> dict[str, float]:
-        """The counters by metric name without its prefix."""
-        queue = self._queue
-        return {
-            "alerts.sent": float(queue.exported),
-            "alerts.send_failed": float(queue.failed),
-            "alerts.send_dropped": float(queue.dropped),
-        }
-
     def close(self) -> None:
-        """Try to send what is queued, once each and within the queue's time limit."""
         self._stop.set()
-        self._queue.close()
+        super().close()
 
-    def _send(self, batch: Sequence[Notification]) -> bool:
-        [notification] = batch
+    def _send(self, notification: Notification) -> bool:
         pause_s, why = self._first_pause_s, ""
         for attempt in range(ATTEMPTS):
             if attempt and self._stop.wait(min(pause_s, MAX_PAUSE_S)):
