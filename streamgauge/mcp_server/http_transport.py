@@ -20,7 +20,7 @@ import uvicorn
 from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
-from analytics.receiver_limits import ReceiverLimits
+from analytics.otlp_receiver.receiver_limits import ReceiverLimits
 from ingest.allowed_hosts import AllowedHosts, AsgiApp, HostGate, Message, Receive, Send
 from ingest.bearer_tokens import check_token
 from ingest.private_files import prepare_data_folder
