@@ -368,11 +368,9 @@ def _otlp_receiver(options: AnalyzeOptions, store: Store, guards: Guards) -> Otl
     from analytics.otlp_receiver.http_server import OtlpReceiver
     from analytics.otlp_receiver.span_queue import SpanQueue
 
-    host, _, port = options.otlp_listen.rpartition(":")
     return OtlpReceiver(
         SpanQueue(store.cursor),
-        host=host.strip("[]"),
-        port=int(port),
+        listen=options.otlp_listen,
         token=options.otlp_token,
         allowed_hosts=options.allowed_hosts,
         guards=guards,

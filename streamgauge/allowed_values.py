@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ingest.tap.options import split_address
+from ingest.addresses import split_address
 from streamgauge.durations import parse_seconds
 
 DURATION = "500ms, 30s or 5m"

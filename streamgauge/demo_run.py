@@ -29,9 +29,9 @@ import uvloop
 from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import SQLITE, locate
+from ingest.addresses import split_address
 from ingest.private_files import prepare_data_folder
 from ingest.ready_file import part_of_up, read_ready_file
-from ingest.tap.options import split_address
 from streamgauge.demo_progress import Progress, measured_text
 from streamgauge.simulator.comparison_table import comparison_table
 from streamgauge.simulator.ledger import LedgerRow

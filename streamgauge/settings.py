@@ -37,10 +37,10 @@ from analytics.alerts.webhook_url import check_url
 from analytics.schema.clients import Client
 from analytics.schema.objectives import DEFAULT, Objective
 from analytics.storage.location import locate
+from ingest.addresses import split_address
 from ingest.allowed_hosts import parse_allowed_host
 from ingest.session_ids import MAX_HEADERS, parse_session_header
 from ingest.tap.header_rewrite import XForwarded
-from ingest.tap.options import split_address
 from ingest.tap.upstreams import Upstream, default_index, parse_upstreams
 from streamgauge.client_names import parse_clients
 from streamgauge.durations import parse_duration_s, parse_seconds

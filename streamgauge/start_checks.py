@@ -7,11 +7,13 @@ own. No check opens a port of a setting, because the parts may be running.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 import click
 
-from ingest.tap.options import join_address, same_address
+from ingest.addresses import join_address, same_address
+from ingest.bearer_tokens import check_listener, check_token
 from streamgauge.flags_from_settings import flag
 from streamgauge.settings import Settings
 
@@ -76,18 +78,11 @@ def _check_ship(settings: Settings) -> None:
 
 
 def _check_analyze(settings: Settings) -> None:
-    from ingest.bearer_tokens import check_listener
     from streamgauge.part_options import analyze_options
 
     options = analyze_options(settings)
     if options.otlp_listen:
         check_listener("--otlp-listen", options.otlp_listen, "--otlp-token", options.otlp_token)
-
-
-def _check_serve(settings: Settings) -> None:
-    from ingest.bearer_tokens import check_token
-
-    check_token("--sql-token", settings.sql_token.get_secret_value() if settings.sql_token else None)
 
 
 def _check_dashboard(settings: Settings) -> None:
@@ -97,17 +92,16 @@ def _check_dashboard(settings: Settings) -> None:
     check(dashboard_options(settings))
 
 
-def _check_mcp(settings: Settings) -> None:
-    from ingest.bearer_tokens import check_token
-
-    check_token("--mcp-token", settings.mcp_token.get_secret_value() if settings.mcp_token else None)
+def _check_token(name: str, settings: Settings) -> None:
+    found = getattr(settings, name)
+    check_token(flag(name), found.get_secret_value() if found else None)
 
 
 _CHECKS: dict[str, Callable[[Settings], None]] = {
     "tap": _check_tap,
     "ship": _check_ship,
     "analyze": _check_analyze,
-    "serve": _check_serve,
+    "serve": partial(_check_token, "sql_token"),
     "dashboard": _check_dashboard,
-    "mcp": _check_mcp,
+    "mcp": partial(_check_token, "mcp_token"),
 }

@@ -29,10 +29,10 @@ from typing import Any
 import click
 
 from analytics.storage.data_folder_lock import UP, lock_data_folder
+from ingest.addresses import bind
 from ingest.guards import Guard, Guards
 from ingest.private_files import write_json
 from ingest.ready_file import SILENT_AFTER_S, read_ready_file
-from ingest.tap.sockets import bind
 from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP
 from streamgauge.flags_from_settings import flag, flags
 from streamgauge.last_error import VARIABLE, LastError
@@ -303,7 +303,7 @@ def run(settings: Settings, invalid: Collection[str] = ()) -> int:
         raise OSError(faults[0].message)
     with lock_data_folder(settings.data, UP):
         for name in ("listen", "admin"):
-            _check_address(flag(name), getattr(settings, name))
+            bind(getattr(settings, name), flag=flag(name)).close()
         return _run_parts(settings, invalid)
 
 
@@ -333,14 +333,6 @@ def _run_parts(settings: Settings, invalid: Collection[str]) -> int:
         supervisor.stop()
         with contextlib.suppress(OSError):
             (supervisor.run_dir / "up.json").unlink(missing_ok=True)
-
-
-def _check_address(name: str, address: str) -> None:
-    """Raise OSError if the tap could not listen there."""
-    try:
-        bind(address, shared=False).close()
-    except OSError as e:
-        raise OSError(f"{e} (set with {name})") from None
 
 
 def _parts(settings: Settings, invalid: Collection[str]) -> list[Part]:

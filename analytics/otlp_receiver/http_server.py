@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import socket
 import threading
 import time
 import zlib
@@ -36,6 +35,7 @@ from starlette.routing import Route
 from analytics.otlp_receiver.receiver_limits import RETRY_AFTER_S, AddressSlots, ReceiverLimits
 from analytics.otlp_receiver.span_queue import SpanQueue
 from analytics.otlp_receiver.span_rows import NotOtlp, ParsedSpans, parse_spans
+from ingest.addresses import bind, join_address, split_address
 from ingest.allowed_hosts import AllowedHosts, HostGate
 from ingest.bearer_tokens import check_listener
 from ingest.guards import Guard, Guards, guarded_thread
@@ -77,18 +77,17 @@ class OtlpReceiver:
         self,
         queue: SpanQueue,
         *,
-        host: str,
-        port: int,
+        listen: str,
         token: str | None = None,
         allowed_hosts: Iterable[str] = (),
         guards: Guards | None = None,
     ) -> None:
         """Bind the address. Raises OSError if it cannot bind, ValueError for an insecure configuration (one line each)."""
-        check_listener("--otlp-listen", f"{host}:{port}", "--otlp-token", token)
+        check_listener("--otlp-listen", listen, "--otlp-token", token)
         self.queue, self._token = queue, token
-        self._socket = _bind(host, port)
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._socket.getsockname()[1]}"
+        self._socket = bind(listen, flag="--otlp-listen")
+        host, _ = split_address(listen)
+        self.url = f"http://{join_address(host, self._socket.getsockname()[1])}"
         """The value of OTEL_EXPORTER_OTLP_ENDPOINT for senders."""
         self._limits, self._slots = _new_limits()
         gate = Middleware(HostGate, hosts=AllowedHosts("--allowed-host", allowed_hosts, listen_host=host))
@@ -239,22 +238,3 @@ def _response(status: int, message: Message, is_json: bool) -> Response:
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     return Response(body, status, headers, _JSON if is_json else _PROTOBUF)
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM
-        )[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            bound.bind(address)
-        except OSError:
-            bound.close()
-            raise
-    except OSError as e:
-        raise OSError(
-            f"cannot bind {host}:{port} for OTLP: {e.strerror}. Choose another address with --otlp-listen"
-        ) from None
-    return bound

@@ -13,7 +13,7 @@ from ingest.records import Cause
 CAUSES: tuple[str, ...] = get_args(Cause)
 NAMES = (
     "bad_upstream_excess_bytes", "body_bytes", "captured_bytes", "client_connections", "closed_by_cause", "frames",
-    "log_append_errors", "lost_bytes", "lost_records", "lost_untold", "recording_failed", "records", "refusals_unrecorded", "request_bytes",
+    "lost_bytes", "lost_records", "lost_untold", "recording_failed", "records", "refusals_unrecorded", "request_bytes",
     "requests_refused", "requests_unrouted", "retries", "streams_closed", "streams_opened", "streams_relayed", "uncaptured_bytes",
     "upstream_connections", "upstream_reuses",
 )  # fmt: skip
@@ -47,4 +47,3 @@ class Counters:
         self.upstream_connections = 0
         self.upstream_reuses = 0
         self.bad_upstream_excess_bytes = 0
-        self.log_append_errors = 0

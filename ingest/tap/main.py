@@ -19,6 +19,7 @@ from pathlib import Path
 
 import uvloop
 
+from ingest.addresses import bind, join_address, split_address
 from ingest.allowed_hosts import AllowedHosts
 from ingest.client_key import FILE, load_client_key
 from ingest.guards import Guard, Guards, guarded_task
@@ -27,9 +28,8 @@ from ingest.ready_file import HEARTBEAT_S, SILENT_AFTER_S, Heartbeat, write_read
 from ingest.tap.admin import Admin
 from ingest.tap.metrics import Report
 from ingest.tap.option_checks import check_options
-from ingest.tap.options import TapOptions, join_address, split_address
+from ingest.tap.options import TapOptions
 from ingest.tap.relay_choice import uses_native_code
-from ingest.tap.sockets import bind
 from ingest.tap.supervisor import Supervisor
 from ingest.tap.upstreams import default_index
 from ingest.tap.worker import TapWorker, reduce_gc
@@ -70,8 +70,8 @@ def _client_key(path: Path) -> bytes:
 
 async def _run_single(options: TapOptions, key: bytes) -> None:
     worker = TapWorker(options, client_key=key)
-    sock = bind(options.listen, shared=False)
-    admin_sock = bind(options.admin, shared=False)
+    sock = bind(options.listen)
+    admin_sock = bind(options.admin)
     _on_signals(worker.stop)
     await worker.start(sock)
 
@@ -87,8 +87,8 @@ async def _run_single(options: TapOptions, key: bytes) -> None:
 
 
 async def _run_several(options: TapOptions, key: bytes) -> None:
-    bind(options.listen, shared=False).close()  # SO_REUSEPORT would silently join another tap's address
-    admin_sock = bind(options.admin, shared=False)
+    bind(options.listen).close()  # SO_REUSEPORT would silently join another tap's address
+    admin_sock = bind(options.admin)
     # Keeps the port reserved. It never listens, so it receives no connection.
     with bind(options.listen, shared=True) as reserved:
         address = reserved.getsockname()[:2]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ingest.tap.options import TapOptions, same_address
+from ingest.addresses import same_address
+from ingest.tap.options import TapOptions
 from ingest.tap.relay_choice import uses_native_code
 from ingest.tap.tls import client_context, upstream_context
 from ingest.tap.upstreams import default_index

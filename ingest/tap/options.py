@@ -12,8 +12,6 @@ from ingest.tap.http_head import HeadLimits
 from ingest.tap.relay_choice import Relay
 from ingest.tap.upstreams import Upstream
 
-_ALL_INTERFACES = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapOptions:
@@ -78,23 +76,3 @@ class TapOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     backlog: int = 4096
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """("::1", 4100) from "[::1]:4100". Raises ValueError."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:4100 or [::1]:4100")
-    return host.strip("[]"), int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    """ "[::1]:4100" from "::1" and 4100."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def same_address(one: str, other: str) -> bool:
-    """Whether two processes cannot both listen there. Port 0 is any free port."""
-    (host, port), (other_host, other_port) = split_address(one), split_address(other)
-    hosts = {"127.0.0.1" if h == "localhost" else h for h in (host, other_host)}
-    return port == other_port != 0 and (len(hosts) == 1 or bool(hosts & _ALL_INTERFACES))

@@ -1,4 +1,4 @@
-"""TCP sockets: binding, and what the Linux kernel reports about a connection."""
+"""What the Linux kernel reports about a TCP connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from math import isfinite
 
 from ingest.guards import Guard
-from ingest.tap.options import split_address
 
 FULL_READ_BYTES = 250_000
 """A read of at least this size has filled the loop's buffer (256,000 bytes). libuv then reads the same socket again, up to 32
@@ -23,28 +22,6 @@ STUCK_S = 30.0
 """How long a connection may take nothing of what was written before its close."""
 CLOSE_CHECK_S = 0.1
 _TCP_INFO_BYTES, _TCPI_BYTES_ACKED_OFFSET = 128, 120
-
-
-def bind(address: str, *, shared: bool) -> socket.socket:
-    """A TCP socket bound to HOST:PORT. `shared`: several workers bind the same address. Raises OSError with one line."""
-    host, port = split_address(address)
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # Prefer IPv4 when a name such as "localhost" has both: every client can connect to 127.0.0.1.
-        family, _, _, _, socket_address = min(found, key=lambda a: a[0] != socket.AF_INET)
-        sock = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as e:
-        raise OSError(f"cannot listen on {address}: {e.strerror or e}") from None
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.bind(socket_address)
-        sock.setblocking(False)
-    except OSError as e:
-        sock.close()
-        raise OSError(f"cannot listen on {address}: {e.strerror}. Choose another address") from None
-    return sock
 
 
 def acknowledged_bytes(sock: socket.socket) -> int | None:

@@ -18,10 +18,10 @@ import sys
 
 import uvloop
 
+from ingest.addresses import bind
 from ingest.guards import guarded_task
 from ingest.log_lines import log_uncaught
 from ingest.tap.options import TapOptions
-from ingest.tap.sockets import bind
 from ingest.tap.worker import TapWorker, reduce_gc
 
 logger = logging.getLogger("streamgauge.tap")

@@ -10,7 +10,6 @@ import contextlib
 import hmac
 import secrets
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
 from analytics.otlp_receiver.receiver_limits import ReceiverLimits
+from ingest.addresses import bind, join_address
 from ingest.allowed_hosts import AllowedHosts, AsgiApp, HostGate, Message, Receive, Send
 from ingest.bearer_tokens import check_token
 from ingest.private_files import prepare_data_folder
@@ -85,7 +85,8 @@ def serve(
     """
     check_token("--mcp-token", token)
     token = token or secrets.token_urlsafe(32)
-    listener = _listener(host, port)
+    listener = bind(join_address(host.strip("[]"), port), flag="--mcp-port")
+    listener.listen(MAX_CONNECTIONS)
     limits = ReceiverLimits(max_connections=MAX_CONNECTIONS, max_bytes=MAX_BODIES_BYTES)
     config = uvicorn.Config(
         gated(server, token, AllowedHosts("--allowed-host", allowed_hosts, listen_host=host)),
@@ -94,8 +95,7 @@ def serve(
         timeout_graceful_shutdown=STOP_WITHIN_S,
     )  # fmt: skip
     service = uvicorn.Server(config)
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{listener.getsockname()[1]}{PATH}"
+    url = f"http://{join_address(host.strip('[]'), listener.getsockname()[1])}{PATH}"
     ready_file = data / "run" / "mcp.json"
     prepare_data_folder(data)  # a failed start creates nothing
     write_ready_file(ready_file, {"url": url, "token": token})
@@ -120,13 +120,3 @@ def _without_a_second_signal() -> Iterator[None]:
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=MAX_CONNECTIONS)
-    except OSError as e:
-        raise OSError(
-            f"cannot listen on {host}:{port}: {(e.strerror or str(e)).lower()}. Pass --mcp-port or stop the other process."
-        ) from None

@@ -17,10 +17,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ingest.addresses import bind
 from ingest.record_log.interface import LogWriter
 from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
 from ingest.tap.options import TapOptions
-from ingest.tap.sockets import bind
 from ingest.tap.upstreams import parse_upstreams
 from ingest.tap.worker import TapWorker
 

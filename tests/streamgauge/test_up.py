@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -21,19 +20,6 @@ import pytest
 from ingest.ready_file import read_ready_file
 from streamgauge import part_progress, up
 from streamgauge.up import Part, Supervisor
-
-
-@pytest.mark.parametrize("name", ["listen", "admin"])
-def test_port_of_ended_connections_is_free_and_of_a_listener_is_refused(name: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = f"127.0.0.1:{listening.getsockname()[1]}"
-        with pytest.raises(OSError, match=rf"cannot listen on {address}: .*--{name}"):
-            up._check_address(f"--{name}", address)
-        with socket.create_connection(listening.getsockname()):
-            listening.accept()[0].close()
-            listening.close()
-            up._check_address(f"--{name}", address)
-
 
 PART = """
 import sys, threading, time

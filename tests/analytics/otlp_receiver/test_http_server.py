@@ -56,7 +56,7 @@ def listening(
     writer = threading.Thread(target=write)
     if writes:
         writer.start()
-    receiver = OtlpReceiver(queue, host="127.0.0.1", port=0, **options)
+    receiver = OtlpReceiver(queue, listen="127.0.0.1:0", **options)
     receiver.start()
     try:
         yield receiver
@@ -159,17 +159,17 @@ def test_non_loopback_address_requires_a_token(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     try:
         with pytest.raises(ValueError, match="Set --otlp-token"):
-            OtlpReceiver(SpanQueue(store.cursor), host="0.0.0.0", port=0)
+            OtlpReceiver(SpanQueue(store.cursor), listen="0.0.0.0:0")
         with pytest.raises(ValueError, match="at least 16 characters"):
-            OtlpReceiver(SpanQueue(store.cursor), host="127.0.0.1", port=0, token="short")
-        OtlpReceiver(SpanQueue(store.cursor), host="0.0.0.0", port=0, token=TOKEN).close()
+            OtlpReceiver(SpanQueue(store.cursor), listen="127.0.0.1:0", token="short")
+        OtlpReceiver(SpanQueue(store.cursor), listen="0.0.0.0:0", token=TOKEN).close()
     finally:
         store.close()
 
 
 def test_address_in_use_is_an_error_in_one_line(tmp_path: Path) -> None:
     with listening(tmp_path) as receiver, pytest.raises(OSError, match="--otlp-listen"):
-        OtlpReceiver(receiver.queue, host="127.0.0.1", port=int(receiver.url.rpartition(":")[2]))
+        OtlpReceiver(receiver.queue, listen=receiver.url.removeprefix("http://"))
 
 
 def test_foreign_hosts_and_origins_are_refused(tmp_path: Path) -> None:

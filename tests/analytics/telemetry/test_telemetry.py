@@ -440,7 +440,7 @@ def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) 
     hop = {"outer_gateway": "litellm", "model": None, "added_ttft_ns": 5 * MS, "added_event_p50_ns": -1}
     telemetry.count_hops(pl.DataFrame([hop]))
     store = new_store(tmp_path)
-    receiver = OtlpReceiver(SpanQueue(store.cursor), host="127.0.0.1", port=0)
+    receiver = OtlpReceiver(SpanQueue(store.cursor), listen="127.0.0.1:0")
     telemetry.update_health(receiver.health())
     receiver.close()
     store.close()

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from ingest.addresses import bind
 from ingest.allowed_hosts import AllowedHosts
 from ingest.guards import Guards
 from ingest.tap import supervisor
 from ingest.tap.admin import Admin
 from ingest.tap.metrics import Report
 from ingest.tap.options import TapOptions
-from ingest.tap.sockets import HangupWatch, bind
+from ingest.tap.sockets import HangupWatch
 from ingest.tap.supervisor import Supervisor
 from ingest.tap.upstreams import parse_upstreams
 from tests.guard_injection import Injection
