@@ -263,10 +263,13 @@ class StreamRecorder:
         if captured is not None:
             size_before = captured.size_bytes
             captured.feed(payload)
-            added_bytes = captured.size_bytes - size_before
-            if added_bytes and not self._buffer.reserve(added_bytes):
+            buffer, added_bytes = self._buffer, captured.size_bytes - size_before
+            buffer.added_bytes += (
+                added_bytes  # `reserve`, inlined: the size of the capture is what `abandon` releases
+            )
+            if added_bytes and buffer.added_bytes - buffer.sink.done_bytes > buffer.limit_bytes:
                 self._capture = None
-                self._buffer.release(size_before)
+                buffer.added_bytes -= captured.size_bytes
                 self._lose_next()
             elif captured.full:
                 self.record_request(False)

@@ -99,8 +99,8 @@ async def test_large_upload_is_limited_per_loop_iteration():
 
 async def test_a_response_faster_than_the_log_leaves_room_for_the_records_of_other_streams():
     """The log is stalled. The fast response fills its share of the queue; the others were open before, and go on after it."""
-    size_bytes, parts, streams = 8 * 2**20, 12, 10
-    part = chunk(b"data: {}\n\n" * 30)
+    size_bytes, parts, streams = 8 * 2**20, 24, 10
+    part = chunk(b"data: {}\n\n" * 300)
     go_on = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
