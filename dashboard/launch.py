@@ -31,8 +31,8 @@ from dashboard import oidc_login, page_settings
 from dashboard.page_head import PageHead
 from dashboard.same_host import SameHost
 from dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
+from ingest.addresses import is_loopback
 from ingest.allowed_hosts import AllowedHosts, HostGate
-from ingest.bearer_tokens import is_loopback
 from ingest.guards import guarded_thread
 from ingest.private_files import prepare_data_folder
 from ingest.ready_file import HEARTBEAT_S, SILENT_AFTER_S, Heartbeat, remove_ready_file, write_ready_file

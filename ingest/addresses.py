@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 _ALL_INTERFACES = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
@@ -25,6 +26,15 @@ def same_address(one: str, other: str) -> bool:
     (host, port), (other_host, other_port) = split_address(one), split_address(other)
     hosts = {"127.0.0.1" if h == "localhost" else h for h in (host, other_host)}
     return port == other_port != 0 and (len(hosts) == 1 or bool(hosts & _ALL_INTERFACES))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine connects to this address, or under this name."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    return (getattr(found, "ipv4_mapped", None) or found).is_loopback
 
 
 def bind(address: str, *, shared: bool = False, flag: str | None = None) -> socket.socket:

@@ -20,6 +20,8 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Seque
 from functools import cached_property
 from typing import Any
 
+from ingest.addresses import is_loopback
+
 STATUS = 403
 """Status of the response to a refused request. Its body is the refusal's reason."""
 
@@ -68,7 +70,7 @@ class AllowedHosts:
             scheme, separator, authority = origin.partition("://")
             name = _name_of(authority) if separator else None
             same = len(hosts) == 1 and authority.lower() == hosts[0].lower()
-            if not scheme or name is None or not (same or _is_loopback(name) or self._has(name)):
+            if not scheme or name is None or not (same or is_loopback(name) or self._has(name)):
                 return self._reason("origin", name)
         return None
 
@@ -99,7 +101,7 @@ class HostGate:
         if scope["type"] in ("http", "websocket"):
             reason = self._hosts.refusal(_values(scope, b"host"), _values(scope, b"origin"))
             if reason is not None:
-                await _refuse(scope, send, reason)
+                await refuse(scope, send, reason)
                 return
         await self._app(scope, receive, send)
 
@@ -108,7 +110,10 @@ def _values(scope: Message, name: bytes) -> list[str]:
     return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
-async def _refuse(scope: Message, send: Send, reason: str) -> None:
+async def refuse(
+    scope: Message, send: Send, reason: str, status: int = STATUS, *fields: tuple[bytes, bytes]
+) -> None:
+    """Answer a request with the reason, and close a WebSocket."""
     kind = "http"
     if scope["type"] == "websocket":
         kind = "websocket.http"
@@ -116,8 +121,12 @@ async def _refuse(scope: Message, send: Send, reason: str) -> None:
             await send({"type": "websocket.close", "code": 1008})
             return
     body = reason.encode() + b"\n"
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
-    await send({"type": f"{kind}.response.start", "status": STATUS, "headers": headers})
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", b"%d" % len(body)),
+        *fields,
+    ]
+    await send({"type": f"{kind}.response.start", "status": status, "headers": headers})
     await send({"type": f"{kind}.response.body", "body": body})
 
 
@@ -138,7 +147,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_loopback(name: str) -> bool:
-    return _is_address(name) and ipaddress.ip_address(name).is_loopback

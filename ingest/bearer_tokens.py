@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+from ingest.addresses import is_loopback, split_address
 
 MIN_TOKEN_CHARS = 16
 
@@ -18,12 +18,5 @@ def check_token(flag: str, token: str | None) -> None:
 def check_listener(flag: str, address: str, token_flag: str, token: str | None) -> None:
     """As `check_token`. Also raise ValueError if other machines could connect to HOST:PORT without a token."""
     check_token(token_flag, token)
-    if token is None and not is_loopback(address.rpartition(":")[0].strip("[]")):
+    if token is None and not is_loopback(split_address(address)[0]):
         raise ValueError(f"{flag} {address} is not a loopback address. Set {token_flag}")
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ import uvloop
 from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import SQLITE, locate
-from ingest.addresses import split_address
+from ingest.addresses import bind
 from ingest.private_files import prepare_data_folder
 from ingest.ready_file import part_of_up, read_ready_file
 from streamgauge.demo_progress import Progress, measured_text
@@ -128,16 +127,12 @@ class Demo:
 
     def _check_ports(self) -> None:
         """Raise OSError if a port is in use, before any process starts."""
-        ports = [
-            ("the tap", self.options.listen, "--listen 127.0.0.1:PORT"),
-            ("the tap's admin page", self.options.admin, "--admin 127.0.0.1:PORT"),
-        ]
+        bind(self.options.listen, flag="--listen").close()
+        bind(self.options.admin, flag="--admin").close()
         if not self.options.no_dashboard:
-            port = self.options.dashboard_port
-            ports.append(("the dashboard", f"127.0.0.1:{port}", "--dashboard-port PORT, or --no-dashboard"))
-        for name, address, flag in ports:
-            if (reason := address_problem(address)) is not None:
-                raise OSError(f"cannot listen on {address} for {name}: {reason}. Pass {flag} (port 0: any).")
+            bind(
+                f"127.0.0.1:{self.options.dashboard_port}", flag="--dashboard-port PORT, or --no-dashboard"
+            ).close()
 
     async def _start(self, data: Path, stop: asyncio.Event) -> tuple[str, str]:
         prepare_data_folder(data)
@@ -150,7 +145,10 @@ class Demo:
     async def _start_simulator(self, ready_file: Path, stop: asyncio.Event) -> str:
         address = self.options.simulator
         if address is None:
-            address = "127.0.0.1:0" if address_problem("127.0.0.1:4200") else "127.0.0.1:4200"
+            address = "127.0.0.1:0"
+            with contextlib.suppress(OSError):  # the usual port may be in use
+                bind("127.0.0.1:4200").close()
+                address = "127.0.0.1:4200"
         flags = [
             "--listen", address, "--announce", str(ready_file), "--rate-faults", str(self.options.rate_faults),
             "--time-scale", str(self.options.time_scale),
@@ -352,18 +350,3 @@ def _command() -> str:
 def _refresh(ledger: RemoteLedger) -> None:
     with contextlib.suppress(OSError):  # _check_alive reports a simulator that exited
         ledger.refresh()
-
-
-def address_problem(address: str) -> str | None:
-    """The reason why an address cannot be bound, or None."""
-    host, port = split_address(address)
-    if port == 0:
-        return None
-    try:
-        family, kind, proto, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, proto) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(target)
-    except OSError as e:
-        return (e.strerror or str(e)).lower()
-    return None

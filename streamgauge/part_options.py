@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from analytics.extras import require
-from ingest.bearer_tokens import is_loopback
+from ingest.addresses import is_loopback, split_address
 from streamgauge.durations import parse_duration_s
 
 if TYPE_CHECKING:
@@ -206,5 +206,5 @@ def _secret(value: SecretStr | None) -> str | None:
 
 def warn_if_exposed(port: str, address: str) -> None:
     """Log a warning if other machines can connect, because this may be unintended."""
-    if not is_loopback(address.rpartition(":")[0].strip("[]")):
+    if not is_loopback(split_address(address)[0]):
         log.warning("%s is reachable from other machines, at %s", port, address)

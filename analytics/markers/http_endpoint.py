@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hmac
-import ipaddress
 import json
 import threading
 from collections.abc import Callable, Iterable
@@ -22,6 +21,7 @@ from typing import Any
 
 from analytics.markers.marker import Marker, parse_marker
 from analytics.markers.marker_queue import MarkerQueue
+from ingest.addresses import is_loopback
 
 PATH = "/v1/markers"
 MAX_BODY_BYTES = 8192
@@ -70,7 +70,7 @@ class MarkersEndpoint:
             given = environ.get("HTTP_AUTHORIZATION", "")
             if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
                 raise Refused(401, "a bearer token is required: the one of --otlp-token")
-        elif not _is_loopback(environ.get("REMOTE_ADDR", "")):
+        elif not is_loopback(environ.get("REMOTE_ADDR", "")):
             raise Refused(403, "requests from other machines need a token. Set --otlp-token")
         if environ.get("CONTENT_TYPE", "").split(";", 1)[0].strip().lower() != _JSON:
             raise Refused(415, f"the content type must be {_JSON}")
@@ -113,12 +113,3 @@ def _body(environ: dict[str, Any]) -> bytes:
     if len(body) < int(length):
         raise Refused(400, "the body is incomplete")
     return body
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(found, "ipv4_mapped", None)
-    return (mapped or found).is_loopback

@@ -26,6 +26,7 @@ from kafka.errors import (
 )
 from kafka.net.compat import KafkaNetClient
 
+from ingest.addresses import split_address
 from ingest.record_log.interface import LogBroken
 
 log = logging.getLogger(__name__)
@@ -118,9 +119,7 @@ def split_brokers(brokers: str) -> list[str]:
     """["h1:9092", "h2:9092"] from "h1:9092,h2:9092". Raises ValueError."""
     found = [broker.strip() for broker in brokers.split(",") if broker.strip()]
     for broker in found:
-        host, _, port = broker.rpartition(":")
-        if not host or not port.isdigit():
-            raise ValueError(f"{broker!r} is not HOST:PORT of a Kafka broker")
+        split_address(broker)
     if not found:
         raise ValueError("no Kafka broker given: pass HOST:PORT")
     return found
@@ -169,9 +168,8 @@ def probe(brokers: list[str]) -> None:
     """Raise OSError unless one of the brokers accepts a TCP connection."""
     failure: OSError | None = None
     for broker in brokers:
-        host, _, port = broker.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_S).close()
+            socket.create_connection(split_address(broker), timeout=PROBE_S).close()
         except OSError as error:
             failure = error
         else:

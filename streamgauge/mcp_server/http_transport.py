@@ -21,7 +21,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from analytics.otlp_receiver.receiver_limits import ReceiverLimits
 from ingest.addresses import bind, join_address
-from ingest.allowed_hosts import AllowedHosts, AsgiApp, HostGate, Message, Receive, Send
+from ingest.allowed_hosts import AllowedHosts, AsgiApp, HostGate, Message, Receive, Send, refuse
 from ingest.bearer_tokens import check_token
 from ingest.private_files import prepare_data_folder
 from ingest.ready_file import remove_ready_file, write_ready_file
@@ -31,6 +31,7 @@ MAX_BODY_BYTES = 256 * 1024
 MAX_BODIES_BYTES = 64 * MAX_BODY_BYTES
 MAX_CONNECTIONS = 64
 STOP_WITHIN_S = 2
+_UNAUTHORIZED = "request refused: it has no valid token. Send the header Authorization: Bearer TOKEN."
 
 
 class TokenGate:
@@ -44,20 +45,9 @@ class TokenGate:
         if scope["type"] == "http":
             given = [value for name, value in scope["headers"] if name == b"authorization"]
             if len(given) != 1 or not hmac.compare_digest(given[0], self._expected):
-                await _unauthorized(send)
+                await refuse(scope, send, _UNAUTHORIZED, 401, (b"www-authenticate", b"Bearer"))
                 return
         await self._app(scope, receive, send)
-
-
-async def _unauthorized(send: Send) -> None:
-    body = b"request refused: it has no valid token. Send the header Authorization: Bearer TOKEN.\n"
-    headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (b"content-length", b"%d" % len(body)),
-        (b"www-authenticate", b"Bearer"),
-    ]
-    await send({"type": "http.response.start", "status": 401, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def gated(server: MCPServer[Any], token: str, hosts: AllowedHosts) -> AsgiApp:

@@ -26,7 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import uvloop
 
-from ingest.addresses import split_address
+from ingest.addresses import bind, join_address, split_address
 from ingest.private_files import write_json
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.endpoints import DEFAULT_VENDOR, api_of_path, profile_for
@@ -77,19 +77,12 @@ class Simulator:
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address is not available."""
-        host, port = split_address(self.options.listen)
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                lambda: Connection(self._handle, self._connections), host, port, backlog=4096
-            )
-        except OSError as e:
-            reason = os.strerror(e.errno) if e.errno else str(e)
-            raise OSError(
-                f"cannot listen on {self.options.listen}: {reason}. Choose another address with --listen (port 0: any)."
-            ) from None
-        port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        sock = bind(self.options.listen, flag="--listen")
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self._handle, self._connections), sock=sock, backlog=4096
+        )
+        host, _ = split_address(self.options.listen)
+        self.url = f"http://{join_address(host, sock.getsockname()[1])}"
 
     async def stop(self) -> None:
         """Abort all responses and stop listening."""

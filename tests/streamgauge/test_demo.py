@@ -19,9 +19,7 @@ from streamgauge import demo_run
 from streamgauge.demo import demo_command
 from streamgauge.demo_run import Demo, DemoOptions
 from streamgauge.simulator.remote_ledger import RemoteLedger
-from streamgauge.simulator.server import SimulatorOptions
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
-from tests.streamgauge.simulator.simulator_thread import simulator_thread
 from tests.streamgauge.simulator.test_measurement_check import measured, simulated
 
 ANY_PORTS = [
@@ -117,12 +115,6 @@ def test_unwritable_data_folder_is_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(demo_command, arguments)
     assert isinstance(result.exception, OSError)
     assert "Choose another with --data" in str(result.exception)
-
-
-def test_address_problem_reports_a_port_in_use() -> None:
-    with simulator_thread(SimulatorOptions(listen="127.0.0.1:0")) as other:
-        assert demo_run.address_problem(other.url.removeprefix("http://")) == "address already in use"
-    assert demo_run.address_problem("127.0.0.1:0") is None
 
 
 def test_ctrl_c_stops_every_process_and_removes_the_temporary_folder(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_token_is_required_if_there_is_one() -> None:
     [("127.0.0.1", 201), ("::1", 201), ("::ffff:127.0.0.1", 201), ("10.0.0.7", 403), ("fe80::1%eth0", 403), ("", 403)],
 )  # fmt: skip
 def test_other_machines_need_a_token(address: str, status: int) -> None:
-    assert (http_endpoint._is_loopback(address)) == (status == 201)
+    assert (http_endpoint.is_loopback(address)) == (status == 201)
 
 
 def test_marker_that_is_not_stored_in_time_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
