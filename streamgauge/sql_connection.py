@@ -56,7 +56,14 @@ def connect(
     [('ok', 3)]
     """
     try:
-        settings = load_with_running_parts({"data": None if data is None else Path(data)})
+        settings = load_with_running_parts(
+            {
+                "data": None if data is None else Path(data),
+                "store": None,
+                "lake_path": None,
+                "sql_token": None,
+            }
+        )
     except click.UsageError as e:
         raise StoreUnavailable(f"cannot connect: {e.format_message()}") from None
     use_zoneinfo()

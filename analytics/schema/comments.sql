@@ -10,7 +10,7 @@ COMMENT ON COLUMN streams.provider IS 'Vendor of the API, detected from host, he
 COMMENT ON COLUMN streams.dialect IS 'Format of the stream (docs/reference/dialects.md). An ''unknown'' stream has byte and event measures only.';
 COMMENT ON COLUMN streams.operation IS 'Kind of request: chat, text_completion, generate_content, embeddings …; for MCP its method, such as tools/call.';
 COMMENT ON COLUMN streams.method IS 'HTTP method.';
-COMMENT ON COLUMN streams.path IS 'Path of the request to the upstream, without query, parameters and fragment. ?alt=sse is kept, because it selects the dialect. A segment that is no identifier is hashed.';
+COMMENT ON COLUMN streams.path IS 'Path of the request to the upstream, without parameters, fragment and query except ?alt=sse. A segment that is no identifier is hashed.';
 COMMENT ON COLUMN streams.request_model IS 'Requested model. Here and in other columns of names and ids, hashed:… replaces a value that is no identifier.';
 COMMENT ON COLUMN streams.response_model IS 'Model named in the response.';
 COMMENT ON COLUMN streams.response_id IS 'Id in the response.';

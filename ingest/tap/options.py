@@ -52,9 +52,7 @@ class TapOptions:
     head_timeout_s: float = 30.0  # from a request's first byte to the end of its head (slow loris), then 408; also for a TLS handshake
     body_timeout_s: float = 60.0  # silence of the client within its request's body; then 408
     keep_alive_timeout_s: float = 75.0  # an idle client connection is closed after this
-    peer_timeout_s: float = (
-        300.0  # a client or upstream that acknowledges nothing is disconnected: see `sockets.limit_silence`
-    )
+    peer_timeout_s: float = 300  # a peer that acknowledges nothing is disconnected (`sockets.limit_silence`)
     drain_timeout_s: float = 20.0  # how long open streams may continue after SIGTERM
     log_stop_timeout_s: float = 5.0  # how long a stop waits for the log to take the last records
 

@@ -69,7 +69,7 @@ def test_invalid_file_is_a_one_line_error(text: str, words: str, tmp_path: Path)
 def test_host_of_the_redirect_uri_is_allowed_as_are_configured_hosts(tmp_path: Path) -> None:
     file = tmp_path / "oidc.toml"
     file.write_text(FILE.replace("http://127.0.0.1:1/", "https://login.example.com/"))
-    hosts = launch._hosts(DashboardOptions(data=tmp_path, allowed_hosts=("gauge.example.com",), oidc=file))
+    hosts = launch.check(DashboardOptions(data=tmp_path, allowed_hosts=("gauge.example.com",), oidc=file))
     for name in ("gauge.example.com", "login.example.com"):
         assert hosts.refusal([name], [f"https://{name}"]) is None
     assert hosts.refusal(["other.example.com"], []) is not None

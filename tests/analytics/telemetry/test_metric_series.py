@@ -23,6 +23,7 @@ from analytics.measures.latency import inter_chunk_gaps
 from analytics.telemetry.combined_export import CombinedExporter, with_metrics
 from analytics.telemetry.metric_definitions import Instrument
 from analytics.telemetry.metric_series import MAX_SERIES, Distribution, SeriesReader, SeriesSet
+from ingest.guards import Guards
 
 BOUNDS = (0.01, 0.1, 1.0, 10.0)
 TIMES = Instrument("times", "histogram", "s", "Times", BOUNDS)
@@ -150,7 +151,7 @@ def test_delta_temporality_applies_to_bulk_series(monkeypatch: pytest.MonkeyPatc
     data = memory.get_metrics_data()
     provider.shutdown()
     assert data is not None
-    outer = CombinedExporter(inner, series)
+    outer = CombinedExporter(inner, series, Guards().guard("metrics"))
     for values in ([0.05, 0.5], [5.0]):
         added(series, values)
         outer.export(data)
