@@ -56,14 +56,8 @@ def connect(
     [('ok', 3)]
     """
     try:
-        settings = load_with_running_parts(
-            {
-                "data": None if data is None else Path(data),
-                "store": None,
-                "lake_path": None,
-                "sql_token": None,
-            }
-        )
+        used = dict.fromkeys(("store", "lake_path", "sql_token"))
+        settings = load_with_running_parts({"data": None if data is None else Path(data), **used})
     except click.UsageError as e:
         raise StoreUnavailable(f"cannot connect: {e.format_message()}") from None
     use_zoneinfo()
