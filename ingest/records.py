@@ -303,12 +303,16 @@ encode = _encoder.encode
 OPENED = b"\xdc\x00%c\xa6opened" % (len(Opened.__struct_fields__) + 1)
 """First bytes of every encoded `Opened`: an array of more than 15 elements, the tag first."""
 _LOST = encode(Lost("-" * 36, 0, 0, "", 0))
-_LOST_START, _LOST_SEQ_AT = _LOST[:8], _LOST.index(b"-" * 36) + 36
+_FIRST_RECORDS, _LOST_SEQ_AT = (OPENED, _LOST[:8]), _LOST.index(b"-" * 36) + 36
 
 
-def begins_stream(encoded: bytes) -> bool:
-    """Whether an encoded record is the first one of its stream: `Opened`, or a `Lost` that stands for it."""
-    return encoded.startswith(OPENED) or (encoded.startswith(_LOST_START) and encoded[_LOST_SEQ_AT] == 0)
+def streams_begun(encoded: Sequence[bytes]) -> int:
+    """How many encoded records are the first ones of their streams: `Opened`, or a `Lost` that stands for it."""
+    return sum(
+        record.startswith(OPENED) or record[_LOST_SEQ_AT] == 0
+        for record in encoded
+        if record.startswith(_FIRST_RECORDS)
+    )
 
 
 def pack(records: Sequence[AnyRecord], *, compress: bool) -> bytes:

@@ -24,7 +24,8 @@ import struct
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
@@ -79,6 +80,10 @@ class RunTotals:
         return max(0, self.streams_opened - self.streams_in_log)
 
 
+_values = attrgetter(*(one.name for one in fields(RunTotals)))
+"""The values of the totals, in their order. `astuple` copies each one."""
+
+
 @dataclass(slots=True)
 class Run:
     """A run of a tap worker: one entry of the file."""
@@ -92,7 +97,7 @@ class Run:
 
     def packed(self) -> bytes:
         incarnation, tap = uuid.UUID(self.incarnation).bytes, self.tap.encode()[:_TAP_BYTES]
-        packed = _TOTALS.pack(incarnation, self.number, self.started_wall_ns, tap, *astuple(self.totals))
+        packed = _TOTALS.pack(incarnation, self.number, self.started_wall_ns, tap, *_values(self.totals))
         return packed + _CRC.pack(zlib.crc32(packed))
 
 

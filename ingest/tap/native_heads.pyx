@@ -230,7 +230,7 @@ cpdef request_for_upstream(head, route, trace, forwarding, str address, str sche
         forwarding == DEFAULT
         and head.upgrade is None
         and (not head.connection or head.connection <= NEVER_DROPPED)
-        and put_request(head, route, trace, address, scheme, header_rewrite.adds_x_forwarded(forwarding, route.upstream))
+        and put_request(head, route, trace, address, scheme, not route.upstream.is_public)  # `adds_x_forwarded` by default
     ):
         return take(&out)
     return header_rewrite.request_for_upstream(head, route, trace, forwarding, address, scheme)

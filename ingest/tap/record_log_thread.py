@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from ingest.guards import Guards, guarded_thread, system_error
 from ingest.record_log.interface import LogBroken, LogFull, LogInUse, LogWriter
-from ingest.records import begins_stream, pack_encoded
+from ingest.records import pack_encoded, streams_begun
 
 logger = logging.getLogger("streamgauge.tap.log")
 
@@ -165,9 +165,7 @@ class LogThread:
             else:
                 packed.append(batch)
         self._taken = packed
-        self.packed_streams = self._appended_streams + sum(
-            begins_stream(record) for records, _ in packed for record in records
-        )
+        self.packed_streams = self._appended_streams + sum(streams_begun(records) for records, _ in packed)
         self._drop(rejected)
         return payloads
 
