@@ -308,11 +308,7 @@ _FIRST_RECORDS, _LOST_SEQ_AT = (OPENED, _LOST[:8]), _LOST.index(b"-" * 36) + 36
 
 def streams_begun(encoded: Sequence[bytes]) -> int:
     """How many encoded records are the first ones of their streams: `Opened`, or a `Lost` that stands for it."""
-    return sum(
-        record.startswith(OPENED) or record[_LOST_SEQ_AT] == 0
-        for record in encoded
-        if record.startswith(_FIRST_RECORDS)
-    )
+    return sum(r.startswith(OPENED) or r[_LOST_SEQ_AT] == 0 for r in encoded if r.startswith(_FIRST_RECORDS))
 
 
 def pack(records: Sequence[AnyRecord], *, compress: bool) -> bytes:

@@ -65,15 +65,16 @@ def back_up(catalog: Path, path: Path, timeout_s: float | None = None) -> None:
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     timeout_s = timeout_s or PROCESS_TIMEOUT_S + catalog.stat().st_size / LEAST_BYTES_PER_S
-    _run_in_process(_BACKUP, str(catalog), str(fresh), str(path), timeout_s=timeout_s)
+    task = f"back up {catalog} to {path}"
+    _run_in_process(_BACKUP, str(catalog), str(fresh), str(path), timeout_s=timeout_s, task=task)
 
 
 def create_statistics_triggers(catalog: Path) -> None:
     """Keep the statistics of tables' columns unknown (`analytics.storage.ducklake_format`). Raises OSError."""
-    _run_in_process(_TRIGGERS, str(catalog))
+    _run_in_process(_TRIGGERS, str(catalog), task=f"access {catalog}")
 
 
-def _run_in_process(script: str, *arguments: str, timeout_s: float = PROCESS_TIMEOUT_S) -> None:
+def _run_in_process(script: str, *arguments: str, task: str, timeout_s: float = PROCESS_TIMEOUT_S) -> None:
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-c", script, *arguments],
@@ -82,6 +83,6 @@ def _run_in_process(script: str, *arguments: str, timeout_s: float = PROCESS_TIM
             timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
-        raise OSError(f"cannot access {arguments[0]}: timeout after {timeout_s:.0f} s") from None
+        raise OSError(f"cannot {task}: timeout after {timeout_s:.0f} s") from None
     if done.returncode:
-        raise OSError(f"cannot access {arguments[0]}: {' '.join(done.stderr.strip().splitlines()[-1:])}")
+        raise OSError(f"cannot {task}: {' '.join(done.stderr.strip().splitlines()[-1:])}")
