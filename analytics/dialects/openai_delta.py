@@ -12,7 +12,7 @@ from analytics.decoded.event import ChoiceDelta, ToolCallDelta
 from analytics.decoded.tolerant_json import arguments_of
 from analytics.dialects.openai_tool_calls import ToolCallKeys, text_of
 
-IMAGE_PARTS = frozenset({"image", "image_url", "output_image"})
+IMAGE_PARTS = ("image", "image_url", "output_image")  # a tuple: what is looked up may not be hashable
 
 
 def read_delta(delta: dict[str, Any], choice_delta: ChoiceDelta, calls: ToolCallKeys) -> None:
