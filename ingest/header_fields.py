@@ -153,14 +153,9 @@ def response_field(name: bytes, value: bytes) -> tuple[str, str] | None:
     return (_WORKER_ID, _text(value)) if text.endswith("-worker-id") else None
 
 
-def is_listed(name: str) -> bool:
-    """Whether a field of this name may be in a record."""
-    return name in _REQUEST or name in _RESPONSE or _is_in_family(name)
-
-
-def is_id(name: str) -> bool:
-    """Whether the value of a recorded field is an id."""
-    return name in _IDS
+def is_stored(name: str) -> bool:
+    """Whether a field of this name may be in the tables. Ids have columns of their own."""
+    return (name in _REQUEST or name in _RESPONSE or _is_in_family(name)) and name not in _IDS
 
 
 def recorded_value(name: str, value: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ingest.header_fields import REQUEST_IDS, SERVER_INSTANCES, is_id, is_listed, recorded_value
+from ingest.header_fields import REQUEST_IDS, SERVER_INSTANCES, is_stored, recorded_value
 from ingest.identifiers import identifier
 
 MAX_FIELDS = 40
@@ -24,7 +24,7 @@ def stored_headers(headers: Headers) -> str | None:
     for name, value in headers:
         if len(kept) == MAX_FIELDS:
             break
-        if value and is_listed(name) and not is_id(name):
+        if value and is_stored(name):
             kept.setdefault(name, recorded_value(name, value))
     return _encode(kept).decode() if kept else None
 

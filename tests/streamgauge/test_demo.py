@@ -85,15 +85,8 @@ def test_one_wrong_value_fails_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert "1 value differs from the simulation" in output
 
 
-@pytest.mark.parametrize(
-    ("flag", "name"),
-    [
-        ("--listen", "the tap"),
-        ("--admin", "the tap's admin page"),
-        ("--dashboard-port", "the dashboard"),
-    ],
-)
-def test_port_in_use_is_reported_before_any_process_starts(tmp_path: Path, flag: str, name: str) -> None:
+@pytest.mark.parametrize("flag", ["--listen", "--admin", "--dashboard-port"])
+def test_port_in_use_is_reported_before_any_process_starts(tmp_path: Path, flag: str) -> None:
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
         used.listen()
@@ -103,7 +96,6 @@ def test_port_in_use_is_reported_before_any_process_starts(tmp_path: Path, flag:
         arguments = [*ANY_PORTS, "--dashboard-port", "0", "--data", str(data), flag, value]
         result = CliRunner().invoke(demo_command, arguments)
     assert isinstance(result.exception, OSError)
-    assert name in str(result.exception)
     assert flag in str(result.exception)
     assert str(port) in str(result.exception)
     assert not data.exists()
