@@ -192,7 +192,7 @@ def _exchange(hints: ExchangeHints, head: _Head | None, body_start: bytes) -> Ex
         status=hints.status or (head.status if head else 200),
         content_type=hints.content_type or headers.get("content-type", ""),
         response_headers=headers,
-        # Nothing but the missing bytes describes an empty recording. It is no success.
+        # An empty recording has no other description. It is no success.
         stream_requested=hints.stream_requested or (head is None and not body_start),
     )
 

@@ -7,7 +7,7 @@ it certainly contains. The difference is at most the last append.
 The file has room for MAX_RUNS runs, which is written at its creation: later writes need no further space. Each entry has a
 checksum, because a power cut can tear it.
 
-A run that ended may have opened streams of which the log has no record: it was killed, or its disk was full. The next run of
+A run that ended may have opened streams without a record in the log: it was killed, or its disk was full. The next run of
 the partition reports them: a `Lost` for each, under an id made from the run, then the ended run's last `Alive`. Each report is
 an append of the ended run, with its totals, and the checksum of its first entry shows whether it is in the log. So each stream
 is reported once, even if the tap is killed during the report.
@@ -76,7 +76,7 @@ class RunTotals:
 
     @property
     def missing(self) -> int:
-        """Opened streams of which the log has no record."""
+        """Opened streams without a record in the log."""
         return max(0, self.streams_opened - self.streams_in_log)
 
 

@@ -22,7 +22,7 @@ def appended(kept: bytes | bytearray, data: bytes) -> bytes | bytearray:
 
 
 class ReceiveBuffer:
-    """The bytes of a connection that are not processed yet, of which heads are taken.
+    """The unprocessed bytes of a connection. Heads are taken from its start.
 
     `check(partial, known)` raises if an incomplete head can no longer become valid. It is called for each read, and has checked
     the first `known` bytes before. `skip_empty_line`: one empty line may precede a head (RFC 9112 §2.2).

@@ -107,7 +107,7 @@ class RecordBuffer:
         """Total of bytes given to the log thread."""
         self._epoch = 0
         self._epoch_ends_at = 0
-        """The epoch ends when the log thread is done with so many bytes."""
+        """The epoch ends when the log thread is done with this many bytes."""
         self._waiting: dict[Recorder, None] = {}
         self._waiting_longer: dict[Recorder, None] = {}
         """Recorders that waited at the last tick."""

@@ -60,7 +60,7 @@ def reset_on_close(sock: socket.socket) -> None:
 
 
 def limit_silence(sock: socket.socket, limit_s: float) -> None:
-    """Let the kernel break connections whose peer acknowledges nothing for so long: its machine is gone, or it does not read.
+    """Let the kernel break connections whose peer acknowledges nothing for `limit_s`: its machine is gone, or it does not read.
 
     Accepted sockets inherit this from the listening one. 0: no limit.
     """
