@@ -7,7 +7,7 @@ from typing import Protocol
 
 import polars as pl
 
-from analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
 
 
 class CommitHook(Protocol):

@@ -1,4 +1,4 @@
-"""The consumer loop: read log entries, commit rows and positions together. `analytics.main` is the process around it.
+"""The consumer loop: read log entries, commit rows and positions together. `streamgauge.analytics.main` is the process around it.
 
 Rules
 1. Finished streams, losses, dead letters, checkpoints and positions are committed in one transaction.
@@ -22,12 +22,12 @@ from typing import Any
 
 import polars as pl
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.assembly.open_stream import OpenStream
-from analytics.assembly.partition import LOG_GONE, TAP_DIED
-from analytics.commit_hook import CommitHook
-from analytics.commit_policy import (
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.assembly.open_stream import OpenStream
+from streamgauge.analytics.assembly.partition import LOG_GONE, TAP_DIED
+from streamgauge.analytics.commit_hook import CommitHook
+from streamgauge.analytics.commit_policy import (
     COMMIT_SHARE,
     END_OF_LOG_S,
     IDLE_WAIT_S,
@@ -38,16 +38,16 @@ from analytics.commit_policy import (
     POSITIONS_EVERY_S,
     CommitPolicy,
 )
-from analytics.measures.dead_letters import DeadLetters
-from analytics.measures.measured_rows import Measure, measured_rows
-from analytics.measures.open_stream_rows import open_stream_frame
-from analytics.measures.outcome import LOST
-from analytics.owned_partitions import OwnedPartitions
-from analytics.storage.commit import Commit
-from analytics.storage.store import Store
-from ingest.guards import Guards
-from ingest.record_log.interface import Entry, LogReader
-from ingest.records import Alive, pack, read_damage, unpack
+from streamgauge.analytics.measures.dead_letters import DeadLetters
+from streamgauge.analytics.measures.measured_rows import Measure, measured_rows
+from streamgauge.analytics.measures.open_stream_rows import open_stream_frame
+from streamgauge.analytics.measures.outcome import LOST
+from streamgauge.analytics.owned_partitions import OwnedPartitions
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.record_log.interface import Entry, LogReader
+from streamgauge.ingest.records import Alive, pack, read_damage, unpack
 
 log = logging.getLogger(__name__)
 

@@ -20,47 +20,47 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from analytics.alerts.evaluator import STORE_EVERY_S, AlertEvaluator
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.partition import LOG_GONE
-from analytics.commit_hook import CommitHook
-from analytics.commit_policy import IDLE_WAIT_S
-from analytics.consumer import Consumer
-from analytics.dialects import all_dialects
-from analytics.gc_tuning import tune_gc
-from analytics.hop_matching.job import HopJob
-from analytics.markers.http_endpoint import PATH as MARKERS_PATH
-from analytics.markers.http_endpoint import MarkersEndpoint
-from analytics.markers.marker_queue import MarkerQueue
-from analytics.measures.measure import measure
-from analytics.measures.sessions import Sessions
-from analytics.options import AnalyzeOptions
-from analytics.query.query_server import QueryServer
-from analytics.schema.objectives import Objectives
-from analytics.schema.stall_limit import StallLimit
-from analytics.storage.clients_table import write_clients
-from analytics.storage.commit import StoreFailed
-from analytics.storage.data_folder_lock import lock_data_folder
-from analytics.storage.database import reason
-from analytics.storage.location import SQLITE, StoreLocation, locate, without_password
-from analytics.storage.objectives_table import write_objectives
-from analytics.storage.partition_positions import PartitionLost
-from analytics.storage.prices_table import write_prices
-from analytics.storage.recent_responses import recent_responses
-from analytics.storage.store import Store
-from analytics.storage.upkeep import Upkeep
-from analytics.telemetry.objective_gauges import READ_EVERY_S
-from analytics.telemetry.plugin_exporters import PluginExporters
-from analytics.telemetry.prometheus import recording_probe
-from analytics.telemetry.telemetry import Telemetry
-from ingest.client_key import FILE, load_client_key
-from ingest.guards import Guards
-from ingest.ready_file import Heartbeat, remove_ready_file, write_ready_file
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.interface import LogBroken, LogChanged, LogReader
+from streamgauge.analytics.alerts.evaluator import STORE_EVERY_S, AlertEvaluator
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.partition import LOG_GONE
+from streamgauge.analytics.commit_hook import CommitHook
+from streamgauge.analytics.commit_policy import IDLE_WAIT_S
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.dialects import all_dialects
+from streamgauge.analytics.gc_tuning import tune_gc
+from streamgauge.analytics.hop_matching.job import HopJob
+from streamgauge.analytics.markers.http_endpoint import PATH as MARKERS_PATH
+from streamgauge.analytics.markers.http_endpoint import MarkersEndpoint
+from streamgauge.analytics.markers.marker_queue import MarkerQueue
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.sessions import Sessions
+from streamgauge.analytics.options import AnalyzeOptions
+from streamgauge.analytics.query.query_server import QueryServer
+from streamgauge.analytics.schema.objectives import Objectives
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.storage.clients_table import write_clients
+from streamgauge.analytics.storage.commit import StoreFailed
+from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
+from streamgauge.analytics.storage.database import reason
+from streamgauge.analytics.storage.location import SQLITE, StoreLocation, locate, without_password
+from streamgauge.analytics.storage.objectives_table import write_objectives
+from streamgauge.analytics.storage.partition_positions import PartitionLost
+from streamgauge.analytics.storage.prices_table import write_prices
+from streamgauge.analytics.storage.recent_responses import recent_responses
+from streamgauge.analytics.storage.store import Store
+from streamgauge.analytics.storage.upkeep import Upkeep
+from streamgauge.analytics.telemetry.objective_gauges import READ_EVERY_S
+from streamgauge.analytics.telemetry.plugin_exporters import PluginExporters
+from streamgauge.analytics.telemetry.prometheus import recording_probe
+from streamgauge.analytics.telemetry.telemetry import Telemetry
+from streamgauge.ingest.client_key import FILE, load_client_key
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.ready_file import Heartbeat, remove_ready_file, write_ready_file
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.interface import LogBroken, LogChanged, LogReader
 
 if TYPE_CHECKING:
-    from analytics.otlp_receiver.http_server import OtlpReceiver
+    from streamgauge.analytics.otlp_receiver.http_server import OtlpReceiver
 
 __all__ = ["AnalyzeOptions", "run", "run_until"]
 
@@ -365,8 +365,8 @@ def _otlp_receiver(options: AnalyzeOptions, store: Store, guards: Guards) -> Otl
     if options.otlp_listen is None:
         return None
     # Imported only when used, because it imports a web server.
-    from analytics.otlp_receiver.http_server import OtlpReceiver
-    from analytics.otlp_receiver.span_queue import SpanQueue
+    from streamgauge.analytics.otlp_receiver.http_server import OtlpReceiver
+    from streamgauge.analytics.otlp_receiver.span_queue import SpanQueue
 
     return OtlpReceiver(
         SpanQueue(store.cursor),
@@ -379,8 +379,8 @@ def _otlp_receiver(options: AnalyzeOptions, store: Store, guards: Guards) -> Otl
 
 def _reader(options: AnalyzeOptions, store: Store) -> LogReader:
     if options.kafka is not None:
-        from ingest.record_log.kafka_group_reader import KafkaGroupReader
-        from ingest.record_log.kafka_reader import KafkaReader
+        from streamgauge.ingest.record_log.kafka_group_reader import KafkaGroupReader
+        from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 
         kafka = options.kafka, options.kafka_topic, dict(options.kafka_options)
         if options.store != SQLITE:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analytics.alerts.evaluator import AlertOptions
-from analytics.commit_policy import CommitPolicy
-from analytics.schema.clients import Client
-from analytics.schema.objectives import DEFAULT, Objective
-from analytics.schema.prices import Price
-from analytics.telemetry.telemetry import TelemetryOptions
+from streamgauge.analytics.alerts.evaluator import AlertOptions
+from streamgauge.analytics.commit_policy import CommitPolicy
+from streamgauge.analytics.schema.clients import Client
+from streamgauge.analytics.schema.objectives import DEFAULT, Objective
+from streamgauge.analytics.schema.prices import Price
+from streamgauge.analytics.telemetry.telemetry import TelemetryOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class AnalyzeOptions:
     """Names of clients."""
     lost_after_s: float = 60.0
     tap_gone_after_s: float | None = 24 * 3600.0
-    """A tap is lost after this silence, measured by other taps (`analytics.assembly.tap_liveness`). None: never."""
+    """A tap is lost after this silence, measured by other taps (`streamgauge.analytics.assembly.tap_liveness`). None: never."""
     checkpoint_after_s: float = 60.0
     memory_limit_bytes: int | None = None
     """Memory limit of DuckDB. None: 1 GiB."""
@@ -56,7 +56,7 @@ class AnalyzeOptions:
     otlp_token: str | None = field(default=None, repr=False)
     """Bearer token that senders need. None: no authentication, loopback only."""
     allowed_hosts: Sequence[str] = ()
-    """Further names in requests to the OTLP receiver (`ingest.allowed_hosts`)."""
+    """Further names in requests to the OTLP receiver (`streamgauge.ingest.allowed_hosts`)."""
     alerts: AlertOptions = field(default_factory=AlertOptions)
     version: str = ""
     """Version of Streamgauge for the telemetry resource."""

@@ -1,4 +1,4 @@
-"""The partitions owned by one consumer: claim, replay, release. `analytics.consumer` is the loop.
+"""The partitions owned by one consumer: claim, replay, release. `streamgauge.analytics.consumer` is the loop.
 
 Rules
 1. A consumer owns a partition once it has claimed its position in the store. The previous owner can then no longer commit.
@@ -17,17 +17,17 @@ from collections.abc import Callable, Iterable
 
 import polars as pl
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.log_position import LogPosition
-from analytics.assembly.partition import LOG_GONE
-from analytics.measures.dead_letters import DeadLetters
-from analytics.measures.measured_rows import lost_row
-from analytics.replay import replay
-from analytics.storage.commit import Commit
-from analytics.storage.partition_positions import PartitionLost
-from analytics.storage.store import Store
-from ingest.ids import uuid7_wall_ns
-from ingest.record_log.interface import LogReader
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.assembly.partition import LOG_GONE
+from streamgauge.analytics.measures.dead_letters import DeadLetters
+from streamgauge.analytics.measures.measured_rows import lost_row
+from streamgauge.analytics.replay import replay
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.partition_positions import PartitionLost
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.ids import uuid7_wall_ns
+from streamgauge.ingest.record_log.interface import LogReader
 
 log = logging.getLogger(__name__)
 

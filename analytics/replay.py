@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.log_position import LogPosition
-from analytics.measures.dead_letters import DeadLetters
-from analytics.storage.store import Store
-from ingest.record_log.interface import Entry, LogReader
-from ingest.records import unpack
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.measures.dead_letters import DeadLetters
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.record_log.interface import Entry, LogReader
+from streamgauge.ingest.records import unpack
 
 log = logging.getLogger(__name__)
 

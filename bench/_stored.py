@@ -1,7 +1,7 @@
 """Roll-ups, upkeep and size of a store that a bench fills.
 
 One process has the store open through DuckDB. A separate process reads the size of a catalog with Python's `sqlite3`
-(`analytics.storage.sqlite_catalog`).
+(`streamgauge.analytics.storage.sqlite_catalog`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.measures.rollup import rollups
-from analytics.storage.commit import Commit
-from analytics.storage.location import ALIAS, StoreLocation
-from analytics.storage.store import Store
-from analytics.storage.upkeep import Upkeep
+from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.location import ALIAS, StoreLocation
+from streamgauge.analytics.storage.store import Store
+from streamgauge.analytics.storage.upkeep import Upkeep
 
 ROLLUP_STREAMS = 20_000
 """Streams rolled up at once, with their events: some hundred MB."""

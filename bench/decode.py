@@ -23,15 +23,15 @@ from functools import partial
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # must be set before the import of polars
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.assembly.partition import MAX_PENDING_FRAMES
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.dialects import all_dialects
-from analytics.measures.measure import measure
 from bench._streams import WORKLOADS, Workload, reads_of
-from ingest.records import AnyRecord, Closed, Frames, Opened, ResponseHeaders, pack, unpack
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.assembly.partition import MAX_PENDING_FRAMES
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects import all_dialects
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, ResponseHeaders, pack, unpack
 
 READS_PER_RECORD = 40
 STREAMS_PER_BATCH = 50
@@ -115,7 +115,7 @@ def _decoded(exchange: ExchangeInfo, batches: list[list[tuple[int, bytes]]]) -> 
 
 
 def _batches(bodies: list[list[bytes]]) -> list[list[list[tuple[int, bytes]]]]:
-    """The reads of each body, in the batches that `analytics.assembly.partition` makes."""
+    """The reads of each body, in the batches that `streamgauge.analytics.assembly.partition` makes."""
     frames = [_frames(body) for body in bodies]
     return [[f[at : at + MAX_PENDING_FRAMES] for at in range(0, len(f), MAX_PENDING_FRAMES)] for f in frames]
 

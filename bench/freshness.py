@@ -17,8 +17,8 @@ from pathlib import Path
 
 import httpx
 
-from analytics.query.reader import Reader
-from analytics.storage.location import locate
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.location import locate
 from tests.e2e.running import simulator, up
 
 TIMEOUT_S = 20.0

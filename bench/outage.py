@@ -19,10 +19,10 @@ import threading
 import time
 from pathlib import Path
 
-from analytics.query.errors import QueryError
-from analytics.query.reader import Reader
-from analytics.storage.location import locate
-from ingest.record_log.segments import log_bytes
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.location import locate
+from streamgauge.ingest.record_log.segments import log_bytes
 from streamgauge.simulator.remote_ledger import RemoteLedger
 from tests.e2e.running import Up, simulator, up
 from tests.kafka import Broker

@@ -13,15 +13,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from analytics.assembly.assembler import Assembler
-from analytics.commit_policy import CommitPolicy
-from analytics.consumer import Consumer
-from analytics.gc_tuning import tune_gc
-from analytics.measures.measure import measure
-from analytics.storage.location import locate
-from analytics.storage.store import Store
-from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
-from ingest.record_log.interface import Entry
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.commit_policy import CommitPolicy
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.gc_tuning import tune_gc
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.store import Store
+from streamgauge.analytics.telemetry.telemetry import Telemetry, TelemetryOptions
+from streamgauge.ingest.record_log.interface import Entry
 from tests.analytics.log_entries import MemoryLog, entries
 
 RATE = 1_000

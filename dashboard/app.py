@@ -17,7 +17,7 @@ if str(HERE.parent) not in sys.path:
 
 import streamlit as st  # noqa: E402
 
-from dashboard import filters, oidc_login, page_frame, page_settings, preloads, saved_views, zoom  # noqa: E402
+from streamgauge.dashboard import filters, oidc_login, page_frame, page_settings, preloads, saved_views, zoom  # noqa: E402
 
 VIEWS = HERE / "views"
 LOGO = str(HERE / "logo.svg")

@@ -12,8 +12,8 @@ from typing import Literal
 
 import polars as pl
 
-from dashboard import formatting
-from dashboard.confidence_intervals import (
+from streamgauge.dashboard import formatting
+from streamgauge.dashboard.confidence_intervals import (
     LEVEL,
     Difference,
     Rate,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dashboard import table_css, trace_css
-from dashboard.charts.colors import RULE
-from dashboard.charts.drawing import STEP_PX
-from dashboard.preloads import HIDDEN
+from streamgauge.dashboard import table_css, trace_css
+from streamgauge.dashboard.charts.colors import RULE
+from streamgauge.dashboard.charts.drawing import STEP_PX
+from streamgauge.dashboard.preloads import HIDDEN
 
 OVERLAY_BELOW_PX = 1000
 """Narrower windows show the sidebar above the page, collapsed at first. Streamlit itself does so only below 768 px."""

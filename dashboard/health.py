@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dashboard import formatting
+from streamgauge.dashboard import formatting
 
 State = Literal["met", "missed", "unknown"]
 

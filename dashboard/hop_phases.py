@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dashboard.stream_phases import Phase
+from streamgauge.dashboard.stream_phases import Phase
 
 PARTS: dict[str, tuple[str, str, str]] = {
     "before forwarding": ("before_ns", "gateway", "From t0 to the start of the gateway's request to the model server."),

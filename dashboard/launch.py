@@ -2,7 +2,7 @@
 
 - Streamlit contacts no other sites: no usage statistics, no update check; fonts and scripts come from the package.
 - On addresses other than the loopback, readers need a token (`token_gate`) or sign in (`oidc_login`).
-- Every request and WebSocket must name an allowed host (`ingest.allowed_hosts`), also on the loopback.
+- Every request and WebSocket must name an allowed host (`streamgauge.ingest.allowed_hosts`), also on the loopback.
 - DATA/run/dashboard.json {"pid", "url"} is written (mode 0600) when /_stcore/health responds, touched while it does, and
   removed on a clean stop. The URL includes the token.
 - SIGTERM and SIGINT stop it with exit code 0.
@@ -27,15 +27,21 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from dashboard import oidc_login, page_settings
-from dashboard.page_head import PageHead
-from dashboard.same_host import SameHost
-from dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
-from ingest.addresses import is_loopback
-from ingest.allowed_hosts import AllowedHosts, HostGate
-from ingest.guards import guarded_thread
-from ingest.private_files import prepare_data_folder
-from ingest.ready_file import HEARTBEAT_S, SILENT_AFTER_S, Heartbeat, remove_ready_file, write_ready_file
+from streamgauge.dashboard import oidc_login, page_settings
+from streamgauge.dashboard.page_head import PageHead
+from streamgauge.dashboard.same_host import SameHost
+from streamgauge.dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
+from streamgauge.ingest.addresses import is_loopback
+from streamgauge.ingest.allowed_hosts import AllowedHosts, HostGate
+from streamgauge.ingest.guards import guarded_thread
+from streamgauge.ingest.private_files import prepare_data_folder
+from streamgauge.ingest.ready_file import (
+    HEARTBEAT_S,
+    SILENT_AFTER_S,
+    Heartbeat,
+    remove_ready_file,
+    write_ready_file,
+)
 
 log = logging.getLogger(__name__)
 
@@ -234,5 +240,7 @@ def _is_ready(url: str) -> bool:
         connection.close()
 
 
-if __name__ == "__main__":  # pragma: no cover - for development: python -m dashboard.launch DATA [PORT]
+if (
+    __name__ == "__main__"
+):  # pragma: no cover - for development: python -m streamgauge.dashboard.launch DATA [PORT]
     sys.exit(run(DashboardOptions(data=Path(sys.argv[1]), port=int(sys.argv[2]) if len(sys.argv) > 2 else 0)))

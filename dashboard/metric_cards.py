@@ -13,7 +13,7 @@ from typing import Literal
 
 import streamlit as st
 
-from dashboard import formatting
+from streamgauge.dashboard import formatting
 
 Summary = Mapping[str, float | None]
 Worse = Literal["up", "down", "none"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dashboard import css, page_links, preloads
+from streamgauge.dashboard import css, page_links, preloads
 
 ADDRESS = "<script>window.__streamlit={BACKEND_BASE_URL:location.origin,MAIN_PAGE_BASE_URL:location.origin}</script>"
 HEAD = ADDRESS.encode()

@@ -10,11 +10,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from analytics.schema.stall_limit import StallLimit
-from analytics.storage.location import SQLITE
-from dashboard.health import Slos
-from ingest.guards import Guards, fault_lines
-from ingest.ready_file import part_of_up, read_ready_file, silence, written_faults
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.storage.location import SQLITE
+from streamgauge.dashboard.health import Slos
+from streamgauge.ingest.guards import Guards, fault_lines
+from streamgauge.ingest.ready_file import part_of_up, read_ready_file, silence, written_faults
 
 GUARDS = Guards()
 """The threads of the dashboard's process."""

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard.charts.drawing import Drawing, draw, draw_legend, draw_placeholder
+from streamgauge.dashboard.charts.drawing import Drawing, draw, draw_legend, draw_placeholder
 
 
 def panel(

@@ -1,4 +1,4 @@
-"""Run the queries of the pages in child processes (`analytics.query.query_pool`). Analytics does not have to run.
+"""Run the queries of the pages in child processes (`streamgauge.analytics.query.query_pool`). Analytics does not have to run.
 
 - One child runs the queries of the pages. Another, confined child runs the statements of the SQL page.
 - In the columns `name` and `client`, names from the settings replace client ids.
@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 import polars as pl
 import streamlit as st
 
-from analytics.query.client_names import QUERY as CLIENT_NAMES
-from analytics.query.client_names import with_client_names
-from analytics.query.errors import QueryError
-from analytics.query.query_pool import QueryPool
-from analytics.storage.location import locate
-from dashboard.page_settings import GUARDS, data_dir, store
-from ingest.guards import Guard, guarded_thread
+from streamgauge.analytics.query.client_names import QUERY as CLIENT_NAMES
+from streamgauge.analytics.query.client_names import with_client_names
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.storage.location import locate
+from streamgauge.dashboard.page_settings import GUARDS, data_dir, store
+from streamgauge.ingest.guards import Guard, guarded_thread
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from html import escape
 
 import streamlit as st
 
-from dashboard import page_settings
+from streamgauge.dashboard import page_settings
 
 View = tuple[str, str]
 """Name and address relative to the dashboard."""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from analytics.schema.outcomes import IS_COUNTED, IS_ERROR
+from streamgauge.analytics.schema.outcomes import IS_COUNTED, IS_ERROR
 
 _RECIPE = re.compile(
     r"^-- name: (?P<name>\w+)\n-- group: (?P<group>.+)\n-- title: (?P<title>.+)\n-- answers: (?P<answers>.+)\n(?P<sql>[^;]+);\n",

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from analytics.schema.outcomes import NOT_ERRORS
-from dashboard.stream_phases import phases
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS
+from streamgauge.dashboard.stream_phases import phases
 
 Row = Mapping[str, Any]
 MEASURED = "measured by the tap"

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dashboard import formatting
-from dashboard.trace_spans import Span
+from streamgauge.dashboard import formatting
+from streamgauge.dashboard.trace_spans import Span
 
 MIN_SKEW_NS = 1_000_000
 """A child that starts earlier than its parent by less is no sign of different clocks."""

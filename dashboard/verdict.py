@@ -10,18 +10,18 @@ from functools import partial
 
 import streamlit as st
 
-from analytics.diagnosis import wording
-from analytics.diagnosis.diagnose import diagnose
-from analytics.diagnosis.diagnosis import Cause, Diagnosis
-from analytics.diagnosis.scope import Scope
-from analytics.schema.objectives import DEFAULT, Objective
-from dashboard import filters, formatting, page_settings
-from dashboard.charts.axes import TimeRange
-from dashboard.metric_help import metric_help
-from dashboard.queries import overview
-from dashboard.queries.objectives import objectives
-from dashboard.queries.selection import Selection
-from dashboard.query_runner import CACHED_S, client_name, prefetch, query, query_catalog
+from streamgauge.analytics.diagnosis import wording
+from streamgauge.analytics.diagnosis.diagnose import diagnose
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
+from streamgauge.analytics.diagnosis.scope import Scope
+from streamgauge.analytics.schema.objectives import DEFAULT, Objective
+from streamgauge.dashboard import filters, formatting, page_settings
+from streamgauge.dashboard.charts.axes import TimeRange
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.queries import overview
+from streamgauge.dashboard.queries.objectives import objectives
+from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard.query_runner import CACHED_S, client_name, prefetch, query, query_catalog
 
 ICONS = {
     "incident": ":material/error:",

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import streamlit as st
 
-from dashboard.charts import time_pointer
+from streamgauge.dashboard.charts import time_pointer
 
 KEY = "zoom"
 MAX_ZOOMS = 4

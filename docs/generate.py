@@ -26,20 +26,20 @@ import duckdb
 import msgspec
 
 import streamgauge
-from analytics.dialects import vendors
-from analytics.dialects.openai_choices import PROVIDER_FIELDS
-from analytics.schema.ddl import statements
-from analytics.schema.objectives import DEFAULT
-from analytics.schema.server_timing_names import SERVER_TIMING_NAMES
-from analytics.storage.location import SQLITE, locate
-from analytics.telemetry.metric_definitions import metric_definitions
-from analytics.telemetry.prometheus import prometheus_name
-from analytics.telemetry.semconv import PROFILES
-from dashboard.sql_recipes import RECIPES
-from ingest.tap import metrics as tap_metrics
+from streamgauge.analytics.dialects import vendors
+from streamgauge.analytics.dialects.openai_choices import PROVIDER_FIELDS
+from streamgauge.analytics.schema.ddl import statements
+from streamgauge.analytics.schema.objectives import DEFAULT
+from streamgauge.analytics.schema.server_timing_names import SERVER_TIMING_NAMES
+from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
+from streamgauge.analytics.telemetry.prometheus import prometheus_name
+from streamgauge.analytics.telemetry.semconv import PROFILES
 from streamgauge.cli import COMMAND_ORDER, cli
 from streamgauge.config import reference_text
+from streamgauge.dashboard.sql_recipes import RECIPES
 from streamgauge.flags_from_settings import flag
+from streamgauge.ingest.tap import metrics as tap_metrics
 from streamgauge.mcp_server.server import INSTRUCTIONS, new_server
 from streamgauge.mcp_server.tools import Source, Tools
 from streamgauge.settings import RENAMED, Settings, variable
@@ -368,7 +368,7 @@ def _tables() -> str:
         "",
     ]
     con = duckdb.connect()
-    open_streams = (resources.files("analytics.schema") / "open_streams.sql").read_text()
+    open_streams = (resources.files("streamgauge.analytics.schema") / "open_streams.sql").read_text()
     for part in (*statements(), open_streams):
         con.execute(part)
     relations = con.execute(

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import msgspec
 
-from analytics.assembly.assembler import Assembler
-from analytics.consumer import Consumer
-from analytics.measures.measure import measure
-from analytics.storage.location import SQLITE, locate
-from analytics.storage.store import Store
-from ingest.private_files import prepare_data_folder
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.private_files import prepare_data_folder
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
 
 MS, SECOND, HOUR = 10**6, 10**9, 3600 * 10**9
 SPAN_NS = 2 * HOUR

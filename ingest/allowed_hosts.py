@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Seque
 from functools import cached_property
 from typing import Any
 
-from ingest.addresses import is_loopback
+from streamgauge.ingest.addresses import is_loopback
 
 STATUS = 403
 """Status of the response to a refused request. Its body is the refusal's reason."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingest.addresses import is_loopback, split_address
+from streamgauge.ingest.addresses import is_loopback, split_address
 
 MIN_TOKEN_CHARS = 16
 

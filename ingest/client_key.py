@@ -12,7 +12,7 @@ import os
 import secrets
 from pathlib import Path
 
-from ingest.private_files import write_private
+from streamgauge.ingest.private_files import write_private
 
 FILE = "client.key"
 """File of the key in the data folder, unless `--client-key` is set."""

@@ -19,7 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ingest.log_lines import error_kind
+from streamgauge.ingest.log_lines import error_kind
 
 logger = logging.getLogger("streamgauge.guards")
 

@@ -15,9 +15,8 @@ import traceback
 from enum import Enum
 from typing import Any
 
-from ingest.identifiers import is_identifier
+from streamgauge.ingest.identifiers import is_identifier
 
-_OURS = ("ingest", "analytics", "dashboard", "streamgauge")
 MAX_FRAMES = 20
 """Innermost frames shown of each exception."""
 MAX_CAUSES = 5
@@ -41,7 +40,7 @@ def without_values(record: logging.LogRecord) -> logging.LogRecord:
     """The record without cached texts, and without unknown arguments if a library made it."""
     made = copy.copy(record)
     made.exc_text = None
-    if record.name.partition(".")[0] in _OURS:
+    if record.name.partition(".")[0] == "streamgauge":
         return made
     if isinstance(record.args, dict):
         made.args = {key: _shown(value) for key, value in record.args.items()}

@@ -4,7 +4,7 @@
   the part's last progress.
 - A killed process leaves its file behind.
 - A file can hold a token, so only its owner can read it.
-- While threads or loops of the part are at fault (`ingest.guards`), the file has them in `faults`: name → sentence. A full
+- While threads or loops of the part are at fault (`streamgauge.ingest.guards`), the file has them in `faults`: name → sentence. A full
   disk can prevent this.
 """
 
@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ingest.private_files import make_private_folder, write_json
+from streamgauge.ingest.private_files import make_private_folder, write_json
 
 HEARTBEAT_S = 1.0
 SILENT_AFTER_S = 10.0

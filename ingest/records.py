@@ -7,7 +7,7 @@ last record.
 Clocks. Fields named `*_ns` are durations in ns since the stream's t0: the tap has read the request's head and starts to
 forward it. `wall_ns` (Unix time) and `mono_ns` (CLOCK_MONOTONIC) are clock readings taken together, in `Opened` at t0.
 
-No record holds Authorization, API keys or cookies: headers are allow-listed (`ingest.header_fields`).
+No record holds Authorization, API keys or cookies: headers are allow-listed (`streamgauge.ingest.header_fields`).
 
 An entry of a log is a packed batch of records of many streams: one format byte, then a MessagePack array of the records,
 plain (`PLAIN`) or zstd-compressed (`ZSTD`). In Kafka it is the value of a message. An entry of the format `DAMAGE` has no
@@ -83,7 +83,7 @@ class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The conversation that a request body names, without text."""
 
     session: str | None = None
-    """Session id (`ingest.session_ids`)."""
+    """Session id (`streamgauge.ingest.session_ids`)."""
     turns: int | None = None
     """Turns in its messages: runs of user messages. None: unknown."""
     previous_response_id: str | None = None
@@ -137,7 +137,7 @@ class Opened(Record, frozen=True):
     capture_content: bool | None = None
     """False: the client sent `x-streamgauge-capture: none`. None: no such header."""
     query_model: str | None = None
-    """The model that the query names (`ingest.identifiers.query_model`)."""
+    """The model that the query names (`streamgauge.ingest.identifiers.query_model`)."""
     clock_id: str | None = None
     """Clock of `mono_ns`: records with the same id can be compared. None in old logs: the clock of this incarnation."""
 
@@ -151,9 +151,9 @@ class Request(Record, frozen=True):
     truncated: bool
     """The body is longer, or its end was not seen."""
     decoded: bool = False
-    """The content coding was decoded by `ingest.redaction`."""
+    """The content coding was decoded by `streamgauge.ingest.redaction`."""
     conversation: Conversation | None = None
-    """Read by `ingest.redaction` before it removed the text. None: not read."""
+    """Read by `streamgauge.ingest.redaction` before it removed the text. None: not read."""
 
 
 class Frames(Record, frozen=True):
@@ -170,7 +170,7 @@ class Frames(Record, frozen=True):
     uncaptured_bytes: int = 0
     """Body bytes not captured by rule (content type, size limit): not a loss."""
     wire_bytes: list[int] | None = None
-    """Received size of each read, if `ingest.redaction` decoded the content coding. Else None."""
+    """Received size of each read, if `streamgauge.ingest.redaction` decoded the content coding. Else None."""
     coding_fault: CodingFault | None = None
     """Fault of the content coding found so far, if it was decoded."""
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ingest.client_key import keyed_hash
-from ingest.identifiers import identifier
+from streamgauge.ingest.client_key import keyed_hash
+from streamgauge.ingest.identifiers import identifier
 
 RECORDED = "x-streamgauge-session-id"
 """Name of the recorded field with the session id. A client's own field of this name is not recorded."""

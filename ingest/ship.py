@@ -4,7 +4,7 @@ Rules
  1. Entries are released only after Kafka has acknowledged all their messages. Delivery is at least once, in order per stream.
  2. Kafka may be unreachable for as long as the log's cap allows. Memory stays bounded: one batch (BATCH_BYTES of compressed
     entries, unpacked) and its messages.
- 3. Records are redacted before they leave (`ingest.redaction`). The redaction state is stored before entries are released.
+ 3. Records are redacted before they leave (`streamgauge.ingest.redaction`). The redaction state is stored before entries are released.
  4. On SIGTERM or SIGINT: ship the rest of the log for at most `drain_s`, then stop. The next run continues.
 
 DATA/run/ship.json has the process and its counters, refreshed at most once a second.
@@ -23,16 +23,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ingest.private_files import prepare_data_folder, write_json
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.interface import LogBroken
-from ingest.record_log.kafka_messages import GroupedRecords, group_by_stream
-from ingest.record_log.kafka_writer import KafkaWriter
-from ingest.record_log.run_totals import incarnations_of
-from ingest.record_log.segments import log_bytes
-from ingest.records import AnyRecord, Damaged, pack_damage
-from ingest.redaction.record_redactor import Redactor, filled_poison
-from ingest.redaction.state_file import RedactionStateFile
+from streamgauge.ingest.private_files import prepare_data_folder, write_json
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.interface import LogBroken
+from streamgauge.ingest.record_log.kafka_messages import GroupedRecords, group_by_stream
+from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
+from streamgauge.ingest.record_log.run_totals import incarnations_of
+from streamgauge.ingest.record_log.segments import log_bytes
+from streamgauge.ingest.records import AnyRecord, Damaged, pack_damage
+from streamgauge.ingest.redaction.record_redactor import Redactor, filled_poison
+from streamgauge.ingest.redaction.state_file import RedactionStateFile
 
 log = logging.getLogger(__name__)
 

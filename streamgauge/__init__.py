@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
+    from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
     from streamgauge.recorded_response import Response, UnreadableResponse, read
     from streamgauge.sql_connection import Connection, connect
     from streamgauge.stream_measures import Event, Measures, UnmeasurableEvents, measure
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "analytics.query.errors": ("QueryError", "QueryRejected", "QueryTimeout", "StoreUnavailable"),
+    "streamgauge.analytics.query.errors": ("QueryError", "QueryRejected", "QueryTimeout", "StoreUnavailable"),
     "streamgauge.recorded_response": ("Response", "UnreadableResponse", "read"),
     "streamgauge.sql_connection": ("Connection", "connect"),
     "streamgauge.stream_measures": ("Event", "Measures", "UnmeasurableEvents", "measure"),
@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
     try:
         found = globals()[name] = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as e:
-        from analytics.extras import extra_of, missing_package
+        from streamgauge.analytics.extras import extra_of, missing_package
 
         if extra_of(e.name) is None:
             raise

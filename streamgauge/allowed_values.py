@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from ingest.addresses import split_address
 from streamgauge.durations import parse_seconds
+from streamgauge.ingest.addresses import split_address
 
 DURATION = "500ms, 30s or 5m"
 """Examples of durations."""

@@ -5,10 +5,9 @@ Invalid input and failed starts print one line to stderr and exit with code 2. E
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import sys
-from pathlib import Path
 
 import click
 import cloup
@@ -94,7 +93,6 @@ def cli() -> None:
 def main() -> None:
     """Entry point of the console script."""
     _exit_with_parent()
-    _check_packages()
     # DuckDB imports pandas, if installed, to check the type of bound values. Only the dashboard needs pandas. Blocking
     # the import saves 0.3 s and 40 MB.
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
@@ -117,7 +115,7 @@ def main() -> None:
     except click.Abort:
         sys.exit(130)
     except ModuleNotFoundError as e:
-        from analytics.extras import extra_of, missing_package
+        from streamgauge.analytics.extras import extra_of, missing_package
 
         if extra_of(e.name) is None:
             _report_error(f"unexpected error: no module {e.name}")
@@ -133,19 +131,6 @@ def main() -> None:
         _report_error(f"unexpected error: {type(e).__qualname__}")
         raise
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _check_packages() -> None:
-    """Exit if another installed package, or a folder on the import path, hides one of the product's."""
-    root = Path(__file__).parents[1]
-    for name in ("ingest", "analytics", "dashboard"):
-        spec = importlib.util.find_spec(name)
-        found = None if spec is None or spec.origin is None else Path(spec.origin).parents[1]
-        if found != root:
-            _fail(
-                f"cannot start: Python finds the package {name!r} in {found or 'no folder'}, not in {root}. Start in "
-                "another folder, or install Streamgauge in an environment of its own, such as with uv tool install."
-            )
 
 
 def _check_variables() -> None:

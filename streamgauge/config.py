@@ -10,7 +10,7 @@ from typing import Any
 import click
 from pydantic import SecretStr
 
-from analytics.storage.location import without_password
+from streamgauge.analytics.storage.location import without_password
 from streamgauge.command_settings import SETTINGS_OF_PARTS
 from streamgauge.flags_from_settings import default_text, flag, help_layout, load_used, settings_options
 from streamgauge.output_format import format_option, print_json

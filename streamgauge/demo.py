@@ -8,8 +8,8 @@ from typing import Any
 import click
 import cloup
 
-from analytics.extras import require
 from streamgauge.allowed_values import Address, Duration, Number, WholeNumber
+from streamgauge.analytics.extras import require
 
 
 @cloup.command("demo")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import click
 
-from analytics.query.errors import QueryError
-from analytics.query.query_pool import QueryPool
-from analytics.schema.outcomes import IS_ERROR
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.simulator.traffic import Traffic
 
 

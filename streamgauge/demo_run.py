@@ -25,13 +25,13 @@ from typing import Any
 import click
 import uvloop
 
-from analytics.query.errors import QueryError
-from analytics.query.query_pool import QueryPool
-from analytics.storage.location import SQLITE, locate
-from ingest.addresses import bind
-from ingest.private_files import prepare_data_folder
-from ingest.ready_file import part_of_up, read_ready_file
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.demo_progress import Progress, measured_text
+from streamgauge.ingest.addresses import bind
+from streamgauge.ingest.private_files import prepare_data_folder
+from streamgauge.ingest.ready_file import part_of_up, read_ready_file
 from streamgauge.simulator.comparison_table import comparison_table
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.measured_streams import streams_since

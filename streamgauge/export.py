@@ -31,8 +31,8 @@ def export_command(
 
     Analytics may be running or stopped.
     """
-    from analytics.storage.export import export
-    from analytics.storage.location import locate
+    from streamgauge.analytics.storage.export import export
+    from streamgauge.analytics.storage.location import locate
 
     settings = load_with_running_parts({"data": data, "store": store})
     tables: dict[str, int] = {}

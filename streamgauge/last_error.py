@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 
-from ingest.log_lines import error_kind
+from streamgauge.ingest.log_lines import error_kind
 
 VARIABLE = "_STREAMGAUGE_LAST_ERROR_FD"
 MAX_BYTES = 1024

@@ -7,7 +7,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-from ingest.log_lines import LogFormatter, log_uncaught, without_values
+from streamgauge.ingest.log_lines import LogFormatter, log_uncaught, without_values
 from streamgauge.last_error import LAST_ERROR
 
 
@@ -37,5 +37,4 @@ def configure_logging(form: str) -> None:
     handler.setFormatter(JsonLines() if form == "json" else LogFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler, LAST_ERROR], force=True)
     log_uncaught(logging.getLogger("streamgauge"))
-    for package in ("ingest", "analytics", "dashboard", "streamgauge"):
-        logging.getLogger(package).setLevel(logging.INFO)
+    logging.getLogger("streamgauge").setLevel(logging.INFO)

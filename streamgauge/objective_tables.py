@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from analytics.schema.objectives import DEFAULT, MAX_OBJECTIVES, Objective
+from streamgauge.analytics.schema.objectives import DEFAULT, MAX_OBJECTIVES, Objective
 from streamgauge.durations import parse_seconds
 
 EXAMPLE = '{"model": "gpt-*", "ttft": "800ms", "goodput": 0.95}'

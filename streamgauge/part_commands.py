@@ -31,7 +31,7 @@ def up(**given: Any) -> int:
 @settings_options(*TAP)
 def tap(**given: Any) -> int:
     """Run the tap: forward requests and write the record log."""
-    from ingest.tap.main import run
+    from streamgauge.ingest.tap.main import run
     from streamgauge.part_options import tap_options
 
     return run(tap_options(_load_settings(given)))
@@ -41,7 +41,7 @@ def tap(**given: Any) -> int:
 @settings_options(*SHIP)
 def ship(**given: Any) -> int:
     """Send the record log to Kafka."""
-    from ingest.ship import run
+    from streamgauge.ingest.ship import run
     from streamgauge.part_options import ship_options
 
     return run(ship_options(_load_settings(given)))
@@ -51,7 +51,7 @@ def ship(**given: Any) -> int:
 @settings_options(*ANALYZE)
 def analyze(**given: Any) -> int:
     """Run analytics: measure streams and write the tables."""
-    from analytics.main import run
+    from streamgauge.analytics.main import run
     from streamgauge.part_options import analyze_options
 
     return run(analyze_options(_load_settings(given)))
@@ -62,7 +62,7 @@ def analyze(**given: Any) -> int:
 def dashboard(**given: Any) -> int:
     """Run the dashboard on the tables of a data folder."""
     sys.modules.pop("pandas", None)  # blocked by `streamgauge.cli.main`
-    from dashboard.launch import run
+    from streamgauge.dashboard.launch import run
     from streamgauge.part_options import dashboard_options
 
     return run(dashboard_options(_load_settings(given, use_running_parts=True)))
@@ -75,8 +75,8 @@ def serve(**given: Any) -> int:
 
     The server uses DuckDB's Quack protocol. Clients need a token.
     """
-    from analytics.query.errors import QueryError
-    from analytics.query.serve import run
+    from streamgauge.analytics.query.errors import QueryError
+    from streamgauge.analytics.query.serve import run
     from streamgauge.part_options import serve_options
 
     try:

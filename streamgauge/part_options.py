@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from analytics.extras import require
-from ingest.addresses import is_loopback, split_address
+from streamgauge.analytics.extras import require
 from streamgauge.durations import parse_duration_s
+from streamgauge.ingest.addresses import is_loopback, split_address
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
-    from analytics.main import AnalyzeOptions
-    from analytics.query.serve import ServeOptions
-    from analytics.schema.prices import Price
-    from dashboard.launch import DashboardOptions
-    from ingest.ship import ShipOptions
-    from ingest.tap.options import TapOptions
+    from streamgauge.analytics.main import AnalyzeOptions
+    from streamgauge.analytics.query.serve import ServeOptions
+    from streamgauge.analytics.schema.prices import Price
+    from streamgauge.dashboard.launch import DashboardOptions
+    from streamgauge.ingest.ship import ShipOptions
+    from streamgauge.ingest.tap.options import TapOptions
     from streamgauge.settings import Settings
 
 log = logging.getLogger("streamgauge")
 
 
 def tap_options(settings: Settings) -> TapOptions:
-    from ingest.tap.header_rewrite import Forwarding
-    from ingest.tap.options import TapOptions
+    from streamgauge.ingest.tap.header_rewrite import Forwarding
+    from streamgauge.ingest.tap.options import TapOptions
 
     warn_if_exposed("the tap's admin port", settings.admin)
     return TapOptions(
@@ -67,12 +67,12 @@ def tap_options(settings: Settings) -> TapOptions:
 
 def ship_options(settings: Settings) -> ShipOptions:
     """Raises click.UsageError without Kafka brokers."""
-    from analytics.decoding.content_coding import BodyDecoder
-    from analytics.decoding.conversation import ConversationReader
-    from ingest.client_key import FILE, load_client_key
-    from ingest.private_files import prepare_data_folder
-    from ingest.redaction.record_redactor import Redactor
-    from ingest.ship import ShipOptions
+    from streamgauge.analytics.decoding.content_coding import BodyDecoder
+    from streamgauge.analytics.decoding.conversation import ConversationReader
+    from streamgauge.ingest.client_key import FILE, load_client_key
+    from streamgauge.ingest.private_files import prepare_data_folder
+    from streamgauge.ingest.redaction.record_redactor import Redactor
+    from streamgauge.ingest.ship import ShipOptions
 
     if settings.kafka is None:
         raise click.UsageError(
@@ -102,10 +102,10 @@ def prices(settings: Settings) -> tuple[Price, ...]:
 
 
 def analyze_options(settings: Settings) -> AnalyzeOptions:
-    from analytics.alerts.evaluator import AlertOptions
-    from analytics.main import AnalyzeOptions
-    from analytics.telemetry.telemetry import TelemetryOptions
     from streamgauge import __version__
+    from streamgauge.analytics.alerts.evaluator import AlertOptions
+    from streamgauge.analytics.main import AnalyzeOptions
+    from streamgauge.analytics.telemetry.telemetry import TelemetryOptions
 
     if settings.metrics:
         warn_if_exposed("analytics' metrics port", settings.metrics)
@@ -152,8 +152,8 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
 
 
 def serve_options(settings: Settings) -> ServeOptions:
-    from analytics.query.serve import ServeOptions
-    from analytics.storage.location import locate
+    from streamgauge.analytics.query.serve import ServeOptions
+    from streamgauge.analytics.storage.location import locate
 
     warn_if_exposed("the SQL port, which is not encrypted,", f"{settings.sql_host}:{settings.sql_port}")
     return ServeOptions(
@@ -166,7 +166,7 @@ def serve_options(settings: Settings) -> ServeOptions:
 
 
 def dashboard_options(settings: Settings) -> DashboardOptions:
-    from dashboard.launch import DashboardOptions
+    from streamgauge.dashboard.launch import DashboardOptions
 
     return DashboardOptions(
         data=settings.data,
@@ -187,8 +187,8 @@ def dashboard_options(settings: Settings) -> DashboardOptions:
 
 def _session_headers(settings: Settings) -> tuple[str, ...]:
     """Those of the settings first, then those of plugins as far as the limit allows."""
-    from ingest.plugins import SESSION_HEADERS, load_plugins
-    from ingest.session_ids import MAX_HEADERS, parse_session_headers
+    from streamgauge.ingest.plugins import SESSION_HEADERS, load_plugins
+    from streamgauge.ingest.session_ids import MAX_HEADERS, parse_session_headers
 
     found = load_plugins(SESSION_HEADERS, parse_session_headers)
     return tuple(

@@ -1,6 +1,6 @@
 """Whether a part of `up` makes progress.
 
-- A part that is ready touches its ready file every second (`ingest.ready_file`).
+- A part that is ready touches its ready file every second (`streamgauge.ingest.ready_file`).
 - A part that is starting has no ready file. It makes progress while a process of its group uses the CPU or waits for
   the disk: the tap starts its workers one after the other.
 - A part whose file another process replaced, or removed, is not judged.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ingest.ready_file import TICKS_PER_S, heartbeat_ns, process_stat, read_ready_file
+from streamgauge.ingest.ready_file import TICKS_PER_S, heartbeat_ns, process_stat, read_ready_file
 
 MAX_INTERVAL_S = 2.0
 WINDOW_S = 5.0

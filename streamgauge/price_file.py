@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from analytics.schema.prices import COLUMNS, MAX_PRICES, Price
+from streamgauge.analytics.schema.prices import COLUMNS, MAX_PRICES, Price
 
 MAX_BYTES = 4 * 2**20
 _REQUIRED = tuple(name for name in COLUMNS if name != "cached_input")

@@ -19,9 +19,9 @@ def rebuild_command(data: Path | None, from_files: bool, form: str) -> int:
 
     Reads the last backup of DATA/catalog.sqlite, else the Parquet files. Analytics must be stopped.
     """
-    from analytics.storage.data_folder_lock import lock_data_folder
-    from analytics.storage.location import SQLITE, locate
-    from analytics.storage.rebuild import rebuild
+    from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
+    from streamgauge.analytics.storage.location import SQLITE, locate
+    from streamgauge.analytics.storage.rebuild import rebuild
 
     settings = load({"data": data})
     location = locate(SQLITE, settings.data)

@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.measures.outcome import Transport, facts_of, judge
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.measures.outcome import Transport, facts_of, judge
 from streamgauge.stream_measures import Event, Measures, measures_of_decoder
 
 _T = TypeVar("_T")

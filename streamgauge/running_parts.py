@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from analytics.storage.location import HIDDEN
-from ingest.ready_file import read_ready_file
+from streamgauge.analytics.storage.location import HIDDEN
 from streamgauge.flags_from_settings import load_used
+from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.settings import Settings
 
 

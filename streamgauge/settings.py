@@ -33,17 +33,17 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from analytics.alerts.webhook_url import check_url
-from analytics.schema.clients import Client
-from analytics.schema.objectives import DEFAULT, Objective
-from analytics.storage.location import locate
-from ingest.addresses import split_address
-from ingest.allowed_hosts import parse_allowed_host
-from ingest.session_ids import MAX_HEADERS, parse_session_header
-from ingest.tap.header_rewrite import XForwarded
-from ingest.tap.upstreams import Upstream, default_index, parse_upstreams
+from streamgauge.analytics.alerts.webhook_url import check_url
+from streamgauge.analytics.schema.clients import Client
+from streamgauge.analytics.schema.objectives import DEFAULT, Objective
+from streamgauge.analytics.storage.location import locate
 from streamgauge.client_names import parse_clients
 from streamgauge.durations import parse_duration_s, parse_seconds
+from streamgauge.ingest.addresses import split_address
+from streamgauge.ingest.allowed_hosts import parse_allowed_host
+from streamgauge.ingest.session_ids import MAX_HEADERS, parse_session_header
+from streamgauge.ingest.tap.header_rewrite import XForwarded
+from streamgauge.ingest.tap.upstreams import Upstream, default_index, parse_upstreams
 from streamgauge.objective_tables import EXAMPLE, parse_objectives
 from streamgauge.saved_views import SavedView, parse_saved_views
 

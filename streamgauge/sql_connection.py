@@ -14,13 +14,13 @@ import click
 from duckdb import DuckDBPyConnection, DuckDBPyRelation, tokenize
 from duckdb import Error as DuckDBError
 
-from analytics.query import open_streams_view
-from analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
-from analytics.query.reader import Reader, limited
-from analytics.schema.sql_quoting import literal
-from analytics.storage.database import load, new_database, one_line
-from analytics.storage.location import locate
-from ingest.ready_file import read_of_running
+from streamgauge.analytics.query import open_streams_view
+from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
+from streamgauge.analytics.query.reader import Reader, limited
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.storage.database import load, new_database, one_line
+from streamgauge.analytics.storage.location import locate
+from streamgauge.ingest.ready_file import read_of_running
 from streamgauge.python_instants import use_zoneinfo
 from streamgauge.running_parts import load_with_running_parts
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import click
 
-from ingest.addresses import join_address, same_address
-from ingest.bearer_tokens import check_listener, check_token
 from streamgauge.flags_from_settings import flag
+from streamgauge.ingest.addresses import join_address, same_address
+from streamgauge.ingest.bearer_tokens import check_listener, check_token
 from streamgauge.settings import Settings
 
 
@@ -63,7 +63,7 @@ def _shared_addresses(settings: Settings) -> Iterable[Fault]:
 
 
 def _check_tap(settings: Settings) -> None:
-    from ingest.tap.option_checks import check_options
+    from streamgauge.ingest.tap.option_checks import check_options
     from streamgauge.part_options import tap_options
 
     if settings.upstream:  # a host without a tap needs none
@@ -71,7 +71,7 @@ def _check_tap(settings: Settings) -> None:
 
 
 def _check_ship(settings: Settings) -> None:
-    from ingest.record_log.kafka_client import check_options
+    from streamgauge.ingest.record_log.kafka_client import check_options
 
     if settings.kafka:
         check_options(settings.kafka_options)
@@ -86,7 +86,7 @@ def _check_analyze(settings: Settings) -> None:
 
 
 def _check_dashboard(settings: Settings) -> None:
-    from dashboard.launch import check
+    from streamgauge.dashboard.launch import check
     from streamgauge.part_options import dashboard_options
 
     check(dashboard_options(settings))

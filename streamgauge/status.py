@@ -18,9 +18,9 @@ from typing import Any
 
 import click
 
-from analytics.query.errors import QueryError
-from analytics.storage.location import locate
-from analytics.storage.reconciliation import (
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.reconciliation import (
     Captured,
     Reconciliation,
     Rows,
@@ -32,12 +32,18 @@ from analytics.storage.reconciliation import (
     stored_ids,
     unread_in_folder,
 )
-from ingest.guards import fault_lines
-from ingest.private_files import MOVABLE
-from ingest.ready_file import part_of_up, read_of_running, read_ready_file, silence, written_faults
-from ingest.record_log.reader_cursors import read_cursors
-from ingest.record_log.run_totals import RunTotals, read_run_totals, unreported_streams
 from streamgauge.flags_from_settings import settings_options
+from streamgauge.ingest.guards import fault_lines
+from streamgauge.ingest.private_files import MOVABLE
+from streamgauge.ingest.ready_file import (
+    part_of_up,
+    read_of_running,
+    read_ready_file,
+    silence,
+    written_faults,
+)
+from streamgauge.ingest.record_log.reader_cursors import read_cursors
+from streamgauge.ingest.record_log.run_totals import RunTotals, read_run_totals, unreported_streams
 from streamgauge.running_parts import load_with_running_parts, settings_in_use
 from streamgauge.settings import Settings
 from streamgauge.store_client import StoreClient
@@ -226,7 +232,7 @@ def _count_unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple
 
 def _count_unread_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, notes: list[str]) -> None:
     """Count from analytics' positions to the current ends, for at most `KAFKA_TIMEOUT_S`."""
-    from ingest.record_log.kafka_reader import KafkaReader
+    from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 
     reader = KafkaReader(*kafka)
     deadline_s = time.monotonic() + KAFKA_TIMEOUT_S

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from analytics.extras import extra_of, missing_package
-from analytics.query.errors import AnswerTooLarge
-from analytics.query.query_socket import NotListening, ask
-from analytics.storage.location import locate, without_password
-from ingest.ready_file import read_ready_file
+from streamgauge.analytics.extras import extra_of, missing_package
+from streamgauge.analytics.query.errors import AnswerTooLarge
+from streamgauge.analytics.query.query_socket import NotListening, ask
+from streamgauge.analytics.storage.location import locate, without_password
+from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.settings import Settings
 
 if TYPE_CHECKING:
-    from analytics.query.query_pool import QueryPool
+    from streamgauge.analytics.query.query_pool import QueryPool
 
 MAX_ROWS = 1_000_000
 TIMEOUT_S = 20.0
@@ -51,7 +51,7 @@ class StoreClient:
         return found
 
     def rendered(self, sql: str, form: str, *, max_rows: int, timeout_s: float) -> bytes:
-        """The rows of one SELECT, as `analytics.query.render` writes them.
+        """The rows of one SELECT, as `streamgauge.analytics.query.render` writes them.
 
         Raises QueryError, and click.ClickException if analytics does not answer and the extra `analytics` is missing.
         """
@@ -69,8 +69,8 @@ class StoreClient:
 
     def _by_own_process(self, sql: str, form: str, max_rows: int, timeout_s: float) -> bytes:
         try:
-            from analytics.query.query_pool import QueryPool
-            from analytics.query.render import render
+            from streamgauge.analytics.query.query_pool import QueryPool
+            from streamgauge.analytics.query.render import render
         except ModuleNotFoundError as e:
             if extra_of(e.name) is None:
                 raise

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from analytics.decoded.event import OUTPUT_KINDS
-from analytics.decoded.event_columns import EventColumns
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.measures.latency import (
+from streamgauge.analytics.decoded.event import OUTPUT_KINDS
+from streamgauge.analytics.decoded.event_columns import EventColumns
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.measures.latency import (
     chunk_latencies,
     first_event_ns,
     first_nonreasoning_output_ns,
@@ -22,9 +22,9 @@ from analytics.measures.latency import (
     last_output_ns,
     token_rates,
 )
-from analytics.measures.measure import add_tokens
-from analytics.measures.outcome import Verdict
-from analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.measures.measure import add_tokens
+from streamgauge.analytics.measures.outcome import Verdict
+from streamgauge.analytics.schema.stall_limit import StallLimit
 
 _DEFAULT_STALL = StallLimit()
 _REQUIRED = ("at_ns", "kind")

@@ -28,13 +28,13 @@ from typing import Any
 
 import click
 
-from analytics.storage.data_folder_lock import UP, lock_data_folder
-from ingest.addresses import bind
-from ingest.guards import Guard, Guards
-from ingest.private_files import write_json
-from ingest.ready_file import SILENT_AFTER_S, read_ready_file
+from streamgauge.analytics.storage.data_folder_lock import UP, lock_data_folder
 from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP
 from streamgauge.flags_from_settings import flag, flags
+from streamgauge.ingest.addresses import bind
+from streamgauge.ingest.guards import Guard, Guards
+from streamgauge.ingest.private_files import write_json
+from streamgauge.ingest.ready_file import SILENT_AFTER_S, read_ready_file
 from streamgauge.last_error import VARIABLE, LastError
 from streamgauge.part_progress import PartProgress
 from streamgauge.settings import Settings, unknown_variables

@@ -7,8 +7,8 @@ from importlib.metadata import version
 
 import click
 
-from ingest.tap.relay_choice import uses_native_code
 from streamgauge import __version__
+from streamgauge.ingest.tap.relay_choice import uses_native_code
 from streamgauge.output_format import format_option, print_json
 
 LIBRARIES = ("duckdb", "polars", "kafka-python", "opentelemetry-sdk", "streamlit", "uvloop", "msgspec")

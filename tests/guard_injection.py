@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from ingest.guards import Guard
+from streamgauge.ingest.guards import Guard
 
 
 class Injected(Exception):

@@ -63,6 +63,5 @@ def environment(folder: Path, *extras: str) -> Path:
             (packages / file).parent.mkdir(parents=True, exist_ok=True)
             if not (packages / file).exists():
                 os.symlink(path.resolve(), packages / file)
-    for name in ("streamgauge", "ingest", "analytics", "dashboard"):
-        os.symlink(ROOT / name, packages / name)
+    os.symlink(ROOT / "streamgauge", packages / "streamgauge")
     return folder / "bin" / "python"

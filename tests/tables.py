@@ -6,8 +6,8 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
-from analytics.query.query_pool import QueryPool
-from analytics.storage.location import locate
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.storage.location import locate
 
 MAX_PROCESSES = 3
 """The least recently used one is closed first."""

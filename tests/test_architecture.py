@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+import streamgauge
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("ingest", "analytics", "dashboard", "streamgauge")
@@ -15,7 +15,7 @@ def test_settings_and_their_imports_need_no_duckdb() -> None:
     """The image of the tap has no DuckDB, and its commands read the settings."""
     code = (
         "import sys; sys.modules['duckdb'] = None; sys.modules['polars'] = None\n"
-        "import streamgauge.settings, streamgauge.cli, streamgauge.part_options, analytics.storage.location\n"
+        "import streamgauge.settings, streamgauge.cli, streamgauge.part_options, streamgauge.analytics.storage.location\n"
         "from streamgauge.settings import Settings; Settings(store='postgres:host=db')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
@@ -23,16 +23,19 @@ def test_settings_and_their_imports_need_no_duckdb() -> None:
     assert "import" not in (ROOT / "analytics" / "storage" / "__init__.py").read_text()
 
 
-@pytest.mark.parametrize("package", OURS)
-def test_no_installed_package_shadows_ours(package: str) -> None:
-    module = __import__(package)
-    assert module.__file__ is not None
-    assert Path(module.__file__).parent == ROOT / package
+def test_no_installed_package_shadows_ours() -> None:
+    assert Path(str(streamgauge.__file__)).parent == ROOT / "streamgauge"
+
+
+def test_the_folders_are_imported_under_one_name() -> None:
+    """A module under two names would be two modules, with two sets of classes."""
+    for name in ("ingest", "analytics", "dashboard"):
+        assert (ROOT / "streamgauge" / name).readlink() == Path("..", name)
 
 
 def test_no_dashboard_file_shadows_an_importable_module() -> None:
     # Streamlit puts the script's folder first on sys.path.
-    taken = set(sys.stdlib_module_names) | {"analytics", "ingest", "streamgauge", "tests", "bench"}
+    taken = set(sys.stdlib_module_names) | {"streamgauge", "tests", "bench"}
     for path in (ROOT / "dashboard").glob("*"):
         assert path.stem not in taken, path
 
@@ -72,7 +75,7 @@ TASKS_WITHOUT_GUARD = {
 
 
 def test_threads_and_endless_tasks_have_guards() -> None:
-    """A thread without a guard ends silently at its first exception: use `ingest.guards`."""
+    """A thread without a guard ends silently at its first exception: use `streamgauge.ingest.guards`."""
     threads, tasks = set(), set()
     for package in OURS:
         for path in (ROOT / package).rglob("*.py"):

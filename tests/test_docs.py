@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import click
 import pytest
 
-from analytics.query.reader import Reader
-from analytics.storage.location import SQLITE, locate
-from analytics.storage.store import Store
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.analytics.storage.store import Store
 from streamgauge.cli import COMMAND_ORDER, cli
 
 ROOT = Path(__file__).resolve().parent.parent

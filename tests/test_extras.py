@@ -1,4 +1,4 @@
-"""The extras: pyproject.toml and `analytics.extras` agree with the imports, and a command without its packages names its extra."""
+"""pyproject.toml and `streamgauge.analytics.extras` agree with the imports; a command without its packages names its extra."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.extras import MODULES, extra_of
+from streamgauge.analytics.extras import MODULES, extra_of
 from tests.e2e.running import until
 from tests.installed import OFFERED, ROOT, distributions, environment, normalized
 from tests.ports import free_ports

@@ -21,19 +21,19 @@ from dataclasses import dataclass, field
 import duckdb
 import polars as pl
 
-from analytics.alerts.alert_states import AlertStates, Change, Condition, Key
-from analytics.alerts.history import OpenAlert, event_rows, notification, open_alerts
-from analytics.alerts.plugin_sinks import plugin_sinks
-from analytics.alerts.silence_rules import HOLDS as SILENCE_HOLDS
-from analytics.alerts.silence_rules import silence_conditions
-from analytics.alerts.sink import Sink
-from analytics.alerts.store_rules import HOLDS as STORE_HOLDS
-from analytics.alerts.store_rules import StoreRules
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.assembly.open_stream import OpenStream
-from analytics.measures.silence import Phase, Silence, TapClocks, silences
-from ingest.guards import Guards
-from ingest.records import Alive
+from streamgauge.analytics.alerts.alert_states import AlertStates, Change, Condition, Key
+from streamgauge.analytics.alerts.history import OpenAlert, event_rows, notification, open_alerts
+from streamgauge.analytics.alerts.plugin_sinks import plugin_sinks
+from streamgauge.analytics.alerts.silence_rules import HOLDS as SILENCE_HOLDS
+from streamgauge.analytics.alerts.silence_rules import silence_conditions
+from streamgauge.analytics.alerts.sink import Sink
+from streamgauge.analytics.alerts.store_rules import HOLDS as STORE_HOLDS
+from streamgauge.analytics.alerts.store_rules import StoreRules
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.assembly.open_stream import OpenStream
+from streamgauge.analytics.measures.silence import Phase, Silence, TapClocks, silences
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.records import Alive
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +201,9 @@ class AlertEvaluator:
 def _sinks(url: str | None, guards: Guards | None) -> list[Sink]:
     sinks = plugin_sinks(guards)
     if url is not None:
-        from analytics.alerts.webhook import Webhook  # only when used, because it imports an HTTP client
+        from streamgauge.analytics.alerts.webhook import (
+            Webhook,  # only when used, because it imports an HTTP client
+        )
 
         sinks.append(Webhook(url, guards=guards))
     return sinks

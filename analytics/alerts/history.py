@@ -9,8 +9,8 @@ from typing import NamedTuple
 import duckdb
 import polars as pl
 
-from analytics.alerts.alert_states import Change, Condition, Key
-from analytics.schema.tables import ALERT_EVENTS, frame
+from streamgauge.analytics.alerts.alert_states import Change, Condition, Key
+from streamgauge.analytics.schema.tables import ALERT_EVENTS, frame
 
 _OPEN = """
 SELECT alert_id::VARCHAR, rule, gateway, model, metric, value, threshold, message, epoch_us(began_at), stream_id::VARCHAR,

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from analytics.alerts.sink import Notification, Sink
-from ingest.guards import Guards
-from ingest.plugins import ALERT_SINKS, function, load_plugins
+from streamgauge.analytics.alerts.sink import Notification, Sink
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.plugins import ALERT_SINKS, function, load_plugins
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from analytics.telemetry.otlp_export import ExportQueue
-from ingest.guards import Guards
+from streamgauge.analytics.telemetry.otlp_export import ExportQueue
+from streamgauge.ingest.guards import Guards
 
 Notification = Mapping[str, Any]
 """The JSON object of one alert (`history.notification`)."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import duckdb
 
-from analytics.alerts.alert_states import Condition, Hold, Key
-from analytics.alerts.silence_rules import name_of
-from analytics.schema.objectives import FAST_BURN, SLOW_BURN, STEADY_BURN
-from analytics.schema.outcomes import IS_ERROR
+from streamgauge.analytics.alerts.alert_states import Condition, Hold, Key
+from streamgauge.analytics.alerts.silence_rules import name_of
+from streamgauge.analytics.schema.objectives import FAST_BURN, SLOW_BURN, STEADY_BURN
+from streamgauge.analytics.schema.outcomes import IS_ERROR
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ import requests
 from urllib3.exceptions import HTTPError, InvalidHeader
 from urllib3.util import Retry
 
-from analytics.alerts.sink import QUEUE_SIZE, Notification, Sink
-from ingest.guards import Guards
+from streamgauge.analytics.alerts.sink import QUEUE_SIZE, Notification, Sink
+from streamgauge.ingest.guards import Guards
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,11 @@
 """Assemble streams from log records, each exactly once, across batches and restarts. No I/O, no clock.
 
-Rules of this file and `analytics.assembly.partition`:
+Rules of this file and `streamgauge.analytics.assembly.partition`:
 
 1. (stream, seq) identifies a record. The records of a stream arrive in order within one partition. Duplicate records and
    repeated sequences are dropped. A skipped seq is a record gap, and a stream with a gap ends as `tap_lost`.
 2. A stream ends with its `Closed`. It ends as `tap_lost` when its incarnation is superseded, silent
-   (`analytics.assembly.tap_liveness`) or stopped. A silent stream is not ended, unless it has a gap: its `Closed` may be in
+   (`streamgauge.analytics.assembly.tap_liveness`) or stopped. A silent stream is not ended, unless it has a gap: its `Closed` may be in
    the gap, so it ends after `lost_after_ns` of log time without records.
 3. Ids of ended streams are remembered so that late duplicates do not reopen them: the newest `remember` ids per
    partition, and after a restart the ids from the store (`recall`).
@@ -29,14 +29,14 @@ from collections.abc import Collection, Iterable, Sequence
 
 import polars as pl
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.assembly.log_position import LogPosition
-from analytics.assembly.open_stream import OpenStream
-from analytics.assembly.partition import Checkpoint, Failure, Outbox, Partition
-from analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS
-from analytics.decoding.conversation import ConversationReader
-from analytics.schema.tables import LOSSES, frame
-from ingest.records import Alive, AnyRecord, Damaged, unpack
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.assembly.open_stream import OpenStream
+from streamgauge.analytics.assembly.partition import Checkpoint, Failure, Outbox, Partition
+from streamgauge.analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS
+from streamgauge.analytics.decoding.conversation import ConversationReader
+from streamgauge.analytics.schema.tables import LOSSES, frame
+from streamgauge.ingest.records import Alive, AnyRecord, Damaged, unpack
 
 MAX_OPEN_ROWS = 20_000
 """Limit of rows in `open_streams` per partition: the newest streams. The whole file is rewritten each time."""
@@ -59,7 +59,7 @@ class Assembler:
         client_key: bytes = b"",
     ) -> None:
         """`capture`: globs of paths whose text is kept. `max_open_events`: events of all open streams in memory (about 0.3 KB
-        each). `remember`: ids of ended streams per partition. `client_key`: key of session ids (`ingest.client_key`).
+        each). `remember`: ids of ended streams per partition. `client_key`: key of session ids (`streamgauge.ingest.client_key`).
         """
         self._lost_after_ns = lost_after_ns
         self._tap_gone_after_ns = tap_gone_after_ns

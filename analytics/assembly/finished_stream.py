@@ -1,13 +1,13 @@
-"""A finished stream: the raw facts that `analytics.measures` turns into rows. It holds no verdict and no measurement."""
+"""A finished stream: the raw facts that `streamgauge.analytics.measures` turns into rows. It holds no verdict and no measurement."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analytics.decoding.request_body import RequestParameters
-from analytics.decoding.stream_decoder import StreamDecoder
-from ingest.records import Closed, Conversation, Opened, ResponseHeaders
+from streamgauge.analytics.decoding.request_body import RequestParameters
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.ingest.records import Closed, Conversation, Opened, ResponseHeaders
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from analytics.assembly.finished_stream import FinishedStream, RecordGap
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoding.content_coding import BodyDecoder
-from analytics.decoding.conversation import ConversationReader
-from analytics.decoding.request_body import NO_PARAMETERS, RequestParameters, parse_request_body, plain_body
-from analytics.decoding.stream_decoder import StreamDecoder
-from ingest import identifiers
-from ingest.records import (
+from streamgauge.analytics.assembly.finished_stream import FinishedStream, RecordGap
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.analytics.decoding.conversation import ConversationReader
+from streamgauge.analytics.decoding.request_body import (
+    NO_PARAMETERS,
+    RequestParameters,
+    parse_request_body,
+    plain_body,
+)
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.ingest import identifiers
+from streamgauge.ingest.records import (
     AnyRecord,
     Closed,
     CodingFault,
@@ -29,7 +34,7 @@ from ingest.records import (
     ResponseHeaders,
     captures,
 )
-from ingest.redaction.record_redactor import Redactor
+from streamgauge.ingest.redaction.record_redactor import Redactor
 
 MAX_RECORD_GAPS = 64
 """Gaps kept per stream. Further ones extend the last."""

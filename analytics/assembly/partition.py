@@ -1,6 +1,6 @@
 """The open streams of one log partition: assign records to streams, detect gaps, decide when a stream ends. No I/O, no clock.
 
-`analytics.assembly.assembler` has the rules. The next expected record of a stream takes the fast path in `feed`.
+`streamgauge.analytics.assembly.assembler` has the rules. The next expected record of a stream takes the fast path in `feed`.
 Duplicates, records after a gap and first records go through `_stream_expecting`. Frames are decoded in batches
 (`MAX_PENDING_FRAMES`, at the end of the stream, or when its row is requested), which costs a fraction of decoding them one
 by one.
@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from analytics.assembly.finished_stream import FinishedStream, RecordGap
-from analytics.assembly.log_position import LogPosition
-from analytics.assembly.open_stream import OpenStream
-from analytics.assembly.record_validation import invalid_frames, invalid_record, stream_of
-from analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS, Liveness
-from analytics.decoding.conversation import ConversationReader
-from ingest.ids import uuid7_wall_ns
-from ingest.records import (
+from streamgauge.analytics.assembly.finished_stream import FinishedStream, RecordGap
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.assembly.open_stream import OpenStream
+from streamgauge.analytics.assembly.record_validation import invalid_frames, invalid_record, stream_of
+from streamgauge.analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS, Liveness
+from streamgauge.analytics.decoding.conversation import ConversationReader
+from streamgauge.ingest.ids import uuid7_wall_ns
+from streamgauge.ingest.records import (
     Alive,
     AnyRecord,
     Closed,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Opened, Request, Wait
+from streamgauge.ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Opened, Request, Wait
 
 STREAM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 MAX_NS = 2**61

@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from ingest.records import Alive, Opened
+from streamgauge.ingest.records import Alive, Opened
 
 TAP_GONE_AFTER_NS = 24 * 3600 * 1_000_000_000
 MAX_INCARNATIONS = 4096

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from analytics.decoded.event import DecodedEvent, TextDelta
+from streamgauge.analytics.decoded.event import DecodedEvent, TextDelta
 
 
 class ExchangeInfo(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class DialectReader(Protocol):
 
 
 class Dialect(Protocol):
-    """One wire format. A module of `analytics.dialects` that defines `DIALECT` is registered automatically."""
+    """One wire format. A module of `streamgauge.analytics.dialects` that defines `DIALECT` is registered automatically."""
 
     name: str
     """Value of `streams.dialect`."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from analytics.decoded.reports import ErrorReport, ServerStat, Usage
+from streamgauge.analytics.decoded.reports import ErrorReport, ServerStat, Usage
 
 EventKind = Literal[
     # output: at least one non-empty fragment of generated content
@@ -93,7 +93,7 @@ class DecodedEvent(msgspec.Struct, gc=False):
 class TextDelta(msgspec.Struct, gc=False):
     """The most frequent event: text or reasoning of one choice, and at most a usage report.
 
-    Costs a third of a `DecodedEvent`. `analytics.decoding.template` reuses it for later events with the same bytes around
+    Costs a third of a `DecodedEvent`. `streamgauge.analytics.decoding.template` reuses it for later events with the same bytes around
     the text, so a reader may return it only if the result depends on no earlier event.
     """
 
@@ -107,7 +107,7 @@ class TextDelta(msgspec.Struct, gc=False):
 
 
 class DeltaRun(msgspec.Struct, gc=False):
-    """Successive `TextDelta`s that differ only in their text. Made by `analytics.decoding.template`, not by dialects."""
+    """Successive `TextDelta`s that differ only in their text. Made by `streamgauge.analytics.decoding.template`, not by dialects."""
 
     kind: EventKind
     texts: list[str]

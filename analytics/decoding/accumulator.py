@@ -1,13 +1,13 @@
 """Accumulate decoded events: the event columns, and the running totals of one stream.
 
-Keeps raw facts. `analytics.measures` computes the times between events. Rules, for every dialect:
+Keeps raw facts. `streamgauge.analytics.measures` computes the times between events. Rules, for every dialect:
 
 - An event is output if any delta carries a character, audio or image data or a tool name. Its `kind` is its first output channel.
 - A character that is split over two events counts in the second.
 - A finish reason of "" is ignored, and the last one of a choice wins. The stream is finished when each choice seen has one.
 - A finish reason that more output follows was no terminal. No finish reason of that stream proves its end then.
 - A finish reason that means failure is an error of the stream.
-- Ids, names and finish reasons obey `ingest.identifiers`.
+- Ids, names and finish reasons obey `streamgauge.ingest.identifiers`.
 - A usage report never replaces a number with NULL, nor a positive count with 0, except the cached input. Every report is kept.
 - If every output event so far had a usage report, the tokens of an event are the difference to the previous report.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analytics.decoded.event import (
+from streamgauge.analytics.decoded.event import (
     OUTPUT_KINDS,
     ChoiceDelta,
     DecodedEvent,
@@ -24,13 +24,13 @@ from analytics.decoded.event import (
     TextDelta,
     ToolCallDelta,
 )
-from analytics.decoded.event_columns import EventColumns
-from analytics.decoded.raw_event import RawEvent
-from analytics.decoded.reports import ErrorReport, ServerStat, Usage, finish_failed
-from analytics.decoded.tolerant_json import HALF, join_halves
-from analytics.decoding.output_start import KEPT_CHARS, OutputStart, add_part
-from analytics.decoding.response_choice import Choice, ToolCall
-from ingest.identifiers import identifier, name
+from streamgauge.analytics.decoded.event_columns import EventColumns
+from streamgauge.analytics.decoded.raw_event import RawEvent
+from streamgauge.analytics.decoded.reports import ErrorReport, ServerStat, Usage, finish_failed
+from streamgauge.analytics.decoded.tolerant_json import HALF, join_halves
+from streamgauge.analytics.decoding.output_start import KEPT_CHARS, OutputStart, add_part
+from streamgauge.analytics.decoding.response_choice import Choice, ToolCall
+from streamgauge.ingest.identifiers import identifier, name
 
 MAX_TOOL_CALLS = 10_000
 MAX_REPORTS = 100_000

@@ -15,8 +15,8 @@ from typing import Protocol
 import brotli
 import zstandard
 
-from analytics.decoding.amazon_event_stream import AmazonEventStream, InvalidMessage
-from ingest.records import AMAZON_EVENT_STREAM
+from streamgauge.analytics.decoding.amazon_event_stream import AmazonEventStream, InvalidMessage
+from streamgauge.ingest.records import AMAZON_EVENT_STREAM
 
 FREE_BYTES = 64 * 2**20
 MAX_RATIO = 200

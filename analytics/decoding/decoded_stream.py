@@ -1,4 +1,4 @@
-"""The results of decoding a stream, as `analytics.measures`, telemetry and `streamgauge read` use them."""
+"""The results of decoding a stream, as `streamgauge.analytics.measures`, telemetry and `streamgauge read` use them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
-from analytics.decoded.event_columns import EventColumns
-from analytics.decoded.reports import ErrorReport, Usage
-from analytics.decoding.accumulator import StreamAccumulator
-from analytics.decoding.output_start import OutputStart
-from analytics.decoding.response_choice import ToolCall
+from streamgauge.analytics.decoded.event_columns import EventColumns
+from streamgauge.analytics.decoded.reports import ErrorReport, Usage
+from streamgauge.analytics.decoding.accumulator import StreamAccumulator
+from streamgauge.analytics.decoding.output_start import OutputStart
+from streamgauge.analytics.decoding.response_choice import ToolCall
 
 
 def _from_accumulator(name: str) -> Any:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from operator import itemgetter
 
-from analytics.decoded.dialect import Dialect, ExchangeInfo
-from analytics.decoded.raw_event import RawEvent
-from analytics.dialects import all_dialects
+from streamgauge.analytics.decoded.dialect import Dialect, ExchangeInfo
+from streamgauge.analytics.decoded.raw_event import RawEvent
+from streamgauge.analytics.dialects import all_dialects
 
 CERTAIN = 5
 """An event with this score settles the selection."""

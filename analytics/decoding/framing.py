@@ -20,12 +20,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from analytics.decoded.raw_event import RawEvent
-from analytics.decoded.tolerant_json import json_or_none
-from analytics.decoding.json_array import ArraySplitter
-from analytics.decoding.json_lines import LineSplitter
-from analytics.decoding.sse import SSEDecoder
-from analytics.decoding.unframed_json import UnframedJSON
+from streamgauge.analytics.decoded.raw_event import RawEvent
+from streamgauge.analytics.decoded.tolerant_json import json_or_none
+from streamgauge.analytics.decoding.json_array import ArraySplitter
+from streamgauge.analytics.decoding.json_lines import LineSplitter
+from streamgauge.analytics.decoding.sse import SSEDecoder
+from streamgauge.analytics.decoding.unframed_json import UnframedJSON
 
 Framing = Literal["undecided", "sse", "lines", "array", "body"]
 

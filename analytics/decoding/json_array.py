@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from analytics.decoded.raw_event import RawEvent
-from analytics.decoding.sse import MAX_EVENT_BYTES
+from streamgauge.analytics.decoded.raw_event import RawEvent
+from streamgauge.analytics.decoding.sse import MAX_EVENT_BYTES
 
 _TOKEN = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
 

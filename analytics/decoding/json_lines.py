@@ -5,8 +5,8 @@ A line has the time of the read that ended it. A line above `sse.MAX_EVENT_BYTES
 
 from __future__ import annotations
 
-from analytics.decoded.raw_event import RawEvent
-from analytics.decoding.sse import MAX_EVENT_BYTES
+from streamgauge.analytics.decoded.raw_event import RawEvent
+from streamgauge.analytics.decoding.sse import MAX_EVENT_BYTES
 
 _SPACE = b" \t\r\n\x1e"  # RS (1E) starts the records of JSON text sequences
 _BOM = b"\xef\xbb\xbf"

@@ -1,4 +1,4 @@
-"""The start of a stream's output, kept in memory until its fingerprints are computed (`analytics.measures.fingerprints`)."""
+"""The start of a stream's output, kept in memory until its fingerprints are computed (`streamgauge.analytics.measures.fingerprints`)."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from analytics.decoded.tolerant_json import compact
-from analytics.decoding.content_coding import BodyDecoder
-from ingest import identifiers
+from streamgauge.analytics.decoded.tolerant_json import compact
+from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.ingest import identifiers
 
 MAX_INFLATED_BYTES = 2**20
 """Limit for decompressed request bodies."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from analytics.decoded.event import ToolCallDelta
-from ingest.identifiers import identifier, name
+from streamgauge.analytics.decoded.event import ToolCallDelta
+from streamgauge.ingest.identifiers import identifier, name
 
 MAX_KEPT_CHARS = 8 * 2**20
 """Limit of the text kept for each channel of a choice."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 
-from analytics.decoded.raw_event import RawEvent
+from streamgauge.analytics.decoded.raw_event import RawEvent
 
 MAX_EVENT_BYTES = 16 * 2**20
 """More than the largest legitimate event (an image as base64 is a few MB)."""

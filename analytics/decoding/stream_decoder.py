@@ -11,23 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analytics.decoded.dialect import DialectReader, ExchangeInfo
-from analytics.decoded.event import DecodedEvent, as_decoded_event
-from analytics.decoded.raw_event import RawEvent
-from analytics.decoded.reports import ServerStat
-from analytics.decoded.tolerant_json import json_or_none
-from analytics.decoding.accumulator import StreamAccumulator
-from analytics.decoding.content_coding import BodyDecoder
-from analytics.decoding.decoded_stream import DecodedStream
-from analytics.decoding.dialect_selection import DialectSelector
-from analytics.decoding.framing import Envelope, Framer
-from analytics.decoding.sse import MAX_EVENT_BYTES
-from analytics.decoding.template import EventTemplate
-from analytics.dialects.errors import error_in_body, unlabelled_error
-from analytics.dialects.unknown import NAME as UNKNOWN
-from analytics.dialects.unknown import UnknownReader
-from analytics.dialects.vendors import header_stats, vendor_of
-from ingest.records import CodingFault, body_coding
+from streamgauge.analytics.decoded.dialect import DialectReader, ExchangeInfo
+from streamgauge.analytics.decoded.event import DecodedEvent, as_decoded_event
+from streamgauge.analytics.decoded.raw_event import RawEvent
+from streamgauge.analytics.decoded.reports import ServerStat
+from streamgauge.analytics.decoded.tolerant_json import json_or_none
+from streamgauge.analytics.decoding.accumulator import StreamAccumulator
+from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.analytics.decoding.decoded_stream import DecodedStream
+from streamgauge.analytics.decoding.dialect_selection import DialectSelector
+from streamgauge.analytics.decoding.framing import Envelope, Framer
+from streamgauge.analytics.decoding.sse import MAX_EVENT_BYTES
+from streamgauge.analytics.decoding.template import EventTemplate
+from streamgauge.analytics.dialects.errors import error_in_body, unlabelled_error
+from streamgauge.analytics.dialects.unknown import NAME as UNKNOWN
+from streamgauge.analytics.dialects.unknown import UnknownReader
+from streamgauge.analytics.dialects.vendors import header_stats, vendor_of
+from streamgauge.ingest.records import CodingFault, body_coding
 
 _DONE = DecodedEvent(kind="terminal", done_marker=True)
 MIN_FRAMED_READS, MAX_FRAMED_READS = 3, 512

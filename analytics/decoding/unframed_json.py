@@ -7,7 +7,7 @@ begins with "{" or "[", and ends with the line that completes it. The lines are 
 
 from __future__ import annotations
 
-from analytics.decoded.tolerant_json import json_or_none
+from streamgauge.analytics.decoded.tolerant_json import json_or_none
 
 MAX_PARSE_ATTEMPTS = 64
 _SPACE = b" \t\r\n"

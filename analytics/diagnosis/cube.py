@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analytics.diagnosis.queries import CUBE, SINGLE
-from analytics.diagnosis.scope import BUCKETS, EARLIER_BUCKETS
+from streamgauge.analytics.diagnosis.queries import CUBE, SINGLE
+from streamgauge.analytics.diagnosis.scope import BUCKETS, EARLIER_BUCKETS
 
 Array = npt.NDArray[np.float64]
 

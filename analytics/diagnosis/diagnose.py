@@ -17,19 +17,19 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from analytics.diagnosis import cube, onset, places, queries
-from analytics.diagnosis.cube import ALL_BUCKETS, Table
-from analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured, Unit
-from analytics.diagnosis.incidents import Incident, combine
-from analytics.diagnosis.metrics import Metric, all_failures, metrics
-from analytics.diagnosis.queries import Suspect
-from analytics.diagnosis.scope import EARLIER_BUCKETS, Scope
-from analytics.diagnosis.search import Found, search
-from analytics.diagnosis.statistics import LEAST_STREAMS, variance_of
-from analytics.schema.objectives import DEFAULT, Objective
+from streamgauge.analytics.diagnosis import cube, onset, places, queries
+from streamgauge.analytics.diagnosis.cube import ALL_BUCKETS, Table
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured, Unit
+from streamgauge.analytics.diagnosis.incidents import Incident, combine
+from streamgauge.analytics.diagnosis.metrics import Metric, all_failures, metrics
+from streamgauge.analytics.diagnosis.queries import Suspect
+from streamgauge.analytics.diagnosis.scope import EARLIER_BUCKETS, Scope
+from streamgauge.analytics.diagnosis.search import Found, search
+from streamgauge.analytics.diagnosis.statistics import LEAST_STREAMS, variance_of
+from streamgauge.analytics.schema.objectives import DEFAULT, Objective
 
 Query = Callable[[str], pl.DataFrame]
-"""Runs one read-only statement. UUIDs are text and instants are in UTC, as in `analytics.query.query_pool`."""
+"""Runs one read-only statement. UUIDs are text and instants are in UTC, as in `streamgauge.analytics.query.query_pool`."""
 
 POINTS = 360
 """Points of a series around an onset."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from analytics.schema.objectives import DEFAULT
+from streamgauge.analytics.schema.objectives import DEFAULT
 
 State = Literal["healthy", "incident", "unclear", "no_data"]
 """`incident`: at least one cause is named. `unclear`: an objective is missed, and the data do not support a cause."""

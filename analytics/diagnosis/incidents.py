@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from analytics.diagnosis.cube import ALL_BUCKETS
-from analytics.diagnosis.metrics import FAMILIES
-from analytics.diagnosis.search import MAX_CAUSES, Found
+from streamgauge.analytics.diagnosis.cube import ALL_BUCKETS
+from streamgauge.analytics.diagnosis.metrics import FAMILIES
+from streamgauge.analytics.diagnosis.search import MAX_CAUSES, Found
 
 SAME_TIME_BUCKETS = 2.0
 """Begins of one incident differ by at most so many buckets of the range."""

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from analytics.diagnosis.diagnosis import Unit
-from analytics.schema.objectives import Objective
-from analytics.schema.outcomes import IS_COUNTED, IS_ERROR, IS_REQUEST
-from analytics.schema.sql_quoting import literal
+from streamgauge.analytics.diagnosis.diagnosis import Unit
+from streamgauge.analytics.schema.objectives import Objective
+from streamgauge.analytics.schema.outcomes import IS_COUNTED, IS_ERROR, IS_REQUEST
+from streamgauge.analytics.schema.sql_quoting import literal
 
 START = "started_at"
 END = "ended_at"

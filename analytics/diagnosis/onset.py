@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from analytics.diagnosis.cube import Array
+from streamgauge.analytics.diagnosis.cube import Array
 
 Indexes = npt.NDArray[np.int64]
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from analytics.diagnosis.cube import ALL_BUCKETS, Array, Table, with_totals
-from analytics.diagnosis.diagnosis import Cause, Effect
-from analytics.diagnosis.metrics import Metric
-from analytics.diagnosis.scope import EARLIER_BUCKETS
-from analytics.diagnosis.search import LEAST_SCORE, Found
-from analytics.diagnosis.statistics import LEAST_BASELINE, LEAST_STREAMS, compare
+from streamgauge.analytics.diagnosis.cube import ALL_BUCKETS, Array, Table, with_totals
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Effect
+from streamgauge.analytics.diagnosis.metrics import Metric
+from streamgauge.analytics.diagnosis.scope import EARLIER_BUCKETS
+from streamgauge.analytics.diagnosis.search import LEAST_SCORE, Found
+from streamgauge.analytics.diagnosis.statistics import LEAST_BASELINE, LEAST_STREAMS, compare
 
 MAX_UNAFFECTED = 3
 SURGE = 3.0

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from analytics.diagnosis.metrics import Metric, metrics, objective_name
-from analytics.diagnosis.scope import BUCKETS, EARLIER_BUCKETS, Scope
-from analytics.schema.dimensions import CLIENT, GATEWAY, MODEL, is_client
-from analytics.schema.objectives import Objective
-from analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST, OK
-from analytics.schema.sql_quoting import instant, literal
+from streamgauge.analytics.diagnosis.metrics import Metric, metrics, objective_name
+from streamgauge.analytics.diagnosis.scope import BUCKETS, EARLIER_BUCKETS, Scope
+from streamgauge.analytics.schema.dimensions import CLIENT, GATEWAY, MODEL, is_client
+from streamgauge.analytics.schema.objectives import Objective
+from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST, OK
+from streamgauge.analytics.schema.sql_quoting import instant, literal
 
 MOST = {"model": 8, "gateway": 5, "client": 6, "tap": 6, "server": 12}
 """Dimension → values that are looked at, those with the most streams and failures. The others are one value, NULL."""

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analytics.diagnosis.cube import ALL_BUCKETS, Array, Table, with_totals
-from analytics.diagnosis.metrics import Metric
-from analytics.diagnosis.queries import SINGLE
-from analytics.diagnosis.scope import EARLIER_BUCKETS
-from analytics.diagnosis.statistics import (
+from streamgauge.analytics.diagnosis.cube import ALL_BUCKETS, Array, Table, with_totals
+from streamgauge.analytics.diagnosis.metrics import Metric
+from streamgauge.analytics.diagnosis.queries import SINGLE
+from streamgauge.analytics.diagnosis.scope import EARLIER_BUCKETS
+from streamgauge.analytics.diagnosis.statistics import (
     LEAST_AFFECTED,
     LEAST_STREAMS,
     Comparison,

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from analytics.diagnosis.cube import Array, Table, with_totals
-from analytics.diagnosis.metrics import Metric
+from streamgauge.analytics.diagnosis.cube import Array, Table, with_totals
+from streamgauge.analytics.diagnosis.metrics import Metric
 
 LEAST_STREAMS = 10
 LEAST_AFFECTED = 5

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured
-from analytics.schema.clients import shortened
-from analytics.schema.objectives import DEFAULT
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured
+from streamgauge.analytics.schema.clients import shortened
+from streamgauge.analytics.schema.objectives import DEFAULT
 
 Name = Callable[[str, str], str]
 """(dimension, value) → the text that readers see, such as an alias of a client."""

@@ -6,13 +6,13 @@ import importlib
 import pkgutil
 from functools import cache
 
-from analytics.decoded.dialect import Dialect
+from streamgauge.analytics.decoded.dialect import Dialect
 
 
 @cache
 def all_dialects() -> tuple[Dialect, ...]:
     """Every `DIALECT` that a module of this package defines, and those of plugins, sorted by name."""
-    from analytics.dialects.plugin_dialects import plugin_dialects
+    from streamgauge.analytics.dialects.plugin_dialects import plugin_dialects
 
     modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
     dialects: list[Dialect] = [module.DIALECT for module in modules if hasattr(module, "DIALECT")]

@@ -19,12 +19,12 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent, EventKind, TextDelta, ToolCallDelta
-from analytics.decoded.reports import ServerStat, Usage
-from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from analytics.dialects.errors import error_event, failed_event
-from analytics.dialects.numbers import finite_number, whole_number
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, EventKind, TextDelta, ToolCallDelta
+from streamgauge.analytics.decoded.reports import ServerStat, Usage
+from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from streamgauge.analytics.dialects.errors import error_event, failed_event
+from streamgauge.analytics.dialects.numbers import finite_number, whole_number
 
 SERVER_TOOLS = frozenset({"server_tool_use", "mcp_tool_use"})
 _EVENT_NAMES = frozenset({

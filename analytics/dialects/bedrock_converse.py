@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta
-from analytics.decoded.reports import ServerStat, Usage
-from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from analytics.dialects.errors import failed_event
-from analytics.dialects.numbers import finite_number, whole_number
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta
+from streamgauge.analytics.decoded.reports import ServerStat, Usage
+from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from streamgauge.analytics.dialects.errors import failed_event
+from streamgauge.analytics.dialects.numbers import finite_number, whole_number
 
 _EVENT_NAMES = frozenset((
     "messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata",

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent
-from analytics.decoded.reports import Usage
-from analytics.decoded.tolerant_json import decode_or_none
-from analytics.dialects.anthropic_messages import bedrock_stats
-from analytics.dialects.errors import failed_event
-from analytics.dialects.numbers import whole_number
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent
+from streamgauge.analytics.decoded.reports import Usage
+from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.anthropic_messages import bedrock_stats
+from streamgauge.analytics.dialects.errors import failed_event
+from streamgauge.analytics.dialects.numbers import whole_number
 
 
 class _Event(msgspec.Struct):

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from analytics.decoded.tolerant_json import decode_or_none, json_or_none
-from analytics.dialects.errors import error_from, error_in_event, failed_event
-from analytics.dialects.openai_tool_calls import ToolCallKeys
-from analytics.dialects.openai_usage import usage_of
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
+from streamgauge.analytics.decoded.tolerant_json import decode_or_none, json_or_none
+from streamgauge.analytics.dialects.errors import error_from, error_in_event, failed_event
+from streamgauge.analytics.dialects.openai_tool_calls import ToolCallKeys
+from streamgauge.analytics.dialects.openai_usage import usage_of
 
 
 class _Event(msgspec.Struct, gc=False):

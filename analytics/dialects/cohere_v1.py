@@ -10,13 +10,19 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta, tool_call_event
-from analytics.decoded.reports import Usage
-from analytics.decoded.tolerant_json import arguments_of, decode_or_none
-from analytics.dialects.cohere_v2 import finish_error
-from analytics.dialects.errors import error_event, error_from, failed_event
-from analytics.dialects.numbers import whole_number
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import (
+    ChoiceDelta,
+    DecodedEvent,
+    TextDelta,
+    ToolCallDelta,
+    tool_call_event,
+)
+from streamgauge.analytics.decoded.reports import Usage
+from streamgauge.analytics.decoded.tolerant_json import arguments_of, decode_or_none
+from streamgauge.analytics.dialects.cohere_v2 import finish_error
+from streamgauge.analytics.dialects.errors import error_event, error_from, failed_event
+from streamgauge.analytics.dialects.numbers import whole_number
 
 
 class _Meta(msgspec.Struct):

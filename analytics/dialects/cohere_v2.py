@@ -11,12 +11,18 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta, tool_call_event
-from analytics.decoded.reports import ErrorReport, Usage
-from analytics.decoded.tolerant_json import decode_or_none
-from analytics.dialects.errors import error_event, error_from, error_in_event, failed_event
-from analytics.dialects.numbers import whole_number
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import (
+    ChoiceDelta,
+    DecodedEvent,
+    TextDelta,
+    ToolCallDelta,
+    tool_call_event,
+)
+from streamgauge.analytics.decoded.reports import ErrorReport, Usage
+from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.errors import error_event, error_from, error_in_event, failed_event
+from streamgauge.analytics.dialects.numbers import whole_number
 
 _EVENT_NAMES = frozenset({
     "message-start", "content-start", "content-delta", "content-end", "tool-plan-delta", "tool-call-start",

@@ -13,9 +13,9 @@ import html
 import re
 from typing import Any
 
-from analytics.decoded.event import DecodedEvent
-from analytics.decoded.reports import ErrorReport
-from analytics.decoded.tolerant_json import compact, json_or_none, text_of
+from streamgauge.analytics.decoded.event import DecodedEvent
+from streamgauge.analytics.decoded.reports import ErrorReport
+from streamgauge.analytics.decoded.tolerant_json import compact, json_or_none, text_of
 
 MAX_TEXT_CHARS = 4096
 """Limit of a message, and of the kept part of an HTML or plain-text body."""

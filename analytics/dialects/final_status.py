@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from analytics.decoded.event import ChoiceDelta, DecodedEvent
-from analytics.decoded.reports import ErrorReport
-from analytics.dialects.errors import error_from
+from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent
+from streamgauge.analytics.decoded.reports import ErrorReport
+from streamgauge.analytics.dialects.errors import error_from
 
 
 def add_final_status(event: DecodedEvent, status: str, error: Any, *, failed: bool) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import (
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import (
     ChoiceDelta,
     DecodedEvent,
     EventKind,
@@ -24,11 +24,11 @@ from analytics.decoded.event import (
     ToolCallDelta,
     as_decoded_event,
 )
-from analytics.decoded.reports import Usage
-from analytics.decoded.tolerant_json import compact, decode_or_none, json_or_none
-from analytics.dialects.errors import failed_event
-from analytics.dialects.gemini_partial_args import ArgumentJoiner
-from analytics.dialects.numbers import whole_number
+from streamgauge.analytics.decoded.reports import Usage
+from streamgauge.analytics.decoded.tolerant_json import compact, decode_or_none, json_or_none
+from streamgauge.analytics.dialects.errors import failed_event
+from streamgauge.analytics.dialects.gemini_partial_args import ArgumentJoiner
+from streamgauge.analytics.dialects.numbers import whole_number
 
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount")
 _PATH = re.compile(r":(streamGenerateContent|generateContent)$")

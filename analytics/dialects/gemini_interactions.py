@@ -13,13 +13,19 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta, tool_call_event
-from analytics.decoded.reports import Usage
-from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from analytics.dialects.errors import error_event, failed_event
-from analytics.dialects.final_status import add_final_status
-from analytics.dialects.numbers import whole_number
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import (
+    ChoiceDelta,
+    DecodedEvent,
+    TextDelta,
+    ToolCallDelta,
+    tool_call_event,
+)
+from streamgauge.analytics.decoded.reports import Usage
+from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from streamgauge.analytics.dialects.errors import error_event, failed_event
+from streamgauge.analytics.dialects.final_status import add_final_status
+from streamgauge.analytics.dialects.numbers import whole_number
 
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled"})
 _FAILED = frozenset({"failed", "cancelled"})

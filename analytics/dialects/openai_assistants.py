@@ -12,13 +12,19 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta, tool_call_event
-from analytics.decoded.reports import Usage
-from analytics.decoded.tolerant_json import decode_or_none
-from analytics.dialects.errors import failed_event
-from analytics.dialects.final_status import add_final_status
-from analytics.dialects.numbers import whole_number
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import (
+    ChoiceDelta,
+    DecodedEvent,
+    TextDelta,
+    ToolCallDelta,
+    tool_call_event,
+)
+from streamgauge.analytics.decoded.reports import Usage
+from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.errors import failed_event
+from streamgauge.analytics.dialects.final_status import add_final_status
+from streamgauge.analytics.dialects.numbers import whole_number
 
 _PATH = re.compile(r"/threads(/[^/]+)?/runs(/[^/]+(/submit_tool_outputs)?)?/?$")
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled", "expired"})

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from analytics.decoded.reports import Usage
-from analytics.decoded.tolerant_json import decode_or_none
-from analytics.dialects.errors import error_event, failed_event
-from analytics.dialects.numbers import whole_number
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
+from streamgauge.analytics.decoded.reports import Usage
+from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.errors import error_event, failed_event
+from streamgauge.analytics.dialects.numbers import whole_number
 
 _PATHS = ("/audio/transcriptions", "/audio/translations", "/audio/speech")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.dialects.openai_choices import ChoicesReader
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.openai_choices import ChoicesReader
 
 _OBJECT = re.compile(rb'"object"\s*:\s*"text_completion')
 _TEXT = re.compile(rb'"choices"\s*:\s*\[\s*\{[^\[{]*"text"\s*:')

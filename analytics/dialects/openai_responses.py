@@ -16,8 +16,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import (
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import (
     ChoiceDelta,
     DecodedEvent,
     EventKind,
@@ -25,13 +25,13 @@ from analytics.decoded.event import (
     ToolCallDelta,
     tool_call_event,
 )
-from analytics.decoded.reports import Usage
-from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from analytics.dialects.errors import error_event, failed_event
-from analytics.dialects.final_status import add_final_status
-from analytics.dialects.numbers import whole_number
-from analytics.dialects.openai_responses_tool_calls import ToolCall, ToolCalls
-from analytics.dialects.openai_responses_types import (
+from streamgauge.analytics.decoded.reports import Usage
+from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from streamgauge.analytics.dialects.errors import error_event, failed_event
+from streamgauge.analytics.dialects.final_status import add_final_status
+from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.openai_responses_tool_calls import ToolCall, ToolCalls
+from streamgauge.analytics.dialects.openai_responses_types import (
     Event,
     Final,
     Item,
@@ -43,7 +43,7 @@ from analytics.dialects.openai_responses_types import (
     final_event_decoder,
     item_event_decoder,
 )
-from analytics.dialects.server_stats import stats_of
+from streamgauge.analytics.dialects.server_stats import stats_of
 
 CLIENT_TOOLS = frozenset({"function_call", "custom_tool_call"})
 IMAGE_ITEM = "image_generation_call"

@@ -5,7 +5,7 @@ Copilot changes ids from event to event, and some proxies number every item 0.
 
 from __future__ import annotations
 
-from analytics.dialects.openai_responses_types import Item
+from streamgauge.analytics.dialects.openai_responses_types import Item
 
 
 class ToolCall:

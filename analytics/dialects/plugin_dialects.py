@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from analytics.decoded.dialect import Dialect, DialectReader, ExchangeInfo
-from analytics.decoded.event import DecodedEvent, TextDelta
-from ingest.plugins import DIALECTS, load_plugins
+from streamgauge.analytics.decoded.dialect import Dialect, DialectReader, ExchangeInfo
+from streamgauge.analytics.decoded.event import DecodedEvent, TextDelta
+from streamgauge.ingest.plugins import DIALECTS, load_plugins
 
 log = logging.getLogger(__name__)
 _TEXTS = ("name", "provider", "operation")

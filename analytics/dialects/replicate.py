@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from analytics.decoded.reports import ErrorReport
-from analytics.decoded.tolerant_json import json_or_none
-from analytics.dialects.errors import error_event
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
+from streamgauge.analytics.decoded.reports import ErrorReport
+from streamgauge.analytics.decoded.tolerant_json import json_or_none
+from streamgauge.analytics.dialects.errors import error_event
 
 _NAMES = frozenset({"output", "done", "error", "logs"})
 

@@ -2,7 +2,7 @@
 
 The ending of a name determines the unit, for all vendors. Times are in seconds unless the name says otherwise. Members of nested
 objects are named by their path, such as `speculative_decoding.num_draft_tokens`.
-`analytics.schema.server_timing_names` lists the names that the view `server_timing` reads.
+`streamgauge.analytics.schema.server_timing_names` lists the names that the view `server_timing` reads.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from analytics.decoded.reports import ServerStat
-from analytics.decoded.tolerant_json import compact
-from analytics.dialects.numbers import finite_number
+from streamgauge.analytics.decoded.reports import ServerStat
+from streamgauge.analytics.decoded.tolerant_json import compact
+from streamgauge.analytics.dialects.numbers import finite_number
 
 MAX_STATS = 64
 MAX_RAW_CHARS = 200

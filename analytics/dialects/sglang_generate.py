@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, as_decoded_event
-from analytics.decoded.reports import ErrorReport, ServerStat, Usage, finish_failed
-from analytics.decoded.tolerant_json import decode_or_none, json_or_none
-from analytics.dialects.errors import error_from, failed_event
-from analytics.dialects.numbers import whole_number
-from analytics.dialects.server_stats import stats_of
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, as_decoded_event
+from streamgauge.analytics.decoded.reports import ErrorReport, ServerStat, Usage, finish_failed
+from streamgauge.analytics.decoded.tolerant_json import decode_or_none, json_or_none
+from streamgauge.analytics.dialects.errors import error_from, failed_event
+from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.server_stats import stats_of
 
 
 class _Event(msgspec.Struct):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analytics.decoded.event import DecodedEvent
-from analytics.decoded.tolerant_json import json_or_none
-from analytics.dialects.errors import error_in
+from streamgauge.analytics.decoded.event import DecodedEvent
+from streamgauge.analytics.decoded.tolerant_json import json_or_none
+from streamgauge.analytics.dialects.errors import error_in
 
 NAME = "unknown"
 

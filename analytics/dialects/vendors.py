@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.reports import ServerStat
-from analytics.dialects.server_stats import SERVER_TIMING, server_timing_stats, stats_of
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.reports import ServerStat
+from streamgauge.analytics.dialects.server_stats import SERVER_TIMING, server_timing_stats, stats_of
 
 _HOSTS_BY_VENDOR: dict[str, tuple[str, ...]] = {
     # vendor → hosts or parent domains

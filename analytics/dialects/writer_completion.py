@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from analytics.decoded.tolerant_json import decode_or_none
-from analytics.dialects.errors import failed_event
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
+from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.errors import failed_event
 
 
 class _Choice(msgspec.Struct):

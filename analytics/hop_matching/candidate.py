@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from analytics.hop_matching.clock_offsets import ClockOffset
+from streamgauge.analytics.hop_matching.clock_offsets import ClockOffset
 
 Side = tuple[str | None, str | None]
 """Tap and upstream: where a stream was measured."""

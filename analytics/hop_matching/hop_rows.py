@@ -7,11 +7,11 @@ from typing import Any
 
 import polars as pl
 
-from analytics.hop_matching.candidate import start_ns
-from analytics.hop_matching.clock_offsets import ClockOffsets
-from analytics.hop_matching.matching import Match
-from analytics.hops.comparison import Comparison, Stream, compare
-from analytics.schema.tables import GATEWAY_STALLS, HOP_CHANGES, HOPS, frame_of_rows
+from streamgauge.analytics.hop_matching.candidate import start_ns
+from streamgauge.analytics.hop_matching.clock_offsets import ClockOffsets
+from streamgauge.analytics.hop_matching.matching import Match
+from streamgauge.analytics.hops.comparison import Comparison, Stream, compare
+from streamgauge.analytics.schema.tables import GATEWAY_STALLS, HOP_CHANGES, HOPS, frame_of_rows
 
 Row = dict[str, Any]
 

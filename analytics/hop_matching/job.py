@@ -20,18 +20,18 @@ from functools import partial
 
 import polars as pl
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.hop_matching.candidate import Candidate, candidate
-from analytics.hop_matching.clock_offsets import ClockOffsets
-from analytics.hop_matching.hop_rows import HopRows
-from analytics.hop_matching.matching import Match, Matches, match
-from analytics.hop_matching.pending import DELAYS_S, Due, Pending
-from analytics.hop_matching.side_order import SideOrder
-from analytics.hop_matching.stored_streams import StoredStreams
-from analytics.schema.tables import STREAMS, with_all_columns
-from analytics.storage.database import reason
-from analytics.storage.store import Store
-from ingest.guards import Guards, guarded_thread
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.hop_matching.candidate import Candidate, candidate
+from streamgauge.analytics.hop_matching.clock_offsets import ClockOffsets
+from streamgauge.analytics.hop_matching.hop_rows import HopRows
+from streamgauge.analytics.hop_matching.matching import Match, Matches, match
+from streamgauge.analytics.hop_matching.pending import DELAYS_S, Due, Pending
+from streamgauge.analytics.hop_matching.side_order import SideOrder
+from streamgauge.analytics.hop_matching.stored_streams import StoredStreams
+from streamgauge.analytics.schema.tables import STREAMS, with_all_columns
+from streamgauge.analytics.storage.database import reason
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.guards import Guards, guarded_thread
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from analytics.hop_matching.candidate import Candidate, contradicts, may_carry, same_output, starts_within
-from analytics.hop_matching.clock_offsets import ClockOffsets
-from analytics.hop_matching.identical_output import OutputTimes, certain_pairs
-from analytics.hop_matching.side_order import SideOrder
+from streamgauge.analytics.hop_matching.candidate import (
+    Candidate,
+    contradicts,
+    may_carry,
+    same_output,
+    starts_within,
+)
+from streamgauge.analytics.hop_matching.clock_offsets import ClockOffsets
+from streamgauge.analytics.hop_matching.identical_output import OutputTimes, certain_pairs
+from streamgauge.analytics.hop_matching.side_order import SideOrder
 
 MAX_GROUP = 200
 """Streams with one id. A larger group is not matched by that id."""

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from analytics.hop_matching.candidate import Candidate
+from streamgauge.analytics.hop_matching.candidate import Candidate
 
 DELAYS_S = (1.0, 4.0, 15.0, 60.0)
 """Before each attempt. The first one gives other processes time to commit the inner streams. The last one is only for streams whose

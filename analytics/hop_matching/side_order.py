@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from analytics.hop_matching.candidate import Candidate, Side
+from streamgauge.analytics.hop_matching.candidate import Candidate, Side
 
 MAX_PAIRS = 10_000
 """Pairs of sides that are remembered. Further ones are not learned."""

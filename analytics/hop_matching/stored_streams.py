@@ -8,11 +8,11 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from analytics.hop_matching.candidate import SQL_COLUMNS, Candidate, candidate
-from analytics.hop_matching.clock_offsets import WALL_ERROR_NS
-from analytics.hop_matching.identical_output import Output
-from analytics.hops.comparison import EVENT_COLUMNS, STREAM_COLUMNS, Stall, Stream
-from ingest.ids import smallest_uuid7
+from streamgauge.analytics.hop_matching.candidate import SQL_COLUMNS, Candidate, candidate
+from streamgauge.analytics.hop_matching.clock_offsets import WALL_ERROR_NS
+from streamgauge.analytics.hop_matching.identical_output import Output
+from streamgauge.analytics.hops.comparison import EVENT_COLUMNS, STREAM_COLUMNS, Stall, Stream
+from streamgauge.ingest.ids import smallest_uuid7
 
 _COLUMNS = ", ".join(
     dict.fromkeys((*SQL_COLUMNS, *STREAM_COLUMNS, "request_model", "response_model", "error_type"))

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from analytics.hops.alignment import AlignedChannel, align
-from analytics.hops.changes import CHANGE_COLUMNS, Change, changes
-from analytics.measures.latency import BURST_NS, quantile
+from streamgauge.analytics.hops.alignment import AlignedChannel, align
+from streamgauge.analytics.hops.changes import CHANGE_COLUMNS, Change, changes
+from streamgauge.analytics.measures.latency import BURST_NS, quantile
 
 STREAM_COLUMNS = (*CHANGE_COLUMNS, "ttft_ns", "end_ns")
 """Columns of `streams` that `Stream.row` must have."""

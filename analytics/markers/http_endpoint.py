@@ -1,7 +1,7 @@
 """`POST /v1/markers`: store a marker. A WSGI application on the port of `--metrics`, which checks the Host header first.
 
 Rules
-1. 201 means stored (`analytics.markers.marker_queue`).
+1. 201 means stored (`streamgauge.analytics.markers.marker_queue`).
 2. With a token, every request needs it. Without one, only requests from this machine are accepted, because the port may be open
    to a metrics scraper.
 3. The content type must be JSON. A web page cannot send it without a CORS preflight, which gets no permission here.
@@ -19,9 +19,9 @@ from concurrent.futures import CancelledError
 from http import HTTPStatus
 from typing import Any
 
-from analytics.markers.marker import Marker, parse_marker
-from analytics.markers.marker_queue import MarkerQueue
-from ingest.addresses import is_loopback
+from streamgauge.analytics.markers.marker import Marker, parse_marker
+from streamgauge.analytics.markers.marker_queue import MarkerQueue
+from streamgauge.ingest.addresses import is_loopback
 
 PATH = "/v1/markers"
 MAX_BODY_BYTES = 8192

@@ -17,9 +17,9 @@ from concurrent.futures import Future
 
 import polars as pl
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.markers.marker import Marker
-from analytics.schema.tables import MARKERS, frame_of_rows
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.markers.marker import Marker
+from streamgauge.analytics.schema.tables import MARKERS, frame_of_rows
 
 MAX_WAITING = 100
 MAX_PER_HOUR = 1000

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from ingest.records import Wait, WaitedFor
+from streamgauge.ingest.records import Wait, WaitedFor
 
 Cause = Literal["upstream", "client", "tap"]
 

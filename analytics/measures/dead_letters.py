@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from analytics.schema.tables import LOSSES, frame
+from streamgauge.analytics.schema.tables import LOSSES, frame
 
 log = logging.getLogger(__name__)
 

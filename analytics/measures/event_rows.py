@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.schema.tables import EVENTS
-from ingest import identifiers
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.schema.tables import EVENTS
+from streamgauge.ingest import identifiers
 
 _LISTS = ("read_seq", "at_ns", "kind", "event_name", "choice", "chars", "tokens", "bytes", "finish_reason")
 

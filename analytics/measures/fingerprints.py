@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from analytics.decoding.decoded_stream import DecodedStream
-from analytics.decoding.output_start import KEPT_CHARS, OutputStart
-from ingest.redaction.filler import is_filler
+from streamgauge.analytics.decoding.decoded_stream import DecodedStream
+from streamgauge.analytics.decoding.output_start import KEPT_CHARS, OutputStart
+from streamgauge.ingest.redaction.filler import is_filler
 
 _DIGEST_BYTES = 8
 

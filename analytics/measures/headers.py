@@ -1,7 +1,7 @@
 """Values taken from recorded header fields: the fields stored in the tables, the request id, the server instance. No I/O,
 no clock.
 
-`ingest.header_fields` decides which names are recorded and which part of a value is kept. Ids have columns of their own.
+`streamgauge.ingest.header_fields` decides which names are recorded and which part of a value is kept. Ids have columns of their own.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ingest.header_fields import REQUEST_IDS, SERVER_INSTANCES, is_stored, recorded_value
-from ingest.identifiers import identifier
+from streamgauge.ingest.header_fields import REQUEST_IDS, SERVER_INSTANCES, is_stored, recorded_value
+from streamgauge.ingest.identifiers import identifier
 
 MAX_FIELDS = 40
 _encode = msgspec.json.Encoder().encode

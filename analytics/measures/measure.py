@@ -7,7 +7,7 @@ docs/explanation/measurement.md has the definitions. Rules of this file:
   first times (ttfb, ttfc, ttft, ttfo, ttst) are kept, because later data cannot change them.
 - N, the token count of the rates, is `output_tokens`, minus reasoning tokens that were reported but never seen in the response.
   It is NULL if the last usage report is older than the last output and the stream did not end `ok`: the report is then partial.
-- Non-numeric server statistics are reduced to known words (`ingest.redaction`) unless content is captured.
+- Non-numeric server statistics are reduced to known words (`streamgauge.ingest.redaction`) unless content is captured.
 - token_source: `usage` as reported; `usage_delta`, a running count of output of a stream that never finished; `chunks`, every
   output event lists its tokens (logprobs, token_ids) and no usage counts them; `reported_zero`, a report of 0 that contradicts
   the output or the prompt, so that `output_tokens` or `input_tokens` is NULL. Chunks themselves are never counted as tokens.
@@ -24,18 +24,18 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.decoded.reports import ServerStat, Usage
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.measures.blame import split_stream
-from analytics.measures.event_rows import event_frame
-from analytics.measures.fingerprints import fingerprints
-from analytics.measures.headers import (
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.decoded.reports import ServerStat, Usage
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.measures.blame import split_stream
+from streamgauge.analytics.measures.event_rows import event_frame
+from streamgauge.analytics.measures.fingerprints import fingerprints
+from streamgauge.analytics.measures.headers import (
     request_id_of,
     server_instance_of,
     stored_headers,
 )
-from analytics.measures.latency import (
+from streamgauge.analytics.measures.latency import (
     NO_OUTPUT,
     ChunkLatencies,
     chunk_latencies,
@@ -44,12 +44,12 @@ from analytics.measures.latency import (
     times_to_first,
     token_rates,
 )
-from analytics.measures.operation import operation_of
-from analytics.measures.outcome import Verdict, verdict_of
-from analytics.measures.sessions import Sessions
-from analytics.schema.objectives import Objectives
-from analytics.schema.stall_limit import StallLimit
-from analytics.schema.tables import (
+from streamgauge.analytics.measures.operation import operation_of
+from streamgauge.analytics.measures.outcome import Verdict, verdict_of
+from streamgauge.analytics.measures.sessions import Sessions
+from streamgauge.analytics.schema.objectives import Objectives
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.schema.tables import (
     EVENTS,
     OUTPUT_WAITS,
     SERVER_STATS,
@@ -58,8 +58,8 @@ from analytics.schema.tables import (
     frame,
     frame_of_rows,
 )
-from ingest import identifiers
-from ingest.redaction.stored_values import numbers_only
+from streamgauge.ingest import identifiers
+from streamgauge.ingest.redaction.stored_values import numbers_only
 
 _MAX_COUNT = 2**62
 _DEFAULT_STALL = StallLimit()

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import polars as pl
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.measures.dead_letters import DeadLetters
-from analytics.measures.outcome import LOST
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.measures.dead_letters import DeadLetters
+from streamgauge.analytics.measures.outcome import LOST
 
 log = logging.getLogger(__name__)
 

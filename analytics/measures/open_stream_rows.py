@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from analytics.assembly.open_stream import OpenStream
-from analytics.measures.latency import first_output_ns, last_output_ns
-from analytics.schema.tables import OPEN_STREAMS, frame
+from streamgauge.analytics.assembly.open_stream import OpenStream
+from streamgauge.analytics.measures.latency import first_output_ns, last_output_ns
+from streamgauge.analytics.schema.tables import OPEN_STREAMS, frame
 
 
 def open_stream_frame(streams: Sequence[OpenStream]) -> pl.DataFrame:

@@ -25,12 +25,12 @@ from typing import Literal, get_args
 
 import msgspec
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.decoded.reports import ErrorReport
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.measures.latency import first_output_ns
-from ingest import identifiers
-from ingest.records import Cause, Refusal
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.decoded.reports import ErrorReport
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.measures.latency import first_output_ns
+from streamgauge.ingest import identifiers
+from streamgauge.ingest.records import Cause, Refusal
 
 Outcome = Literal[
     "ok", "http_error", "connect_error", "inband_error", "truncated", "upstream_reset", "idle_timeout", "client_abort",

@@ -2,8 +2,8 @@
 
 Rules
 1. Roll-up rows are appended in the transaction of the rows they are computed from, so each stream is counted exactly once.
-   Rows that share a key are parts of one minute and must be added up (`analytics.storage.rollup_compaction` does it later).
-2. Histograms have logarithmic buckets (`analytics.schema.histogram_buckets`). A value read back from its bucket is off by
+   Rows that share a key are parts of one minute and must be added up (`streamgauge.analytics.storage.rollup_compaction` does it later).
+2. Histograms have logarithmic buckets (`streamgauge.analytics.schema.histogram_buckets`). A value read back from its bucket is off by
    at most 0.97 %, and so is every quantile. Adding histograms adds no error.
 3. `minute` is that of `started_at`. `model` is the requested model, else that of the response. Gaps (`icl_ns`) count in the
    minute in which their stream started.
@@ -15,11 +15,11 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from analytics.measures.latency import gap_rows, stall_rows
-from analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
-from analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK
-from analytics.schema.stall_limit import StallLimit
-from analytics.schema.tables import (
+from streamgauge.analytics.measures.latency import gap_rows, stall_rows
+from streamgauge.analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
+from streamgauge.analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.schema.tables import (
     CLIENT_MINUTES,
     HISTOGRAM_MINUTES,
     STREAM_MINUTES,

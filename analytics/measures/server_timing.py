@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from analytics.decoded.reports import ServerStat
-from analytics.schema.server_timing_names import MAX_VALUE, SERVER_TIMING_NAMES
+from streamgauge.analytics.decoded.reports import ServerStat
+from streamgauge.analytics.schema.server_timing_names import MAX_VALUE, SERVER_TIMING_NAMES
 
 _NONE: dict[str, str] = {}
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from analytics.assembly.finished_stream import FinishedStream
-from ingest.identifiers import identifier
-from ingest.records import Conversation
-from ingest.session_ids import RECORDED, session_hash
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.ingest.identifiers import identifier
+from streamgauge.ingest.records import Conversation
+from streamgauge.ingest.session_ids import RECORDED, session_hash
 
 MAX_REMEMBERED = 50_000
 MAX_TURN = 2**31 - 1

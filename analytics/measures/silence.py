@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from analytics.assembly.open_stream import OpenStream
-from analytics.measures.latency import last_output_ns
-from analytics.measures.operation import INFERENCE, operation_of
-from ingest.records import Alive
+from streamgauge.analytics.assembly.open_stream import OpenStream
+from streamgauge.analytics.measures.latency import last_output_ns
+from streamgauge.analytics.measures.operation import INFERENCE, operation_of
+from streamgauge.ingest.records import Alive
 
 Phase = Literal["pre_first_output", "mid_stream"]
 """Values of `streams.error_phase`."""

@@ -4,7 +4,7 @@ Rules
 1. A key is kept only if it is in `KEYS`: names, sizes, settings, addresses and kinds from the GenAI, HTTP and server
    conventions, old and new. Messages, prompts, tool arguments, headers and whole URLs are not in it.
 2. A value is a number, a boolean, an identifier, or a list of up to `MAX_WORDS` names. Text is hashed and paths lose their
-   secrets, as in `ingest.identifiers`.
+   secrets, as in `streamgauge.ingest.identifiers`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from analytics.telemetry.semconv import WITHOUT_CONTENT
-from ingest import identifiers
+from streamgauge.analytics.telemetry.semconv import WITHOUT_CONTENT
+from streamgauge.ingest import identifiers
 
 MAX_WORDS = 16
 

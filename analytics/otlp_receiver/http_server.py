@@ -1,13 +1,13 @@
 """OTLP/HTTP trace receiver: `POST /v1/traces` with protobuf or JSON, gzip or identity, as the OTLP specification defines it.
 
 Rules
-1. 200 means stored (`analytics.otlp_receiver.span_queue`). Invalid spans are reported as a partial success, so senders do
+1. 200 means stored (`streamgauge.analytics.otlp_receiver.span_queue`). Invalid spans are reported as a partial success, so senders do
    not repeat them. If the queue is full or the commit takes too long, the response is 503 with Retry-After, and senders
    retry.
-2. There are limits on body size, decompressed size and the queue, and those of `analytics.otlp_receiver.receiver_limits`.
+2. There are limits on body size, decompressed size and the queue, and those of `streamgauge.analytics.otlp_receiver.receiver_limits`.
 3. Loopback needs no authentication. Any other address requires a bearer token, and the receiver does not start without one.
 4. Only OTLP's content types are accepted. A web page cannot send them without a CORS preflight, to which the receiver does
-   not respond. Without a token, requests must name an allowed host (`ingest.allowed_hosts`); a page on a rebound name has
+   not respond. Without a token, requests must name an allowed host (`streamgauge.ingest.allowed_hosts`); a page on a rebound name has
    no token.
 """
 
@@ -32,13 +32,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from analytics.otlp_receiver.receiver_limits import RETRY_AFTER_S, AddressSlots, ReceiverLimits
-from analytics.otlp_receiver.span_queue import SpanQueue
-from analytics.otlp_receiver.span_rows import NotOtlp, ParsedSpans, parse_spans
-from ingest.addresses import bind, join_address, split_address
-from ingest.allowed_hosts import AllowedHosts, HostGate
-from ingest.bearer_tokens import check_listener
-from ingest.guards import Guard, Guards, guarded_thread
+from streamgauge.analytics.otlp_receiver.receiver_limits import RETRY_AFTER_S, AddressSlots, ReceiverLimits
+from streamgauge.analytics.otlp_receiver.span_queue import SpanQueue
+from streamgauge.analytics.otlp_receiver.span_rows import NotOtlp, ParsedSpans, parse_spans
+from streamgauge.ingest.addresses import bind, join_address, split_address
+from streamgauge.ingest.allowed_hosts import AllowedHosts, HostGate
+from streamgauge.ingest.bearer_tokens import check_listener
+from streamgauge.ingest.guards import Guard, Guards, guarded_thread
 
 log = logging.getLogger(__name__)
 

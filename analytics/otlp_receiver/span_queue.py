@@ -21,10 +21,10 @@ from datetime import timedelta
 import duckdb
 import polars as pl
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.otlp_receiver.span_rows import SPAN_ID, TRACE_ID, Row
-from analytics.schema.tables import SPANS, frame_of_rows
-from analytics.storage.database import message_without_values
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.otlp_receiver.span_rows import SPAN_ID, TRACE_ID, Row
+from streamgauge.analytics.schema.tables import SPANS, frame_of_rows
+from streamgauge.analytics.storage.database import message_without_values
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 Rules
 1. Stored are ids, name, kind, times, status code, `service.name`, the scope's name and the attributes allowed by
-   `analytics.otlp_receiver.attribute_allow_list`. Status messages, events, links, trace state and all other attributes are
+   `streamgauge.analytics.otlp_receiver.attribute_allow_list`. Status messages, events, links, trace state and all other attributes are
    dropped, because they can contain prompts and responses. `status_message` and `stream_id` are NULL.
 2. A span with invalid ids or times is rejected and counted. The rest of its request is stored.
 3. Times are the sender's. A span more than an hour in the future is rejected, because retention would never delete it.
@@ -25,10 +25,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from analytics.otlp_receiver.attribute_allow_list import kept_value
-from analytics.schema.tables import SPANS
-from analytics.telemetry.spans import hex_id
-from ingest import identifiers
+from streamgauge.analytics.otlp_receiver.attribute_allow_list import kept_value
+from streamgauge.analytics.schema.tables import SPANS
+from streamgauge.analytics.telemetry.spans import hex_id
+from streamgauge.ingest import identifiers
 
 AHEAD_NS = 3600 * 10**9
 """Maximum lead of a sender's clock."""
@@ -37,7 +37,7 @@ _KINDS = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUSES = ("unset", "ok", "error")
 
 Row = tuple[Any, ...]
-"""A row of `spans` in the order of `analytics.schema.tables.SPANS`."""
+"""A row of `spans` in the order of `streamgauge.analytics.schema.tables.SPANS`."""
 TRACE_ID, SPAN_ID = (list(SPANS).index(column) for column in ("trace_id", "span_id"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from analytics.query.errors import QueryRejected, not_convertible
+from streamgauge.analytics.query.errors import QueryRejected, not_convertible
 
 MAX_DEPTH = 16
 """Levels of lists, structs and maps in one column."""

@@ -18,9 +18,9 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from analytics.query.errors import StoreUnavailable, no_tables
-from analytics.schema.sql_quoting import identifier
-from analytics.storage.location import TABLES_FOLDER, StoreLocation
+from streamgauge.analytics.query.errors import StoreUnavailable, no_tables
+from streamgauge.analytics.schema.sql_quoting import identifier
+from streamgauge.analytics.storage.location import TABLES_FOLDER, StoreLocation
 
 FILE = "catalog.sqlite"
 INTERNAL_PREFIX = "streamgauge_"

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from analytics.query.limits import Limits
-from analytics.storage.location import StoreLocation
+from streamgauge.analytics.query.limits import Limits
+from streamgauge.analytics.storage.location import StoreLocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import analytics
-from analytics.query import pipe_messages
-from analytics.query.child_options import ChildOptions
-from analytics.query.errors import QueryError, StoreUnavailable, of_kind
+from streamgauge.analytics.query import pipe_messages
+from streamgauge.analytics.query.child_options import ChildOptions
+from streamgauge.analytics.query.errors import QueryError, StoreUnavailable, of_kind
 
 log = logging.getLogger(__name__)
 
@@ -240,8 +239,7 @@ def environment(options: ChildOptions) -> dict[str, str]:
         given = dict(os.environ)
     else:
         given = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    assert analytics.__file__ is not None
-    given["PYTHONPATH"] = str(Path(analytics.__file__).parents[1])
+    given["PYTHONPATH"] = str(Path(__file__).parents[3])
     given["OPENBLAS_NUM_THREADS"] = "1"  # numpy's library reserves memory for each thread
     given["MALLOC_ARENA_MAX"] = "2"  # each arena reserves 64 MiB of the limited address space
     given["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # returns memory to the system at once

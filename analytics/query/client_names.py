@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from analytics.schema.clients import MAX_CLIENTS
+from streamgauge.analytics.schema.clients import MAX_CLIENTS
 
 QUERY = f"SELECT client_id, name FROM clients LIMIT {MAX_CLIENTS}"
 _SHOWN_IN = ("name", "client")

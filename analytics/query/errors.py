@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analytics.storage.location import StoreLocation, lost_catalog
+from streamgauge.analytics.storage.location import StoreLocation, lost_catalog
 
 READ_ONLY = "cannot run the statement: the store is read-only. Write a SELECT."
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from analytics.schema.columns import sql_columns
-from analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.columns import sql_columns
+from streamgauge.analytics.schema.sql_quoting import literal
 
 NAME = "open_streams"
 PATTERN = "open_streams/*.live"
@@ -27,7 +27,7 @@ PATTERN = "open_streams/*.live"
 COLUMNS = sql_columns(NAME)
 _COMMENTS = re.findall(
     rf"COMMENT ON (?:TABLE|COLUMN) {NAME}(\.\w+)? IS ('(?:[^']|'')*');",
-    (resources.files("analytics.schema") / "open_streams.sql").read_text(),
+    (resources.files("streamgauge.analytics.schema") / "open_streams.sql").read_text(),
 )
 _EMPTY = "SELECT {} WHERE false".format(
     ", ".join(f"NULL::{kind} AS {name}" for name, kind in COLUMNS.items())

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from analytics.schema.sql_quoting import identifier
-from analytics.storage.location import ALIAS
+from streamgauge.analytics.schema.sql_quoting import identifier
+from streamgauge.analytics.storage.location import ALIAS
 
 _NAME = r'(?:"(?:[^"]|"")+"|[A-Za-z_]\w*)'
 _ITEM = rf"(?:{_NAME}|#\d{{1,4}})"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import duckdb
 
-from analytics.query.open_streams_view import NAME as OPEN_STREAMS
-from analytics.storage.location import ALIAS
+from streamgauge.analytics.query.open_streams_view import NAME as OPEN_STREAMS
+from streamgauge.analytics.storage.location import ALIAS
 
 _STORE = f"database_name = '{ALIAS}' AND schema_name = 'main'"
 _VISIBLE = {

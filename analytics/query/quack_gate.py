@@ -25,15 +25,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from analytics.query.arrow_answer import decode
-from analytics.query.errors import QueryError, QueryRejected, QueryTimeout, of_kind, too_slow
-from analytics.query.limits import Limits
-from analytics.query.plain_scan import plain_scan
-from analytics.query.reader import Reader
-from analytics.query.statement_filter import check_length
-from analytics.schema.sql_quoting import identifier, literal
-from analytics.storage.database import one_line
-from analytics.storage.location import ALIAS
+from streamgauge.analytics.query.arrow_answer import decode
+from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, of_kind, too_slow
+from streamgauge.analytics.query.limits import Limits
+from streamgauge.analytics.query.plain_scan import plain_scan
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.query.statement_filter import check_length
+from streamgauge.analytics.schema.sql_quoting import identifier, literal
+from streamgauge.analytics.storage.database import one_line
+from streamgauge.analytics.storage.location import ALIAS
 
 KEPT_S = 10
 """Age at which the table of an answer is dropped. Its client's transaction begins within milliseconds, and keeps the rows."""

@@ -1,4 +1,4 @@
-"""The child process that runs queries: `python -m analytics.query.query_child`, started by `analytics.query.query_pool`.
+"""The child process that runs queries, started by `streamgauge.analytics.query.query_pool` with `python -m`.
 
 Protocol
 1. The first message on stdin holds `ChildOptions`. The child replies `{"ready": true}`, or an error and ends.
@@ -19,9 +19,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from analytics.query import pipe_messages, sandbox
-from analytics.query.child_options import ChildOptions
-from analytics.query.errors import (
+from streamgauge.analytics.query import pipe_messages, sandbox
+from streamgauge.analytics.query.child_options import ChildOptions
+from streamgauge.analytics.query.errors import (
     AnswerTooLarge,
     QueryError,
     QueryOutOfMemory,
@@ -30,12 +30,12 @@ from analytics.query.errors import (
     to_wire,
     too_much_memory,
 )
-from analytics.query.query_socket import MAX_RENDERED_BYTES
+from streamgauge.analytics.query.query_socket import MAX_RENDERED_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from analytics.query.reader import Reader
+    from streamgauge.analytics.query.reader import Reader
 
 SPILL_BYTES = 4 * 2**30
 """Largest file that a trusted query writes for a sort or join that exceeds its memory."""
@@ -58,7 +58,9 @@ def confine(options: ChildOptions, *, bind_port: int | None = None) -> None:
 
 def open_reader(options: ChildOptions) -> Reader:
     """The database, not yet locked down. Raises StoreUnavailable."""
-    from analytics.query.reader import Reader  # loads libraries that start threads: only after `confine`
+    from streamgauge.analytics.query.reader import (
+        Reader,  # loads libraries that start threads: only after `confine`
+    )
 
     return Reader(
         options.location,
@@ -116,7 +118,7 @@ class _Worker:
         self._filter = None
         if options.untrusted:
             self._reader.lock_down()
-            from analytics.query.statement_filter import StatementFilter
+            from streamgauge.analytics.query.statement_filter import StatementFilter
 
             self._filter = StatementFilter(self._reader.connection.cursor())
         self._hidden = hidden_paths(options)
@@ -151,7 +153,7 @@ class _Worker:
             pipe_messages.send(self._answers, header, body)
 
     def _answer(self, request: dict[str, Any]) -> bytes | memoryview:
-        from analytics.query.arrow_answer import encode  # loads libraries that start threads
+        from streamgauge.analytics.query.arrow_answer import encode  # loads libraries that start threads
 
         sql = str(request["sql"])
         if self._filter is not None:
@@ -171,9 +173,9 @@ class _Worker:
 
 
 def _rendered(table: pa.Table, form: str) -> bytes:
-    from analytics.query.arrow_answer import decode, encode
-    from analytics.query.render import render  # loads polars
-    from analytics.query.to_polars import to_polars
+    from streamgauge.analytics.query.arrow_answer import decode, encode
+    from streamgauge.analytics.query.render import render  # loads polars
+    from streamgauge.analytics.query.to_polars import to_polars
 
     if table.nbytes <= MAX_RENDERED_BYTES:
         same = decode(encode(table), untrusted=False)  # the types of an answer that another process renders

@@ -29,11 +29,11 @@ from typing import Any
 
 import polars as pl
 
-from analytics.query.arrow_answer import decode
-from analytics.query.catalog_copy import LOCK_WAIT_S, CatalogCopy, identity_of
-from analytics.query.child_options import ChildOptions
-from analytics.query.child_process import START_S, ChildProcess, Died, slow_start
-from analytics.query.errors import (
+from streamgauge.analytics.query.arrow_answer import decode
+from streamgauge.analytics.query.catalog_copy import LOCK_WAIT_S, CatalogCopy, identity_of
+from streamgauge.analytics.query.child_options import ChildOptions
+from streamgauge.analytics.query.child_process import START_S, ChildProcess, Died, slow_start
+from streamgauge.analytics.query.errors import (
     QueryError,
     QueryRejected,
     QueryTimeout,
@@ -43,16 +43,16 @@ from analytics.query.errors import (
     too_much_memory,
     too_slow,
 )
-from analytics.query.limits import TRUSTED, UNTRUSTED, Limits
-from analytics.query.query_slots import QuerySlots
-from analytics.query.to_polars import to_polars
-from analytics.storage.location import StoreLocation
+from streamgauge.analytics.query.limits import TRUSTED, UNTRUSTED, Limits
+from streamgauge.analytics.query.query_slots import QuerySlots
+from streamgauge.analytics.query.to_polars import to_polars
+from streamgauge.analytics.storage.location import StoreLocation
 
 GRACE_S = 0.5
 """Time in which a child can interrupt the query itself before it is killed."""
 START_GRACE_S = 1.0
 """Time to start a child, in a running untrusted pool, that does not count towards a query's deadline."""
-MODULE = "analytics.query.query_child"
+MODULE = "streamgauge.analytics.query.query_child"
 
 
 class QueryPool:

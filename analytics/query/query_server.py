@@ -12,12 +12,18 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from analytics.query import pipe_messages
-from analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable, to_wire
-from analytics.query.query_pool import QueryPool
-from analytics.query.query_socket import GREETING_S, SOCKET, address, limit_waits
-from analytics.storage.location import StoreLocation
-from ingest.guards import Guards, guarded_thread
+from streamgauge.analytics.query import pipe_messages
+from streamgauge.analytics.query.errors import (
+    QueryError,
+    QueryRejected,
+    QueryTimeout,
+    StoreUnavailable,
+    to_wire,
+)
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.query.query_socket import GREETING_S, SOCKET, address, limit_waits
+from streamgauge.analytics.storage.location import StoreLocation
+from streamgauge.ingest.guards import Guards, guarded_thread
 
 MAX_CONNECTIONS = 8
 """Callers at once. Further ones are refused."""

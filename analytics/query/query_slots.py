@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from analytics.query.errors import QueryRejected, QueryTimeout
-from analytics.query.limits import Limits
+from streamgauge.analytics.query.errors import QueryRejected, QueryTimeout
+from streamgauge.analytics.query.limits import Limits
 
 
 class QuerySlots:

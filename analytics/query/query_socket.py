@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from analytics.query import pipe_messages
-from analytics.query.errors import of_kind, too_slow
+from streamgauge.analytics.query import pipe_messages
+from streamgauge.analytics.query.errors import of_kind, too_slow
 
 SOCKET = "run/query.sock"
 """Path in the data folder."""

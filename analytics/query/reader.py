@@ -2,7 +2,7 @@
 
 Each query has its own cursor and sees the newest commits. Names without a schema are looked up in the store, then in the
 in-memory database, which has the view `open_streams`. After `lock_down` a statement cannot read files outside the tables
-folder or change settings. It can still exhaust memory or crash DuckDB (see `analytics.query.query_pool`).
+folder or change settings. It can still exhaust memory or crash DuckDB (see `streamgauge.analytics.query.query_pool`).
 
 DuckDB opens SQLite per transaction, so the next query reads a catalog file that was replaced.
 """
@@ -19,9 +19,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analytics.query import open_streams_view, public_catalog, several_stores
-from analytics.query.error_position import in_part, position_of
-from analytics.query.errors import (
+from streamgauge.analytics.query import open_streams_view, public_catalog, several_stores
+from streamgauge.analytics.query.error_position import in_part, position_of
+from streamgauge.analytics.query.errors import (
     READ_ONLY,
     QueryError,
     QueryRejected,
@@ -32,10 +32,10 @@ from analytics.query.errors import (
     too_much_memory,
     too_slow,
 )
-from analytics.query.statement_filter import without_explain
-from analytics.schema.sql_quoting import literal
-from analytics.storage.database import attach, data_path_of, message, new_database
-from analytics.storage.location import ALIAS, StoreLocation
+from streamgauge.analytics.query.statement_filter import without_explain
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.storage.database import attach, data_path_of, message, new_database
+from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 
 if TYPE_CHECKING:
     import polars as pl
@@ -139,7 +139,9 @@ class Reader:
 
     def query(self, sql: str, max_rows: int, timeout_s: float) -> pl.DataFrame:
         """The rows of one SELECT. Raises QueryRejected (also for more than `max_rows` rows), QueryTimeout, StoreUnavailable."""
-        from analytics.query.to_polars import to_polars  # loads polars, which a child process does not need
+        from streamgauge.analytics.query.to_polars import (
+            to_polars,  # loads polars, which a child process does not need
+        )
 
         return to_polars(self.arrow(sql, max_rows, timeout_s))
 

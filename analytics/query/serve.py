@@ -27,18 +27,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from analytics.query.child_process import Call, ChildProcess
-from analytics.query.errors import QueryError, to_wire
-from analytics.query.limits import MIB, UNTRUSTED, Limits
-from analytics.query.query_pool import QueryPool
-from analytics.storage.location import StoreLocation
-from ingest.bearer_tokens import check_token
-from ingest.private_files import prepare_data_folder
-from ingest.ready_file import HEARTBEAT_S, Heartbeat, remove_ready_file, write_ready_file
+from streamgauge.analytics.query.child_process import Call, ChildProcess
+from streamgauge.analytics.query.errors import QueryError, to_wire
+from streamgauge.analytics.query.limits import MIB, UNTRUSTED, Limits
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.storage.location import StoreLocation
+from streamgauge.ingest.bearer_tokens import check_token
+from streamgauge.ingest.private_files import prepare_data_folder
+from streamgauge.ingest.ready_file import HEARTBEAT_S, Heartbeat, remove_ready_file, write_ready_file
 
 log = logging.getLogger(__name__)
 
-MODULE = "analytics.query.serve_child"
+MODULE = "streamgauge.analytics.query.serve_child"
 SEND_S = 10.0
 """A Quack process that reads nothing of an answer for this long is killed."""
 STOP_CHECK_S = 0.2

@@ -12,11 +12,11 @@ import sys
 import threading
 from typing import Any
 
-from analytics.query import pipe_messages, sandbox
-from analytics.query.child_options import ChildOptions
-from analytics.query.child_process import MESSAGE_OVERHEAD_BYTES
-from analytics.query.errors import QueryError, StoreUnavailable, to_wire
-from analytics.query.query_child import confine, limit, open_reader
+from streamgauge.analytics.query import pipe_messages, sandbox
+from streamgauge.analytics.query.child_options import ChildOptions
+from streamgauge.analytics.query.child_process import MESSAGE_OVERHEAD_BYTES
+from streamgauge.analytics.query.errors import QueryError, StoreUnavailable, to_wire
+from streamgauge.analytics.query.query_child import confine, limit, open_reader
 
 GATE = "streamgauge_gate"
 QUACK_THREADS = 160
@@ -59,8 +59,8 @@ def serve(options: ChildOptions, host: str, port: int, token: str, report: Any) 
     import duckdb
     from duckdb.func import FunctionNullHandling
 
-    from analytics.query.quack_gate import Gate
-    from analytics.storage.database import load, one_line
+    from streamgauge.analytics.query.quack_gate import Gate
+    from streamgauge.analytics.storage.database import load, one_line
 
     reader = open_reader(options)
     connection = reader.connection

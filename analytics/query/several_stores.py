@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import duckdb
 
-from analytics.schema.ddl import statements
-from analytics.storage.database import attach, data_path_of
-from analytics.storage.location import ALIAS, StoreLocation
+from streamgauge.analytics.schema.ddl import statements
+from streamgauge.analytics.storage.database import attach, data_path_of
+from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 
 SEARCH_PATH = "SET search_path = 'memory.main'"
 FROM_SETTINGS = ("objectives", "prices", "clients")

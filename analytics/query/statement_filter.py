@@ -1,7 +1,7 @@
 """The statement filter: an untrusted statement must be one SELECT that only reads the public tables.
 
 The filter checks the tree of DuckDB's own parser (`json_serialize_sql`), never the text. The process it runs in also has
-limited rights and resources (`analytics.query.sandbox`), and DuckDB can read no other files. So the filter does not
+limited rights and resources (`streamgauge.analytics.query.sandbox`), and DuckDB can read no other files. So the filter does not
 estimate the cost of a statement, and a statement that crashes the parser ends only its own process.
 
 1. One statement, a SELECT (WITH, FROM-first, VALUES, DESCRIBE, SUMMARIZE, SHOW TABLES count as SELECT) or the EXPLAIN of one.
@@ -23,11 +23,11 @@ from typing import Any
 
 import duckdb
 
-from analytics.query.error_position import of_byte
-from analytics.query.errors import READ_ONLY, QueryRejected, not_one_statement
-from analytics.query.open_streams_view import NAME as OPEN_STREAMS
-from analytics.storage.database import new_database, one_line
-from analytics.storage.location import ALIAS
+from streamgauge.analytics.query.error_position import of_byte
+from streamgauge.analytics.query.errors import READ_ONLY, QueryRejected, not_one_statement
+from streamgauge.analytics.query.open_streams_view import NAME as OPEN_STREAMS
+from streamgauge.analytics.storage.database import new_database, one_line
+from streamgauge.analytics.storage.location import ALIAS
 
 MAX_SQL_BYTES = 64 * 1024
 MAX_NESTING = 200

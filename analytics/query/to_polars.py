@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analytics.query.errors import not_convertible
+from streamgauge.analytics.query.errors import not_convertible
 
 EPOCH = date(1970, 1, 1)
 FIRST_DAY, LAST_DAY = (date.min - EPOCH).days, (date.max - EPOCH).days

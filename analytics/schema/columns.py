@@ -10,7 +10,7 @@ from importlib import resources
 @cache
 def sql_columns(table: str) -> dict[str, str]:
     """SQL types by column, in order. Raises KeyError for an unknown table."""
-    here = resources.files("analytics.schema")
+    here = resources.files("streamgauge.analytics.schema")
     found = {}
     for file in ("schema.sql", "open_streams.sql"):
         text = re.sub(r"--.*", "", (here / file).read_text())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analytics.schema.clients import is_client_id
-from analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.clients import is_client_id
+from streamgauge.analytics.schema.sql_quoting import literal
 
 MODEL = "coalesce(request_model, response_model, '(no model)')"
 """The requested model, else the one in the response."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
-from analytics.schema.outcomes import NOT_ERRORS, OK
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS, OK
 
 MAX_OBJECTIVES = 100
 _MAX_CACHED = 10_000

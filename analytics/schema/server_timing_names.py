@@ -1,6 +1,6 @@
 """Which of the servers' own names in `server_stats` mean what: source → name → column of the view `server_timing`.
 
-Values in `server_stats` are already in the column's unit (`analytics.dialects.server_stats`). Rules:
+Values in `server_stats` are already in the column's unit (`streamgauge.analytics.dialects.server_stats`). Rules:
 
 - `ttft_ns` and `total_ns` start when the server receives the request. A time that starts later is not mapped to them: vLLM's
   TTFT starts when the request is scheduled, and is its prefill; Groq's total does not include the queue.
@@ -11,7 +11,7 @@ Values in `server_stats` are already in the column's unit (`analytics.dialects.s
 
 from __future__ import annotations
 
-from analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.sql_quoting import literal
 
 _FIREWORKS = {
     "prefill-queue-duration": "queue_ns", "prefill-duration": "prefill_ns", "generation-duration": "decode_ns",

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from analytics.schema.columns import sql_columns
+from streamgauge.analytics.schema.columns import sql_columns
 
 Columns = dict[str, pl.DataType]
 

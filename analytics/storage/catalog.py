@@ -24,10 +24,10 @@ from typing import Any, Literal
 import duckdb
 import polars as pl
 
-from analytics.schema.sql_quoting import literal
-from analytics.storage.database import cannot_attach, load
-from analytics.storage.location import StoreLocation
-from analytics.storage.sqlite_catalog import create_statistics_triggers
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.storage.database import cannot_attach, load
+from streamgauge.analytics.storage.location import StoreLocation
+from streamgauge.analytics.storage.sqlite_catalog import create_statistics_triggers
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Catalog:
             self._postgres(f"CREATE UNIQUE INDEX IF NOT EXISTS {name} ON {table} ({columns})")
 
     def create_statistics_triggers(self) -> None:
-        """Keep the statistics of tables' columns unknown (`analytics.storage.ducklake_format`)."""
+        """Keep the statistics of tables' columns unknown (`streamgauge.analytics.storage.ducklake_format`)."""
         if self._location.catalog is not None:
             create_statistics_triggers(self._location.catalog)
         else:

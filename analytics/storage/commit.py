@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from analytics.assembly.log_position import LogPosition
-from analytics.schema.sql_quoting import literal
-from analytics.storage.catalog import Catalog
-from analytics.storage.ducklake_format import File, SnapshotBuilder, TableLayout
-from analytics.storage.partition_positions import PartitionPositions, Versions
-from analytics.storage.updated_rows import add_to_counters, write_tap_reports
-from ingest.records import Alive
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.storage.catalog import Catalog
+from streamgauge.analytics.storage.ducklake_format import File, SnapshotBuilder, TableLayout
+from streamgauge.analytics.storage.partition_positions import PartitionPositions, Versions
+from streamgauge.analytics.storage.updated_rows import add_to_counters, write_tap_reports
+from streamgauge.ingest.records import Alive
 
 
 class StoreFailed(Exception):

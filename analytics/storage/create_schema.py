@@ -14,12 +14,12 @@ from typing import NamedTuple
 import duckdb
 import polars as pl
 
-from analytics.schema.ddl import statements
-from analytics.schema.sql_quoting import literal
-from analytics.storage.catalog import NAME, Catalog
-from analytics.storage.database import transaction
-from analytics.storage.ducklake_format import FORMAT_VERSION, add_statistics, read_layouts
-from analytics.storage.location import ALIAS, StoreLocation
+from streamgauge.analytics.schema.ddl import statements
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.storage.catalog import NAME, Catalog
+from streamgauge.analytics.storage.database import transaction
+from streamgauge.analytics.storage.ducklake_format import FORMAT_VERSION, add_statistics, read_layouts
+from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 
 OPTIONS = {
     "parquet_compression": "zstd",
@@ -107,7 +107,7 @@ def _update_data_path(catalog: Catalog, path: str) -> None:
 
 
 def check_format(catalog: Catalog, location: StoreLocation) -> None:
-    """Raise OSError unless the catalog has the format that `analytics.storage.ducklake_format` writes."""
+    """Raise OSError unless the catalog has the format that `streamgauge.analytics.storage.ducklake_format` writes."""
     found = catalog.query("SELECT value FROM ducklake_metadata WHERE key = 'version'")
     if found != [(FORMAT_VERSION,)]:
         raise OSError(

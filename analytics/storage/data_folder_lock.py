@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from ingest.private_files import prepare_data_folder
+from streamgauge.ingest.private_files import prepare_data_folder
 
 ANALYTICS = "analyze.lock"
 UP = "up.lock"

@@ -15,10 +15,10 @@ from typing import Any
 
 import duckdb
 
-from analytics.extras import missing_package
-from analytics.schema.sql_quoting import literal
-from analytics.storage.location import ALIAS, StoreLocation, without_password
-from analytics.storage.s3_account import account
+from streamgauge.analytics.extras import missing_package
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.storage.location import ALIAS, StoreLocation, without_password
+from streamgauge.analytics.storage.s3_account import account
 
 RETRIES = (
     "SET ducklake_retry_wait_ms = 10; SET ducklake_retry_backoff = 1.2; SET ducklake_max_retry_count = 30"

@@ -24,9 +24,9 @@ from pathlib import Path
 
 import polars as pl
 
-from analytics.schema.sql_quoting import identifier, literal
-from analytics.storage.appender import Appender
-from analytics.storage.catalog import Catalog, integers
+from streamgauge.analytics.schema.sql_quoting import identifier, literal
+from streamgauge.analytics.storage.appender import Appender
+from streamgauge.analytics.storage.catalog import Catalog, integers
 
 FORMAT_VERSION = "1.0"
 _SQL_TYPES = {

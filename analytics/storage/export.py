@@ -8,11 +8,11 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.schema.ddl import statements
-from analytics.schema.sql_quoting import literal
-from analytics.storage.database import attach, message, new_database
-from analytics.storage.location import ALIAS, StoreLocation
-from ingest.ids import smallest_uuid7
+from streamgauge.analytics.schema.ddl import statements
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.storage.database import attach, message, new_database
+from streamgauge.analytics.storage.location import ALIAS, StoreLocation
+from streamgauge.ingest.ids import smallest_uuid7
 
 BY_ID = (
     "streams",

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.sql_quoting import literal
 
 SQLITE = "sqlite"
 """The default of `--store`: the catalog is `DATA/catalog.sqlite`, the rows are in `DATA/tables/`."""

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from analytics.schema.objectives import COLUMNS, Objective
-from analytics.storage.replaced_table import replace_rows
-from analytics.storage.store import Store
+from streamgauge.analytics.schema.objectives import COLUMNS, Objective
+from streamgauge.analytics.storage.replaced_table import replace_rows
+from streamgauge.analytics.storage.store import Store
 
 log = logging.getLogger(__name__)
 

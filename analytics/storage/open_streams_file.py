@@ -14,8 +14,8 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from analytics.schema.sql_quoting import literal
-from analytics.schema.tables import OPEN_STREAMS
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.tables import OPEN_STREAMS
 
 FOLDER = "open_streams"
 ENDING = ".live"

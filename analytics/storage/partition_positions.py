@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from analytics.assembly.log_position import LogPosition
-from analytics.schema.tables import LOG_POSITIONS, frame
-from analytics.storage.catalog import Catalog, integers
-from analytics.storage.ducklake_format import SnapshotBuilder, TableLayout
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.schema.tables import LOG_POSITIONS, frame
+from streamgauge.analytics.storage.catalog import Catalog, integers
+from streamgauge.analytics.storage.ducklake_format import SnapshotBuilder, TableLayout
 
 Versions = dict[tuple[str, str], int]
 """By log id and partition."""

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from analytics.schema.prices import COLUMNS, Price
-from analytics.storage.replaced_table import replace_rows
-from analytics.storage.store import Store
+from streamgauge.analytics.schema.prices import COLUMNS, Price
+from streamgauge.analytics.storage.replaced_table import replace_rows
+from streamgauge.analytics.storage.store import Store
 
 log = logging.getLogger(__name__)
 

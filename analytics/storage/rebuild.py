@@ -21,13 +21,13 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.measures.rollup import rollups
-from analytics.schema.sql_quoting import literal
-from analytics.storage.commit import Commit
-from analytics.storage.database import attach, first_row, new_database, one_line
-from analytics.storage.location import ALIAS, StoreLocation
-from analytics.storage.rollup_compaction import ROLLUPS
-from analytics.storage.store import Store
+from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.database import attach, first_row, new_database, one_line
+from streamgauge.analytics.storage.location import ALIAS, StoreLocation
+from streamgauge.analytics.storage.rollup_compaction import ROLLUPS
+from streamgauge.analytics.storage.store import Store
 
 SLICE_ROWS = 2_000_000
 """Rows per copy."""

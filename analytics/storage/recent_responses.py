@@ -1,11 +1,11 @@
-"""The newest responses with a session, to continue sessions after a restart (`analytics.measures.sessions`)."""
+"""The newest responses with a session, to continue sessions after a restart (`streamgauge.analytics.measures.sessions`)."""
 
 from __future__ import annotations
 
 import duckdb
 
-from analytics.storage.database import message
-from analytics.storage.store import Store
+from streamgauge.analytics.storage.database import message
+from streamgauge.analytics.storage.store import Store
 
 DAYS = 1
 MOST = 10_000

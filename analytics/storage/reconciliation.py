@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ingest.record_log.run_totals import RunTotals
-from ingest.record_log.segments import list_partitions, list_segments, open_segment, read_rows
-from ingest.records import Alive, Damaged, unpack
+from streamgauge.ingest.record_log.run_totals import RunTotals
+from streamgauge.ingest.record_log.segments import list_partitions, list_segments, open_segment, read_rows
+from streamgauge.ingest.records import Alive, Damaged, unpack
 
 MAX_LOG_BYTES = 512 * 2**20
 """Bytes of the log that are read after the positions. Streams beyond them are unknown."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import duckdb
 
-from analytics.storage.database import message, transaction
-from analytics.storage.store import Store
+from streamgauge.analytics.storage.database import message, transaction
+from streamgauge.analytics.storage.store import Store
 
 
 def replace_rows(store: Store, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]) -> bool:

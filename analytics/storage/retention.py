@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import duckdb
 
-from analytics.storage.catalog import Catalog
-from analytics.storage.database import first_row, transaction
-from analytics.storage.ducklake_format import TableLayout
-from ingest.ids import smallest_uuid7
+from streamgauge.analytics.storage.catalog import Catalog
+from streamgauge.analytics.storage.database import first_row, transaction
+from streamgauge.analytics.storage.ducklake_format import TableLayout
+from streamgauge.ingest.ids import smallest_uuid7
 
 _BY_STREAM_ID = {
     "events": ("events",),

@@ -70,7 +70,7 @@ def back_up(catalog: Path, path: Path, timeout_s: float | None = None) -> None:
 
 
 def create_statistics_triggers(catalog: Path) -> None:
-    """Keep the statistics of tables' columns unknown (`analytics.storage.ducklake_format`). Raises OSError."""
+    """Keep the statistics of tables' columns unknown (`streamgauge.analytics.storage.ducklake_format`). Raises OSError."""
     _run_in_process(_TRIGGERS, str(catalog), task=f"access {catalog}")
 
 

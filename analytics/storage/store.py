@@ -21,14 +21,14 @@ from typing import TypeVar
 import duckdb
 import polars as pl
 
-from analytics.assembly.log_position import LogPosition
-from analytics.measures.rollup import rollups
-from analytics.schema.stall_limit import StallLimit
-from analytics.storage.appender import Appender
-from analytics.storage.catalog import NAME, Catalog, Conflict
-from analytics.storage.commit import Commit, StoreFailed, run_transaction
-from analytics.storage.create_schema import prepare
-from analytics.storage.database import (
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.storage.appender import Appender
+from streamgauge.analytics.storage.catalog import NAME, Catalog, Conflict
+from streamgauge.analytics.storage.commit import Commit, StoreFailed, run_transaction
+from streamgauge.analytics.storage.create_schema import prepare
+from streamgauge.analytics.storage.database import (
     attach,
     data_path_of,
     first_row,
@@ -36,7 +36,7 @@ from analytics.storage.database import (
     message_without_values,
     new_database,
 )
-from analytics.storage.ducklake_format import (
+from streamgauge.analytics.storage.ducklake_format import (
     File,
     SnapshotBuilder,
     TableLayout,
@@ -44,10 +44,10 @@ from analytics.storage.ducklake_format import (
     remove_file,
     write_file,
 )
-from analytics.storage.location import ALIAS, StoreLocation, lost_catalog
-from analytics.storage.open_streams_file import OpenStreamsFile
-from analytics.storage.partition_positions import PartitionPositions, Versions
-from analytics.storage.sqlite_catalog import create_file
+from streamgauge.analytics.storage.location import ALIAS, StoreLocation, lost_catalog
+from streamgauge.analytics.storage.open_streams_file import OpenStreamsFile
+from streamgauge.analytics.storage.partition_positions import PartitionPositions, Versions
+from streamgauge.analytics.storage.sqlite_catalog import create_file
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ Result = TypeVar("Result")
 
 INLINED_ROWS = 250
 """A commit stores up to this many rows of a table in the catalog, which is less work than a Parquet file. Upkeep moves them to
-files (`analytics.storage.upkeep`)."""
+files (`streamgauge.analytics.storage.upkeep`)."""
 MAX_ATTEMPTS = 40
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
 """Pauses between attempts of a transaction that conflicts with another. They double, and add up to about 30 s."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from analytics.schema.tables import TAPS
-from analytics.storage.catalog import Catalog, without_nul
-from analytics.storage.ducklake_format import SnapshotBuilder, TableLayout
-from ingest.records import Alive
+from streamgauge.analytics.schema.tables import TAPS
+from streamgauge.analytics.storage.catalog import Catalog, without_nul
+from streamgauge.analytics.storage.ducklake_format import SnapshotBuilder, TableLayout
+from streamgauge.ingest.records import Alive
 
 
 def write_tap_reports(

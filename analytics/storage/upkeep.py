@@ -22,15 +22,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from analytics.storage.catalog import is_conflict
-from analytics.storage.database import LINK, reason, transaction
-from analytics.storage.ducklake_format import sync
-from analytics.storage.location import ALIAS
-from analytics.storage.retention import Retention, ages_s
-from analytics.storage.rollup_compaction import ROLLUPS, compact_rollups
-from analytics.storage.sqlite_catalog import back_up
-from analytics.storage.store import Store
-from ingest.guards import Guards, guarded_thread
+from streamgauge.analytics.storage.catalog import is_conflict
+from streamgauge.analytics.storage.database import LINK, reason, transaction
+from streamgauge.analytics.storage.ducklake_format import sync
+from streamgauge.analytics.storage.location import ALIAS
+from streamgauge.analytics.storage.retention import Retention, ages_s
+from streamgauge.analytics.storage.rollup_compaction import ROLLUPS, compact_rollups
+from streamgauge.analytics.storage.sqlite_catalog import back_up
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.guards import Guards, guarded_thread
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +209,7 @@ class Upkeep:
         self._call("ducklake_rewrite_data_files", "delete_threshold => 0.5", writes=self._layouts)
 
     def compact_rollups(self) -> None:
-        """Sum the roll-ups of past minutes (`analytics.storage.rollup_compaction`)."""
+        """Sum the roll-ups of past minutes (`streamgauge.analytics.storage.rollup_compaction`)."""
         with self._catalog.exclusive():
             compact_rollups(self._cursor, time.time(), self._folders(ROLLUPS))
 

@@ -20,8 +20,8 @@ from opentelemetry.sdk.metrics.export import (
     ScopeMetrics,
 )
 
-from analytics.telemetry.metric_series import SeriesSet
-from ingest.guards import Guard
+from streamgauge.analytics.telemetry.metric_series import SeriesSet
+from streamgauge.ingest.guards import Guard
 
 
 class CombinedExporter(MetricExporter):

@@ -13,10 +13,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from analytics.schema.outcomes import NOT_ERRORS
-from analytics.telemetry.otlp_export import ExportQueue
-from analytics.telemetry.semconv import Names
-from ingest.guards import Guards
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS
+from streamgauge.analytics.telemetry.otlp_export import ExportQueue
+from streamgauge.analytics.telemetry.semconv import Names
+from streamgauge.ingest.guards import Guards
 
 
 class ExceptionEvents:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from analytics.telemetry.semconv import (
+from streamgauge.analytics.telemetry.semconv import (
     NAMESPACE,
     SECONDS_BOUNDS,
     SERVER_DURATION,

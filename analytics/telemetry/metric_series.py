@@ -29,7 +29,7 @@ from opentelemetry.sdk.metrics.export import (
     Sum,
 )
 
-from analytics.telemetry.metric_definitions import Instrument
+from streamgauge.analytics.telemetry.metric_definitions import Instrument
 
 Key = tuple[tuple[str, Any], ...]
 """The attributes of one series."""

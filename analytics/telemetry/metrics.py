@@ -25,15 +25,15 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.resources import Resource
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.measures.latency import inter_chunk_gaps, output_waits
-from analytics.measures.operation import INFERENCE
-from analytics.measures.outcome import LOST
-from analytics.measures.server_timing import reported_ttft_ns
-from analytics.measures.silence import Phase, Silence, longest
-from analytics.schema.outcomes import NOT_ERRORS, REFUSED
-from analytics.telemetry.combined_export import CombinedExporter, with_metrics
-from analytics.telemetry.metric_definitions import (
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.measures.latency import inter_chunk_gaps, output_waits
+from streamgauge.analytics.measures.operation import INFERENCE
+from streamgauge.analytics.measures.outcome import LOST
+from streamgauge.analytics.measures.server_timing import reported_ttft_ns
+from streamgauge.analytics.measures.silence import Phase, Silence, longest
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS, REFUSED
+from streamgauge.analytics.telemetry.combined_export import CombinedExporter, with_metrics
+from streamgauge.analytics.telemetry.metric_definitions import (
     BUDGET_SPENT,
     BURN_RATE,
     CACHE_HITS,
@@ -52,11 +52,11 @@ from analytics.telemetry.metric_definitions import (
     TTFT_DRIFT,
     metric_definitions,
 )
-from analytics.telemetry.metric_series import Counter, Distribution, Sample, SeriesSet
-from analytics.telemetry.objective_gauges import ObjectiveGauges
-from analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
-from analytics.telemetry.semconv import NAMESPACE, OTHER, UNKNOWN_MODALITY, Names, operation_name
-from ingest.guards import Guards
+from streamgauge.analytics.telemetry.metric_series import Counter, Distribution, Sample, SeriesSet
+from streamgauge.analytics.telemetry.objective_gauges import ObjectiveGauges
+from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
+from streamgauge.analytics.telemetry.semconv import NAMESPACE, OTHER, UNKNOWN_MODALITY, Names, operation_name
+from streamgauge.ingest.guards import Guards
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import Any
 import duckdb
 from opentelemetry.metrics import CallbackOptions, Observation
 
-from analytics.schema.objectives import BURN_COLUMNS, BURN_WINDOWS
-from analytics.telemetry.semconv import NAMESPACE, Names
+from streamgauge.analytics.schema.objectives import BURN_COLUMNS, BURN_WINDOWS
+from streamgauge.analytics.telemetry.semconv import NAMESPACE, Names
 
 READ_EVERY_S = 60.0
 VALID_S = 5 * READ_EVERY_S

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from ingest.guards import Guards, guarded_thread
+from streamgauge.ingest.guards import Guards, guarded_thread
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from functools import partial
 
 import polars as pl
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.telemetry.otlp_export import ExportQueue
-from ingest.guards import Guards
-from ingest.plugins import EXPORTERS, function, load_plugins
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.telemetry.otlp_export import ExportQueue
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.plugins import EXPORTERS, function, load_plugins
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 Supported are requests of OpenAI (chat, completions, Responses), Anthropic, Gemini and compatible APIs. Non-text parts
 (images, files) are reduced to their kind. A truncated or invalid body has no messages. Used only if text is captured and
-content export is enabled (`analytics.telemetry.spans`).
+content export is enabled (`streamgauge.analytics.telemetry.spans`).
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Names:
     openai_api_type: str = "openai.api.type"
     exception_event: str = "gen_ai.client.operation.exception"
     duration_metric: str = "gen_ai.client.operation.duration"
-    """Metric of operations in `analytics.measures.operation.INFERENCE`."""
+    """Metric of operations in `streamgauge.analytics.measures.operation.INFERENCE`."""
     other_duration_metric: str = "gen_ai.client.operation.duration"
     """Metric of all other operations."""
     first_chunk_metric: str = "gen_ai.client.operation.time_to_first_chunk"
@@ -100,7 +100,7 @@ class Names:
 
     @property
     def request_parameters(self) -> Mapping[str, str]:
-        """Attribute names by field of `analytics.decoding.request_body.RequestParameters`."""
+        """Attribute names by field of `streamgauge.analytics.decoding.request_body.RequestParameters`."""
         return _REQUEST
 
 

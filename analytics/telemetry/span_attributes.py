@@ -1,6 +1,6 @@
 """Attributes of the operation span, from a stream's row and request. Pure.
 
-A column that is NULL has no attribute. Names are the conventions' (`analytics.telemetry.semconv`) or `streamgauge.*`. Text is
+A column that is NULL has no attribute. Names are the conventions' (`streamgauge.analytics.telemetry.semconv`) or `streamgauge.*`. Text is
 included only if it was captured and content export is enabled.
 """
 
@@ -10,14 +10,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.decoded.reports import Usage
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.dialects.mcp import METHODS as MCP_METHODS
-from analytics.measures.outcome import LOST
-from analytics.schema.outcomes import NOT_ERRORS
-from analytics.telemetry.prompt_messages import prompt_of
-from analytics.telemetry.semconv import NAMESPACE, Names, openai_api_type, operation_name
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.decoded.reports import Usage
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.mcp import METHODS as MCP_METHODS
+from streamgauge.analytics.measures.outcome import LOST
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS
+from streamgauge.analytics.telemetry.prompt_messages import prompt_of
+from streamgauge.analytics.telemetry.semconv import NAMESPACE, Names, openai_api_type, operation_name
 
 MAX_CHOICES = 32
 

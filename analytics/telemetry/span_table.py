@@ -1,7 +1,7 @@
 """Spans as rows of table `spans`: a `SpanExporter` that collects rows.
 
 All spans are stored, because the sampling flag only controls export. The rows are committed together with those of `streams`
-(`analytics.consumer`), so each span is stored exactly once.
+(`streamgauge.analytics.consumer`), so each span is stored exactly once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanKind
 from opentelemetry.trace.status import StatusCode
 
-from analytics.schema.tables import SPANS, frame_of_rows
-from analytics.telemetry.semconv import NAMESPACE
-from analytics.telemetry.spans import UNSET, StreamSpan
+from streamgauge.analytics.schema.tables import SPANS, frame_of_rows
+from streamgauge.analytics.telemetry.semconv import NAMESPACE
+from streamgauge.analytics.telemetry.spans import UNSET, StreamSpan
 
 _KINDS = {kind: kind.name.lower() for kind in SpanKind}
 _STATUSES = {code: code.name.lower() for code in StatusCode}

@@ -5,7 +5,7 @@ Rules
   span is its parent. Span ids of phases derive from the stream id, so a replay builds the same spans.
 - The start is t0 on the tap's wall clock. All other times are t0 plus a duration of the tap's monotonic clock.
 - Status is Error, with `error.type`, only if the upstream failed. The outcomes `NOT_COUNTED` are not errors.
-- Attributes come from the row of `streams` (`analytics.telemetry.span_attributes`).
+- Attributes come from the row of `streams` (`streamgauge.analytics.telemetry.span_attributes`).
 - Stalls and tool calls are bounded by `MAX_STALLS` and `MAX_TOOL_CALLS`. An attribute has the number of omitted ones.
 """
 
@@ -21,9 +21,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.decoded.event_columns import EventColumns
-from analytics.measures.latency import (
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.decoded.event_columns import EventColumns
+from streamgauge.analytics.measures.latency import (
     first_event_ns,
     first_nonreasoning_output_ns,
     first_output_ns,
@@ -31,11 +31,11 @@ from analytics.measures.latency import (
     output_waits,
     stalls_of,
 )
-from analytics.measures.outcome import LOST
-from analytics.schema.stall_limit import StallLimit
-from analytics.telemetry import span_attributes
-from analytics.telemetry.semconv import NAMESPACE, Names
-from analytics.telemetry.span_attributes import Attributes, Row, SpanAttributes, failed
+from streamgauge.analytics.measures.outcome import LOST
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.telemetry import span_attributes
+from streamgauge.analytics.telemetry.semconv import NAMESPACE, Names
+from streamgauge.analytics.telemetry.span_attributes import Attributes, Row, SpanAttributes, failed
 
 MAX_STALLS = 32
 MAX_TOOL_CALLS = 32

@@ -20,17 +20,17 @@ import polars as pl
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.measures.silence import Silence
-from analytics.schema.stall_limit import StallLimit
-from analytics.telemetry import metrics as telemetry_metrics
-from analytics.telemetry import spans
-from analytics.telemetry.exception_events import ExceptionEvents
-from analytics.telemetry.otlp_export import ExportQueue, exporter_of, is_enabled, span_queue
-from analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
-from analytics.telemetry.semconv import names_of
-from analytics.telemetry.span_table import SpanTable
-from ingest.guards import Guards
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.measures.silence import Silence
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.telemetry import metrics as telemetry_metrics
+from streamgauge.analytics.telemetry import spans
+from streamgauge.analytics.telemetry.exception_events import ExceptionEvents
+from streamgauge.analytics.telemetry.otlp_export import ExportQueue, exporter_of, is_enabled, span_queue
+from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
+from streamgauge.analytics.telemetry.semconv import names_of
+from streamgauge.analytics.telemetry.span_table import SpanTable
+from streamgauge.ingest.guards import Guards
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class TelemetryOptions:
     metrics: str | None = None
     """HOST:PORT of the Prometheus endpoint. None: no endpoint."""
     allowed_hosts: Sequence[str] = ()
-    """Further names in requests to the endpoint (`ingest.allowed_hosts`)."""
+    """Further names in requests to the endpoint (`streamgauge.ingest.allowed_hosts`)."""
 
 
 class Telemetry:

@@ -24,13 +24,13 @@ from pathlib import Path
 import duckdb
 from kafka import KafkaProducer
 
-from analytics.query.reader import Reader
-from analytics.storage.location import locate
 from bench.analytics.jobs.measured import SILENT
 from bench.analytics.workload import EVENTS_A_STREAM, entries, messages
-from ingest.record_log.kafka_client import ensure_topic
-from ingest.record_log.kafka_writer import KafkaWriter
-from ingest.ship import BATCH_BYTES
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.location import locate
+from streamgauge.ingest.record_log.kafka_client import ensure_topic
+from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
+from streamgauge.ingest.ship import BATCH_BYTES
 from tests.kafka import Broker
 
 HERE = Path(__file__).parent

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from analytics.query.reader import Reader
-from analytics.storage.location import locate
 from bench.analytics.load import LAST_NS, number_of, spacing_ns
-from ingest.ready_file import read_ready_file
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.location import locate
+from streamgauge.ingest.ready_file import read_ready_file
 
 ASK_EVERY_S = 0.05
 WARM_UP_S = 3.0

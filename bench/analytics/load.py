@@ -15,8 +15,17 @@ from collections import deque
 from pathlib import Path
 
 from bench.analytics.workload import EVENTS_A_STREAM, at_ns, chunks, model
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.records import (
+    Alive,
+    AnyRecord,
+    Closed,
+    Frames,
+    Opened,
+    Request,
+    ResponseHeaders,
+    pack,
+)
 
 TICK_S = 0.03
 WAIT_NS = 65_000_000

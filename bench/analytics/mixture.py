@@ -22,16 +22,16 @@ from pathlib import Path
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.measures.measure import measure
-from analytics.storage.commit import Commit
-from analytics.storage.location import locate
-from analytics.storage.store import Store
 from bench._stored import bytes_by_table, catalog_bytes, maintain, upkeep_of
 from bench.analytics.chat import EVENTS as CHAT_EVENTS
 from bench.analytics.chat import TOLD, body
-from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
 from tests.analytics.corpus import recordings
 
 COMMIT_EVENTS = 3_000

@@ -16,21 +16,21 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 
 import polars as pl
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.commit_policy import CommitPolicy
-from analytics.consumer import Consumer
-from analytics.gc_tuning import tune_gc
-from analytics.measures.measure import measure
-from analytics.measures.rollup import rollups
-from analytics.storage.commit import Commit
-from analytics.storage.location import locate
-from analytics.storage.store import Store
 from bench.analytics.workload import EVENTS_A_STREAM, entries
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.record_log.interface import LogReader
-from ingest.records import AnyRecord, unpack
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.commit_policy import CommitPolicy
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.gc_tuning import tune_gc
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.interface import LogReader
+from streamgauge.ingest.records import AnyRecord, unpack
 
 COMMIT_STREAMS = CommitPolicy().commit_events // EVENTS_A_STREAM
 DUCKDB_BYTES = 256 * 2**20

@@ -13,11 +13,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from analytics.query.limits import TRUSTED
-from analytics.query.reader import Reader
-from analytics.storage.location import locate
-from analytics.storage.store import Store
 from bench._stored import bytes_by_table, catalog_bytes, maintain, roll_up
+from streamgauge.analytics.query.limits import TRUSTED
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.store import Store
 
 STEP = 20_000
 """Streams inserted per statement: two million events."""

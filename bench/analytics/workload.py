@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
+from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
 
 EVENTS_A_STREAM = 100
 CONCURRENT_STREAMS = 50

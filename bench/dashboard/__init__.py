@@ -28,15 +28,15 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from analytics.query.query_pool import QueryPool
-from analytics.query.reader import Reader
-from analytics.schema.objectives import DEFAULT
-from analytics.storage.location import CATALOG_FILE, SQLITE, locate
 from bench.dashboard.browser_timing import PAGES, Timing, click_page, look_up_stream, refresh_page
 from bench.dashboard.generated_store import fill, row_counts
-from dashboard.queries.selection import Selection
-from dashboard.verdict import RECENT_S
-from ingest.ready_file import read_ready_file
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.schema.objectives import DEFAULT
+from streamgauge.analytics.storage.location import CATALOG_FILE, SQLITE, locate
+from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard.verdict import RECENT_S
+from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.top.command import MAX_ROWS
 from streamgauge.top.report import read_report
 from tests.dashboard.browser import reader

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analytics.query.reader import Reader
-from analytics.storage.location import locate
-from analytics.storage.store import Store
 from bench._stored import maintain, roll_up
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.store import Store
 
 MODELS, GATEWAYS, CLIENTS = 20, 5, 60
 EVENTS_OF_STREAM = 50

@@ -21,19 +21,19 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from analytics.diagnosis.diagnose import diagnose
-from analytics.diagnosis.diagnosis import Cause, Diagnosis
-from analytics.diagnosis.metrics import metrics
-from analytics.diagnosis.scope import Scope
-from analytics.diagnosis.wording import headline
-from analytics.query.reader import Reader
-from analytics.schema.objectives import DEFAULT
-from analytics.schema.tables import STREAMS, with_all_columns
-from analytics.storage.commit import Commit
-from analytics.storage.location import SQLITE, locate
-from analytics.storage.store import Store
 from bench.diagnosis.incidents import INCIDENTS, Expected, Incident
 from bench.diagnosis.traffic import simulate
+from streamgauge.analytics.diagnosis.diagnose import diagnose
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
+from streamgauge.analytics.diagnosis.metrics import metrics
+from streamgauge.analytics.diagnosis.scope import Scope
+from streamgauge.analytics.diagnosis.wording import headline
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.schema.objectives import DEFAULT
+from streamgauge.analytics.schema.tables import STREAMS, with_all_columns
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.analytics.storage.store import Store
 
 TRAFFIC = ((2.0, 3600.0), (10.0, 1800.0), (50.0, 900.0))
 """(requests per s, length of the range in s)."""

@@ -21,18 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from analytics.assembly.assembler import Assembler
-from analytics.consumer import Consumer
-from analytics.measures.measure import measure
-from analytics.schema.stall_limit import StallLimit
-from analytics.storage.location import locate
-from analytics.storage.store import Store
 from bench.scale import page
 from bench.scale.run import PARTITIONS, Run
 from bench.scale.traffic import READS, record_of_topic, replay
-from ingest.record_log.interface import Entry
-from ingest.record_log.kafka_client import ensure_topic
-from ingest.record_log.kafka_reader import KafkaReader
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.record_log.interface import Entry
+from streamgauge.ingest.record_log.kafka_client import ensure_topic
+from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 from tests.kafka import Broker
 from tests.postgres import Postgres
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from bench.scale.run import Run
 from bench.scale.traffic import GAP_NS, INCARNATION, READS, closing, head, opening, stream_id
-from ingest.record_log.kafka_writer import KafkaWriter
-from ingest.records import Alive, AnyRecord, Frames, pack
+from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
+from streamgauge.ingest.records import Alive, AnyRecord, Frames, pack
 from tests.kafka import Broker
 from tests.postgres import Postgres
 

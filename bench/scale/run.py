@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from analytics.query.errors import StoreUnavailable
-from analytics.query.reader import Reader
-from analytics.storage.catalog import Catalog
-from analytics.storage.database import new_database
-from analytics.storage.location import POSTGRES, StoreLocation
 from bench.scale.processes import Spent, cpu_s_of, family, main_thread
-from ingest.record_log.kafka_client import ensure_topic
+from streamgauge.analytics.query.errors import StoreUnavailable
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.catalog import Catalog
+from streamgauge.analytics.storage.database import new_database
+from streamgauge.analytics.storage.location import POSTGRES, StoreLocation
+from streamgauge.ingest.record_log.kafka_client import ensure_topic
 from tests.kafka import Broker
 from tests.postgres import Postgres
 

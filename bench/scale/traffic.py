@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from kafka import KafkaProducer
 
 from bench._streams import WORKLOADS, reads_of
-from ingest.record_log.interface import Entry
-from ingest.record_log.kafka_reader import KafkaReader
-from ingest.record_log.kafka_writer import KafkaWriter
-from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
+from streamgauge.ingest.record_log.interface import Entry
+from streamgauge.ingest.record_log.kafka_reader import KafkaReader
+from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
+from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
 
 CHAT = WORKLOADS[0]
 READS = reads_of(CHAT, 97, 1)

@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.tap.processes import children
-from ingest.tap.options import TapOptions
-from ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.upstreams import parse_upstreams
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 START_TIMEOUT_S = 20.0
 CORES = sorted(os.sched_getaffinity(0))
 PROXY_CORE, OTHER_CORES = {CORES[0]}, set(CORES[1:]) or {CORES[0]}
-TAP_PROGRAM = "import pickle, sys; from ingest.tap.main import run; sys.exit(run(pickle.loads(bytes.fromhex(sys.argv[1]))))"
+TAP_PROGRAM = "import pickle, sys; from streamgauge.ingest.tap.main import run; sys.exit(run(pickle.loads(bytes.fromhex(sys.argv[1]))))"
 NGINX_CONF = """
 daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log; worker_processes 1; worker_rlimit_nofile 65536;
 events {{ worker_connections 32768; }}

@@ -26,7 +26,7 @@ BASE, TWIN = "log read", "log read, again"
 _DISK = "8m"
 _SMALL_QUEUE_BYTES = 2 * 2**20
 _READER = """
-import sys; from pathlib import Path; from ingest.record_log.embedded_reader import EmbeddedReader
+import sys; from pathlib import Path; from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 reader = EmbeddedReader(Path(sys.argv[1]), "bench")
 while True:
     reader.partitions()

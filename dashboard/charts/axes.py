@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 import altair as alt
 import polars as pl
 
-from dashboard import formatting
-from dashboard.charts import colors
+from streamgauge.dashboard import formatting
+from streamgauge.dashboard.charts import colors
 
 SECONDS_BELOW = timedelta(minutes=6)  # longer time axes have labels without seconds
 DATES_ABOVE = timedelta(hours=26)  # longer time axes have labels with dates

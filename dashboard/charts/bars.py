@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import altair as alt
 import polars as pl
 
-from dashboard.charts import colors
-from dashboard.charts.axes import duration_text, duration_unit, largest, names_axis, tooltips
-from dashboard.charts.drawing import CLICKED, Drawing
+from streamgauge.dashboard.charts import colors
+from streamgauge.dashboard.charts.axes import duration_text, duration_unit, largest, names_axis, tooltips
+from streamgauge.dashboard.charts.drawing import CLICKED, Drawing
 
 ROW_PX = 24
 AXIS_PX = 50

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import altair as alt
 import polars as pl
 
-from dashboard import formatting
-from dashboard.charts import colors
-from dashboard.charts.axes import TIME_TOOLTIP, TimeRange, duration_unit, largest, log_x, tooltips
-from dashboard.charts.drawing import HEIGHT, OVER_TIME
+from streamgauge.dashboard import formatting
+from streamgauge.dashboard.charts import colors
+from streamgauge.dashboard.charts.axes import TIME_TOOLTIP, TimeRange, duration_unit, largest, log_x, tooltips
+from streamgauge.dashboard.charts.drawing import HEIGHT, OVER_TIME
 
 HEATMAP_HEIGHT = 240
 

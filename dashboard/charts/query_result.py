@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 import altair as alt
 import polars as pl
 
-from dashboard.charts import colors
-from dashboard.charts.axes import TIME_TOOLTIP, to_wall_time
-from dashboard.charts.drawing import Drawing
+from streamgauge.dashboard.charts import colors
+from streamgauge.dashboard.charts.axes import TIME_TOOLTIP, to_wall_time
+from streamgauge.dashboard.charts.drawing import Drawing
 
 MAX_ROWS = 2_000
 """Rows that are drawn."""

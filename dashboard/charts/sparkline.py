@@ -8,7 +8,7 @@ from html import escape
 
 import streamlit as st
 
-from dashboard.charts import colors
+from streamgauge.dashboard.charts import colors
 
 WIDTH, HEIGHT_PX, TOP = 300, 38, 3
 LINE = f'fill="none" stroke="{colors.SINGLE}" stroke-width="1.8" vector-effect="non-scaling-stroke"'

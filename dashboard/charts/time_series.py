@@ -8,11 +8,18 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from dashboard import formatting
-from dashboard.charts import colors
-from dashboard.charts.axes import TIME_TOOLTIP, Y_AXIS_PX, TimeRange, duration_unit, largest, to_wall_time
-from dashboard.charts.drawing import HEIGHT, OVER_TIME, Drawing
-from dashboard.queries.selection import MIN_SAMPLES
+from streamgauge.dashboard import formatting
+from streamgauge.dashboard.charts import colors
+from streamgauge.dashboard.charts.axes import (
+    TIME_TOOLTIP,
+    Y_AXIS_PX,
+    TimeRange,
+    duration_unit,
+    largest,
+    to_wall_time,
+)
+from streamgauge.dashboard.charts.drawing import HEIGHT, OVER_TIME, Drawing
+from streamgauge.dashboard.queries.selection import MIN_SAMPLES
 
 FADED = 0.35
 """Opacity of points with few samples."""

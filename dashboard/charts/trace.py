@@ -17,11 +17,11 @@ from html import escape
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from dashboard import formatting
-from dashboard.charts import colors
-from dashboard.charts.axes import duration_unit
-from dashboard.trace_spans import Span, instant
-from dashboard.trace_tree import Tree, TreeRow
+from streamgauge.dashboard import formatting
+from streamgauge.dashboard.charts import colors
+from streamgauge.dashboard.charts.axes import duration_unit
+from streamgauge.dashboard.trace_spans import Span, instant
+from streamgauge.dashboard.trace_tree import Tree, TreeRow
 
 MAX_NESTED = 24
 MANY = 100

@@ -13,4 +13,4 @@ from collections.abc import Callable
 import polars as pl
 
 Query = Callable[[str], pl.DataFrame]
-"""Runs one read-only statement. Raises `analytics.query.errors.QueryError` with a one-line message."""
+"""Runs one read-only statement. Raises `streamgauge.analytics.query.errors.QueryError` with a one-line message."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dashboard.queries import Query, hops
-from dashboard.queries.selection import Selection, instant
+from streamgauge.dashboard.queries import Query, hops
+from streamgauge.dashboard.queries.selection import Selection, instant
 
 CAUSES = ("upstream", "gateway", "tap", "client")
 

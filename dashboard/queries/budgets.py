@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from analytics.schema.sql_quoting import literal
-from dashboard.queries import Query
-from dashboard.queries.selection import Selection
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.dashboard.queries import Query
+from streamgauge.dashboard.queries.selection import Selection
 
 
 def burning(query: Query, selection: Selection, *, most: int = 5) -> pl.DataFrame:

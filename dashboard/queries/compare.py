@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from analytics.schema.outcomes import IS_COUNTED, IS_ERROR, IS_REQUEST, OK, REQUESTS
-from dashboard.queries import Query
-from dashboard.queries.selection import FURTHER_DIMENSIONS, Selection
+from streamgauge.analytics.schema.outcomes import IS_COUNTED, IS_ERROR, IS_REQUEST, OK, REQUESTS
+from streamgauge.dashboard.queries import Query
+from streamgauge.dashboard.queries.selection import FURTHER_DIMENSIONS, Selection
 
 SAMPLE_STREAMS = 4000
 """Maximum streams of a sample. Streams are sampled by a hash of their id, so the same streams give the same sample."""

@@ -11,11 +11,11 @@ from uuid import UUID
 
 import polars as pl
 
-from analytics.schema.outcomes import IS_REQUEST
-from analytics.schema.sql_quoting import literal
-from dashboard.queries import Query
-from dashboard.queries.latency import BINS_PER_DECADE
-from dashboard.queries.selection import GATEWAY, Selection, instant
+from streamgauge.analytics.schema.outcomes import IS_REQUEST
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.dashboard.queries import Query
+from streamgauge.dashboard.queries.latency import BINS_PER_DECADE
+from streamgauge.dashboard.queries.selection import GATEWAY, Selection, instant
 
 HOP_GATEWAY = "coalesce(outer_gateway, '(no gateway)')"
 HOP_MODEL = "coalesce(model, '(no model)')"

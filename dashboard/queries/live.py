@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from dashboard.queries import Query
-from dashboard.queries.selection import CLIENT, GATEWAY, MODEL, Selection
+from streamgauge.dashboard.queries import Query
+from streamgauge.dashboard.queries.selection import CLIENT, GATEWAY, MODEL, Selection
 
 IN_FLIGHT = """(
         SELECT open_streams.*, greatest(updated_at, heard_at) AS observed_at

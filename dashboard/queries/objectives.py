@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from analytics.schema.objectives import COLUMNS, DEFAULT, Objective
-from dashboard.queries import Query
+from streamgauge.analytics.schema.objectives import COLUMNS, DEFAULT, Objective
+from streamgauge.dashboard.queries import Query
 
 _NAMES = {"name": "objective", "client": "client_glob"}
 """Readers replace client ids in columns with the original names."""

@@ -6,9 +6,17 @@ from datetime import datetime
 
 import polars as pl
 
-from analytics.schema.outcomes import ERROR_RATE, IS_COUNTED, IS_ERROR, IS_REQUEST, OK, REQUESTS
-from dashboard.queries import Query
-from dashboard.queries.selection import CLIENT, DIMENSIONS, GATEWAY, MAX_STREAM_S, MODEL, Selection, instant
+from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_COUNTED, IS_ERROR, IS_REQUEST, OK, REQUESTS
+from streamgauge.dashboard.queries import Query
+from streamgauge.dashboard.queries.selection import (
+    CLIENT,
+    DIMENSIONS,
+    GATEWAY,
+    MAX_STREAM_S,
+    MODEL,
+    Selection,
+    instant,
+)
 
 MAX_MARKERS = 50
 

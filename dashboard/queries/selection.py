@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 
 import polars as pl
 
-from analytics.schema.dimensions import CLIENT as CLIENT
-from analytics.schema.dimensions import DIMENSIONS as DIMENSIONS
-from analytics.schema.dimensions import GATEWAY as GATEWAY
-from analytics.schema.dimensions import MODEL as MODEL
-from analytics.schema.dimensions import is_client, is_one_of
-from analytics.schema.sql_quoting import instant as instant
+from streamgauge.analytics.schema.dimensions import CLIENT as CLIENT
+from streamgauge.analytics.schema.dimensions import DIMENSIONS as DIMENSIONS
+from streamgauge.analytics.schema.dimensions import GATEWAY as GATEWAY
+from streamgauge.analytics.schema.dimensions import MODEL as MODEL
+from streamgauge.analytics.schema.dimensions import is_client, is_one_of
+from streamgauge.analytics.schema.sql_quoting import instant as instant
 
 FURTHER_DIMENSIONS: dict[str, str] = {
     name: f"coalesce({column}::VARCHAR, '(none)')"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from analytics.schema.outcomes import IS_ERROR
-from analytics.schema.sql_quoting import literal
-from dashboard.queries import Query
-from dashboard.queries.selection import Selection
+from streamgauge.analytics.schema.outcomes import IS_ERROR
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.dashboard.queries import Query
+from streamgauge.dashboard.queries.selection import Selection
 
 ORDERS: dict[str, str] = {
     "newest": "max(started_at) DESC",

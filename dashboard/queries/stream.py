@@ -6,7 +6,7 @@ from uuid import UUID
 
 import polars as pl
 
-from dashboard.queries import Query
+from streamgauge.dashboard.queries import Query
 
 
 def finished(query: Query, stream_id: UUID) -> dict[str, object] | None:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from analytics.schema.dimensions import is_one_of
-from analytics.schema.outcomes import IS_ERROR
-from analytics.schema.sql_quoting import literal
-from dashboard.queries import Query
-from dashboard.queries.selection import CLIENT, DIMENSIONS, GATEWAY, MODEL, Selection
+from streamgauge.analytics.schema.dimensions import is_one_of
+from streamgauge.analytics.schema.outcomes import IS_ERROR
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.dashboard.queries import Query
+from streamgauge.dashboard.queries.selection import CLIENT, DIMENSIONS, GATEWAY, MODEL, Selection
 
 COLUMNS = f"""
     stream_id, started_at, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, http_status, outcome, error_type, finish_reason,

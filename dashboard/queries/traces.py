@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analytics.schema.dimensions import is_one_of
-from analytics.schema.outcomes import IS_ERROR
-from analytics.schema.sql_quoting import literal
-from dashboard.queries import Query
-from dashboard.queries.selection import GATEWAY, MODEL, Selection, instant
+from streamgauge.analytics.schema.dimensions import is_one_of
+from streamgauge.analytics.schema.outcomes import IS_ERROR
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.dashboard.queries import Query
+from streamgauge.dashboard.queries.selection import GATEWAY, MODEL, Selection, instant
 
 SERVICE = """CASE WHEN json_valid(attributes) THEN attributes->>'$."service.name"' END"""
 """SQL of a span's service name."""

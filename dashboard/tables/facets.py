@@ -8,8 +8,8 @@ from html import escape
 import polars as pl
 import streamlit as st
 
-from analytics.schema.clients import shortened
-from dashboard import formatting
+from streamgauge.analytics.schema.clients import shortened
+from streamgauge.dashboard import formatting
 
 AddressOf = Callable[[str, Sequence[str]], str]
 """(Filter, values) → address of the page with these values of the filter."""

@@ -8,12 +8,12 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from analytics.schema.clients import NO_CLIENT_NAMES, shortened
-from dashboard import filters
-from dashboard.metric_help import metric_help
-from dashboard.tables import html_table
-from dashboard.tables.html_table import Column, number, percent, seconds, show_table
-from dashboard.tables.streams import stream_column
+from streamgauge.analytics.schema.clients import NO_CLIENT_NAMES, shortened
+from streamgauge.dashboard import filters
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.tables import html_table
+from streamgauge.dashboard.tables.html_table import Column, number, percent, seconds, show_table
+from streamgauge.dashboard.tables.streams import stream_column
 
 
 def group_column(group: str) -> Column:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from dashboard import filters
-from dashboard.metric_help import metric_help
-from dashboard.tables import html_table
-from dashboard.tables.html_table import Column, ms, number, percent, seconds, show_table
-from dashboard.tables.streams import outcome_column, stream_column
+from streamgauge.dashboard import filters
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.tables import html_table
+from streamgauge.dashboard.tables.html_table import Column, ms, number, percent, seconds, show_table
+from streamgauge.dashboard.tables.streams import outcome_column, stream_column
 
 
 def show_gateways(frame: pl.DataFrame) -> None:

@@ -23,8 +23,8 @@ from zoneinfo import ZoneInfo
 import polars as pl
 import streamlit as st
 
-from dashboard import formatting
-from dashboard.table_css import STACKED_BELOW_PX, WIDTHS_PX
+from streamgauge.dashboard import formatting
+from streamgauge.dashboard.table_css import STACKED_BELOW_PX, WIDTHS_PX
 
 Row = Mapping[str, Any]
 State = Literal["good", "bad", "muted"]

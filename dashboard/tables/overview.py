@@ -8,11 +8,11 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from analytics.schema.clients import shortened
-from dashboard import filters, formatting
-from dashboard.metric_help import metric_help
-from dashboard.queries.selection import Selection
-from dashboard.tables.html_table import Column, ms, number, percent, show_table
+from streamgauge.analytics.schema.clients import shortened
+from streamgauge.dashboard import filters, formatting
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard.tables.html_table import Column, ms, number, percent, show_table
 
 
 def _filter_address(row: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import polars as pl
 import streamlit as st
 
-from dashboard import filters
+from streamgauge.dashboard import filters
 
 
 def show_result(frame: pl.DataFrame, *, key: str, height: int | Literal["auto"] = "auto") -> None:

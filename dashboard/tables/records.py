@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from dashboard import filters
-from dashboard.tables import html_table
-from dashboard.tables.html_table import Column
+from streamgauge.dashboard import filters
+from streamgauge.dashboard.tables import html_table
+from streamgauge.dashboard.tables.html_table import Column
 
 LONG = 40
 """Characters per line of long texts, such as JSON."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import polars as pl
 
-from dashboard import filters
-from dashboard.metric_help import metric_help
-from dashboard.tables import html_table
-from dashboard.tables.html_table import Column, ms, number, seconds, show_table
-from dashboard.tables.streams import CLIENT, outcome_column, stream_column
+from streamgauge.dashboard import filters
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.tables import html_table
+from streamgauge.dashboard.tables.html_table import Column, ms, number, seconds, show_table
+from streamgauge.dashboard.tables.streams import CLIENT, outcome_column, stream_column
 
 SHOWN_OF_ID = 10
 

@@ -8,11 +8,11 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from analytics.schema.clients import shortened
-from analytics.schema.outcomes import NOT_COUNTED, OK
-from dashboard import filters
-from dashboard.tables import html_table
-from dashboard.tables.html_table import Column, State, ms, number, seconds, show_table
+from streamgauge.analytics.schema.clients import shortened
+from streamgauge.analytics.schema.outcomes import NOT_COUNTED, OK
+from streamgauge.dashboard import filters
+from streamgauge.dashboard.tables import html_table
+from streamgauge.dashboard.tables.html_table import Column, State, ms, number, seconds, show_table
 
 OUTCOME_SIGNS = {
     "ok": "✓",

@@ -8,10 +8,17 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import filters
-from dashboard.tables import html_table
-from dashboard.tables.html_table import Column, ms, number, show_table
-from dashboard.tables.streams import GATEWAY, HTTP, MODEL, outcome_column, outcome_state, stream_column
+from streamgauge.dashboard import filters
+from streamgauge.dashboard.tables import html_table
+from streamgauge.dashboard.tables.html_table import Column, ms, number, show_table
+from streamgauge.dashboard.tables.streams import (
+    GATEWAY,
+    HTTP,
+    MODEL,
+    outcome_column,
+    outcome_state,
+    stream_column,
+)
 
 TRACE_DIGITS = 8
 

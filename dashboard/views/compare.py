@@ -18,18 +18,18 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import streamlit as st
 
-from dashboard import comparison, filters, formatting, page_frame, query_runner
-from dashboard.charts import colors, distributions
-from dashboard.charts.drawing import draw
-from dashboard.charts.forest import forest
-from dashboard.comparison import Row
-from dashboard.confidence_intervals import MIN_N, RESAMPLES
-from dashboard.metric_help import metric_help
-from dashboard.panels import panel
-from dashboard.queries import compare, latency, overview
-from dashboard.queries.selection import FURTHER_DIMENSIONS, Selection
-from dashboard.query_runner import query
-from dashboard.tables.html_table import Column, show_table
+from streamgauge.dashboard import comparison, filters, formatting, page_frame, query_runner
+from streamgauge.dashboard.charts import colors, distributions
+from streamgauge.dashboard.charts.drawing import draw
+from streamgauge.dashboard.charts.forest import forest
+from streamgauge.dashboard.comparison import Row
+from streamgauge.dashboard.confidence_intervals import MIN_N, RESAMPLES
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.panels import panel
+from streamgauge.dashboard.queries import compare, latency, overview
+from streamgauge.dashboard.queries.selection import FURTHER_DIMENSIONS, Selection
+from streamgauge.dashboard.query_runner import query
+from streamgauge.dashboard.tables.html_table import Column, show_table
 
 SHIFTS: dict[str, timedelta | None] = {
     "same time": timedelta(0),

@@ -7,20 +7,20 @@ from functools import partial
 import polars as pl
 import streamlit as st
 
-from analytics.schema.outcomes import IS_ERROR
-from dashboard import filters, formatting, page_frame, page_settings, verdict
-from dashboard.charts import bars, colors
-from dashboard.charts.axes import TimeRange, largest
-from dashboard.charts.drawing import choose_series, draw, draw_placeholder
-from dashboard.charts.time_series import time_bars, time_lines
-from dashboard.metric_cards import Summary, card
-from dashboard.metric_help import metric_help
-from dashboard.panels import panel
-from dashboard.queries import errors, overview, streams
-from dashboard.queries.selection import DIMENSIONS, Selection
-from dashboard.query_runner import prefetch, query, query_catalog
-from dashboard.tables.groups import show_aborts, show_causes
-from dashboard.tables.streams import show_streams
+from streamgauge.analytics.schema.outcomes import IS_ERROR
+from streamgauge.dashboard import filters, formatting, page_frame, page_settings, verdict
+from streamgauge.dashboard.charts import bars, colors
+from streamgauge.dashboard.charts.axes import TimeRange, largest
+from streamgauge.dashboard.charts.drawing import choose_series, draw, draw_placeholder
+from streamgauge.dashboard.charts.time_series import time_bars, time_lines
+from streamgauge.dashboard.metric_cards import Summary, card
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.panels import panel
+from streamgauge.dashboard.queries import errors, overview, streams
+from streamgauge.dashboard.queries.selection import DIMENSIONS, Selection
+from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
+from streamgauge.dashboard.tables.groups import show_aborts, show_causes
+from streamgauge.dashboard.tables.streams import show_streams
 
 CAUSES_PX, RATE_PX, SMALL_PX = 160, 120, 100
 PAIR = f"({DIMENSIONS['model']}, {DIMENSIONS['gateway']})"

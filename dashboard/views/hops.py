@@ -8,18 +8,18 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import formatting, page_frame, verdict
-from dashboard.charts import colors, distributions
-from dashboard.charts.drawing import draw, draw_legend
-from dashboard.charts.stream import StreamAxis, phase_waterfall
-from dashboard.charts.time_series import time_lines
-from dashboard.hop_phases import CAUSES, hop_phases
-from dashboard.metric_help import metric_help
-from dashboard.panels import panel
-from dashboard.queries import hops
-from dashboard.queries.selection import Selection
-from dashboard.query_runner import prefetch, query
-from dashboard.tables import hops as tables
+from streamgauge.dashboard import formatting, page_frame, verdict
+from streamgauge.dashboard.charts import colors, distributions
+from streamgauge.dashboard.charts.drawing import draw, draw_legend
+from streamgauge.dashboard.charts.stream import StreamAxis, phase_waterfall
+from streamgauge.dashboard.charts.time_series import time_lines
+from streamgauge.dashboard.hop_phases import CAUSES, hop_phases
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.panels import panel
+from streamgauge.dashboard.queries import hops
+from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard.query_runner import prefetch, query
+from streamgauge.dashboard.tables import hops as tables
 
 Row = dict[str, Any]
 STATISTICS = colors.by_name(("p50", "p95", "max"))

@@ -12,16 +12,16 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import page_frame, verdict
-from dashboard.charts import bars, colors, distributions
-from dashboard.charts.drawing import HEIGHT, choose_series
-from dashboard.charts.time_series import time_lines
-from dashboard.metric_help import metric_help
-from dashboard.panels import panel
-from dashboard.queries import latency, overview, rollups
-from dashboard.queries.selection import Selection
-from dashboard.query_runner import prefetch, query, query_catalog
-from dashboard.tables.groups import show_quantiles, show_stalls
+from streamgauge.dashboard import page_frame, verdict
+from streamgauge.dashboard.charts import bars, colors, distributions
+from streamgauge.dashboard.charts.drawing import HEIGHT, choose_series
+from streamgauge.dashboard.charts.time_series import time_lines
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.panels import panel
+from streamgauge.dashboard.queries import latency, overview, rollups
+from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
+from streamgauge.dashboard.tables.groups import show_quantiles, show_stalls
 
 QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 METRICS = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dashboard import formatting, page_frame
-from dashboard.metric_help import metric_help
-from dashboard.queries import live
-from dashboard.queries.selection import Selection
-from dashboard.query_runner import query
-from dashboard.tables.streams import show_open_streams
+from streamgauge.dashboard import formatting, page_frame
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.queries import live
+from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard.query_runner import query
+from streamgauge.dashboard.tables.streams import show_open_streams
 
 EVERY_S = 2
 SILENT_NS = 5_000_000_000

@@ -10,22 +10,22 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from analytics.diagnosis.diagnosis import Diagnosis
-from dashboard import filters, formatting, health, page_frame, page_settings, verdict
-from dashboard.charts import colors
-from dashboard.charts.axes import largest
-from dashboard.charts.drawing import choose_series
-from dashboard.charts.sparkline import draw_sparkline
-from dashboard.charts.split_bar import draw_split
-from dashboard.charts.time_series import time_lines
-from dashboard.metric_cards import Summary, card, p95_outside_noise, rate_outside_noise, tile
-from dashboard.metric_help import metric_help
-from dashboard.panels import panel
-from dashboard.queries import blame, budgets, hops, overview, streams
-from dashboard.queries.selection import DIMENSIONS, Selection
-from dashboard.query_runner import prefetch, query, query_catalog
-from dashboard.tables.overview import show_changes, show_contributors
-from dashboard.tables.streams import show_streams
+from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
+from streamgauge.dashboard import filters, formatting, health, page_frame, page_settings, verdict
+from streamgauge.dashboard.charts import colors
+from streamgauge.dashboard.charts.axes import largest
+from streamgauge.dashboard.charts.drawing import choose_series
+from streamgauge.dashboard.charts.sparkline import draw_sparkline
+from streamgauge.dashboard.charts.split_bar import draw_split
+from streamgauge.dashboard.charts.time_series import time_lines
+from streamgauge.dashboard.metric_cards import Summary, card, p95_outside_noise, rate_outside_noise, tile
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.panels import panel
+from streamgauge.dashboard.queries import blame, budgets, hops, overview, streams
+from streamgauge.dashboard.queries.selection import DIMENSIONS, Selection
+from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
+from streamgauge.dashboard.tables.overview import show_changes, show_contributors
+from streamgauge.dashboard.tables.streams import show_streams
 
 OBJECTIVE_PERCENTILE = "p95"
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

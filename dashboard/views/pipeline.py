@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import formatting, page_frame, page_settings
-from dashboard.queries import pipeline
-from dashboard.queries.selection import Selection
-from dashboard.query_runner import query
-from dashboard.tables.records import show_records
+from streamgauge.dashboard import formatting, page_frame, page_settings
+from streamgauge.dashboard.queries import pipeline
+from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard.query_runner import query
+from streamgauge.dashboard.tables.records import show_records
 
 EXPIRED = "expired_streams_rows"
 

@@ -13,15 +13,15 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from analytics.query.render import plan_of
-from analytics.query.statement_filter import allowed_functions
-from dashboard import filters, formatting, query_runner, sql_address, sql_editor, sql_recipes
-from dashboard.charts import query_result
-from dashboard.charts.drawing import draw, draw_legend
-from dashboard.downloads import as_csv, as_json, as_parquet
-from dashboard.queries import table_columns
-from dashboard.sql_errors import SqlProblem, problem_of
-from dashboard.tables.query_result import show_result
+from streamgauge.analytics.query.render import plan_of
+from streamgauge.analytics.query.statement_filter import allowed_functions
+from streamgauge.dashboard import filters, formatting, query_runner, sql_address, sql_editor, sql_recipes
+from streamgauge.dashboard.charts import query_result
+from streamgauge.dashboard.charts.drawing import draw, draw_legend
+from streamgauge.dashboard.downloads import as_csv, as_json, as_parquet
+from streamgauge.dashboard.queries import table_columns
+from streamgauge.dashboard.sql_errors import SqlProblem, problem_of
+from streamgauge.dashboard.tables.query_result import show_result
 
 MAX_ROWS = 10_000
 TABLE, CHART = "Table", "Chart"

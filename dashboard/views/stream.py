@@ -9,20 +9,20 @@ from uuid import UUID
 import polars as pl
 import streamlit as st
 
-from analytics.schema.outcomes import NOT_COUNTED, OK
-from dashboard import filters, formatting, page_frame, page_settings, query_runner, stream_blame
-from dashboard.charts import colors
-from dashboard.charts import stream as charts
-from dashboard.charts.drawing import draw, draw_legend
-from dashboard.charts.split_bar import draw_split
-from dashboard.metric_help import metric_help
-from dashboard.queries import hops, stream, table_columns
-from dashboard.queries.selection import Selection
-from dashboard.query_runner import query
-from dashboard.stream_phases import phases
-from dashboard.tables.hops import show_attempts, show_changes_of_stream
-from dashboard.tables.html_table import Column, show_pairs, show_table
-from dashboard.tables.records import show_records
+from streamgauge.analytics.schema.outcomes import NOT_COUNTED, OK
+from streamgauge.dashboard import filters, formatting, page_frame, page_settings, query_runner, stream_blame
+from streamgauge.dashboard.charts import colors
+from streamgauge.dashboard.charts import stream as charts
+from streamgauge.dashboard.charts.drawing import draw, draw_legend
+from streamgauge.dashboard.charts.split_bar import draw_split
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.queries import hops, stream, table_columns
+from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard.query_runner import query
+from streamgauge.dashboard.stream_phases import phases
+from streamgauge.dashboard.tables.hops import show_attempts, show_changes_of_stream
+from streamgauge.dashboard.tables.html_table import Column, show_pairs, show_table
+from streamgauge.dashboard.tables.records import show_records
 
 Row = dict[str, Any]
 TEXT_PX = 380

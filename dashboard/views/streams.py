@@ -7,12 +7,12 @@ from functools import partial
 
 import streamlit as st
 
-from dashboard import filters, formatting, page_frame, page_links
-from dashboard.queries import streams
-from dashboard.queries.selection import Selection
-from dashboard.query_runner import prefetch, query
-from dashboard.tables.facets import show_facets
-from dashboard.tables.streams import show_streams
+from streamgauge.dashboard import filters, formatting, page_frame, page_links
+from streamgauge.dashboard.queries import streams
+from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard.query_runner import prefetch, query
+from streamgauge.dashboard.tables.facets import show_facets
+from streamgauge.dashboard.tables.streams import show_streams
 
 LIMITS = (25, 100, 300)
 OWN_FILTERS = filters.PAGE_FILTERS["Streams"]

@@ -7,16 +7,16 @@ from functools import partial
 import polars as pl
 import streamlit as st
 
-from dashboard import filters, formatting, page_frame, verdict
-from dashboard.charts import bars, colors
-from dashboard.charts.drawing import choose_series
-from dashboard.charts.time_series import time_bars, time_lines
-from dashboard.metric_help import metric_help
-from dashboard.panels import panel
-from dashboard.queries import overview, throughput
-from dashboard.queries.selection import DIMENSIONS, Selection
-from dashboard.query_runner import prefetch, query, query_catalog
-from dashboard.tables.groups import show_throughput, show_wasted
+from streamgauge.dashboard import filters, formatting, page_frame, verdict
+from streamgauge.dashboard.charts import bars, colors
+from streamgauge.dashboard.charts.drawing import choose_series
+from streamgauge.dashboard.charts.time_series import time_bars, time_lines
+from streamgauge.dashboard.metric_help import metric_help
+from streamgauge.dashboard.panels import panel
+from streamgauge.dashboard.queries import overview, throughput
+from streamgauge.dashboard.queries.selection import DIMENSIONS, Selection
+from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
+from streamgauge.dashboard.tables.groups import show_throughput, show_wasted
 
 
 def body(chosen: Selection) -> None:

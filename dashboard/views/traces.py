@@ -11,16 +11,16 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from analytics.schema.outcomes import NOT_COUNTED, OK
-from dashboard import filters, formatting, page_frame, page_links, stream_blame, trace_spans
-from dashboard.charts import colors
-from dashboard.charts.drawing import draw_legend
-from dashboard.charts.trace import Stall, StreamMarks, waterfall
-from dashboard.queries import traces
-from dashboard.queries.selection import Selection
-from dashboard.query_runner import QueryError, query, query_catalog
-from dashboard.tables.traces import show_streams_of_trace, show_traces
-from dashboard.trace_tree import Tree, tree
+from streamgauge.analytics.schema.outcomes import NOT_COUNTED, OK
+from streamgauge.dashboard import filters, formatting, page_frame, page_links, stream_blame, trace_spans
+from streamgauge.dashboard.charts import colors
+from streamgauge.dashboard.charts.drawing import draw_legend
+from streamgauge.dashboard.charts.trace import Stall, StreamMarks, waterfall
+from streamgauge.dashboard.queries import traces
+from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard.query_runner import QueryError, query, query_catalog
+from streamgauge.dashboard.tables.traces import show_streams_of_trace, show_traces
+from streamgauge.dashboard.trace_tree import Tree, tree
 
 TRACE_ID_DIGITS = 32
 MAX_ROWS = 500

@@ -19,7 +19,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGE = Path("ingest/tap")
+PACKAGE = Path("streamgauge/ingest/tap")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 """End of a module's file name, with the version of Python and the platform."""
 PYTHON_TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from ingest.record_log.interface import Entry, LogBroken, LogInUse, UnreadableRange
-from ingest.record_log.reader_cursors import Cursors
-from ingest.record_log.segments import (
+from streamgauge.ingest.record_log.interface import Entry, LogBroken, LogInUse, UnreadableRange
+from streamgauge.ingest.record_log.reader_cursors import Cursors
+from streamgauge.ingest.record_log.segments import (
     SEGMENT_OFFSETS,
     Row,
     Segment,

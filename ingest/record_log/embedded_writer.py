@@ -31,12 +31,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 
-from ingest.private_files import make_private_folder
-from ingest.record_log.interface import LogBroken, LogFull, LogInUse
-from ingest.record_log.reader_cursors import highest_cursor, lowest_cursor, trim
-from ingest.record_log.segment_ages import SegmentAges
-from ingest.record_log.segment_losses import lost_entries, ranges_in
-from ingest.record_log.segments import (
+from streamgauge.ingest.private_files import make_private_folder
+from streamgauge.ingest.record_log.interface import LogBroken, LogFull, LogInUse
+from streamgauge.ingest.record_log.reader_cursors import highest_cursor, lowest_cursor, trim
+from streamgauge.ingest.record_log.segment_ages import SegmentAges
+from streamgauge.ingest.record_log.segment_losses import lost_entries, ranges_in
+from streamgauge.ingest.record_log.segments import (
     PAGE_BYTES,
     SEGMENT_OFFSETS,
     Segment,

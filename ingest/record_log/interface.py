@@ -1,7 +1,7 @@
 """Interface of the record log, with two implementations: SQLite segments on this machine, and a Kafka topic.
 
 A log is a set of partitions. A partition is a sequence of entries with growing offsets. An entry is a packed batch of records
-(`ingest.records`). All records of one stream are in one partition, in order. Offsets belong to one log, identified by
+(`streamgauge.ingest.records`). All records of one stream are in one partition, in order. Offsets belong to one log, identified by
 `log_id`: a position read under another id is invalid.
 """
 

@@ -26,8 +26,8 @@ from kafka.errors import (
 )
 from kafka.net.compat import KafkaNetClient
 
-from ingest.addresses import split_address
-from ingest.record_log.interface import LogBroken
+from streamgauge.ingest.addresses import split_address
+from streamgauge.ingest.record_log.interface import LogBroken
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Read the partitions of the topic that a consumer group assigns to this member.
 
-Rules, in addition to those of `ingest.record_log.kafka_reader`
+Rules, in addition to those of `streamgauge.ingest.record_log.kafka_reader`
  1. The group decides the assignment and nothing else. The caller keeps the positions and fences them where they are stored.
     Assignment is cooperative: partitions that stay are read while others move.
  2. A new partition is paused until the caller seeks its position.
@@ -19,8 +19,8 @@ from kafka import TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
-from ingest.record_log.interface import Entry
-from ingest.record_log.kafka_reader import KafkaReader
+from streamgauge.ingest.record_log.interface import Entry
+from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 
 SESSION_MS, HEARTBEAT_MS = 15_000, 3_000
 """A killed member is detected after 15 s. The client's own thread sends the heartbeats."""

@@ -14,8 +14,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ingest.record_log.segment_losses import captured_bytes
-from ingest.records import PLAIN, Alive, AnyRecord, Closed, Damaged, Lost, encode, pack_encoded, unpack
+from streamgauge.ingest.record_log.segment_losses import captured_bytes
+from streamgauge.ingest.records import (
+    PLAIN,
+    Alive,
+    AnyRecord,
+    Closed,
+    Damaged,
+    Lost,
+    encode,
+    pack_encoded,
+    unpack,
+)
 
 TARGET_BYTES = 512 * 2**10
 """Unpacked size of a message: compresses well, and half of Kafka's default limit."""

@@ -25,9 +25,16 @@ import zstandard
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, UnsupportedCodecError
 
-from ingest.record_log.interface import Entry, LogBroken, LogChanged, UnreadableRange
-from ingest.record_log.kafka_client import OutageLog, check_options, connect, error_line, probe, split_brokers
-from ingest.record_log.kafka_decompression import limit_codecs
+from streamgauge.ingest.record_log.interface import Entry, LogBroken, LogChanged, UnreadableRange
+from streamgauge.ingest.record_log.kafka_client import (
+    OutageLog,
+    check_options,
+    connect,
+    error_line,
+    probe,
+    split_brokers,
+)
+from streamgauge.ingest.record_log.kafka_decompression import limit_codecs
 
 log = logging.getLogger(__name__)
 

@@ -34,8 +34,8 @@ from kafka.errors import (
 )
 from kafka.partitioner.default import murmur2
 
-from ingest.record_log.interface import LogBroken
-from ingest.record_log.kafka_client import (
+from streamgauge.ingest.record_log.interface import LogBroken
+from streamgauge.ingest.record_log.kafka_client import (
     OutageLog,
     Topic,
     check_options,
@@ -45,14 +45,14 @@ from ingest.record_log.kafka_client import (
     probe,
     split_brokers,
 )
-from ingest.record_log.kafka_messages import (
+from streamgauge.ingest.record_log.kafka_messages import (
     TARGET_BYTES,
     GroupedRecords,
     Message,
     group_by_stream,
     messages_of,
 )
-from ingest.records import Alive, AnyRecord, Damaged
+from streamgauge.ingest.records import Alive, AnyRecord, Damaged
 
 _CHECK_S = 0.25
 """Interval at which a wait checks `give_up`."""

@@ -17,9 +17,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ingest.private_files import make_private_folder, write_json
-from ingest.record_log.interface import LogInUse
-from ingest.record_log.segments import list_segments, lock_file, remove_files
+from streamgauge.ingest.private_files import make_private_folder, write_json
+from streamgauge.ingest.record_log.interface import LogInUse
+from streamgauge.ingest.record_log.segments import list_segments, lock_file, remove_files
 
 log = logging.getLogger(__name__)
 

@@ -29,10 +29,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
-from ingest.private_files import write_private
-from ingest.record_log.interface import LogBroken, LogFull, LogWriter
-from ingest.record_log.segments import list_partitions, list_segments, open_segment
-from ingest.records import Alive, Lost, pack
+from streamgauge.ingest.private_files import write_private
+from streamgauge.ingest.record_log.interface import LogBroken, LogFull, LogWriter
+from streamgauge.ingest.record_log.segments import list_partitions, list_segments, open_segment
+from streamgauge.ingest.records import Alive, Lost, pack
 
 log = logging.getLogger(__name__)
 

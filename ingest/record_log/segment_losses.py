@@ -8,8 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingest.record_log.segments import open_segment, read_rows
-from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Request, pack, unpack
+from streamgauge.ingest.record_log.segments import open_segment, read_rows
+from streamgauge.ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Request, pack, unpack
 
 _READ_BYTES = 4 * 2**20
 _PER_ENTRY = 1000

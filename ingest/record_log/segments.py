@@ -5,7 +5,7 @@ Layout
     <log>/w<N>/lock                 flock held by the partition's writer
     <log>/w<N>/<offset>.sqlite      segment, named by its first offset (20 digits), with its `-wal` and `-shm`
     <log>/w<N>/<offset>.sqlite.corrupt   quarantined segment, deleted first when space is needed
-    <log>/readers/<name>.json       positions of a reader (`ingest.record_log.reader_cursors`)
+    <log>/readers/<name>.json       positions of a reader (`streamgauge.ingest.record_log.reader_cursors`)
 
 Rules
  1. A segment is created under another name and renamed. So an empty or incomplete file is damaged.
@@ -33,8 +33,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingest.private_files import make_private_folder
-from ingest.record_log.interface import LogBroken, LogInUse
+from streamgauge.ingest.private_files import make_private_folder
+from streamgauge.ingest.record_log.interface import LogBroken, LogInUse
 
 SEGMENT_OFFSETS = 2**20
 """Offsets that a segment owns. Its size limit is reached first: 16 MiB are this many entries of 16 bytes."""

@@ -4,7 +4,7 @@ Rules. They are structural and independent of the API dialect.
 
 - A JSON string is replaced by filler of the same number of bytes and characters, unless its key is allow-listed
   (`key_rules`). The same holds for digits of numbers, for unknown keys, and for payloads that are not JSON.
-- Kept strings are identifiers (`ingest.identifiers`), so they cannot carry prose.
+- Kept strings are identifiers (`streamgauge.ingest.identifiers`), so they cannot carry prose.
 - No data waits for later reads. A read may be cut anywhere, also inside an escape or a character, without changing the
   result, with one exception: the start of a word that is cut is kept, although the rest may show that it is no identifier.
 - Compressed bodies are passed on decoded, with their sizes on the wire (`record_redactor`).

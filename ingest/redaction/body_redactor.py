@@ -16,11 +16,11 @@ import re
 
 import msgspec
 
-from ingest.redaction import filler
-from ingest.redaction.event_template import MAX_LEARNED, MAX_USED, EventTemplate, template_of
-from ingest.redaction.json_redactor import JSONRedactor
-from ingest.redaction.kept_text import NO_WORD, kept_of_start, kept_of_whole
-from ingest.redaction.key_rules import Keep
+from streamgauge.ingest.redaction import filler
+from streamgauge.ingest.redaction.event_template import MAX_LEARNED, MAX_USED, EventTemplate, template_of
+from streamgauge.ingest.redaction.json_redactor import JSONRedactor
+from streamgauge.ingest.redaction.kept_text import NO_WORD, kept_of_start, kept_of_whole
+from streamgauge.ingest.redaction.key_rules import Keep
 
 MAX_NAME_BYTES = 64
 

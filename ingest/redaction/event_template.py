@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ingest.redaction import filler
-from ingest.redaction.json_redactor import Slot, SlotKind
-from ingest.redaction.kept_text import PATTERNS
+from streamgauge.ingest.redaction import filler
+from streamgauge.ingest.redaction.json_redactor import Slot, SlotKind
+from streamgauge.ingest.redaction.kept_text import PATTERNS
 
 MAX_EVENT_BYTES = 4096
 MAX_SHARED = 1024

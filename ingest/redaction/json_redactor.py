@@ -12,10 +12,10 @@ from enum import IntEnum
 
 import msgspec
 
-from ingest.redaction import filler
-from ingest.redaction import key_names as names
-from ingest.redaction.kept_text import NO_WORD, WORDS, kept_of_start, kept_of_whole
-from ingest.redaction.key_rules import (
+from streamgauge.ingest.redaction import filler
+from streamgauge.ingest.redaction import key_names as names
+from streamgauge.ingest.redaction.kept_text import NO_WORD, WORDS, kept_of_start, kept_of_whole
+from streamgauge.ingest.redaction.key_rules import (
     CONTENT,
     NUMBERS,
     REPEATED,

@@ -1,6 +1,6 @@
 """Decide how much of an allow-listed string is kept: alphabet and length for each `Keep`.
 
-Words follow the policy of `ingest.identifiers`: a word is kept whole or not at all. Where a read cuts a word, its end is
+Words follow the policy of `streamgauge.ingest.identifiers`: a word is kept whole or not at all. Where a read cuts a word, its end is
 unknown: its start is kept up to anything that may become a key.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from ingest import identifiers
-from ingest.redaction.key_rules import Keep
+from streamgauge.ingest import identifiers
+from streamgauge.ingest.redaction.key_rules import Keep
 
 _WORD = identifiers.ALPHABET.encode()
 KEPT_ALPHABET: dict[int, bytes] = {

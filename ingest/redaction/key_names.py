@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect
 
-from ingest.redaction import filler
-from ingest.redaction.key_rules import Context, KeyRules
+from streamgauge.ingest.redaction import filler
+from streamgauge.ingest.redaction.key_rules import Context, KeyRules
 
 MAX_NUMBER_KEY_BYTES = 64
 _NUMBER_KEY = re.compile(rb"[A-Za-z0-9_.$@-]*+")

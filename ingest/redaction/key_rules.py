@@ -33,9 +33,9 @@ class Keep(IntEnum):
     NUMBER = 1
     """A number sent as text: digits, sign, point, exponent."""
     WORD = 2
-    """An identifier (`ingest.identifiers`)."""
+    """An identifier (`streamgauge.ingest.identifiers`)."""
     NAME = 3
-    """A name (`ingest.identifiers`)."""
+    """A name (`streamgauge.ingest.identifiers`)."""
     PATH = 4
     """A JSON path."""
     TITLE = 9

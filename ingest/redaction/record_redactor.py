@@ -20,8 +20,8 @@ from typing import Protocol
 
 import msgspec
 
-from ingest.header_fields import recorded_value
-from ingest.records import (
+from streamgauge.ingest.header_fields import recorded_value
+from streamgauge.ingest.records import (
     PLAIN,
     Alive,
     AnyRecord,
@@ -36,8 +36,8 @@ from ingest.records import (
     body_coding,
     captures,
 )
-from ingest.redaction import filler
-from ingest.redaction.body_redactor import BodyRedactor, BodyState
+from streamgauge.ingest.redaction import filler
+from streamgauge.ingest.redaction.body_redactor import BodyRedactor, BodyState
 
 MAX_STREAMS = 100_000
 MAX_CODED_BYTES = 16 * 2**20

@@ -13,8 +13,8 @@ import os
 import sqlite3
 from pathlib import Path
 
-from ingest.private_files import make_private_folder
-from ingest.redaction.record_redactor import Redactor
+from streamgauge.ingest.private_files import make_private_folder
+from streamgauge.ingest.redaction.record_redactor import Redactor
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from ingest.redaction.body_redactor import BodyRedactor
+from streamgauge.ingest.redaction.body_redactor import BodyRedactor
 
 _WRAP = b'{"usage":'
 _NUMBER = re.compile(r"(?<=[:,\[])(-?\d[\d.eE+-]*)(?=[,\]}])")

@@ -13,11 +13,11 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 
-from ingest.allowed_hosts import STATUS, AllowedHosts
-from ingest.guards import probe
-from ingest.tap.http_head import BadRequest, HeadLimits, RequestHead, read_request_head
-from ingest.tap.metrics import Report, render
-from ingest.tap.timeouts import ADMIN_REQUEST_S
+from streamgauge.ingest.allowed_hosts import STATUS, AllowedHosts
+from streamgauge.ingest.guards import probe
+from streamgauge.ingest.tap.http_head import BadRequest, HeadLimits, RequestHead, read_request_head
+from streamgauge.ingest.tap.metrics import Report, render
+from streamgauge.ingest.tap.timeouts import ADMIN_REQUEST_S
 
 _LIMITS = HeadLimits(head_bytes=16_384)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ingest.tap.http_head import RequestHead
-from ingest.tap.receive_buffer import appended
+from streamgauge.ingest.tap.http_head import RequestHead
+from streamgauge.ingest.tap.receive_buffer import appended
 
 MAX_PLAIN_BODY_BYTES = 4 * 2**20
 UNLIMITED = 1 << 62

@@ -15,11 +15,11 @@ import asyncio
 import os
 from typing import Any, NamedTuple, Protocol
 
-from ingest.records import WaitedFor
-from ingest.tap.http_body import BodyReader, LengthBody
-from ingest.tap.record_buffer import RecordBuffer
-from ingest.tap.recording_failures import RecordingFailures
-from ingest.tap.relay_choice import native_relay
+from streamgauge.ingest.records import WaitedFor
+from streamgauge.ingest.tap.http_body import BodyReader, LengthBody
+from streamgauge.ingest.tap.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.recording_failures import RecordingFailures
+from streamgauge.ingest.tap.relay_choice import native_relay
 
 COMPLETE, UPSTREAM_LOST, CLIENT_LOST, MALFORMED = range(4)
 """Causes of an end, as in `native_relay`. Any other value: the exchange took its body back."""

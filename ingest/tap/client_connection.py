@@ -16,22 +16,22 @@ import socket
 from functools import partial
 from typing import cast
 
-from ingest.tap import sockets
-from ingest.tap.context import TapContext
-from ingest.tap.deferred_recorder import DeferredRecorder
-from ingest.tap.error_responses import ErrorResponse
-from ingest.tap.exchange import Exchange
-from ingest.tap.exchange_states import ABORT, KEEP_OPEN, LINGER, RESET, TUNNELING
-from ingest.tap.http_head import (
+from streamgauge.ingest.tap import sockets
+from streamgauge.ingest.tap.context import TapContext
+from streamgauge.ingest.tap.deferred_recorder import DeferredRecorder
+from streamgauge.ingest.tap.error_responses import ErrorResponse
+from streamgauge.ingest.tap.exchange import Exchange
+from streamgauge.ingest.tap.exchange_states import ABORT, KEEP_OPEN, LINGER, RESET, TUNNELING
+from streamgauge.ingest.tap.http_head import (
     BadRequest,
     RequestHead,
     check_partial_head,
     other_protocol,
 )
-from ingest.tap.receive_buffer import ReceiveBuffer
-from ingest.tap.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
-from ingest.tap.trace_context import join_trace
-from ingest.tap.upstream_connection import UpstreamPool
+from streamgauge.ingest.tap.receive_buffer import ReceiveBuffer
+from streamgauge.ingest.tap.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
+from streamgauge.ingest.tap.trace_context import join_trace
+from streamgauge.ingest.tap.upstream_connection import UpstreamPool
 
 _MAX_BUFFERED_BYTES = 262_144
 _PIECE_BYTES = 65_536

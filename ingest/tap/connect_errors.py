@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import ssl
 
-from ingest.tap.upstreams import Upstream
+from streamgauge.ingest.tap.upstreams import Upstream
 
 # Values of X509_V_ERR_* in OpenSSL's x509_vfy.h.
 _NOT_YET_VALID, _EXPIRED = 9, 10

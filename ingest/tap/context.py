@@ -6,21 +6,21 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from ingest.guards import Guards
-from ingest.tap import heads
-from ingest.tap.body_relay import BodyRelay
-from ingest.tap.counters import Counters
-from ingest.tap.deferred_recorder import DeferredRecorder, Recorders
-from ingest.tap.heads import Heads
-from ingest.tap.http_head import RequestHead
-from ingest.tap.loop_monitor import LoopMonitor
-from ingest.tap.options import TapOptions
-from ingest.tap.recording_failures import RecordingFailures
-from ingest.tap.refusals import Refusals
-from ingest.tap.routing import Route, Router
-from ingest.tap.sockets import HangupWatch
-from ingest.tap.timeouts import Timeouts
-from ingest.tap.trace_context import TraceContext
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.tap import heads
+from streamgauge.ingest.tap.body_relay import BodyRelay
+from streamgauge.ingest.tap.counters import Counters
+from streamgauge.ingest.tap.deferred_recorder import DeferredRecorder, Recorders
+from streamgauge.ingest.tap.heads import Heads
+from streamgauge.ingest.tap.http_head import RequestHead
+from streamgauge.ingest.tap.loop_monitor import LoopMonitor
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.recording_failures import RecordingFailures
+from streamgauge.ingest.tap.refusals import Refusals
+from streamgauge.ingest.tap.routing import Route, Router
+from streamgauge.ingest.tap.sockets import HangupWatch
+from streamgauge.ingest.tap.timeouts import Timeouts
+from streamgauge.ingest.tap.trace_context import TraceContext
 
 
 class OpenClient(Protocol):

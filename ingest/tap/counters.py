@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from ingest.records import Cause
+from streamgauge.ingest.records import Cause
 
 CAUSES: tuple[str, ...] = get_args(Cause)
 NAMES = (
@@ -41,7 +41,9 @@ class Counters:
         self.request_bytes = 0
         self.requests_refused = 0
         self.requests_unrouted = 0
-        self.refusals_unrecorded = 0  # the part of both without a stream, see `ingest.tap.refusals`
+        self.refusals_unrecorded = (
+            0  # the part of both without a stream, see `streamgauge.ingest.tap.refusals`
+        )
         self.retries = 0
         self.client_connections = 0
         self.upstream_connections = 0

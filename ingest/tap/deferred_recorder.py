@@ -11,15 +11,15 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from ingest.ids import uuid7
-from ingest.records import AnyRecord, Cause, Frames, Request, ResponseHeaders, Wait, encode
-from ingest.tap import body_capture as capture
-from ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
-from ingest.tap.receive_buffer import appended
-from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
-from ingest.tap.recording_failures import ABANDONED
-from ingest.tap.routing import Route
-from ingest.tap.stream_recorder import (
+from streamgauge.ingest.ids import uuid7
+from streamgauge.ingest.records import AnyRecord, Cause, Frames, Request, ResponseHeaders, Wait, encode
+from streamgauge.ingest.tap import body_capture as capture
+from streamgauge.ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
+from streamgauge.ingest.tap.receive_buffer import appended
+from streamgauge.ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
+from streamgauge.ingest.tap.recording_failures import ABANDONED
+from streamgauge.ingest.tap.routing import Route
+from streamgauge.ingest.tap.stream_recorder import (
     WAIT_BYTES,
     End,
     RecorderFactory,
@@ -27,7 +27,7 @@ from ingest.tap.stream_recorder import (
     closed_record,
     opened_record,
 )
-from ingest.tap.trace_context import TraceContext
+from streamgauge.ingest.tap.trace_context import TraceContext
 
 MAX_UNCOUNTED_BODY_BYTES = 16_384
 """Limit of the body bytes kept per exchange. The record buffer does not count them."""

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from ingest.tap.http_head import BadRequest
+from streamgauge.ingest.tap.http_head import BadRequest
 
 _HTTP_1_1_REQUIRED = 0x0D
 _HTTP2_MESSAGE = b"HTTP/2 without TLS is not supported: use HTTP/1.1"

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from ingest.records import Cause, WaitedFor
-from ingest.tap import header_rewrite as headers
-from ingest.tap.body_relay import (
+from streamgauge.ingest.records import Cause, WaitedFor
+from streamgauge.ingest.tap import header_rewrite as headers
+from streamgauge.ingest.tap.body_relay import (
     CLIENT_LOST,
     COMPLETE,
     MALFORMED,
@@ -25,11 +25,11 @@ from ingest.tap.body_relay import (
     BodyRelay,
     RelayedEnd,
 )
-from ingest.tap.connect_errors import closed_problem, connect_problem, connect_timeout_problem
-from ingest.tap.context import TapContext
-from ingest.tap.deferred_recorder import DeferredRecorder
-from ingest.tap.error_responses import ErrorResponse, upstream_error
-from ingest.tap.exchange_states import (
+from streamgauge.ingest.tap.connect_errors import closed_problem, connect_problem, connect_timeout_problem
+from streamgauge.ingest.tap.context import TapContext
+from streamgauge.ingest.tap.deferred_recorder import DeferredRecorder
+from streamgauge.ingest.tap.error_responses import ErrorResponse, upstream_error
+from streamgauge.ingest.tap.exchange_states import (
     ABORT,
     CLOSE,
     CONNECTING,
@@ -42,8 +42,8 @@ from ingest.tap.exchange_states import (
     WAITING,
     transition,
 )
-from ingest.tap.http_body import BodyReader, request_reader, response_reader
-from ingest.tap.http_head import (
+from streamgauge.ingest.tap.http_body import BodyReader, request_reader, response_reader
+from streamgauge.ingest.tap.http_head import (
     CHUNKED,
     NO_BODY,
     UNTIL_CLOSE,
@@ -54,11 +54,11 @@ from ingest.tap.http_head import (
     check_partial_response_head,
     response_body,
 )
-from ingest.tap.receive_buffer import ReceiveBuffer, appended
-from ingest.tap.routing import Route
-from ingest.tap.trace_context import TraceContext
-from ingest.tap.tunnel import Tunnel
-from ingest.tap.waits import LONG_SILENCE_NS, Waits
+from streamgauge.ingest.tap.receive_buffer import ReceiveBuffer, appended
+from streamgauge.ingest.tap.routing import Route
+from streamgauge.ingest.tap.trace_context import TraceContext
+from streamgauge.ingest.tap.tunnel import Tunnel
+from streamgauge.ingest.tap.waits import LONG_SILENCE_NS, Waits
 
 _MAX_UNSENT_BYTES = 262_144  # request bytes buffered while the connection to the upstream opens
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

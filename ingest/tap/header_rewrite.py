@@ -1,19 +1,19 @@
 """Rewrite the heads of requests and responses on their way through the tap.
 
 Both sides receive each other's fields in their original order and case, without the hop-by-hop ones (RFC 9110 §7.6.1) and with
-the fields that the tap adds. `ingest.header_fields` decides which fields may be recorded.
+the fields that the tap adds. `streamgauge.ingest.header_fields` decides which fields may be recorded.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from ingest.tap.client_identity import API_KEY_FIELDS
-from ingest.tap.http_head import RequestHead, ResponseHead
-from ingest.tap.http_header_fields import OWN_PREFIX
-from ingest.tap.routing import Route
-from ingest.tap.trace_context import TraceContext
-from ingest.tap.upstreams import Upstream
+from streamgauge.ingest.tap.client_identity import API_KEY_FIELDS
+from streamgauge.ingest.tap.http_head import RequestHead, ResponseHead
+from streamgauge.ingest.tap.http_header_fields import OWN_PREFIX
+from streamgauge.ingest.tap.routing import Route
+from streamgauge.ingest.tap.trace_context import TraceContext
+from streamgauge.ingest.tap.upstreams import Upstream
 
 END_TO_END = frozenset(b"content-length content-type transfer-encoding expect".split()).union(API_KEY_FIELDS)
 _HOP_BY_HOP = frozenset(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ingest.tap.header_rewrite import Forwarding
-from ingest.tap.header_rewrite import request_for_upstream as request_for_upstream
-from ingest.tap.http_head import HeadLimits, RequestHead, ResponseHead
-from ingest.tap.http_head import read_request_head as read_request_head
-from ingest.tap.http_head import read_response_head as read_response_head
-from ingest.tap.routing import Route
-from ingest.tap.trace_context import TraceContext
+from streamgauge.ingest.tap.header_rewrite import Forwarding
+from streamgauge.ingest.tap.header_rewrite import request_for_upstream as request_for_upstream
+from streamgauge.ingest.tap.http_head import HeadLimits, RequestHead, ResponseHead
+from streamgauge.ingest.tap.http_head import read_request_head as read_request_head
+from streamgauge.ingest.tap.http_head import read_response_head as read_response_head
+from streamgauge.ingest.tap.routing import Route
+from streamgauge.ingest.tap.trace_context import TraceContext
 
 
 class Heads(Protocol):

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from ingest.tap.http_head import CHUNKED, UNTIL_CLOSE, BadRequest, BadUpstream, Body
-from ingest.tap.http_header_fields import TOKEN, reads_as_framing
-from ingest.tap.receive_buffer import appended
-from ingest.tap.relay_choice import native_relay
+from streamgauge.ingest.tap.http_head import CHUNKED, UNTIL_CLOSE, BadRequest, BadUpstream, Body
+from streamgauge.ingest.tap.http_header_fields import TOKEN, reads_as_framing
+from streamgauge.ingest.tap.receive_buffer import appended
+from streamgauge.ingest.tap.relay_choice import native_relay
 
 _TEXT = rb"[\t\x20-\x7e\x80-\xff]*"
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + _TEXT + rb")?\r\n")

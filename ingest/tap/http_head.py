@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from ingest.records import Refusal
-from ingest.tap.http_header_fields import (
+from streamgauge.ingest.records import Refusal
+from streamgauge.ingest.tap.http_header_fields import (
     REQUEST_FIELDS,
     RESPONSE_FIELDS,
     TOKEN,

@@ -2,7 +2,7 @@
 
 A line is a token, a colon and a value without control bytes (RFC 9112 §5); anything else is malformed. Clients and servers send
 the same few lines repeatedly, so parsed lines are cached, in a bounded table that is cleared when it is full. Only fields that
-may be recorded (`ingest.header_fields`) or that frame the message are cached: the cache holds no credential.
+may be recorded (`streamgauge.ingest.header_fields`) or that frame the message are cached: the cache holds no credential.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ingest.header_fields import request_field, response_field
-from ingest.tap.client_identity import API_KEY_FIELDS
+from streamgauge.ingest.header_fields import request_field, response_field
+from streamgauge.ingest.tap.client_identity import API_KEY_FIELDS
 
 TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _LINE = re.compile(rb"(" + TOKEN + rb"+):([\t\x20-\x7e\x80-\xff]*)")

@@ -19,20 +19,20 @@ from pathlib import Path
 
 import uvloop
 
-from ingest.addresses import bind, join_address, split_address
-from ingest.allowed_hosts import AllowedHosts
-from ingest.client_key import FILE, load_client_key
-from ingest.guards import Guard, Guards, guarded_task
-from ingest.private_files import prepare_data_folder
-from ingest.ready_file import HEARTBEAT_S, SILENT_AFTER_S, Heartbeat, write_ready_file
-from ingest.tap.admin import Admin
-from ingest.tap.metrics import Report
-from ingest.tap.option_checks import check_options
-from ingest.tap.options import TapOptions
-from ingest.tap.relay_choice import uses_native_code
-from ingest.tap.supervisor import Supervisor
-from ingest.tap.upstreams import default_index
-from ingest.tap.worker import TapWorker, reduce_gc
+from streamgauge.ingest.addresses import bind, join_address, split_address
+from streamgauge.ingest.allowed_hosts import AllowedHosts
+from streamgauge.ingest.client_key import FILE, load_client_key
+from streamgauge.ingest.guards import Guard, Guards, guarded_task
+from streamgauge.ingest.private_files import prepare_data_folder
+from streamgauge.ingest.ready_file import HEARTBEAT_S, SILENT_AFTER_S, Heartbeat, write_ready_file
+from streamgauge.ingest.tap.admin import Admin
+from streamgauge.ingest.tap.metrics import Report
+from streamgauge.ingest.tap.option_checks import check_options
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.relay_choice import uses_native_code
+from streamgauge.ingest.tap.supervisor import Supervisor
+from streamgauge.ingest.tap.upstreams import default_index
+from streamgauge.ingest.tap.worker import TapWorker, reduce_gc
 
 logger = logging.getLogger("streamgauge.tap")
 

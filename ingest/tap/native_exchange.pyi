@@ -1,5 +1,5 @@
 """The types of the extension module `native_exchange.pyx`, the same as in `context`."""
 
-from ingest.tap import context
+from streamgauge.ingest.tap import context
 
 def NativeExchanges(context: context.TapContext) -> context.NativeExchanges: ...

@@ -8,13 +8,13 @@ An exchange starts here if its request allows that. At the first event that is n
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t
 
-from ingest.tap.native_heads cimport content_length, request_for_upstream, response_head
-from ingest.tap.native_recorder cimport NativeDeferredRecorder
+from streamgauge.ingest.tap.native_heads cimport content_length, request_for_upstream, response_head
+from streamgauge.ingest.tap.native_recorder cimport NativeDeferredRecorder
 
-from ingest.tap.exchange import Exchange
-from ingest.tap.exchange_states import KEEP_OPEN
-from ingest.tap.http_head import LENGTH, NO_BODY
-from ingest.tap.waits import LONG_SILENCE_NS
+from streamgauge.ingest.tap.exchange import Exchange
+from streamgauge.ingest.tap.exchange_states import KEEP_OPEN
+from streamgauge.ingest.tap.http_head import LENGTH, NO_BODY
+from streamgauge.ingest.tap.waits import LONG_SILENCE_NS
 
 cdef extern from "<string.h>":
     void *memmem(const void *text, size_t size, const void *wanted, size_t wanted_size)

@@ -12,10 +12,10 @@ from cpython.tuple cimport PyTuple_GetItem
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memchr
 
-from ingest.tap.messagepack cimport Writer, put, take
+from streamgauge.ingest.tap.messagepack cimport Writer, put, take
 
-from ingest.tap import header_rewrite, http_head
-from ingest.tap.http_header_fields import REQUEST_FIELDS, RESPONSE_FIELDS, SPECIAL_IN_REQUESTS, SPECIAL_IN_RESPONSES, MalformedField
+from streamgauge.ingest.tap import header_rewrite, http_head
+from streamgauge.ingest.tap.http_header_fields import REQUEST_FIELDS, RESPONSE_FIELDS, SPECIAL_IN_REQUESTS, SPECIAL_IN_RESPONSES, MalformedField
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL

@@ -1,5 +1,5 @@
 """The types of the extension module `native_recorder.pyx`, the same as in `deferred_recorder`."""
 
-from ingest.tap.deferred_recorder import DeferredRecorders
+from streamgauge.ingest.tap.deferred_recorder import DeferredRecorders
 
 NativeDeferredRecorders = DeferredRecorders

@@ -11,25 +11,25 @@ from cpython.tuple cimport PyTuple_GetItem
 from libc.stdint cimport int64_t, uint8_t
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from ingest.tap.messagepack cimport Writer, put, put_array, put_bool, put_bytes, put_int, put_nil, put_str, put_tagged, take
+from streamgauge.ingest.tap.messagepack cimport Writer, put, put_array, put_bool, put_bytes, put_int, put_nil, put_str, put_tagged, take
 
 import os
 
-from ingest import identifiers
-from ingest.tap import body_capture as capture
-from ingest.tap.receive_buffer import appended
-from ingest.tap.client_identity import API_KEY_FIELDS, client_id
-from ingest.tap.deferred_recorder import MAX_UNCOUNTED_BODY_BYTES, replay
-from ingest.tap.http_head import NO_BODY
-from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
-from ingest.tap.recording_failures import ABANDONED
-from ingest.tap.stream_recorder import WAIT_BYTES, StreamRecorder
+from streamgauge.ingest import identifiers
+from streamgauge.ingest.tap import body_capture as capture
+from streamgauge.ingest.tap.receive_buffer import appended
+from streamgauge.ingest.tap.client_identity import API_KEY_FIELDS, client_id
+from streamgauge.ingest.tap.deferred_recorder import MAX_UNCOUNTED_BODY_BYTES, replay
+from streamgauge.ingest.tap.http_head import NO_BODY
+from streamgauge.ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
+from streamgauge.ingest.tap.recording_failures import ABANDONED
+from streamgauge.ingest.tap.stream_recorder import WAIT_BYTES, StreamRecorder
 
 cdef enum:
     NEVER = -1
     UNKNOWN = -1
     RECORDED = 4  # position in `Field`
-    PLAIN_SEGMENT_CHARS = 18  # as in ingest.identifiers
+    PLAIN_SEGMENT_CHARS = 18  # as in streamgauge.ingest.identifiers
     MAX_PLAIN_PATH_CHARS = 256
     UUID_CHARS = 36
     UUID_RANDOM_BYTES = 11
@@ -54,7 +54,7 @@ cdef inline object item(object values, Py_ssize_t i):
 
 
 cdef int make_uuid7(int64_t wall_ns, uint8_t *text) except -1:
-    """As `ingest.ids.uuid7`."""
+    """As `streamgauge.ingest.ids.uuid7`."""
     global random_bytes, random_at
     cdef const char *digits = "0123456789abcdef"
     cdef const uint8_t *source

@@ -2,7 +2,7 @@
 """Forward response bodies between two sockets in a thread that does not hold Python's global interpreter lock (GIL).
 
 `NativeRelay` does what `Exchange.upstream_data` does for a response whose head has been forwarded, if both connections are plain
-TCP. `ingest.tap.body_relay` has the contract for the caller. `ChunkedBody` is `http_body.ChunkedResponseBody` in native code.
+TCP. `streamgauge.ingest.tap.body_relay` has the contract for the caller. `ChunkedBody` is `http_body.ChunkedResponseBody` in native code.
 
 Threads
 - The relay's thread runs `run` and calls only `nogil` functions. It never touches a Python object.
@@ -26,7 +26,7 @@ from libc.string cimport memchr, memcmp, memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close, read, write
 
-from ingest.tap.http_head import BadRequest, BadUpstream
+from streamgauge.ingest.tap.http_head import BadRequest, BadUpstream
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -67,7 +67,7 @@ cdef extern from "<signal.h>" nogil:
     int sigfillset(sigset_t *signals)
     int pthread_sigmask(int how, const sigset_t *signals, sigset_t *old)
 
-# --- the grammar of chunked bodies (RFC 9112 §7.1); ingest.tap.http_body has the same in Python
+# --- the grammar of chunked bodies (RFC 9112 §7.1); streamgauge.ingest.tap.http_body has the same in Python
 
 cdef enum:
     CHUNK_LINE_BYTES = 4096
@@ -252,9 +252,9 @@ cdef enum:
     PERIOD_MS = 25
 
 cdef int64_t PERIOD_NS = PERIOD_MS * 1000000
-cdef int64_t MIN_BLOCK_NS = 5000000  # as in ingest.tap.loop_monitor
-cdef int64_t LONG_SILENCE_NS = 50000000  # as in ingest.tap.waits
-cdef uint64_t UNLIMITED = 1ull << 62  # as in ingest.tap.body_capture
+cdef int64_t MIN_BLOCK_NS = 5000000  # as in streamgauge.ingest.tap.loop_monitor
+cdef int64_t LONG_SILENCE_NS = 50000000  # as in streamgauge.ingest.tap.waits
+cdef uint64_t UNLIMITED = 1ull << 62  # as in streamgauge.ingest.tap.body_capture
 
 cpdef enum:  # framing of a body
     CHUNKED
@@ -408,7 +408,7 @@ cdef void queue_wait(Relay *relay, Body *body, int kind, int64_t from_ns, int64_
     else:
         relay.dropped_waits += 1
 
-# --- records: MessagePack of `ingest.records.Frames`
+# --- records: MessagePack of `streamgauge.ingest.records.Frames`
 
 cdef void unlink_record(Relay *relay, Body *body) noexcept nogil:
     if body.earlier != NULL:
@@ -536,7 +536,7 @@ cdef void record_payload(Relay *relay, Body *body, int64_t now_ns, uint8_t *room
 
 
 cdef bint is_heartbeat(const uint8_t *payload, size_t size) noexcept nogil:
-    """Whether a read holds only SSE comment lines. As `ingest.tap.body_capture.is_heartbeat`."""
+    """Whether a read holds only SSE comment lines. As `streamgauge.ingest.tap.body_capture.is_heartbeat`."""
     cdef size_t at
     if payload[0] != c':':
         return False
@@ -742,7 +742,7 @@ cdef void *run(void *argument) noexcept nogil:
 # --- the interface for Python
 
 cdef class NativeRelay:
-    """The relay of one event loop. Call all methods from the loop's thread. `ingest.tap.body_relay` explains the results."""
+    """The relay of one event loop. Call all methods from the loop's thread. `streamgauge.ingest.tap.body_relay` explains the results."""
 
     cdef Relay *relay
     cdef pthread_t thread

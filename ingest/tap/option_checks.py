@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ingest.addresses import same_address
-from ingest.tap.options import TapOptions
-from ingest.tap.relay_choice import uses_native_code
-from ingest.tap.tls import client_context, upstream_context
-from ingest.tap.upstreams import default_index
+from streamgauge.ingest.addresses import same_address
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.relay_choice import uses_native_code
+from streamgauge.ingest.tap.tls import client_context, upstream_context
+from streamgauge.ingest.tap.upstreams import default_index
 
 
 def check_options(options: TapOptions) -> None:

@@ -7,15 +7,15 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingest.tap.header_rewrite import Forwarding
-from ingest.tap.http_head import HeadLimits
-from ingest.tap.relay_choice import Relay
-from ingest.tap.upstreams import Upstream
+from streamgauge.ingest.tap.header_rewrite import Forwarding
+from streamgauge.ingest.tap.http_head import HeadLimits
+from streamgauge.ingest.tap.relay_choice import Relay
+from streamgauge.ingest.tap.upstreams import Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapOptions:
-    """Options of `ingest.tap.main.run`. Addresses are HOST:PORT, an IPv6 host in brackets; port 0 lets the OS choose."""
+    """Options of `streamgauge.ingest.tap.main.run`. Addresses are HOST:PORT, an IPv6 host in brackets; port 0 lets the OS choose."""
 
     upstreams: tuple[Upstream, ...]
     data: Path
@@ -23,7 +23,7 @@ class TapOptions:
     admin: str = "127.0.0.1:4101"
     allowed_hosts: tuple[
         str, ...
-    ] = ()  # further names in requests to the admin port (`ingest.allowed_hosts`)
+    ] = ()  # further names in requests to the admin port (`streamgauge.ingest.allowed_hosts`)
     tap_name: str = field(default_factory=socket.gethostname)
     workers: int = 1
     worker: int = 0  # number of this worker; the supervisor sets it
@@ -32,7 +32,7 @@ class TapOptions:
     )  # shared by all workers, which run on one host
     client_key: bytes | None = None  # hash key for client ids; None: DATA/client.key, created when missing
 
-    session_headers: tuple[str, ...] = ()  # further headers with a session (`ingest.session_ids`)
+    session_headers: tuple[str, ...] = ()  # further headers with a session (`streamgauge.ingest.session_ids`)
 
     relay: Relay = "auto"  # implementation that forwards and records: --relay
 

@@ -25,8 +25,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, decode, encode
-from ingest.tap.recording_failures import CAUSE, FailedRecorder, RecordingFailures
+from streamgauge.ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, decode, encode
+from streamgauge.ingest.tap.recording_failures import CAUSE, FailedRecorder, RecordingFailures
 
 RECORD_OVERHEAD_BYTES = 400
 ENCODED_OVERHEAD_BYTES = 48  # a bytes object and its place in a list

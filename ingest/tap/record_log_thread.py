@@ -17,9 +17,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ingest.guards import Guards, guarded_thread, system_error
-from ingest.record_log.interface import LogBroken, LogFull, LogInUse, LogWriter
-from ingest.records import pack_encoded, streams_begun
+from streamgauge.ingest.guards import Guards, guarded_thread, system_error
+from streamgauge.ingest.record_log.interface import LogBroken, LogFull, LogInUse, LogWriter
+from streamgauge.ingest.records import pack_encoded, streams_begun
 
 logger = logging.getLogger("streamgauge.tap.log")
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
-from ingest.guards import Guards
-from ingest.ids import uuid7
-from ingest.records import Lost
-from ingest.tap.counters import Counters
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.ids import uuid7
+from streamgauge.ingest.records import Lost
+from streamgauge.ingest.tap.counters import Counters
 
 CAUSE = "recording_failed"
 """`Lost.cause` of these losses."""

@@ -10,16 +10,16 @@ from __future__ import annotations
 import logging
 import time
 
-from ingest import identifiers
-from ingest.ids import uuid7
-from ingest.records import Closed, Opened, encode
-from ingest.tap.client_identity import client_id
-from ingest.tap.counters import Counters
-from ingest.tap.error_responses import ErrorResponse
-from ingest.tap.http_head import RequestHead, method_and_target
-from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
-from ingest.tap.stream_recorder import RecorderFactory
-from ingest.tap.trace_context import join_trace
+from streamgauge.ingest import identifiers
+from streamgauge.ingest.ids import uuid7
+from streamgauge.ingest.records import Closed, Opened, encode
+from streamgauge.ingest.tap.client_identity import client_id
+from streamgauge.ingest.tap.counters import Counters
+from streamgauge.ingest.tap.error_responses import ErrorResponse
+from streamgauge.ingest.tap.http_head import RequestHead, method_and_target
+from streamgauge.ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES
+from streamgauge.ingest.tap.stream_recorder import RecorderFactory
+from streamgauge.ingest.tap.trace_context import join_trace
 
 logger = logging.getLogger("streamgauge.tap")
 

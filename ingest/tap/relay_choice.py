@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 try:
-    from ingest.tap import native_relay as native_relay
+    from streamgauge.ingest.tap import native_relay as native_relay
 except ImportError:
     native_relay = None  # type: ignore[assignment]
 

@@ -16,9 +16,9 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from ingest.tap.http_head import RequestHead
-from ingest.tap.http_header_fields import UPSTREAM
-from ingest.tap.upstreams import Upstream, default_index
+from streamgauge.ingest.tap.http_head import RequestHead
+from streamgauge.ingest.tap.http_header_fields import UPSTREAM
+from streamgauge.ingest.tap.upstreams import Upstream, default_index
 
 _API_SEGMENT = re.compile(
     r"v\d[\w.]*|api|openai|model|models|chat|completions|embeddings|messages|responses|inference|engines|compatible-mode"

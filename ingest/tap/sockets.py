@@ -13,7 +13,7 @@ import termios
 from collections.abc import Callable, Iterator
 from math import isfinite
 
-from ingest.guards import Guard
+from streamgauge.ingest.guards import Guard
 
 FULL_READ_BYTES = 250_000
 """A read of at least this size has filled the loop's buffer (256,000 bytes). libuv then reads the same socket again, up to 32

@@ -19,9 +19,9 @@ from __future__ import annotations
 import contextlib
 import time
 
-from ingest import identifiers
-from ingest.ids import uuid7
-from ingest.records import (
+from streamgauge.ingest import identifiers
+from streamgauge.ingest.ids import uuid7
+from streamgauge.ingest.records import (
     AnyRecord,
     Cause,
     Closed,
@@ -34,16 +34,16 @@ from ingest.records import (
     encode,
     frames_prefix,
 )
-from ingest.session_ids import SessionHeaders
-from ingest.tap import body_capture as capture
-from ingest.tap.body_relay import RelayedEnd, RelayedRecords
-from ingest.tap.client_identity import client_id
-from ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
-from ingest.tap.options import TapOptions
-from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
-from ingest.tap.recording_failures import ABANDONED, CAUSE
-from ingest.tap.routing import Route
-from ingest.tap.trace_context import TraceContext
+from streamgauge.ingest.session_ids import SessionHeaders
+from streamgauge.ingest.tap import body_capture as capture
+from streamgauge.ingest.tap.body_relay import RelayedEnd, RelayedRecords
+from streamgauge.ingest.tap.client_identity import client_id
+from streamgauge.ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
+from streamgauge.ingest.tap.recording_failures import ABANDONED, CAUSE
+from streamgauge.ingest.tap.routing import Route
+from streamgauge.ingest.tap.trace_context import TraceContext
 
 FLUSH_BYTES = 65_536
 FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the header of a bytes object

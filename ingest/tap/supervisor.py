@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
 
-from ingest.guards import Guard, Guards, guarded_task
-from ingest.tap.metrics import Report, add_up
-from ingest.tap.options import TapOptions
+from streamgauge.ingest.guards import Guard, Guards, guarded_task
+from streamgauge.ingest.tap.metrics import Report, add_up
+from streamgauge.ingest.tap.options import TapOptions
 
 logger = logging.getLogger("streamgauge.tap")
 
@@ -193,7 +193,7 @@ class Supervisor:
         options = dataclasses.replace(self._options, worker=number, listen=self._listen)
         process = await asyncio.create_subprocess_exec(
             # -P: a folder named `ingest` in the current folder must not be run.
-            sys.executable, "-P", "-m", "ingest.tap.worker_process", f"tap-worker-{number}", str(control),
+            sys.executable, "-P", "-m", "streamgauge.ingest.tap.worker_process", f"tap-worker-{number}", str(control),
             stdin=asyncio.subprocess.PIPE, pass_fds=(control,), preexec_fn=_prepare_child,
         )  # fmt: skip
         assert process.stdin is not None

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from math import isfinite
 
-from ingest.records import Cause
-from ingest.tap.options import TapOptions
+from streamgauge.ingest.records import Cause
+from streamgauge.ingest.tap.options import TapOptions
 
 LINGER_S = 2.0
 """How long the tap reads on after its last response. Closing earlier could reset the connection before the client has read

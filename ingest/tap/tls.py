@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from uvloop.loop import SSLProtocol  # type: ignore[attr-defined] # its stubs omit the class
 
-from ingest.tap import sockets
-from ingest.tap.options import TapOptions
+from streamgauge.ingest.tap import sockets
+from streamgauge.ingest.tap.options import TapOptions
 
 
 class TlsUser(Protocol):

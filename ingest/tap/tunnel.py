@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from ingest.records import Cause
-from ingest.tap.websocket_close import CloseFrameFinder
+from streamgauge.ingest.records import Cause
+from streamgauge.ingest.tap.websocket_close import CloseFrameFinder
 
 
 class TunnelEnd(Protocol):

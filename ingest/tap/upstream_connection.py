@@ -18,11 +18,11 @@ import ssl
 from collections import deque
 from typing import cast
 
-from ingest.tap.context import TapContext
-from ingest.tap.exchange import Exchange
-from ingest.tap.sockets import FULL_READ_BYTES, close_when_sent, limit_silence, unread
-from ingest.tap.tls import connect
-from ingest.tap.upstreams import Upstream
+from streamgauge.ingest.tap.context import TapContext
+from streamgauge.ingest.tap.exchange import Exchange
+from streamgauge.ingest.tap.sockets import FULL_READ_BYTES, close_when_sent, limit_silence, unread
+from streamgauge.ingest.tap.tls import connect
+from streamgauge.ingest.tap.upstreams import Upstream
 
 logger = logging.getLogger("streamgauge.tap")
 

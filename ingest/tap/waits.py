@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ingest.records import Wait, WaitedFor
-from ingest.tap.loop_monitor import LoopMonitor
+from streamgauge.ingest.records import Wait, WaitedFor
+from streamgauge.ingest.tap.loop_monitor import LoopMonitor
 
 LONG_SILENCE_NS: Final = 50_000_000
 MAX_WAITS: Final = 256

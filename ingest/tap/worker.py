@@ -14,29 +14,36 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 
-from ingest.log_lines import log_loop_errors
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.record_log.interface import LogInUse, LogWriter
-from ingest.record_log.run_totals import CAUSES, REPORTED, RUNNING, RunTotals, RunTotalsFile, RunTotalsWriter
-from ingest.records import Alive
-from ingest.tap.body_relay import BodyRelay
-from ingest.tap.client_connection import ClientConnection
-from ingest.tap.context import TapContext
-from ingest.tap.counters import NAMES
-from ingest.tap.deferred_recorder import DeferredRecorders
-from ingest.tap.metrics import Report
-from ingest.tap.options import TapOptions
-from ingest.tap.record_buffer import RecordBuffer
-from ingest.tap.record_log_thread import LogThread
-from ingest.tap.relay_choice import native_relay, uses_native_code
-from ingest.tap.sockets import limit_silence
-from ingest.tap.stream_recorder import RecorderFactory
-from ingest.tap.timeouts import CLOSE_PATIENCE_S, STOP_CHECK_S
-from ingest.tap.tls import TlsLayer, client_context, upstream_context
-from ingest.tap.upstream_connection import UpstreamPool
+from streamgauge.ingest.log_lines import log_loop_errors
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.interface import LogInUse, LogWriter
+from streamgauge.ingest.record_log.run_totals import (
+    CAUSES,
+    REPORTED,
+    RUNNING,
+    RunTotals,
+    RunTotalsFile,
+    RunTotalsWriter,
+)
+from streamgauge.ingest.records import Alive
+from streamgauge.ingest.tap.body_relay import BodyRelay
+from streamgauge.ingest.tap.client_connection import ClientConnection
+from streamgauge.ingest.tap.context import TapContext
+from streamgauge.ingest.tap.counters import NAMES
+from streamgauge.ingest.tap.deferred_recorder import DeferredRecorders
+from streamgauge.ingest.tap.metrics import Report
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.record_log_thread import LogThread
+from streamgauge.ingest.tap.relay_choice import native_relay, uses_native_code
+from streamgauge.ingest.tap.sockets import limit_silence
+from streamgauge.ingest.tap.stream_recorder import RecorderFactory
+from streamgauge.ingest.tap.timeouts import CLOSE_PATIENCE_S, STOP_CHECK_S
+from streamgauge.ingest.tap.tls import TlsLayer, client_context, upstream_context
+from streamgauge.ingest.tap.upstream_connection import UpstreamPool
 
 if native_relay is not None:
-    from ingest.tap import native_exchange, native_heads, native_recorder
+    from streamgauge.ingest.tap import native_exchange, native_heads, native_recorder
 
 logger = logging.getLogger("streamgauge.tap")
 

@@ -1,4 +1,4 @@
-"""Process of one worker of a tap with several workers: `python -m ingest.tap.worker_process NAME FD`.
+"""Process of one worker of a tap with several workers: `python -m streamgauge.ingest.tap.worker_process NAME FD`.
 
 Options arrive pickled on stdin. FD is the control socket to the parent. The worker answers each received line with one line of
 JSON: its `Report`, or null if it cannot be made. End of file means that the parent has ended. Exit code 2: the worker cannot
@@ -18,11 +18,11 @@ import sys
 
 import uvloop
 
-from ingest.addresses import bind
-from ingest.guards import guarded_task
-from ingest.log_lines import log_uncaught
-from ingest.tap.options import TapOptions
-from ingest.tap.worker import TapWorker, reduce_gc
+from streamgauge.ingest.addresses import bind
+from streamgauge.ingest.guards import guarded_task
+from streamgauge.ingest.log_lines import log_uncaught
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.worker import TapWorker, reduce_gc
 
 logger = logging.getLogger("streamgauge.tap")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from analytics.extras import require
 from streamgauge import __version__
+from streamgauge.analytics.extras import require
 from streamgauge.flags_from_settings import settings_options
 
 log = logging.getLogger("streamgauge")
@@ -34,8 +34,8 @@ def mcp_command(http: bool, **given: Any) -> int:
     stdin or, with --http, at SIGTERM.
     """
     require("mcp")
-    from analytics.storage.location import locate
-    from ingest.ready_file import silence
+    from streamgauge.analytics.storage.location import locate
+    from streamgauge.ingest.ready_file import silence
     from streamgauge.log_format import configure_logging
     from streamgauge.mcp_server.server import new_server
     from streamgauge.mcp_server.tools import Source, Tools

@@ -1,6 +1,6 @@
 """Serve the tools over streamable HTTP at `/mcp`, until SIGTERM or SIGINT.
 
-- Every request needs the bearer token, and must name an allowed host and origin (`ingest.allowed_hosts`).
+- Every request needs the bearer token, and must name an allowed host and origin (`streamgauge.ingest.allowed_hosts`).
 - There are no sessions: each request stands for itself, so a client that leaves keeps nothing here.
 """
 
@@ -19,12 +19,12 @@ import uvicorn
 from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
-from analytics.otlp_receiver.receiver_limits import ReceiverLimits
-from ingest.addresses import bind, join_address
-from ingest.allowed_hosts import AllowedHosts, AsgiApp, HostGate, Message, Receive, Send, refuse
-from ingest.bearer_tokens import check_token
-from ingest.private_files import prepare_data_folder
-from ingest.ready_file import remove_ready_file, write_ready_file
+from streamgauge.analytics.otlp_receiver.receiver_limits import ReceiverLimits
+from streamgauge.ingest.addresses import bind, join_address
+from streamgauge.ingest.allowed_hosts import AllowedHosts, AsgiApp, HostGate, Message, Receive, Send, refuse
+from streamgauge.ingest.bearer_tokens import check_token
+from streamgauge.ingest.private_files import prepare_data_folder
+from streamgauge.ingest.ready_file import remove_ready_file, write_ready_file
 
 PATH = "/mcp"
 MAX_BODY_BYTES = 256 * 1024

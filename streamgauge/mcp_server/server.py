@@ -14,7 +14,7 @@ from mcp.server import MCPServer
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
-from analytics.query.errors import QueryError, to_wire
+from streamgauge.analytics.query.errors import QueryError, to_wire
 from streamgauge.mcp_server.tools import (
     DEFAULT_ROWS,
     MAX_ANSWER_BYTES,

@@ -19,16 +19,16 @@ from uuid import UUID
 import polars as pl
 from polars.exceptions import PanicException
 
-from analytics.query.errors import QueryRejected
-from analytics.query.limits import MIB, UNTRUSTED
-from analytics.query.query_pool import QueryPool
-from analytics.query.render import json_value
-from analytics.schema.objectives import Objective
-from analytics.storage.location import StoreLocation
-from dashboard import stream_blame
-from dashboard.queries import hops, stream, table_columns
-from dashboard.queries.selection import Selection
-from dashboard.stream_phases import phases
+from streamgauge.analytics.query.errors import QueryRejected
+from streamgauge.analytics.query.limits import MIB, UNTRUSTED
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.query.render import json_value
+from streamgauge.analytics.schema.objectives import Objective
+from streamgauge.analytics.storage.location import StoreLocation
+from streamgauge.dashboard import stream_blame
+from streamgauge.dashboard.queries import hops, stream, table_columns
+from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard.stream_phases import phases
 from streamgauge.durations import parse_duration_s
 from streamgauge.top.report import as_json, read_report
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import quantiles
 from typing import Any
 
-from analytics.schema.outcomes import NOT_ERRORS
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS
 from streamgauge.simulator.ledger import LedgerRow
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from analytics.query.query_pool import QueryPool
+from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.simulator.measurement_check import STREAM_COLUMNS
 
 PAGE_ROWS = 20_000

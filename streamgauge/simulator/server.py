@@ -26,8 +26,8 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import uvloop
 
-from ingest.addresses import bind, join_address, split_address
-from ingest.private_files import write_json
+from streamgauge.ingest.addresses import bind, join_address, split_address
+from streamgauge.ingest.private_files import write_json
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.endpoints import DEFAULT_VENDOR, api_of_path, profile_for
 from streamgauge.simulator.ledger import Ledger, LedgerRow, RowBuilder

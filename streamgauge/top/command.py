@@ -15,13 +15,13 @@ import polars as pl
 from rich.console import Console
 from rich.live import Live
 
-from analytics.query.errors import QueryError
-from analytics.query.query_pool import QueryPool
-from analytics.storage.location import locate
-from dashboard.queries.selection import Selection
-from ingest.ready_file import silence
 from streamgauge.allowed_values import Duration
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.storage.location import locate
+from streamgauge.dashboard.queries.selection import Selection
 from streamgauge.flags_from_settings import settings_options
+from streamgauge.ingest.ready_file import silence
 from streamgauge.output_format import format_option, print_json
 from streamgauge.running_parts import load_with_running_parts
 from streamgauge.settings import Settings

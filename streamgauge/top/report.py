@@ -9,20 +9,20 @@ from typing import Any
 
 import polars as pl
 
-from analytics.diagnosis.diagnose import diagnose
-from analytics.diagnosis.diagnosis import Cause, Diagnosis
-from analytics.diagnosis.scope import Scope
-from analytics.diagnosis.wording import cause_text, headline
-from analytics.query.client_names import QUERY as CLIENT_NAMES
-from analytics.query.client_names import with_client_names
-from analytics.schema.clients import shortened
-from analytics.schema.objectives import Objective, Objectives
-from analytics.schema.outcomes import ERROR_RATE, IS_REQUEST
-from dashboard.queries import Query
-from dashboard.queries.live import IN_FLIGHT
-from dashboard.queries.objectives import objectives
-from dashboard.queries.overview import top_contributors
-from dashboard.queries.selection import GATEWAY, MODEL, Selection, instant
+from streamgauge.analytics.diagnosis.diagnose import diagnose
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
+from streamgauge.analytics.diagnosis.scope import Scope
+from streamgauge.analytics.diagnosis.wording import cause_text, headline
+from streamgauge.analytics.query.client_names import QUERY as CLIENT_NAMES
+from streamgauge.analytics.query.client_names import with_client_names
+from streamgauge.analytics.schema.clients import shortened
+from streamgauge.analytics.schema.objectives import Objective, Objectives
+from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_REQUEST
+from streamgauge.dashboard.queries import Query
+from streamgauge.dashboard.queries.live import IN_FLIGHT
+from streamgauge.dashboard.queries.objectives import objectives
+from streamgauge.dashboard.queries.overview import top_contributors
+from streamgauge.dashboard.queries.selection import GATEWAY, MODEL, Selection, instant
 
 MAX_GROUPS = 200
 MAX_OFFENDERS = 8
@@ -40,7 +40,7 @@ class Report:
     groups: list[dict[str, Any]]
     """By model and gateway, busiest first: the columns of `_groups`."""
     offenders: list[dict[str, Any]]
-    """The columns of `dashboard.queries.overview.top_contributors`."""
+    """The columns of `streamgauge.dashboard.queries.overview.top_contributors`."""
     note: str | None = None
     """Why newer rows are missing."""
 

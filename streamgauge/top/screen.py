@@ -15,9 +15,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from analytics.schema.clients import shortened
-from analytics.schema.objectives import DEFAULT
-from dashboard import formatting
+from streamgauge.analytics.schema.clients import shortened
+from streamgauge.analytics.schema.objectives import DEFAULT
+from streamgauge.dashboard import formatting
 from streamgauge.top.report import Report
 
 STATES = {

@@ -7,8 +7,17 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ingest.record_log.interface import Entry, UnreadableRange
-from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
+from streamgauge.ingest.record_log.interface import Entry, UnreadableRange
+from streamgauge.ingest.records import (
+    Alive,
+    AnyRecord,
+    Closed,
+    Frames,
+    Opened,
+    Request,
+    ResponseHeaders,
+    pack,
+)
 
 MS = 1_000_000
 T0_WALL_NS = 1_790_000_000_000 * MS

@@ -12,11 +12,11 @@ from typing import Any
 
 import duckdb
 
-from analytics.query.reader import Reader
-from analytics.query.to_polars import to_polars
-from analytics.schema.ddl import statements
-from analytics.storage.location import StoreLocation, locate
-from analytics.storage.store import Store
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.query.to_polars import to_polars
+from streamgauge.analytics.schema.ddl import statements
+from streamgauge.analytics.storage.location import StoreLocation, locate
+from streamgauge.analytics.storage.store import Store
 
 
 def new_store(data: Path, **options: Any) -> Store:

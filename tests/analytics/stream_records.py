@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.assembly.log_position import LogPosition
-from analytics.measures.measure import measure
-from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
 
 SECOND_NS = 1_000_000_000
 START_NS = 1_800_000_000 * SECOND_NS
@@ -167,7 +167,7 @@ class CrashingStore:
     kept_count: int = 0
 
     def start(self) -> Assembler:
-        """Restart as described in `analytics.assembly.assembler`."""
+        """Restart as described in `streamgauge.analytics.assembly.assembler`."""
         assembler = Assembler(**self.options)
         for partition, position in self.positions.items():
             assembler.resume(partition, position.open_stream_ids)

@@ -10,18 +10,18 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.commit_hook import CommitHook
-from analytics.commit_policy import END_OF_LOG_S, POSITIONS_EVERY_S, CommitPolicy
-from analytics.consumer import Consumer
-from analytics.measures.measure import measure
-from analytics.storage.commit import Commit
-from analytics.storage.partition_positions import PartitionLost
-from analytics.storage.store import Store
-from ingest.guards import Guards
-from ingest.record_log.interface import Entry, UnreadableRange
-from ingest.records import Frames, pack
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.commit_hook import CommitHook
+from streamgauge.analytics.commit_policy import END_OF_LOG_S, POSITIONS_EVERY_S, CommitPolicy
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.partition_positions import PartitionLost
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.record_log.interface import Entry, UnreadableRange
+from streamgauge.ingest.records import Frames, pack
 from tests.analytics import log_entries
 from tests.analytics.log_entries import MemoryLog, alive, entries, stream, stream_id
 from tests.analytics.stores import ask, ask_as_reader, new_store

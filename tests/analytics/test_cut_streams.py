@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.measures.outcome import Transport, Verdict, facts_of, judge
-from ingest.records import Cause
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.measures.outcome import Transport, Verdict, facts_of, judge
+from streamgauge.ingest.records import Cause
 from tests.analytics.corpus import SKIP_REASON, Recording, recordings
 
 RECORDINGS = [r for r in recordings() if (r.found["http_status"] or 200) < 400]

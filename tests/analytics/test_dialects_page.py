@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoding import dialect_selection
-from analytics.dialects import all_dialects, vendors
-from analytics.dialects.openai_choices import PROVIDER_FIELDS
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoding import dialect_selection
+from streamgauge.analytics.dialects import all_dialects, vendors
+from streamgauge.analytics.dialects.openai_choices import PROVIDER_FIELDS
 from streamgauge.read_command import members
 from streamgauge.recorded_response import ExchangeHints, read_file
 

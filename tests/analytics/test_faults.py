@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-import analytics.main as main_module
-from analytics.assembly.assembler import Assembler
-from analytics.main import AnalyzeOptions, Ready, run_until
-from analytics.query.query_socket import NotListening, ask
-from analytics.storage import upkeep as upkeep_module
-from analytics.telemetry.otlp_export import ExportQueue
-from analytics.telemetry.telemetry import TelemetryOptions
-from ingest.guards import Guards
-from ingest.ready_file import written_faults
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.records import pack
+import streamgauge.analytics.main as main_module
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.main import AnalyzeOptions, Ready, run_until
+from streamgauge.analytics.query.query_socket import NotListening, ask
+from streamgauge.analytics.storage import upkeep as upkeep_module
+from streamgauge.analytics.telemetry.otlp_export import ExportQueue
+from streamgauge.analytics.telemetry.telemetry import TelemetryOptions
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.ready_file import written_faults
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.records import pack
 from tests.analytics.log_entries import MemoryLog, alive, entries, stream, stream_id
 from tests.analytics.stores import ask as ask_store
 from tests.analytics.stores import new_store

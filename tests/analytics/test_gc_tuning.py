@@ -1,4 +1,4 @@
-"""The assumption of `analytics.gc_tuning`: consuming creates no reference cycles."""
+"""The assumption of `streamgauge.analytics.gc_tuning`: consuming creates no reference cycles."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from analytics.assembly.assembler import Assembler
-from analytics.commit_policy import CommitPolicy
-from analytics.consumer import Consumer
-from analytics.measures.measure import measure
-from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
-from ingest.record_log.interface import Entry
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.commit_policy import CommitPolicy
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.telemetry.telemetry import Telemetry, TelemetryOptions
+from streamgauge.ingest.record_log.interface import Entry
 from tests.analytics.log_entries import MemoryLog, entries
 from tests.analytics.stores import new_store
 
@@ -47,7 +47,7 @@ def test_commits_leave_no_reference_cycles(tmp_path: Path) -> None:
 
 def test_imported_objects_are_frozen() -> None:
     code = (
-        "import gc; from analytics.gc_tuning import tune_gc; tune_gc(); "
+        "import gc; from streamgauge.analytics.gc_tuning import tune_gc; tune_gc(); "
         "print(gc.get_freeze_count() > 0, gc.isenabled(), gc.get_threshold()[0])"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -21,18 +21,18 @@ import polars as pl
 import pytest
 from kafka import KafkaAdminClient
 
-from analytics.assembly.assembler import Assembler
-from analytics.consumer import Consumer
-from analytics.measures.measure import measure
-from analytics.query.errors import StoreUnavailable
-from analytics.query.reader import Reader
-from analytics.schema.stall_limit import StallLimit
-from analytics.storage.location import StoreLocation
-from analytics.storage.store import Store
-from ingest.record_log.kafka_client import ensure_topic
-from ingest.record_log.kafka_reader import KafkaReader
-from ingest.record_log.kafka_writer import KafkaWriter
-from ingest.records import AnyRecord, pack
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.query.errors import StoreUnavailable
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.storage.location import StoreLocation
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.record_log.kafka_client import ensure_topic
+from streamgauge.ingest.record_log.kafka_reader import KafkaReader
+from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
+from streamgauge.ingest.records import AnyRecord, pack
 from tests.analytics.log_entries import stream
 from tests.analytics.stores import new_store
 from tests.analytics.stream_records import interleave

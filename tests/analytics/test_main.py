@@ -17,17 +17,17 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.main import AnalyzeOptions, Ready, run_until
-from analytics.query.errors import QueryError
-from analytics.query.reader import Reader
-from analytics.storage.data_folder_lock import lock_data_folder
-from analytics.storage.location import locate
-from analytics.storage.rebuild import Source, rebuild
-from ingest.ready_file import read_ready_file
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.record_log.reader_cursors import read_cursors
-from ingest.records import pack
+from streamgauge.analytics.main import AnalyzeOptions, Ready, run_until
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.rebuild import Source, rebuild
+from streamgauge.ingest.ready_file import read_ready_file
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.reader_cursors import read_cursors
+from streamgauge.ingest.records import pack
 from tests.analytics.log_entries import alive, entries, stream, stream_id
 from tests.analytics.stores import place_empty_catalog
 
@@ -37,7 +37,7 @@ DEADLINE_S = 60.0
 PROGRAM = """
 import logging, sys
 from pathlib import Path
-from analytics.main import AnalyzeOptions, run
+from streamgauge.analytics.main import AnalyzeOptions, run
 logging.basicConfig(level=logging.INFO)
 sys.exit(run(AnalyzeOptions(data=Path(sys.argv[1]), retain_events_s=None, retain_streams_s=None)))
 """
@@ -263,7 +263,7 @@ def test_analytics_continues_when_the_topic_is_replaced(
 ) -> None:
     from kafka import KafkaAdminClient
 
-    from ingest.record_log.kafka_writer import KafkaWriter
+    from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
 
     topic, stop = f"replaced-{uuid.uuid4()}", threading.Event()
     options = AnalyzeOptions(

@@ -7,11 +7,11 @@ from typing import Any, get_args
 import duckdb
 import pytest
 
-from analytics.assembly.assembler import Assembler
-from analytics.measures.measure import measure
-from analytics.measures.outcome import Outcome, Phase
-from analytics.query.statement_filter import StatementFilter
-from ingest.records import AnyRecord, Frames, Request
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.outcome import Outcome, Phase
+from streamgauge.analytics.query.statement_filter import StatementFilter
+from streamgauge.ingest.records import AnyRecord, Frames, Request
 from tests.analytics.stores import plain_tables
 from tests.analytics.stream_records import chunk, closed, finish_chunk, head, opened, stream_id
 
@@ -183,7 +183,7 @@ def test_page_names_every_outcome_phase_and_measure(con: duckdb.DuckDBPyConnecti
 
 
 def test_output_kinds_on_the_page_match_the_code() -> None:
-    from analytics.decoded.event import OUTPUT_KINDS
+    from streamgauge.analytics.decoded.event import OUTPUT_KINDS
 
     for listed in re.findall(r"kind IN \(([^)]*)\)", PAGE):
         assert set(re.findall(r"'(\w+)'", listed)) == OUTPUT_KINDS

@@ -17,11 +17,11 @@ import polars as pl
 import pytest
 import zstandard
 
-from analytics.assembly.assembler import Assembler
-from analytics.decoding.content_coding import BodyDecoder
-from analytics.measures.measure import measure
-from ingest.records import AnyRecord, Frames, Request, ResponseHeaders, unpack
-from ingest.redaction.record_redactor import Redactor
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.ingest.records import AnyRecord, Frames, Request, ResponseHeaders, unpack
+from streamgauge.ingest.redaction.record_redactor import Redactor
 from tests.analytics.amazon_event_stream import CONVERSE, exception
 from tests.analytics.corpus import SKIP_REASON, Recording, recordings
 from tests.analytics.stream_records import alive, closed, opened, stream_id

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analytics.query.reader import Reader
-from analytics.storage.location import locate
-from analytics.storage.store import Store
 from bench import _stored
 from bench.analytics import mixture
 from bench.dashboard import generated_store as day
 from bench.dashboard.generated_store import row_counts
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.store import Store
 
 STREAMS = 40
 

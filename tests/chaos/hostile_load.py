@@ -22,7 +22,7 @@ from pathlib import Path
 
 import httpx
 
-from analytics.query.errors import QueryError
+from streamgauge.analytics.query.errors import QueryError
 from tests.chaos.rig import Run
 from tests.e2e.running import until
 from tests.hostile_sql.client import Failed, Options, Reply, by_page, by_port, reply

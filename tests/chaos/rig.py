@@ -24,8 +24,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from analytics.query.errors import QueryError
-from ingest.record_log.kafka_reader import KafkaReader
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 from streamgauge.settings import Settings
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.measured_streams import streams_since

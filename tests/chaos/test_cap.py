@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ingest.record_log.segments import log_bytes
+from streamgauge.ingest.record_log.segments import log_bytes
 from streamgauge.simulator.measured_streams import streams_since
 from streamgauge.simulator.measurement_check import check_measurements
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from analytics.query.errors import QueryError
-from ingest.record_log.run_totals import RunTotalsFile
-from ingest.records import AnyRecord, pack
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.ingest.record_log.run_totals import RunTotalsFile
+from streamgauge.ingest.records import AnyRecord, pack
 from tests.analytics.log_entries import INCARNATION, alive, stream, stream_id
 from tests.analytics.stores import place_empty_catalog
 from tests.chaos.test_rounds import part

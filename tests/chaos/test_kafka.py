@@ -14,8 +14,8 @@ import httpx
 import pytest
 from kafka import KafkaProducer
 
-from analytics.query.errors import QueryError
-from ingest.records import pack
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.ingest.records import pack
 from streamgauge.simulator.measured_streams import streams_since
 from streamgauge.simulator.measurement_check import check_measurements
 from tests.analytics.log_entries import stream

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from analytics.query.errors import QueryError
-from ingest.ready_file import read_ready_file
-from ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.ingest.ready_file import read_ready_file
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from tests.analytics.log_entries import entries
 from tests.chaos.rig import run
 from tests.chaos.test_cap import audited_losses, bulky
@@ -77,7 +77,7 @@ DUCKDB_BYTES = 512 * MIB
 ANALYZE = f"""
 import sys
 from pathlib import Path
-from analytics.main import AnalyzeOptions, run
+from streamgauge.analytics.main import AnalyzeOptions, run
 sys.exit(run(AnalyzeOptions(
     data=Path(sys.argv[1]), memory_limit_bytes={DUCKDB_BYTES}, retain_events_s=None, retain_streams_s=None
 )))

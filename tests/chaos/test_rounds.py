@@ -14,9 +14,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.query.errors import QueryError
-from ingest.ready_file import read_ready_file
-from ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.ingest.ready_file import read_ready_file
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.simulator.measured_streams import streams_since
 from streamgauge.simulator.measurement_check import check_measurements
 from streamgauge.simulator.remote_ledger import RemoteLedger

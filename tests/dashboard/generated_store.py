@@ -23,12 +23,12 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from analytics.measures.rollup import rollups
-from analytics.schema.objectives import Objective
-from analytics.schema.tables import OPEN_STREAMS
-from analytics.storage.location import SQLITE, TABLES_FOLDER, locate
-from analytics.storage.open_streams_file import ENDING, FOLDER
-from analytics.storage.store import Store
+from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.schema.objectives import Objective
+from streamgauge.analytics.schema.tables import OPEN_STREAMS
+from streamgauge.analytics.storage.location import SQLITE, TABLES_FOLDER, locate
+from streamgauge.analytics.storage.open_streams_file import ENDING, FOLDER
+from streamgauge.analytics.storage.store import Store
 from tests.dashboard.generated_hops import OUTER_GATEWAY, Inner, inner_streams
 
 SCHEMA = Path(__file__).parents[2] / "analytics" / "schema" / "schema.sql"

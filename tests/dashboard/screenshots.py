@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL import Image, ImageColor
 
-from dashboard.charts import colors
+from streamgauge.dashboard.charts import colors
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.browser import reader
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from dashboard import zoom
+from streamgauge.dashboard import zoom
 from tests.dashboard.browser import CHROMIUM, TIMEOUT_MS, Reader, reader
 from tests.dashboard.running_dashboard import running
 

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import polars as pl
 
-from analytics.diagnosis.diagnose import diagnose
-from analytics.diagnosis.scope import Scope
-from analytics.query.client_names import QUERY, with_client_names
+from streamgauge.analytics.diagnosis.diagnose import diagnose
+from streamgauge.analytics.diagnosis.scope import Scope
+from streamgauge.analytics.query.client_names import QUERY, with_client_names
 from tests.dashboard.generated_store import empty_tables, insert
 
 A, B = "a1" * 16, "b2" * 16

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dashboard import comparison
-from dashboard.charts.forest import forest
+from streamgauge.dashboard import comparison
+from streamgauge.dashboard.charts.forest import forest
 
 COUNTS = {
     "requests": 1000,

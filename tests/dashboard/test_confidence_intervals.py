@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dashboard.confidence_intervals import Rate, _quantiles, holm, quantile_difference, rate_difference
+from streamgauge.dashboard.confidence_intervals import (
+    Rate,
+    _quantiles,
+    holm,
+    quantile_difference,
+    rate_difference,
+)
 
 
 def normal_sample(count: int, mean: float, seed: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.query.errors import QueryError
+from streamgauge.analytics.query.errors import QueryError
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.browser import CHROMIUM, Reader, reader
 from tests.dashboard.running_dashboard import ROOT

@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from analytics.schema.clients import shortened
-from analytics.schema.tables import STREAMS, with_all_columns
-from analytics.storage.commit import Commit
-from analytics.storage.location import SQLITE, locate
-from analytics.storage.store import Store
 from bench.diagnosis import drawn
 from bench.diagnosis.incidents import INCIDENTS
 from bench.diagnosis.traffic import simulate
+from streamgauge.analytics.schema.clients import shortened
+from streamgauge.analytics.schema.tables import STREAMS, with_all_columns
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.analytics.storage.store import Store
 from tests.dashboard.browser import CHROMIUM, TIMEOUT_MS, Reader, reader
 from tests.dashboard.running_dashboard import running
 

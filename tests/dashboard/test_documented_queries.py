@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analytics.query.query_pool import QueryPool
-from analytics.query.serve import SERVE_LIMITS
-from analytics.storage.location import locate
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.query.serve import SERVE_LIMITS
+from streamgauge.analytics.storage.location import locate
 from tests.analytics.query.test_serve import Client, serving
 from tests.hostile_sql.ordinary import COOKBOOK
 from tests.tables import tables

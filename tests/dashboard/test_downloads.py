@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import polars as pl
 
-from dashboard.downloads import as_csv, as_json, as_parquet
+from streamgauge.dashboard.downloads import as_csv, as_json, as_parquet
 
 RESULT = pl.DataFrame(
     {

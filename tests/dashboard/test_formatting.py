@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from dashboard import formatting
+from streamgauge.dashboard import formatting
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboard.health import Slos, checks
+from streamgauge.dashboard.health import Slos, checks
 
 SLOS = Slos(ttft_s=2.0, itl_s=0.1, error_rate=0.05)
 

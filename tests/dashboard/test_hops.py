@@ -12,10 +12,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from dashboard import formatting
-from dashboard.hop_phases import CAUSES, hop_phases
-from dashboard.queries import hops
-from dashboard.queries.selection import Selection
+from streamgauge.dashboard import formatting
+from streamgauge.dashboard.hop_phases import CAUSES, hop_phases
+from streamgauge.dashboard.queries import hops
+from streamgauge.dashboard.queries.selection import Selection
 from tests.dashboard.app_test import open_page, page_text, table
 from tests.dashboard.generated_store import filled
 from tests.tables import tables

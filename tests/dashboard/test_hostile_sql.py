@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dashboard import query_runner
+from streamgauge.dashboard import query_runner
 from tests.analytics.query.test_query_pool import HOSTILE
 from tests.analytics.query.test_statement_filter import REFUSED
 from tests.dashboard.app_test import metric_value, open_page, page_text

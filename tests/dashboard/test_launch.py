@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import launch
-from dashboard.launch import DashboardOptions, run
+from streamgauge.dashboard import launch
+from streamgauge.dashboard.launch import DashboardOptions, run
 from tests import host_headers
 from tests.dashboard.running_dashboard import running
 

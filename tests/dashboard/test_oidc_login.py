@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import launch, oidc_login
-from dashboard.launch import DashboardOptions
+from streamgauge.dashboard import launch, oidc_login
+from streamgauge.dashboard.launch import DashboardOptions
 from tests.dashboard.app_test import open_page, page_text
 
 FILE = """

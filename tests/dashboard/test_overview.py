@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import formatting
-from ingest.ready_file import write_ready_file
+from streamgauge.dashboard import formatting
+from streamgauge.ingest.ready_file import write_ready_file
 from tests.dashboard.app_test import UNREADABLE, metric_value, open_page, page_text
 from tests.tables import tables
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dashboard import formatting, stream_blame
-from dashboard.queries import blame, budgets, hops
-from dashboard.queries.selection import Selection
+from streamgauge.dashboard import formatting, stream_blame
+from streamgauge.dashboard.queries import blame, budgets, hops
+from streamgauge.dashboard.queries.selection import Selection
 from tests.dashboard.app_test import open_page, page_text
 from tests.tables import tables
 

@@ -8,7 +8,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from dashboard.page_head import PageHead
+from streamgauge.dashboard.page_head import PageHead
 
 
 async def page(request: Request) -> HTMLResponse:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.ready_file import remove_ready_file, write_ready_file
+from streamgauge.ingest.ready_file import remove_ready_file, write_ready_file
 from tests.dashboard.app_test import open_page, page_text
 
 

@@ -13,9 +13,9 @@ import duckdb
 import polars as pl
 import pytest
 
-from analytics.schema.objectives import Objective
-from analytics.schema.sql_quoting import literal
-from dashboard.queries import (
+from streamgauge.analytics.schema.objectives import Objective
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.dashboard.queries import (
     compare,
     errors,
     latency,
@@ -26,7 +26,7 @@ from dashboard.queries import (
     throughput,
     traces,
 )
-from dashboard.queries.selection import Selection
+from streamgauge.dashboard.queries.selection import Selection
 from tests.analytics.stores import plain_tables
 from tests.dashboard.generated_store import empty_tables, insert
 from tests.tables import tables

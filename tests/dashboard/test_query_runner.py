@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 import streamlit as st
 
-from analytics.query.errors import QueryError
-from dashboard import query_runner
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.dashboard import query_runner
 
 DEADLINE_S = 30.0
 Queries = tuple[Counter[str], threading.Event, threading.Event]

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 
-from dashboard import sql_address
+from streamgauge.dashboard import sql_address
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.sql_errors import problem_of
+from streamgauge.dashboard.sql_errors import problem_of
 
 
 @pytest.mark.parametrize(

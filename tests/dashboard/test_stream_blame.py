@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from dashboard import formatting, stream_blame
+from streamgauge.dashboard import formatting, stream_blame
 from tests.dashboard.app_test import links, open_page, page_text, table
 from tests.tables import tables
 

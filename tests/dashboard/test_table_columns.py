@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analytics.query.statement_filter import allowed_functions
-from dashboard.queries import table_columns
+from streamgauge.analytics.query.statement_filter import allowed_functions
+from streamgauge.dashboard.queries import table_columns
 from tests.tables import tables
 
 

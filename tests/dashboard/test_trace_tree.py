@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.trace_spans import Span
-from dashboard.trace_tree import tree
+from streamgauge.dashboard.trace_spans import Span
+from streamgauge.dashboard.trace_tree import tree
 from tests.dashboard.test_trace_spans import span
 
 MS = 1_000_000

@@ -14,12 +14,12 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from analytics.diagnosis.diagnose import diagnose
-from analytics.diagnosis.diagnosis import Diagnosis
-from analytics.diagnosis.scope import Scope
-from dashboard import metric_cards, verdict
-from dashboard.charts import colors
-from dashboard.queries.selection import Selection
+from streamgauge.analytics.diagnosis.diagnose import diagnose
+from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
+from streamgauge.analytics.diagnosis.scope import Scope
+from streamgauge.dashboard import metric_cards, verdict
+from streamgauge.dashboard.charts import colors
+from streamgauge.dashboard.queries.selection import Selection
 from tests.dashboard.app_test import open_page, page_text
 from tests.dashboard.generated_incident import GATEWAY, MODEL, with_incident
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dashboard import zoom
+from streamgauge.dashboard import zoom
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = (NOON, NOON + timedelta(hours=1))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analytics.telemetry.metric_definitions import metric_definitions
-from analytics.telemetry.prometheus import prometheus_name
-from analytics.telemetry.semconv import PROFILES
+from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
+from streamgauge.analytics.telemetry.prometheus import prometheus_name
+from streamgauge.analytics.telemetry.semconv import PROFILES
 from tests.e2e.collector import built
 from tests.e2e.prometheus import OTEL
 

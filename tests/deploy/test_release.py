@@ -97,7 +97,11 @@ def test_sdist_has_all_files_of_the_commit_and_builds_the_same_wheel(
         names = {member.name.partition("/")[2] for member in archive.getmembers()}
         archive.extractall(tmp_path, filter="data")
         assert {(m.uid, m.gid, m.uname, m.gname) for m in archive.getmembers()} == {(0, 0, "", "")}
-    assert names == {*git("ls-files", cwd=checkout).splitlines(), "PKG-INFO"}
+    linked = ("ingest", "analytics", "dashboard")
+    tracked = set(git("ls-files", cwd=checkout).splitlines()) - {f"streamgauge/{name}" for name in linked}
+    assert names == {f"streamgauge/{n}" if n.partition("/")[0] in linked else n for n in tracked} | {
+        "PKG-INFO"
+    }
     source = tmp_path / SDIST.removesuffix(".tar.gz")
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "wheel"],
@@ -108,10 +112,10 @@ def test_sdist_has_all_files_of_the_commit_and_builds_the_same_wheel(
 
 def test_wheel_has_the_product_and_its_man_pages(dist: Path) -> None:
     names = zipfile.ZipFile(dist / WHEEL).namelist()
-    assert "analytics/schema/schema.sql" in names
+    assert "streamgauge/analytics/schema/schema.sql" in names
     assert f"streamgauge-{__version__}.data/data/share/man/man1/streamgauge-up.1" in names
     assert {name.partition("/")[0] for name in names} == {
-        "analytics", "dashboard", "ingest", "streamgauge",
+        "streamgauge",
         f"streamgauge-{__version__}.data", f"streamgauge-{__version__}.dist-info",
     }  # fmt: skip
 
@@ -121,13 +125,15 @@ def test_native_wheel_has_the_same_files_and_the_native_relay(dist: Path, tmp_pa
         return {n for n in zipfile.ZipFile(dist / name).namelist() if ".dist-info/" not in n}
 
     names = ("exchange", "heads", "recorder", "relay")
-    modules = [f"ingest/tap/native_{name}{get_config_var('EXT_SUFFIX')}" for name in names]
+    modules = [f"streamgauge/ingest/tap/native_{name}{get_config_var('EXT_SUFFIX')}" for name in names]
     assert files(NATIVE) - files(WHEEL) == set(modules)
     assert files(WHEEL) <= files(NATIVE)
     zipfile.ZipFile(dist / NATIVE).extract(modules[-1], tmp_path)
     load = "from native_relay import NativeRelay as r; relay = r(); relay.start(); relay.close(); print(relay.pending_bytes)"
     command = [sys.executable, "-c", load]
-    done = subprocess.run(command, cwd=tmp_path / "ingest/tap", capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path / "streamgauge/ingest/tap", capture_output=True, text=True, check=False
+    )
     assert done.stdout == "0\n", done.stderr
 
 

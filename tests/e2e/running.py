@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from analytics.query.errors import QueryError
+from streamgauge.analytics.query.errors import QueryError
 from tests.analytics.stores import place_empty_catalog
 from tests.ports import free_port
 from tests.tables import tables

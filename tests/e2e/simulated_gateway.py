@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from analytics.schema.stall_limit import StallLimit
-from ingest.records import AnyRecord, Opened, Request
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.ingest.records import AnyRecord, Opened, Request
 from tests.ingest.running_tap import END, SSE_HEAD, RunningTap, Script, chunk, read_request, running_tap
 
 MS = 1_000_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analytics.assembly.assembler import Assembler
-from analytics.measures.measure import measure
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.measures.measure import measure
 from tests.analytics.amazon_event_stream import CONVERSE, exception
 from tests.ingest.running_tap import END, chunk, respond_with, running_tap
 

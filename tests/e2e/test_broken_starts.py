@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ingest.ready_file import read_ready_file
+from streamgauge.ingest.ready_file import read_ready_file
 from tests.e2e.running import Up, until
 from tests.ports import free_port
 

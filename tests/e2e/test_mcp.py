@@ -14,9 +14,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
 
-from analytics.assembly.assembler import Assembler
-from analytics.measures.measure import measure
-from ingest.records import Closed
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.ingest.records import Closed
 from tests.ingest.running_tap import RunningTap, running_tap
 
 

@@ -34,11 +34,11 @@ from typing import Any
 import httpx
 import pytest
 
-from analytics.query.query_pool import QueryPool
-from analytics.storage.database import attach, new_database
-from analytics.storage.location import locate
-from ingest.record_log.kafka_reader import KafkaReader
-from ingest.records import Alive, pack, unpack
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.storage.database import attach, new_database
+from streamgauge.analytics.storage.location import locate
+from streamgauge.ingest.record_log.kafka_reader import KafkaReader
+from streamgauge.ingest.records import Alive, pack, unpack
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.app_test import open_page as page
 from tests.e2e.running import Up, answers, until, up

@@ -18,9 +18,9 @@ import duckdb
 import httpx
 import pytest
 
-from analytics.schema.sql_quoting import literal
-from analytics.storage.database import load
-from ingest.private_files import write_json
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.storage.database import load
+from streamgauge.ingest.private_files import write_json
 from tests.analytics.query.test_serve import listener_of
 from tests.e2e.running import Up, simulator, until, up
 
@@ -33,8 +33,8 @@ ATTACH_AND_HOLD = """
 import sys
 from pathlib import Path
 import duckdb
-from analytics.storage.database import load
-from analytics.storage.location import locate
+from streamgauge.analytics.storage.database import load
+from streamgauge.analytics.storage.location import locate
 connection = duckdb.connect()
 load(connection, "ducklake", "sqlite_scanner")
 connection.execute(locate("sqlite", Path(sys.argv[1])).attach_statement)

@@ -9,13 +9,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.assembly.assembler import Assembler
-from analytics.hops.comparison import Comparison, Stall, Stream, compare
-from analytics.measures.latency import quantile
-from analytics.measures.measure import measure
-from analytics.measures.rollup import rollups
-from analytics.schema.tables import OUTPUT_STALLS, with_all_columns
-from ingest.records import AnyRecord
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.hops.comparison import Comparison, Stall, Stream, compare
+from streamgauge.analytics.measures.latency import quantile
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.schema.tables import OUTPUT_STALLS, with_all_columns
+from streamgauge.ingest.records import AnyRecord
 from tests.analytics.hop_matching.gateway import SECOND
 from tests.analytics.hop_matching.running_job import Analytics
 from tests.analytics.stores import ask, new_store

@@ -26,9 +26,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from analytics.telemetry.metric_definitions import metric_definitions
-from analytics.telemetry.prometheus import prometheus_name
-from analytics.telemetry.semconv import PROFILES, SECONDS_BOUNDS
+from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
+from streamgauge.analytics.telemetry.prometheus import prometheus_name
+from streamgauge.analytics.telemetry.semconv import PROFILES, SECONDS_BOUNDS
 from tests.e2e.collector import Collector, collector
 from tests.e2e.prometheus import OTEL, Prometheus, prometheus
 from tests.e2e.running import LITELLM, Up, litellm, litellm_answers, simulator, until, up

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.query.errors import QueryError
-from analytics.query.limits import UNTRUSTED
-from analytics.query.quack_gate import directive
-from analytics.query.query_pool import QueryPool
-from analytics.storage.database import load
-from analytics.storage.location import locate
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.limits import UNTRUSTED
+from streamgauge.analytics.query.quack_gate import directive
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.storage.database import load
+from streamgauge.analytics.storage.location import locate
 from tests.hostile_sql import verdict
 from tests.hostile_sql.draw import Catalog
 from tests.hostile_sql.generator import statement

@@ -28,7 +28,7 @@ from typing import Any
 
 import uvloop
 
-from ingest.records import AnyRecord, Closed
+from streamgauge.ingest.records import AnyRecord, Closed
 from tests.ingest import peers, running_tap
 from tests.ingest.peers import End
 from tests.ingest.running_tap import SSE_HEAD, RunningTap

@@ -20,8 +20,8 @@ import brotli
 import uvloop
 import zstandard
 
-from ingest.records import Closed, Frames
-from ingest.tap.sockets import reset_on_close, unsent_bytes
+from streamgauge.ingest.records import Closed, Frames
+from streamgauge.ingest.tap.sockets import reset_on_close, unsent_bytes
 from tests.ingest.running_tap import Client, RunningTap, chunk, read_request, running_tap
 
 AT_ONCE = 16

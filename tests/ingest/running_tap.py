@@ -17,12 +17,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ingest.addresses import bind
-from ingest.record_log.interface import LogWriter
-from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
-from ingest.tap.options import TapOptions
-from ingest.tap.upstreams import parse_upstreams
-from ingest.tap.worker import TapWorker
+from streamgauge.ingest.addresses import bind
+from streamgauge.ingest.record_log.interface import LogWriter
+from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.tap.worker import TapWorker
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

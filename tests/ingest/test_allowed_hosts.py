@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from ingest.allowed_hosts import AllowedHosts, parse_allowed_host
+from streamgauge.ingest.allowed_hosts import AllowedHosts, parse_allowed_host
 
 HOSTS = AllowedHosts(
     "--allowed-host", ["gauge.example.com", "*.svc.cluster.local"], listen_host="gauge.internal"

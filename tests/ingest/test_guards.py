@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from ingest import guards
-from ingest.guards import MAX_GUARDS, SHOWN_S, Guards, guarded_task, guarded_thread
+from streamgauge.ingest import guards
+from streamgauge.ingest.guards import MAX_GUARDS, SHOWN_S, Guards, guarded_task, guarded_thread
 
 
 class Clock:

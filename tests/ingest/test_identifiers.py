@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ingest.identifiers import (
+from streamgauge.ingest.identifiers import (
     MAX_CHARS,
     MAX_PATH_CHARS,
     error_type,
@@ -129,7 +129,7 @@ def test_http_reason_phrases_are_error_types() -> None:
 
 
 def test_the_hash_is_the_same_in_every_process() -> None:
-    code = "from ingest.identifiers import name; print(name('a prompt'), end='')"
+    code = "from streamgauge.ingest.identifiers import name; print(name('a prompt'), end='')"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout == name("a prompt")
 

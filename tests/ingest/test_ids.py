@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from datetime import UTC, datetime
 
-from ingest.ids import smallest_uuid7, uuid7, uuid7_wall_ns
+from streamgauge.ingest.ids import smallest_uuid7, uuid7, uuid7_wall_ns
 
 MS = 1_000_000
 WALL_NS = 1_790_000_000_123_456_789

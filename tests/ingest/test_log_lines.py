@@ -10,7 +10,7 @@ from enum import Enum
 
 import pytest
 
-from ingest.log_lines import HIDDEN, LogFormatter, exception_lines, log_loop_errors
+from streamgauge.ingest.log_lines import HIDDEN, LogFormatter, exception_lines, log_loop_errors
 
 SECRET = "plantedzwiebel prose"
 
@@ -42,7 +42,7 @@ def test_exceptions_are_shown_without_their_messages() -> None:
 
 def test_a_text_that_another_handler_cached_is_not_used() -> None:
     record = logging.LogRecord(
-        "analytics.x", logging.ERROR, "", 0, "m", (), (ValueError, ValueError(SECRET), None)
+        "streamgauge.analytics.x", logging.ERROR, "", 0, "m", (), (ValueError, ValueError(SECRET), None)
     )
     logging.Formatter().format(record)
     assert SECRET not in LogFormatter().format(record)
@@ -54,14 +54,14 @@ def test_unknown_arguments_of_libraries_are_hidden() -> None:
     )
     assert shown.endswith(f"to localhost:4317: Status.UNAVAILABLE, 400, reason: {HIDDEN}")
     assert line("kafka.x", "%s", ValueError(SECRET)).endswith(": ValueError")
-    assert line("analytics.x", "wrote %s", "two words").endswith("wrote two words")
+    assert line("streamgauge.analytics.x", "wrote %s", "two words").endswith("wrote two words")
 
 
 def test_errors_of_the_event_loop_do_not_show_arguments_of_callbacks(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def run() -> None:
-        log_loop_errors(logging.getLogger("ingest.x"))
+        log_loop_errors(logging.getLogger("streamgauge.ingest.x"))
         asyncio.get_running_loop().call_soon(int, SECRET)
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.private_files import prepare_data_folder
+from streamgauge.ingest.private_files import prepare_data_folder
 
 
 def test_folder_is_created_and_made_private(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.ready_file import (
+from streamgauge.ingest.ready_file import (
     SILENT_WITHOUT_UP_AFTER_S,
     Heartbeat,
     heartbeat_ns,
@@ -113,7 +113,7 @@ def test_faults_are_in_the_file_while_there_are_any(tmp_path: Path, monkeypatch:
     path = tmp_path / "run" / "analyze.json"
     write_ready_file(path, {"store": "s"})
     heartbeat = Heartbeat(path)
-    monkeypatch.setattr("ingest.ready_file.HEARTBEAT_S", 0.0)
+    monkeypatch.setattr("streamgauge.ingest.ready_file.HEARTBEAT_S", 0.0)
     for faults in ({"upkeep": "failed"}, {"upkeep": "failed again"}, {}):
         heartbeat.beat(faults)
         assert written_faults(tmp_path, "analyze") == faults

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.record_log.interface import LogInUse
-from ingest.record_log.kafka_reader import KafkaReader
-from ingest.records import Alive, Damaged, Poison, unpack
-from ingest.ship import ShipOptions, run
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.interface import LogInUse
+from streamgauge.ingest.record_log.kafka_reader import KafkaReader
+from streamgauge.ingest.records import Alive, Damaged, Poison, unpack
+from streamgauge.ingest.ship import ShipOptions, run
 from tests.ingest.record_log.entries import entry_of, frames, roll, segments_of, writer_of
 from tests.kafka import Broker
 
@@ -30,7 +30,7 @@ SHIP = textwrap.dedent(
     """
     import json, logging, sys
     from pathlib import Path
-    from ingest.ship import ShipOptions, run
+    from streamgauge.ingest.ship import ShipOptions, run
     logging.basicConfig(level=logging.INFO)
     data, brokers, topic = sys.argv[1:4]
     sys.exit(run(ShipOptions(data=Path(data), brokers=brokers, redactor=None, topic=topic, drain_s=20)))
@@ -261,9 +261,9 @@ def test_an_unreachable_kafka_logs_one_warning_and_stops_quickly(
     assert shipping.end() == 0
     warnings = [line for line in shipping.log_text().splitlines() if line.startswith("WARNING")]
     assert warnings == [
-        "WARNING:ingest.record_log.kafka_client:Kafka at 127.0.0.1:1 cannot be reached (Connection refused): "
+        "WARNING:streamgauge.ingest.record_log.kafka_client:Kafka at 127.0.0.1:1 cannot be reached (Connection refused): "
         "records wait in the local log",
-        "WARNING:ingest.ship:stopped before Kafka had acknowledged all records: the rest stays in the local log",
+        "WARNING:streamgauge.ingest.ship:stopped before Kafka had acknowledged all records: the rest stays in the local log",
     ]
     with EmbeddedReader(shipping.data / "log", "ship") as reader:
         assert reader.released("w0") == 0
@@ -275,7 +275,7 @@ def test_sockets_do_not_accumulate_while_kafka_is_unreachable(tmp_path: Path) ->
 
     from kafka import KafkaConsumer
 
-    from ingest.record_log.kafka_client import connect
+    from streamgauge.ingest.record_log.kafka_client import connect
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analytics.assembly.assembler import Assembler
-from analytics.consumer import Consumer
-from analytics.measures.measure import measure
-from analytics.storage.upkeep import Upkeep
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.storage.upkeep import Upkeep
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from tests.analytics.log_entries import entries
 from tests.analytics.stores import new_store
 

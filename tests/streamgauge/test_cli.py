@@ -194,14 +194,3 @@ def test_bash_completes_commands_flags_and_values(words: tuple[str, ...], offere
     )
     done = subprocess.run(["bash", "-c", script, "-", *words], capture_output=True, text=True, timeout=60)
     assert (done.stderr, done.stdout.split()) == ("", offered)
-
-
-def test_package_that_hides_one_of_the_product_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "analytics").mkdir()
-    (tmp_path / "analytics" / "__init__.py").touch()
-    done = streamgauge("--help", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith(
-        f"streamgauge: cannot start: Python finds the package 'analytics' in {tmp_path}, not in "
-    )
-    assert len(done.stderr.splitlines()) == 1

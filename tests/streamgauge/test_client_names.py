@@ -8,8 +8,8 @@ import pytest
 from click import UsageError
 from click.testing import CliRunner
 
-from analytics.schema.clients import MAX_CLIENTS, Client
-from analytics.storage.clients_table import write_clients
+from streamgauge.analytics.schema.clients import MAX_CLIENTS, Client
+from streamgauge.analytics.storage.clients_table import write_clients
 from streamgauge.cli import cli
 from streamgauge.client_names import parse_clients
 from streamgauge.flags_from_settings import flags, load

@@ -14,9 +14,9 @@ BODY = 'data: {"word": "Hello"}\n\ndata: {"word": " there"}\n\ndata: {"count": 2
 SCRIPT = """
 import logging, sys, threading
 from pathlib import Path
-from analytics.alerts.plugin_sinks import plugin_sinks
-from analytics.main import AnalyzeOptions, run_until
-from analytics.telemetry.telemetry import TelemetryOptions
+from streamgauge.analytics.alerts.plugin_sinks import plugin_sinks
+from streamgauge.analytics.main import AnalyzeOptions, run_until
+from streamgauge.analytics.telemetry.telemetry import TelemetryOptions
 from streamgauge.cli import cli
 from streamgauge.flags_from_settings import load
 from streamgauge.part_options import tap_options

@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ingest.ready_file import read_ready_file
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.run_totals import read_run_totals
-from ingest.tap.http_body import native_relay
+from streamgauge.ingest.ready_file import read_ready_file
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.run_totals import read_run_totals
+from streamgauge.ingest.tap.http_body import native_relay
 from streamgauge.status import status_command
 from tests.e2e.running import until
 from tests.streamgauge.stored import analyse, write_streams
@@ -34,10 +34,10 @@ from tests.tables import tables
 TAP = """
 import errno, logging, sys
 from pathlib import Path
-from ingest.record_log import embedded_writer
-from ingest.tap.main import run
-from ingest.tap.options import TapOptions
-from ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.record_log import embedded_writer
+from streamgauge.ingest.tap.main import run
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.upstreams import parse_upstreams
 logging.basicConfig(level=logging.INFO)
 data, upstream, relay, queue = sys.argv[1:]
 full = Path(data).parent / "injected"

@@ -23,7 +23,7 @@ def json_logs() -> Iterator[None]:
 
 @pytest.mark.usefixtures("json_logs")
 def test_each_line_is_one_object_with_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    log = logging.getLogger("analytics.x")
+    log = logging.getLogger("streamgauge.analytics.x")
     configure_logging("json")  # pytest has replaced stderr since
     log.info("two\nlines of %s", "naïve text")
     log.warning("no spans", extra={"trace_id": "ab" * 16, "span_id": "cd" * 8})
@@ -34,7 +34,7 @@ def test_each_line_is_one_object_with_its_trace(capsys: pytest.CaptureFixture[st
     plain, traced, broken = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert (plain["level"], plain["logger"], plain["message"]) == (
         "info",
-        "analytics.x",
+        "streamgauge.analytics.x",
         "two\nlines of naïve text",
     )
     assert "trace_id" not in plain

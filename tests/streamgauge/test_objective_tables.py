@@ -8,7 +8,7 @@ import pytest
 from click import UsageError
 from click.testing import CliRunner
 
-from analytics.schema.objectives import MAX_OBJECTIVES, Objective
+from streamgauge.analytics.schema.objectives import MAX_OBJECTIVES, Objective
 from streamgauge.cli import cli
 from streamgauge.flags_from_settings import flags, load
 from streamgauge.objective_tables import parse_objectives

@@ -15,10 +15,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from analytics.alerts.alert_states import Change, Condition, Key
-from analytics.alerts.history import event_rows
-from analytics.markers.marker_queue import MarkerQueue
-from analytics.storage.commit import Commit
+from streamgauge.analytics.alerts.alert_states import Change, Condition, Key
+from streamgauge.analytics.alerts.history import event_rows
+from streamgauge.analytics.markers.marker_queue import MarkerQueue
+from streamgauge.analytics.storage.commit import Commit
 from streamgauge.cli import COMMAND_ORDER, cli
 from tests.analytics.markers.test_http_endpoint import listening
 from tests.analytics.stores import new_store

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.ready_file import write_ready_file
 from streamgauge import part_progress
+from streamgauge.ingest.ready_file import write_ready_file
 from streamgauge.part_progress import WINDOW_S, PartProgress
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from analytics.schema.prices import Price
-from analytics.storage.prices_table import write_prices
+from streamgauge.analytics.schema.prices import Price
+from streamgauge.analytics.storage.prices_table import write_prices
 from streamgauge.cli import cli
 from streamgauge.part_options import analyze_options
 from streamgauge.price_file import read_prices

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from analytics.storage.data_folder_lock import lock_data_folder
+from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
 from streamgauge.rebuild import rebuild_command
 from streamgauge.sql import sql_command
 from tests.streamgauge.stored import analyse, write_streams

@@ -8,8 +8,8 @@ import pytest
 from click import UsageError
 from click.testing import CliRunner
 
-from dashboard.saved_views import markup
 from streamgauge.cli import cli
+from streamgauge.dashboard.saved_views import markup
 from streamgauge.flags_from_settings import flags, load
 from streamgauge.part_options import dashboard_options
 from streamgauge.saved_views import EXAMPLE, MAX_VIEWS, SavedView, parse_saved_views

@@ -15,13 +15,13 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from analytics.query.errors import AnswerTooLarge
-from analytics.query.render import render
-from analytics.storage.commit import Commit
-from analytics.storage.data_folder_lock import lock_data_folder
-from analytics.storage.location import CATALOG_FILE
-from ingest.ready_file import write_ready_file
 from streamgauge import store_client
+from streamgauge.analytics.query.errors import AnswerTooLarge
+from streamgauge.analytics.query.render import render
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
+from streamgauge.analytics.storage.location import CATALOG_FILE
+from streamgauge.ingest.ready_file import write_ready_file
 from streamgauge.sql import sql_command
 from streamgauge.status import status_command
 from tests.analytics.stores import new_store
@@ -83,7 +83,7 @@ def test_json_is_one_array_of_objects(data: Path) -> None:
 STOP_IN_A_COMMIT = """
 import os, signal, sqlite3, sys
 from pathlib import Path
-from ingest.ready_file import write_ready_file
+from streamgauge.ingest.ready_file import write_ready_file
 data = Path(sys.argv[1])
 write_ready_file(data / "run" / "analyze.json", {})
 os.utime(data / "run" / "analyze.json", (0, 0))

@@ -19,7 +19,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from ingest.ready_file import read_ready_file
+from streamgauge.ingest.ready_file import read_ready_file
 from tests.e2e.running import ROOT, until
 from tests.e2e.test_recipes import HOW_TO, follow, steps
 from tests.ports import free_port

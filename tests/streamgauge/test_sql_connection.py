@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 import streamgauge as sg
-from analytics.storage.location import locate
+from streamgauge.analytics.storage.location import locate
 from tests.analytics.query.test_serve import serving
 
 JOINED = "SELECT count(*) FROM streams JOIN events USING (stream_id)"

@@ -16,16 +16,16 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.log_position import LogPosition
-from analytics.assembly.partition import LOG_GONE
-from analytics.storage.commit import Commit
-from analytics.storage.location import locate
-from analytics.storage.store import Store
-from ingest.ready_file import write_ready_file
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.record_log.run_totals import RunTotals, RunTotalsFile
-from ingest.records import pack, pack_damage
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.assembly.partition import LOG_GONE
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.ready_file import write_ready_file
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.run_totals import RunTotals, RunTotalsFile
+from streamgauge.ingest.records import pack, pack_damage
 from streamgauge.status import render, status_command
 from tests.analytics.log_entries import alive, entries, stream, stream_id
 from tests.analytics.stores import new_store
@@ -279,7 +279,7 @@ def test_replaced_log_is_reported_for_an_hour(tmp_path: Path) -> None:
 def test_status_reads_the_topic_that_analytics_reads(
     tmp_path: Path, kafka_broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ingest.record_log.kafka_writer import KafkaWriter
+    from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
 
     monkeypatch.chdir(tmp_path)
     topic = f"status-{uuid.uuid4()}"

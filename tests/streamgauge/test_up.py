@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from ingest.ready_file import read_ready_file
 from streamgauge import part_progress, up
+from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.up import Part, Supervisor
 
 PART = """
 import sys, threading, time
 from pathlib import Path
-from ingest import ready_file
+from streamgauge.ingest import ready_file
 path = Path(sys.argv[1])
 {start}
 ready_file.HEARTBEAT_S = 0.05

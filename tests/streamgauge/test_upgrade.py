@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from analytics.schema.ddl import statements
-from analytics.storage import create_schema
-from analytics.storage.commit import Commit, StoreFailed
-from analytics.storage.location import locate
-from analytics.storage.store import Store
-from ingest.record_log.kafka_messages import group_by_stream
-from ingest.records import PLAIN, Alive, Closed, encode, unpack
+from streamgauge.analytics.schema.ddl import statements
+from streamgauge.analytics.storage import create_schema
+from streamgauge.analytics.storage.commit import Commit, StoreFailed
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.store import Store
 from streamgauge.cli import cli
+from streamgauge.ingest.record_log.kafka_messages import group_by_stream
+from streamgauge.ingest.records import PLAIN, Alive, Closed, encode, unpack
 from streamgauge.rebuild import rebuild_command
 from streamgauge.settings import RENAMED, Settings, variable
 from tests.analytics.storage.rows import new_ids, streams

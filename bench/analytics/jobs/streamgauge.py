@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from analytics.assembly.assembler import Assembler
-from analytics.consumer import Consumer
-from analytics.dialects import all_dialects
-from analytics.gc_tuning import tune_gc
-from analytics.measures.measure import measure
-from analytics.storage.location import locate
-from analytics.storage.store import Store
 from bench.analytics.jobs.measured import Clock, Watch
-from ingest.record_log.kafka_reader import KafkaReader
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.dialects import all_dialects
+from streamgauge.analytics.gc_tuning import tune_gc
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 
 
 def main(brokers: str, topic: str, database: str, streams: str) -> None:

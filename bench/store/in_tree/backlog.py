@@ -15,7 +15,7 @@ from tree import module, report
 
 def main(streams: int) -> None:
     ours = module("bench.analytics.ours")
-    reader = module("ingest.record_log.embedded_reader").EmbeddedReader
+    reader = module("streamgauge.ingest.record_log.embedded_reader").EmbeddedReader
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ours.write_log(folder / "log", streams)

@@ -34,8 +34,11 @@ class At:
 
 def batches(streams: int, commits: int) -> Iterator[dict[str, Any]]:
     """The measured tables of each commit, with new streams."""
-    assembler = module("analytics.assembly.assembler").Assembler()
-    measure, unpack = module("analytics.measures.measure").measure, module("ingest.records").unpack
+    assembler = module("streamgauge.analytics.assembly.assembler").Assembler()
+    measure, unpack = (
+        module("streamgauge.analytics.measures.measure").measure,
+        module("streamgauge.ingest.records").unpack,
+    )
     for number in range(commits):
         for offset, payload in enumerate(
             module("bench.analytics.workload").entries(streams, number * streams)
@@ -57,7 +60,7 @@ def timed(commit: Callable[[int, dict[str, Any]], None], streams: int, commits: 
 
 def by_our_commit(folder: Path, streams: int, commits: int) -> dict[str, float]:
     """`Store.commit`, with a position and a counter as in production."""
-    store, Commit = open_store(folder), module("analytics.storage.commit").Commit
+    store, Commit = open_store(folder), module("streamgauge.analytics.storage.commit").Commit
     store.acquire_partition("log", "w0")
 
     def commit(number: int, tables: dict[str, Any]) -> None:
@@ -77,19 +80,19 @@ def by_our_commit(folder: Path, streams: int, commits: int) -> dict[str, float]:
 
 def by_insert(folder: Path, streams: int, commits: int) -> dict[str, float]:
     """DuckLake's INSERT into the same tables of a plain DuckLake."""
-    rollups = module("analytics.measures.rollup").rollups
-    location = module("analytics.storage.location").locate("sqlite", folder)
-    module("analytics.storage.sqlite_catalog").create_file(location.catalog)
-    database = module("analytics.storage.database")
+    rollups = module("streamgauge.analytics.measures.rollup").rollups
+    location = module("streamgauge.analytics.storage.location").locate("sqlite", folder)
+    module("streamgauge.analytics.storage.sqlite_catalog").create_file(location.catalog)
+    database = module("streamgauge.analytics.storage.database")
     connection = database.new_database()
     database.attach(connection, location, read_only=False)
     options = {
-        **module("analytics.storage.create_schema").OPTIONS,
-        "data_inlining_row_limit": module("analytics.storage.store").INLINED_ROWS,
+        **module("streamgauge.analytics.storage.create_schema").OPTIONS,
+        "data_inlining_row_limit": module("streamgauge.analytics.storage.store").INLINED_ROWS,
     }
     for option, value in options.items():
         connection.execute(f"CALL ducklake_set_option('lake', '{option}', '{value}')")
-    connection.execute(module("analytics.schema.ddl").statements()[0])
+    connection.execute(module("streamgauge.analytics.schema.ddl").statements()[0])
 
     def commit(number: int, tables: dict[str, Any]) -> None:
         connection.execute("BEGIN TRANSACTION")

@@ -15,10 +15,13 @@ RANGE = timedelta(minutes=15)
 
 
 def draw(ask: Ask) -> None:
-    """Run the queries of `dashboard.views.overview` once."""
-    overview, streams = module("dashboard.queries.overview"), module("dashboard.queries.streams")
+    """Run the queries of `streamgauge.dashboard.views.overview` once."""
+    overview, streams = (
+        module("streamgauge.dashboard.queries.overview"),
+        module("streamgauge.dashboard.queries.streams"),
+    )
     now = datetime.now(UTC)
-    chosen = module("dashboard.queries.selection").Selection(since=now - RANGE, until=now)
+    chosen = module("streamgauge.dashboard.queries.selection").Selection(since=now - RANGE, until=now)
     overview.any_stream(ask)
     overview.filter_options(ask, chosen)
     overview.summary_now_and_before(ask, chosen)

@@ -35,17 +35,17 @@ def module(name: str) -> Any:
 
 def open_store(folder: Path) -> Any:
     """A `Store`, created if it does not exist."""
-    return module("analytics.storage.store").Store(_location(folder))
+    return module("streamgauge.analytics.storage.store").Store(_location(folder))
 
 
 def _location(data: Path) -> Any:
-    return module("analytics.storage.location").locate("sqlite", data)
+    return module("streamgauge.analytics.storage.location").locate("sqlite", data)
 
 
 @contextlib.contextmanager
 def reading(data: Path) -> Iterator[Ask]:
     """Queries on a store that analytics is writing, in this process."""
-    reader = module("analytics.query.reader").Reader(_location(data), lock_down=False)
+    reader = module("streamgauge.analytics.query.reader").Reader(_location(data), lock_down=False)
     try:
         yield lambda sql: reader.query(sql, MOST_ROWS, TIMEOUT_S)
     finally:
@@ -55,7 +55,7 @@ def reading(data: Path) -> Iterator[Ask]:
 @contextlib.contextmanager
 def reading_as_dashboard(data: Path) -> Iterator[Ask]:
     """Queries as the dashboard runs them, in a child process."""
-    pool = module("analytics.query.query_pool").QueryPool(_location(data), untrusted=False)
+    pool = module("streamgauge.analytics.query.query_pool").QueryPool(_location(data), untrusted=False)
     try:
         yield lambda sql: pool.query(sql, max_rows=MOST_ROWS, timeout_s=TIMEOUT_S)
     finally:

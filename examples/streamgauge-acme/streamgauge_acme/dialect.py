@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from analytics.decoded.reports import Usage
-from analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
+from streamgauge.analytics.decoded.reports import Usage
+from streamgauge.analytics.decoded.tolerant_json import decode_or_none
 
 
 class _Event(msgspec.Struct):

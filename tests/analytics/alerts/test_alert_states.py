@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.alerts.alert_states import NEXT, AlertStates, Condition, Hold, Key, State
+from streamgauge.analytics.alerts.alert_states import NEXT, AlertStates, Condition, Hold, Key, State
 
 KEY = Key("rule", "gw", "model")
 MET = Condition(value=7.0, threshold=5.0, message="late", since_ns=1)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from analytics.alerts.evaluator import REPEAT_S, AlertEvaluator, AlertOptions
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.open_stream import OpenStream
-from analytics.storage.commit import Commit
-from analytics.storage.store import Store
-from ingest.records import Alive
+from streamgauge.analytics.alerts.evaluator import REPEAT_S, AlertEvaluator, AlertOptions
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.open_stream import OpenStream
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.records import Alive
 from tests.analytics.alerts.receiver import Receiver, receiver
 from tests.analytics.log_entries import alive, stream, stream_id
 from tests.analytics.stores import ask, new_store
@@ -79,7 +79,7 @@ def until_received(found: Receiver, count: int) -> None:
 def test_silent_stream_is_stored_once_and_sent_after_the_commit(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="analytics.alerts.evaluator")
+    caplog.set_level("INFO", logger="streamgauge.analytics.alerts.evaluator")
     with receiver() as found, evaluator(store, webhook=found.url) as alerts:
         alerts.observe(*observed(at_ms=4_000))
         assert not alerts.waiting

@@ -5,11 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from analytics.alerts.alert_states import Key
-from analytics.alerts.silence_rules import dominant_client, silence_conditions
-from analytics.assembly.assembler import Assembler
-from analytics.measures.silence import MAX_ADVANCE_NS, Phase, Silence, TapClocks, longest, silences
-from ingest.records import AnyRecord, Frames, Opened
+from streamgauge.analytics.alerts.alert_states import Key
+from streamgauge.analytics.alerts.silence_rules import dominant_client, silence_conditions
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.measures.silence import (
+    MAX_ADVANCE_NS,
+    Phase,
+    Silence,
+    TapClocks,
+    longest,
+    silences,
+)
+from streamgauge.ingest.records import AnyRecord, Frames, Opened
 from tests.analytics.log_entries import MS, T0_WALL_NS, alive, opened, stream, stream_id
 
 LIMITS: dict[Phase, float] = {"mid_stream": 5.0, "pre_first_output": 60.0}

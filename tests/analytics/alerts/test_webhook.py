@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from analytics.alerts.webhook import ATTEMPTS, Webhook
-from analytics.alerts.webhook_url import check_url
+from streamgauge.analytics.alerts.webhook import ATTEMPTS, Webhook
+from streamgauge.analytics.alerts.webhook_url import check_url
 from tests.analytics.alerts.receiver import SECRET, receiver
 from tests.ports import free_port
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.assembly.assembler import Assembler
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.measures.open_stream_rows import open_stream_frame
-from ingest.records import Alive, AnyRecord, Frames, Lost, Opened, Request
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.measures.open_stream_rows import open_stream_frame
+from streamgauge.ingest.records import Alive, AnyRecord, Frames, Lost, Opened, Request
 from tests.analytics.stream_records import (
     SECOND_NS,
     START_NS,
@@ -248,7 +248,7 @@ def test_entirely_lost_stream_has_a_row() -> None:
 
 
 def test_only_events_before_a_gap_are_kept() -> None:
-    from analytics.measures.measure import measure
+    from streamgauge.analytics.measures.measure import measure
 
     records = whole_stream(A)
     events = measure(fed(*records[:4], *records[5:]).take_finished())["events"]

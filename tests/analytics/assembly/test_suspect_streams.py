@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from analytics.assembly.assembler import Assembler
-from ingest.records import AnyRecord, Damaged
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.ingest.records import AnyRecord, Damaged
 from tests.analytics.stream_records import START_NS, alive, rows_of, stream_id, whole_stream
 
 A, B = stream_id(1), stream_id(2)

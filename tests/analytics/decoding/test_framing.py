@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoding.framing import MAX_BODY_BYTES, BodyEnd, Framer, Framing
+from streamgauge.analytics.decoding.framing import MAX_BODY_BYTES, BodyEnd, Framer, Framing
 
 LONG = json.dumps({"error": [[1]] * 300}, indent=1).encode()
 A, B = b'{"a": 1}', b'{"b": "x\\"}]"}'

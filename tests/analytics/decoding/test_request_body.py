@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.decoding.request_body import (
+from streamgauge.analytics.decoding.request_body import (
     MAX_INFLATED_BYTES,
     NO_PARAMETERS,
     RequestParameters,

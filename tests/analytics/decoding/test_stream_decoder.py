@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoding import framing
-from analytics.decoding.accumulator import StreamAccumulator
-from analytics.decoding.dialect_selection import DialectSelector
-from analytics.decoding.framing import Framer
-from analytics.decoding.sse import SSEDecoder
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.dialects import all_dialects
-from analytics.dialects.openai_choices import ChoicesReader
-from analytics.measures.latency import first_event_ns, first_output_ns, last_output_ns
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoding import framing
+from streamgauge.analytics.decoding.accumulator import StreamAccumulator
+from streamgauge.analytics.decoding.dialect_selection import DialectSelector
+from streamgauge.analytics.decoding.framing import Framer
+from streamgauge.analytics.decoding.sse import SSEDecoder
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects import all_dialects
+from streamgauge.analytics.dialects.openai_choices import ChoicesReader
+from streamgauge.analytics.measures.latency import first_event_ns, first_output_ns, last_output_ns
 from tests.analytics.corpus import Recording, recordings
 
 SSE = "text/event-stream"

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.event import DecodedEvent, DeltaRun, TextDelta
-from analytics.decoded.raw_event import RawEvent
-from analytics.decoding.template import MAX_FAILED_TEMPLATES, PAUSE_EVENTS, EventTemplate
+from streamgauge.analytics.decoded.event import DecodedEvent, DeltaRun, TextDelta
+from streamgauge.analytics.decoded.raw_event import RawEvent
+from streamgauge.analytics.decoding.template import MAX_FAILED_TEMPLATES, PAUSE_EVENTS, EventTemplate
 
 
 class CountingReader:

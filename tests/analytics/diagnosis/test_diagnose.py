@@ -9,15 +9,15 @@ import duckdb
 import polars as pl
 import pytest
 
-from analytics.diagnosis.diagnose import diagnose
-from analytics.diagnosis.diagnosis import Diagnosis
-from analytics.diagnosis.scope import Scope
-from analytics.diagnosis.wording import headline
-from analytics.schema.objectives import DEFAULT, Objective
-from analytics.schema.tables import OPEN_STREAMS, STREAMS, with_all_columns
 from bench.diagnosis import drawn, judge
 from bench.diagnosis.incidents import INCIDENTS
 from bench.diagnosis.traffic import Fault, simulate
+from streamgauge.analytics.diagnosis.diagnose import diagnose
+from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
+from streamgauge.analytics.diagnosis.scope import Scope
+from streamgauge.analytics.diagnosis.wording import headline
+from streamgauge.analytics.schema.objectives import DEFAULT, Objective
+from streamgauge.analytics.schema.tables import OPEN_STREAMS, STREAMS, with_all_columns
 
 LENGTH_S = 900.0
 UNTIL = datetime(2026, 6, 1, 12, tzinfo=UTC)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analytics.diagnosis import onset
+from streamgauge.analytics.diagnosis import onset
 
 POINTS = 240
 

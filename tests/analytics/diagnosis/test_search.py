@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from analytics.diagnosis.cube import ALL_BUCKETS, Table
-from analytics.diagnosis.incidents import combine
-from analytics.diagnosis.metrics import Metric, metrics
-from analytics.diagnosis.scope import EARLIER_BUCKETS, Scope
-from analytics.diagnosis.search import Found, search
-from analytics.schema.objectives import DEFAULT
+from streamgauge.analytics.diagnosis.cube import ALL_BUCKETS, Table
+from streamgauge.analytics.diagnosis.incidents import combine
+from streamgauge.analytics.diagnosis.metrics import Metric, metrics
+from streamgauge.analytics.diagnosis.scope import EARLIER_BUCKETS, Scope
+from streamgauge.analytics.diagnosis.search import Found, search
+from streamgauge.analytics.schema.objectives import DEFAULT
 
 MODELS, GATEWAYS, CLIENTS = ("large", "mini", "tiny"), ("eu", "us"), ("a", "b", "c")
 METRICS = metrics([DEFAULT])

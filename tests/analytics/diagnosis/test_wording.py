@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured
-from analytics.diagnosis.metrics import metrics
-from analytics.diagnosis.wording import TITLES, cause_text, headline
-from analytics.schema.objectives import DEFAULT
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured
+from streamgauge.analytics.diagnosis.metrics import metrics
+from streamgauge.analytics.diagnosis.wording import TITLES, cause_text, headline
+from streamgauge.analytics.schema.objectives import DEFAULT
 
 ONSET = datetime(2026, 6, 1, 7, 28, 44, tzinfo=UTC)
 UNTIL = ONSET + timedelta(minutes=10)

@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoded.dialect import Dialect, ExchangeInfo
-from analytics.decoded.event import OUTPUT_KINDS, DecodedEvent, EventKind, TextDelta, as_decoded_event
-from analytics.decoding.accumulator import StreamAccumulator
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.dialects import all_dialects
+from streamgauge.analytics.decoded.dialect import Dialect, ExchangeInfo
+from streamgauge.analytics.decoded.event import (
+    OUTPUT_KINDS,
+    DecodedEvent,
+    EventKind,
+    TextDelta,
+    as_decoded_event,
+)
+from streamgauge.analytics.decoding.accumulator import StreamAccumulator
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects import all_dialects
 
 DIALECTS = all_dialects()
 SOME_KEYS = """

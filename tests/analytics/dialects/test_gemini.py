@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.dialects.gemini import DIALECT
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.gemini import DIALECT
 from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
 
 

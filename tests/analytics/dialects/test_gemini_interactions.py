@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analytics.dialects.gemini_interactions import DIALECT
+from streamgauge.analytics.dialects.gemini_interactions import DIALECT
 from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
 
 CREATED = {

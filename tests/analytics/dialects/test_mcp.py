@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from analytics.assembly.assembler import Assembler
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.dialects.mcp import METHODS
-from analytics.measures.measure import measure
-from ingest.records import AnyRecord, Frames, Request, ResponseHeaders
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.mcp import METHODS
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.ingest.records import AnyRecord, Frames, Request, ResponseHeaders
 from tests.analytics.stream_records import closed, head, opened, stream_id
 
 A = stream_id(1)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.dialects.openai_assistants import DIALECT
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.openai_assistants import DIALECT
 from tests.analytics.dialects.transcript import read, tools, usage
 
 

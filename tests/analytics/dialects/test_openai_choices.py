@@ -10,14 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import DecodedEvent, DeltaRun, TextDelta, ToolCallDelta, as_decoded_event
-from analytics.decoded.raw_event import RawEvent
-from analytics.decoding.template import EventTemplate
-from analytics.dialects.openai_chat import DIALECT as CHAT
-from analytics.dialects.openai_choices import ChoicesReader
-from analytics.dialects.openai_completions import DIALECT as COMPLETIONS
-from analytics.dialects.server_stats import server_timing_stats
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import (
+    DecodedEvent,
+    DeltaRun,
+    TextDelta,
+    ToolCallDelta,
+    as_decoded_event,
+)
+from streamgauge.analytics.decoded.raw_event import RawEvent
+from streamgauge.analytics.decoding.template import EventTemplate
+from streamgauge.analytics.dialects.openai_chat import DIALECT as CHAT
+from streamgauge.analytics.dialects.openai_choices import ChoicesReader
+from streamgauge.analytics.dialects.openai_completions import DIALECT as COMPLETIONS
+from streamgauge.analytics.dialects.server_stats import server_timing_stats
 from tests.analytics.corpus import recordings
 from tests.analytics.dialects.transcript import decoded_events, events, read, read_body, split, tools
 

@@ -13,9 +13,13 @@ import brotli
 import pytest
 import zstandard
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.measures.latency import first_nonreasoning_output_ns, first_output_ns, last_output_ns
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.measures.latency import (
+    first_nonreasoning_output_ns,
+    first_output_ns,
+    last_output_ns,
+)
 
 MS = 1_000_000
 CHAT = ExchangeInfo(path="/v1/chat/completions", content_type="text/event-stream")

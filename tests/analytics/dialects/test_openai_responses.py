@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.dialects.openai_responses import DIALECT
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.openai_responses import DIALECT
 from tests.analytics.dialects.transcript import decoded_events, events, read, read_body, tools, usage
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.measures.latency import first_output_ns
-from analytics.measures.outcome import Transport, Verdict, facts_of, judge
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.measures.latency import first_output_ns
+from streamgauge.analytics.measures.outcome import Transport, Verdict, facts_of, judge
 
 MS = 1_000_000
 LM_STUDIO = "/api/v1/chat"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.event import DecodedEvent, TextDelta
-from analytics.dialects import plugin_dialects
-from analytics.dialects.plugin_dialects import PluginDialect
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.event import DecodedEvent, TextDelta
+from streamgauge.analytics.dialects import plugin_dialects
+from streamgauge.analytics.dialects.plugin_dialects import PluginDialect
 
 EXCHANGE = ExchangeInfo(path="/x")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.dialects import (
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.dialects import (
     llamacpp_completion,
     openai_audio,
     replicate,

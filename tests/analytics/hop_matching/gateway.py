@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ingest.ids import new_span_id, random_hex, uuid7
-from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
+from streamgauge.ingest.ids import new_span_id, random_hex, uuid7
+from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
 from tests.analytics.stream_records import chunk
 
 MS = 1_000_000

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from analytics.assembly.assembler import Assembler
-from analytics.commit_policy import CommitPolicy
-from analytics.consumer import Consumer
-from analytics.hop_matching.job import HopJob
-from analytics.measures.measure import measure
-from analytics.storage.store import Store
-from ingest.records import AnyRecord, pack
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.commit_policy import CommitPolicy
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.hop_matching.job import HopJob
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.records import AnyRecord, pack
 from tests.analytics.log_entries import MemoryLog
 from tests.analytics.stores import ask
 

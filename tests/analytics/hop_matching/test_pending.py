@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analytics.hop_matching.candidate import Candidate
-from analytics.hop_matching.pending import Pending
+from streamgauge.analytics.hop_matching.candidate import Candidate
+from streamgauge.analytics.hop_matching.pending import Pending
 from tests.analytics.hop_matching.gateway import exchange
 from tests.analytics.hop_matching.test_matching import START, candidate
 
@@ -39,7 +39,7 @@ def test_postponed_stream_keeps_its_attempt() -> None:
 
 
 def test_oldest_streams_are_dropped_when_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analytics.hop_matching.pending.MAX_PENDING", 10)
+    monkeypatch.setattr("streamgauge.analytics.hop_matching.pending.MAX_PENDING", 10)
     pending, many = Pending(), streams(15)
     pending.add(many, 0.0)
     assert (len(pending), pending.dropped) == (10, 5)

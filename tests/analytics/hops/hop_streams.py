@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from analytics.hops.comparison import STREAM_COLUMNS, Stall, Stream
-from analytics.schema.tables import EVENTS
+from streamgauge.analytics.hops.comparison import STREAM_COLUMNS, Stall, Stream
+from streamgauge.analytics.schema.tables import EVENTS
 
 MS = 1_000_000
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analytics.hops.changes import CHANGES, changes, same_finish
+from streamgauge.analytics.hops.changes import CHANGES, changes, same_finish
 from tests.analytics.hops.hop_streams import stream
 
 ROOT = Path(__file__).resolve().parents[3]

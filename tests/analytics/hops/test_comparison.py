@@ -8,8 +8,8 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from analytics.hops.comparison import Comparison, Measures, Stall, Stream, compare
-from analytics.measures.latency import quantile
+from streamgauge.analytics.hops.comparison import Comparison, Measures, Stall, Stream, compare
+from streamgauge.analytics.measures.latency import quantile
 from tests.analytics.hops.hop_streams import MS, stream
 
 START_NS = 10 * MS

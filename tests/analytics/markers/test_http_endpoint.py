@@ -14,14 +14,14 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from analytics.main import AnalyzeOptions, Ready, run_until
-from analytics.markers import http_endpoint, marker_queue
-from analytics.markers.http_endpoint import MAX_BODY_BYTES, PATH, MarkersEndpoint
-from analytics.markers.marker_queue import MarkerQueue
-from analytics.storage.location import locate
-from analytics.telemetry import prometheus
-from analytics.telemetry.prometheus import PrometheusEndpoint
-from analytics.telemetry.telemetry import TelemetryOptions
+from streamgauge.analytics.main import AnalyzeOptions, Ready, run_until
+from streamgauge.analytics.markers import http_endpoint, marker_queue
+from streamgauge.analytics.markers.http_endpoint import MAX_BODY_BYTES, PATH, MarkersEndpoint
+from streamgauge.analytics.markers.marker_queue import MarkerQueue
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.telemetry import prometheus
+from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint
+from streamgauge.analytics.telemetry.telemetry import TelemetryOptions
 from streamgauge.cli import cli
 from tests import host_headers
 from tests.analytics.stores import ask_as_reader

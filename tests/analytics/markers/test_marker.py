@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from analytics.markers.marker import MAX_SOURCE, MAX_TEXT, Marker, parse_marker
+from streamgauge.analytics.markers.marker import MAX_SOURCE, MAX_TEXT, Marker, parse_marker
 
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 

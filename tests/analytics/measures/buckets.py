@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
+from streamgauge.analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
 
 RELATIVE_ERROR = 10 ** (0.5 / BUCKETS_PER_DECADE) - 1
 """Relative distance from a bucket's value (geometric middle) to its bounds."""

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.assembly.assembler import Assembler
-from analytics.decoded.event_columns import EventColumns
-from analytics.measures.blame import TimeSplit, WaitedTime, split_stream, waits_between
-from analytics.measures.latency import (
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.decoded.event_columns import EventColumns
+from streamgauge.analytics.measures.blame import TimeSplit, WaitedTime, split_stream, waits_between
+from streamgauge.analytics.measures.latency import (
     Stall,
     chunk_latencies,
     gap_rows,
@@ -23,10 +23,10 @@ from analytics.measures.latency import (
     stall_rows,
     stalls_of,
 )
-from analytics.measures.measure import measure
-from analytics.schema.stall_limit import StallLimit
-from analytics.schema.tables import EVENTS, OUTPUT_WAITS, STREAMS, frame, frame_of_rows
-from ingest.records import AnyRecord, Wait
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_WAITS, STREAMS, frame, frame_of_rows
+from streamgauge.ingest.records import AnyRecord, Wait
 from tests.analytics.stream_records import closed, stream_id, whole_stream
 
 MS = 1_000_000

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoding.output_start import KEPT_CHARS, MAX_PARTS
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.measures.fingerprints import fingerprints
-from ingest.redaction import filler
-from ingest.redaction.filler import is_filler
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoding.output_start import KEPT_CHARS, MAX_PARTS
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.measures.fingerprints import fingerprints
+from streamgauge.ingest.redaction import filler
+from streamgauge.ingest.redaction.filler import is_filler
 
 KEY = b"k" * 32
 TEXT = "The river runs quietly past the old mill."

@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from analytics.measures.headers import (
+from streamgauge.analytics.measures.headers import (
     MAX_FIELDS,
     request_id_of,
     server_instance_of,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoded.event import OUTPUT_KINDS
-from analytics.decoded.event_columns import EventColumns
-from analytics.measures.latency import NO_OUTPUT, ChunkLatencies, chunk_latencies, quantile
-from analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.decoded.event import OUTPUT_KINDS
+from streamgauge.analytics.decoded.event_columns import EventColumns
+from streamgauge.analytics.measures.latency import NO_OUTPUT, ChunkLatencies, chunk_latencies, quantile
+from streamgauge.analytics.schema.stall_limit import StallLimit
 
 STALL = StallLimit(floor_ns=500_000_000, factor=5.0)
 STEPS = st.sampled_from(

@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 import zstandard
 
-from analytics.assembly.assembler import Assembler
-from analytics.measures.measure import measure
-from analytics.measures.rollup import rollups
-from analytics.schema.objectives import DEFAULT, Objective, Objectives
-from ingest.identifiers import hashed
-from ingest.records import AnyRecord, Frames, Lost, Request, ResponseHeaders
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.schema.objectives import DEFAULT, Objective, Objectives
+from streamgauge.ingest.identifiers import hashed
+from streamgauge.ingest.records import AnyRecord, Frames, Lost, Request, ResponseHeaders
 from tests.analytics.stream_records import chunk, closed, finish_chunk, head, opened, stream_id, whole_stream
 
 A, B = stream_id(1), stream_id(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analytics.measures.operation import operation_of
+from streamgauge.analytics.measures.operation import operation_of
 
 
 @pytest.mark.parametrize(

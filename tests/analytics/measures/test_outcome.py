@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoded.reports import ErrorReport
-from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.measures.outcome import (
+from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.decoded.reports import ErrorReport
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.measures.outcome import (
     LOST,
     MAX_MESSAGE_CHARS,
     NO_BODY,
@@ -18,7 +18,7 @@ from analytics.measures.outcome import (
     facts_of,
     judge,
 )
-from ingest.identifiers import hashed
+from streamgauge.ingest.identifiers import hashed
 
 OVERLOADED = ErrorReport("overloaded_error", "The prompt was: tell me a secret", {"type": "overloaded_error"})
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.measures.rollup import METRICS, rollups
-from analytics.schema.histogram_buckets import ZERO_BUCKET
-from analytics.schema.tables import EVENTS, STREAMS, frame
-from analytics.storage.rollup_compaction import MOST_NAMES, OTHER, compact_rollups
+from streamgauge.analytics.measures.rollup import METRICS, rollups
+from streamgauge.analytics.schema.histogram_buckets import ZERO_BUCKET
+from streamgauge.analytics.schema.tables import EVENTS, STREAMS, frame
+from streamgauge.analytics.storage.rollup_compaction import MOST_NAMES, OTHER, compact_rollups
 from tests.analytics.measures.buckets import RELATIVE_ERROR, bucket_value
 from tests.analytics.stores import plain_tables
 

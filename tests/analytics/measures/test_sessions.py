@@ -11,20 +11,20 @@ import duckdb
 import pytest
 from opentelemetry.sdk.resources import Resource
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.decoding.content_coding import BodyDecoder
-from analytics.decoding.conversation import ConversationReader
-from analytics.measures import sessions
-from analytics.measures.measure import measure
-from analytics.measures.sessions import Sessions
-from analytics.storage.commit import Commit
-from analytics.storage.recent_responses import recent_responses
-from analytics.telemetry.semconv import PROFILES, names_of
-from analytics.telemetry.spans import SpanBuilder
-from ingest.records import AnyRecord, Frames, Request, pack
-from ingest.redaction.record_redactor import Redactor
-from ingest.session_ids import RECORDED, session_hash
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.analytics.decoding.conversation import ConversationReader
+from streamgauge.analytics.measures import sessions
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.sessions import Sessions
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.recent_responses import recent_responses
+from streamgauge.analytics.telemetry.semconv import PROFILES, names_of
+from streamgauge.analytics.telemetry.spans import SpanBuilder
+from streamgauge.ingest.records import AnyRecord, Frames, Request, pack
+from streamgauge.ingest.redaction.record_redactor import Redactor
+from streamgauge.ingest.session_ids import RECORDED, session_hash
 from tests.analytics.stores import new_store, plain_tables
 from tests.analytics.stream_records import START_NS, chunk, closed, finish_chunk, head, opened, stream_id
 

@@ -20,14 +20,14 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from analytics.main import AnalyzeOptions, Ready, run_until
-from analytics.otlp_receiver import http_server
-from analytics.otlp_receiver.http_server import OtlpReceiver
-from analytics.otlp_receiver.span_queue import SpanQueue
-from analytics.storage.commit import Commit
-from analytics.storage.location import locate
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.records import pack
+from streamgauge.analytics.main import AnalyzeOptions, Ready, run_until
+from streamgauge.analytics.otlp_receiver import http_server
+from streamgauge.analytics.otlp_receiver.http_server import OtlpReceiver
+from streamgauge.analytics.otlp_receiver.span_queue import SpanQueue
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.location import locate
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.records import pack
 from tests import host_headers
 from tests.analytics.log_entries import stream
 from tests.analytics.otlp_receiver.test_span_rows import protobuf, request, span

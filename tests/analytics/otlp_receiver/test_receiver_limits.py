@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from analytics.otlp_receiver import receiver_limits
-from analytics.otlp_receiver.receiver_limits import AddressSlots, ReceiverLimits
+from streamgauge.analytics.otlp_receiver import receiver_limits
+from streamgauge.analytics.otlp_receiver.receiver_limits import AddressSlots, ReceiverLimits
 
 REQUEST = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
 

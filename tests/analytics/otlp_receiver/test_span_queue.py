@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from analytics.otlp_receiver.span_queue import SpanQueue
-from analytics.otlp_receiver.span_rows import Row, parse_spans
-from analytics.schema.tables import SPANS, frame_of_rows
-from analytics.storage.commit import Commit
-from analytics.storage.store import Store
+from streamgauge.analytics.otlp_receiver.span_queue import SpanQueue
+from streamgauge.analytics.otlp_receiver.span_rows import Row, parse_spans
+from streamgauge.analytics.schema.tables import SPANS, frame_of_rows
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.store import Store
 from tests.analytics.otlp_receiver.test_span_rows import NOW, protobuf, span
 from tests.analytics.stores import new_store
 

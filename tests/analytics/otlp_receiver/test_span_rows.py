@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from analytics.otlp_receiver.attribute_allow_list import KEYS
-from analytics.otlp_receiver.span_rows import AHEAD_NS, NotOtlp, ParsedSpans, parse_spans
-from analytics.schema.tables import SPANS, frame_of_rows
-from ingest.identifiers import MAX_CHARS, hashed
+from streamgauge.analytics.otlp_receiver.attribute_allow_list import KEYS
+from streamgauge.analytics.otlp_receiver.span_rows import AHEAD_NS, NotOtlp, ParsedSpans, parse_spans
+from streamgauge.analytics.schema.tables import SPANS, frame_of_rows
+from streamgauge.ingest.identifiers import MAX_CHARS, hashed
 
 NOW = 1_790_000_000_000_000_000
 SECRET = "the river is 4 m high"

@@ -12,8 +12,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from analytics.storage.database import load, new_database
-from analytics.storage.location import StoreLocation, locate
+from streamgauge.analytics.storage.database import load, new_database
+from streamgauge.analytics.storage.location import StoreLocation, locate
 
 ROWS = 5000
 RUNAWAY = "SELECT count(*) FROM range(100000000000000) WHERE range % 7 = 9"
@@ -58,7 +58,7 @@ def make_store(data: Path, rows: int = ROWS) -> StoreLocation:
 ADD_STREAM = """
 import sys
 from pathlib import Path
-from analytics.storage.location import locate
+from streamgauge.analytics.storage.location import locate
 from tests.analytics.query.conftest import writer
 
 with writer(locate("sqlite", Path(sys.argv[1]))) as connection:

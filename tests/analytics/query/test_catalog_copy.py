@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from analytics.query.catalog_copy import CatalogCopy
-from analytics.query.errors import StoreUnavailable
-from analytics.query.reader import Reader
+from streamgauge.analytics.query.catalog_copy import CatalogCopy
+from streamgauge.analytics.query.errors import StoreUnavailable
+from streamgauge.analytics.query.reader import Reader
 from tests.analytics.query.conftest import add_stream, make_store
 
 

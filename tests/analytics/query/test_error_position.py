@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from analytics.query.error_position import in_part, of_byte, position_of
-from analytics.query.errors import QueryRejected, of_kind, to_wire
-from analytics.query.reader import Reader
-from analytics.query.statement_filter import StatementFilter
-from analytics.storage.location import StoreLocation
+from streamgauge.analytics.query.error_position import in_part, of_byte, position_of
+from streamgauge.analytics.query.errors import QueryRejected, of_kind, to_wire
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.query.statement_filter import StatementFilter
+from streamgauge.analytics.storage.location import StoreLocation
 
 LONG = "x" * 150
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.query.open_streams_view import COLUMNS
-from analytics.query.reader import Reader
-from analytics.schema.tables import OPEN_STREAMS
+from streamgauge.analytics.query.open_streams_view import COLUMNS
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from tests.analytics.query.conftest import make_store
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from analytics.query import pipe_messages
+from streamgauge.analytics.query import pipe_messages
 
 
 @pytest.fixture

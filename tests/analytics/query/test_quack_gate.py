@@ -12,11 +12,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from analytics.query.arrow_answer import encode
-from analytics.query.limits import MIB, UNTRUSTED
-from analytics.query.quack_gate import KEPT_ANSWERS, Gate
-from analytics.query.reader import Reader
-from analytics.storage.location import StoreLocation
+from streamgauge.analytics.query.arrow_answer import encode
+from streamgauge.analytics.query.limits import MIB, UNTRUSTED
+from streamgauge.analytics.query.quack_gate import KEPT_ANSWERS, Gate
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.location import StoreLocation
 
 ROWS = 10_000
 ANSWER = bytes(encode(pa.table({"x": ["x" * 99] * ROWS})))

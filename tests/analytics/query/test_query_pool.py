@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from analytics.query import query_pool
-from analytics.query.child_process import ChildProcess
-from analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
-from analytics.query.limits import MIB, TRUSTED, UNTRUSTED
-from analytics.query.query_pool import QueryPool
-from analytics.query.sandbox import NICENESS
-from analytics.storage.location import StoreLocation, locate
+from streamgauge.analytics.query import query_pool
+from streamgauge.analytics.query.child_process import ChildProcess
+from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
+from streamgauge.analytics.query.limits import MIB, TRUSTED, UNTRUSTED
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.query.sandbox import NICENESS
+from streamgauge.analytics.storage.location import StoreLocation, locate
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 
 LIMITS = replace(UNTRUSTED, memory_bytes=512 * MIB)

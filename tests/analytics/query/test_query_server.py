@@ -19,20 +19,20 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.query import query_server, query_socket
-from analytics.query.errors import (
+from streamgauge.analytics.query import query_server, query_socket
+from streamgauge.analytics.query.errors import (
     AnswerTooLarge,
     QueryError,
     QueryRejected,
     QueryTimeout,
     StoreUnavailable,
 )
-from analytics.query.query_pool import QueryPool
-from analytics.query.query_server import QueryServer
-from analytics.query.query_socket import SOCKET, NotListening, ask
-from analytics.query.render import render
-from analytics.query.sandbox import NICENESS
-from analytics.storage.location import locate
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.query.query_server import QueryServer
+from streamgauge.analytics.query.query_socket import SOCKET, NotListening, ask
+from streamgauge.analytics.query.render import render
+from streamgauge.analytics.query.sandbox import NICENESS
+from streamgauge.analytics.storage.location import locate
 from tests.analytics.stores import new_store
 
 ONE = {"max_rows": 10, "timeout_s": 20.0}
@@ -209,8 +209,8 @@ def test_a_malformed_request_is_answered(data: Path) -> None:
 def test_a_stopped_server_is_not_listening(data: Path) -> None:
     """SIGSTOP: the kernel still accepts the connection."""
     script = (
-        "import sys, time; from pathlib import Path; from analytics.query.query_server import QueryServer;"
-        "from analytics.storage.location import locate; data = Path(sys.argv[1]);"
+        "import sys, time; from pathlib import Path; from streamgauge.analytics.query.query_server import QueryServer;"
+        "from streamgauge.analytics.storage.location import locate; data = Path(sys.argv[1]);"
         "server = QueryServer(data, locate('sqlite', data)); print('up', flush=True); time.sleep(60)"
     )
     server = subprocess.Popen([sys.executable, "-c", script, str(data)], stdout=subprocess.PIPE)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from analytics.query.errors import QueryRejected, QueryTimeout, StoreUnavailable
-from analytics.query.reader import Reader
-from analytics.storage.location import StoreLocation, locate
+from streamgauge.analytics.query.errors import QueryRejected, QueryTimeout, StoreUnavailable
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.location import StoreLocation, locate
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 
 

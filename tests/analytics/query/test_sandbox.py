@@ -13,7 +13,7 @@ import pytest
 
 TRY = """
 import json, os, resource, socket, sys, threading
-from analytics.query import sandbox
+from streamgauge.analytics.query import sandbox
 
 given = json.loads(sys.argv[1])
 state = sandbox.confine(

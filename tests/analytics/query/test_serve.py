@@ -17,15 +17,15 @@ from typing import Any
 import duckdb
 import pytest
 
-from analytics.query import serve
-from analytics.query.errors import StoreUnavailable
-from analytics.query.limits import MIB, Limits
-from analytics.query.quack_gate import directive
-from analytics.query.serve import SERVE_LIMITS, Endpoint, ServeOptions, run
-from analytics.schema.sql_quoting import literal
-from analytics.storage.database import load
-from analytics.storage.location import StoreLocation, locate
-from ingest.ready_file import read_ready_file
+from streamgauge.analytics.query import serve
+from streamgauge.analytics.query.errors import StoreUnavailable
+from streamgauge.analytics.query.limits import MIB, Limits
+from streamgauge.analytics.query.quack_gate import directive
+from streamgauge.analytics.query.serve import SERVE_LIMITS, Endpoint, ServeOptions, run
+from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.storage.database import load
+from streamgauge.analytics.storage.location import StoreLocation, locate
+from streamgauge.ingest.ready_file import read_ready_file
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 from tests.analytics.query.test_query_pool import CATALOG_QUERIES, HOSTILE, INTERNAL_NAMES
 
@@ -318,8 +318,8 @@ def test_a_short_token_a_used_port_and_a_missing_store_are_errors(client: Client
 def test_sigterm_stops_cleanly(tmp_path: Path) -> None:
     make_store(tmp_path, rows=ROWS)
     program = (
-        "import sys; from pathlib import Path; from analytics.query.serve import *; "
-        "from analytics.storage.location import locate; data = Path(sys.argv[1]); "
+        "import sys; from pathlib import Path; from streamgauge.analytics.query.serve import *; "
+        "from streamgauge.analytics.storage.location import locate; data = Path(sys.argv[1]); "
         "sys.exit(run(ServeOptions(location=locate('sqlite', data), data=data, port=0, "
         "ready=lambda e: print('ready', flush=True))))"
     )

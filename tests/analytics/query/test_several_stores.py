@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 from polars.testing import assert_frame_equal
 
-from analytics.assembly.assembler import Assembler
-from analytics.consumer import Consumer
-from analytics.measures.measure import measure
-from analytics.measures.open_stream_rows import open_stream_frame
-from analytics.query.errors import StoreUnavailable
-from analytics.query.reader import Reader
-from analytics.schema.clients import Client
-from analytics.schema.prices import Price
-from analytics.storage.clients_table import write_clients
-from analytics.storage.location import SQLITE, locate
-from analytics.storage.prices_table import write_prices
-from analytics.storage.rollup_compaction import compact_rollups
-from analytics.storage.store import Store
-from ingest.records import pack
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.open_stream_rows import open_stream_frame
+from streamgauge.analytics.query.errors import StoreUnavailable
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.schema.clients import Client
+from streamgauge.analytics.schema.prices import Price
+from streamgauge.analytics.storage.clients_table import write_clients
+from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.analytics.storage.prices_table import write_prices
+from streamgauge.analytics.storage.rollup_compaction import compact_rollups
+from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.records import pack
 from tests.analytics.log_entries import MS, MemoryLog, stream, stream_id
 
 PER_STORE = ("log_positions", "taps", "counter_parts")

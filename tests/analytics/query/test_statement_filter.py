@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analytics.query.errors import QueryRejected
-from analytics.query.reader import Reader
-from analytics.query.statement_filter import StatementFilter, allowed_functions, nesting
-from analytics.storage.database import new_database
-from analytics.storage.location import StoreLocation
+from streamgauge.analytics.query.errors import QueryRejected
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.query.statement_filter import StatementFilter, allowed_functions, nesting
+from streamgauge.analytics.storage.database import new_database
+from streamgauge.analytics.storage.location import StoreLocation
 
 
 @pytest.fixture(scope="module")

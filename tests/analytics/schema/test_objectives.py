@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.schema.objectives import COLUMNS, DEFAULT, LEAST_BAD, Objective, Objectives
+from streamgauge.analytics.schema.objectives import COLUMNS, DEFAULT, LEAST_BAD, Objective, Objectives
 from tests.analytics.stores import plain_tables
 
 MS = 1_000_000

@@ -9,10 +9,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from analytics.decoded.reports import ServerStat
-from analytics.measures.server_timing import reported_ttft_ns
-from analytics.schema.server_timing_names import SERVER_TIMING_NAMES
-from ingest.records import ResponseHeaders
+from streamgauge.analytics.decoded.reports import ServerStat
+from streamgauge.analytics.measures.server_timing import reported_ttft_ns
+from streamgauge.analytics.schema.server_timing_names import SERVER_TIMING_NAMES
+from streamgauge.ingest.records import ResponseHeaders
 from tests.analytics.corpus import SKIP_REASON, recordings
 from tests.analytics.measures.test_measure import DONE, exchange, tables
 from tests.analytics.stores import plain_tables

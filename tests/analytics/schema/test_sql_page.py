@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from analytics.query.statement_filter import StatementFilter
+from streamgauge.analytics.query.statement_filter import StatementFilter
 from tests.analytics.measures.test_rollup import events, store, streams
 from tests.analytics.stores import plain_tables
 

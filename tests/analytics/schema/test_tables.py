@@ -6,7 +6,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from analytics.schema import tables
+from streamgauge.analytics.schema import tables
 
 SCHEMA = Path(__file__).parents[3] / "analytics" / "schema"
 DUCKDB_TYPES = {

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from analytics.schema.prices import COLUMNS
+from streamgauge.analytics.schema.prices import COLUMNS
 from tests.analytics.measures.test_rollup import sid, store, streams
 from tests.analytics.stores import plain_tables
 

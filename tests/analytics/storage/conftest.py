@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from analytics.storage.location import StoreLocation, locate
-from analytics.storage.store import Store
+from streamgauge.analytics.storage.location import StoreLocation, locate
+from streamgauge.analytics.storage.store import Store
 from tests.analytics.stores import new_store
 from tests.postgres import USER, Postgres
 
@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[3]
 CATALOGS = ("sqlite", "postgres")
 READER = """
 import json, sys
-from analytics.storage.database import attach, new_database
-from analytics.storage.location import StoreLocation
+from streamgauge.analytics.storage.database import attach, new_database
+from streamgauge.analytics.storage.location import StoreLocation
 
 connection = new_database()
 attach(connection, StoreLocation(**json.loads(sys.stdin.readline())), read_only=True)

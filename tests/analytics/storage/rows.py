@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from analytics.assembly.log_position import LogPosition
-from analytics.storage.commit import Commit
-from analytics.storage.store import Store
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.store import Store
 from tests.analytics.stores import ask
 
 STARTED_US = 1_790_000_000_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from analytics.storage.database import load, message_without_values, new_database
+from streamgauge.analytics.storage.database import load, message_without_values, new_database
 
 SECRET = "plantedzwiebel prose"
 

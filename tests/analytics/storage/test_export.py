@@ -8,9 +8,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from analytics.storage.export import export
-from analytics.storage.location import locate
-from analytics.storage.store import Store
+from streamgauge.analytics.storage.export import export
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.store import Store
 from tests.analytics.storage.rows import commit_of, new_ids
 from tests.analytics.storage.test_upkeep import DAY_S, NOW_S, counts, fill
 from tests.analytics.stores import ask, new_store

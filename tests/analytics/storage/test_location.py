@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.storage.location import StoreLocation, locate, without_password
+from streamgauge.analytics.storage.location import StoreLocation, locate, without_password
 
 
 def test_sqlite_is_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,11 +19,11 @@ from typing import Any
 import duckdb
 import pytest
 
-from analytics.storage.catalog import Conflict, is_conflict
-from analytics.storage.commit import StoreFailed
-from analytics.storage.location import StoreLocation
-from analytics.storage.store import INLINED_ROWS, Store
-from analytics.storage.upkeep import Upkeep
+from streamgauge.analytics.storage.catalog import Conflict, is_conflict
+from streamgauge.analytics.storage.commit import StoreFailed
+from streamgauge.analytics.storage.location import StoreLocation
+from streamgauge.analytics.storage.store import INLINED_ROWS, Store
+from streamgauge.analytics.storage.upkeep import Upkeep
 from tests.analytics.storage.conftest import CATALOGS, ROOT
 from tests.analytics.storage.rows import commit_of, files
 from tests.analytics.stores import ask

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from analytics.schema.objectives import DEFAULT, Objective
-from analytics.storage.objectives_table import write_objectives
+from streamgauge.analytics.schema.objectives import DEFAULT, Objective
+from streamgauge.analytics.storage.objectives_table import write_objectives
 from tests.analytics.stores import ask, new_store
 
 FIRST = Objective("first", model="gpt-*", client="it's", ttft_ns=5, goodput=0.9)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from analytics.query.errors import QueryError
-from analytics.query.reader import Reader
-from analytics.storage.commit import StoreFailed
-from analytics.storage.location import StoreLocation, locate
-from analytics.storage.store import Store
-from analytics.storage.upkeep import Upkeep
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.storage.commit import StoreFailed
+from streamgauge.analytics.storage.location import StoreLocation, locate
+from streamgauge.analytics.storage.store import Store
+from streamgauge.analytics.storage.upkeep import Upkeep
 from tests.analytics.storage.rows import commit_of, count_of, new_ids
 from tests.analytics.storage.test_open_streams_file import rows_of
 from tests.analytics.stores import ask_as_reader

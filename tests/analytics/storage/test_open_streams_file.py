@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.schema.tables import OPEN_STREAMS, frame
-from analytics.storage.commit import Commit
-from analytics.storage.location import StoreLocation
-from analytics.storage.store import Store
+from streamgauge.analytics.schema.tables import OPEN_STREAMS, frame
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.location import StoreLocation
+from streamgauge.analytics.storage.store import Store
 from tests.analytics.storage.rows import STARTED_US, new_ids, streams
 from tests.analytics.stores import ask_as_reader
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.log_position import LogPosition
-from analytics.measures.measure import measure
-from analytics.storage import upkeep as upkeep_module
-from analytics.storage.commit import Commit
-from analytics.storage.location import StoreLocation, locate
-from analytics.storage.rebuild import Source, rebuild
-from analytics.storage.store import INLINED_ROWS, Store
-from analytics.storage.upkeep import Upkeep
-from ingest.records import Wait
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.storage import upkeep as upkeep_module
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.location import StoreLocation, locate
+from streamgauge.analytics.storage.rebuild import Source, rebuild
+from streamgauge.analytics.storage.store import INLINED_ROWS, Store
+from streamgauge.analytics.storage.upkeep import Upkeep
+from streamgauge.ingest.records import Wait
 from tests.analytics.log_entries import MS, stream
 from tests.analytics.storage.rows import commit_of, count, new_ids
 from tests.analytics.stores import ask, new_store

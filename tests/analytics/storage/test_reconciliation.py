@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from analytics.storage.reconciliation import Captured, Reconciliation, TapRun, captured, unread_in_folder
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.record_log.run_totals import RunTotals
+from streamgauge.analytics.storage.reconciliation import (
+    Captured,
+    Reconciliation,
+    TapRun,
+    captured,
+    unread_in_folder,
+)
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.run_totals import RunTotals
 from tests.analytics.log_entries import entries, stream_id
 
 

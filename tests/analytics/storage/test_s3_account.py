@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.storage.s3_account import Account, account
+from streamgauge.analytics.storage.s3_account import Account, account
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AK1", "AWS_SECRET_ACCESS_KEY": "s1"}
 CREDENTIALS = """[default]

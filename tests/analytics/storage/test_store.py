@@ -20,21 +20,21 @@ import duckdb
 import polars as pl
 import pytest
 
-from analytics.assembly.log_position import LogPosition
-from analytics.schema.ddl import statements
-from analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
-from analytics.storage import commit as commit_module
-from analytics.storage import ducklake_format
-from analytics.storage import store as store_module
-from analytics.storage.catalog import Conflict
-from analytics.storage.commit import Commit, StoreFailed
-from analytics.storage.database import load
-from analytics.storage.location import StoreLocation, locate
-from analytics.storage.partition_positions import PartitionLost
-from analytics.storage.sqlite_catalog import create_file
-from analytics.storage.store import INLINED_ROWS, Store
-from analytics.storage.upkeep import Upkeep
-from ingest.records import Alive
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.schema.ddl import statements
+from streamgauge.analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
+from streamgauge.analytics.storage import commit as commit_module
+from streamgauge.analytics.storage import ducklake_format
+from streamgauge.analytics.storage import store as store_module
+from streamgauge.analytics.storage.catalog import Conflict
+from streamgauge.analytics.storage.commit import Commit, StoreFailed
+from streamgauge.analytics.storage.database import load
+from streamgauge.analytics.storage.location import StoreLocation, locate
+from streamgauge.analytics.storage.partition_positions import PartitionLost
+from streamgauge.analytics.storage.sqlite_catalog import create_file
+from streamgauge.analytics.storage.store import INLINED_ROWS, Store
+from streamgauge.analytics.storage.upkeep import Upkeep
+from streamgauge.ingest.records import Alive
 from tests.analytics.storage.conftest import CATALOGS, ROOT, SecondProcess
 from tests.analytics.storage.rows import commit_of, count, count_of, files, new_ids, streams
 from tests.analytics.stores import ask, new_store
@@ -515,7 +515,7 @@ def test_commits_wait_for_an_exclusive_section_up_to_a_timeout(
     thread.join(30)
     assert ended[0] >= released_s
     if store.catalog.is_postgres:  # the holder hangs on another host
-        monkeypatch.setattr("analytics.storage.catalog.LOCK_WAIT_S", 0.2)
+        monkeypatch.setattr("streamgauge.analytics.storage.catalog.LOCK_WAIT_S", 0.2)
         with other.catalog.exclusive():
             ids = new_ids(1)
             commit(0)
@@ -631,7 +631,7 @@ def test_store_with_another_schema_is_rejected_in_one_line(location: StoreLocati
 def test_catalog_with_another_format_is_rejected_in_one_line(
     location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analytics.storage.create_schema.FORMAT_VERSION", "2.0")
+    monkeypatch.setattr("streamgauge.analytics.storage.create_schema.FORMAT_VERSION", "2.0")
     with pytest.raises(OSError, match=r"has DuckLake format 1\.0, not 2\.0") as refused:
         Store(location)
     assert "\n" not in str(refused.value)
@@ -643,7 +643,9 @@ def test_changed_views_are_replaced_when_the_store_is_opened(
     tables, views, comments = statements()
     changed = views + "CREATE OR REPLACE VIEW errors_by_minute AS SELECT 7 AS seven;\n"
     with monkeypatch.context() as later:
-        later.setattr("analytics.storage.create_schema.statements", lambda: (tables, changed, comments))
+        later.setattr(
+            "streamgauge.analytics.storage.create_schema.statements", lambda: (tables, changed, comments)
+        )
         store = Store(location)
         assert ask(store, "FROM errors_by_minute") == [(7,)]
         store.close()
@@ -753,9 +755,9 @@ def test_two_processes_that_create_a_postgres_store_concurrently_share_it(
 ON_A_FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from analytics.storage.location import locate
-from analytics.storage.commit import StoreFailed
-from analytics.storage.store import Store
+from streamgauge.analytics.storage.location import locate
+from streamgauge.analytics.storage.commit import StoreFailed
+from streamgauge.analytics.storage.store import Store
 from tests.analytics.storage.rows import commit_of, new_ids
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -809,9 +811,9 @@ def test_commit_on_a_full_disk_fails_and_stores_nothing(
 COMMITS_UNTIL_KILLED = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
-from analytics.storage.location import StoreLocation
-from analytics.storage.store import Store
-from analytics.storage.upkeep import Upkeep
+from streamgauge.analytics.storage.location import StoreLocation
+from streamgauge.analytics.storage.store import Store
+from streamgauge.analytics.storage.upkeep import Upkeep
 from tests.analytics.storage.rows import commit_of
 from tests.analytics.storage.test_store import LARGE, numbered
 
@@ -893,8 +895,8 @@ def test_concurrent_commits_of_two_processes_to_postgres_lose_nothing(
     location = make_location("postgres")
     code = """
 import sys
-from analytics.storage.location import StoreLocation
-from analytics.storage.store import Store
+from streamgauge.analytics.storage.location import StoreLocation
+from streamgauge.analytics.storage.store import Store
 from tests.analytics.storage.rows import commit_of, new_ids
 from tests.analytics.storage.test_store import LARGE
 store = Store(StoreLocation(dsn=sys.argv[1], tables=sys.argv[2]))

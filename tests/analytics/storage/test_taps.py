@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from analytics.assembly.assembler import Assembler
-from ingest.records import AnyRecord, Opened
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.ingest.records import AnyRecord, Opened
 from tests.analytics.stream_records import (
     SECOND_NS,
     START_NS,

@@ -16,17 +16,17 @@ import duckdb
 import polars as pl
 import pytest
 
-from analytics.assembly.log_position import LogPosition
-from analytics.storage import upkeep as upkeep_module
-from analytics.storage.catalog import is_conflict
-from analytics.storage.commit import Commit
-from analytics.storage.database import attach, new_database
-from analytics.storage.location import StoreLocation
-from analytics.storage.retention import ages_s
-from analytics.storage.store import INLINED_ROWS, Store
-from analytics.storage.upkeep import READERS_S, Upkeep
-from ingest.ids import smallest_uuid7
-from ingest.records import Alive
+from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.storage import upkeep as upkeep_module
+from streamgauge.analytics.storage.catalog import is_conflict
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.database import attach, new_database
+from streamgauge.analytics.storage.location import StoreLocation
+from streamgauge.analytics.storage.retention import ages_s
+from streamgauge.analytics.storage.store import INLINED_ROWS, Store
+from streamgauge.analytics.storage.upkeep import READERS_S, Upkeep
+from streamgauge.ingest.ids import smallest_uuid7
+from streamgauge.ingest.records import Alive
 from tests.analytics.storage.rows import (
     STARTED_US,
     commit_of,

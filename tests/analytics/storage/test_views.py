@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from analytics.schema.histogram_buckets import ZERO_BUCKET
-from analytics.schema.stall_limit import StallLimit
-from analytics.storage.commit import Commit
-from analytics.storage.store import Store
+from streamgauge.analytics.schema.histogram_buckets import ZERO_BUCKET
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.storage.commit import Commit
+from streamgauge.analytics.storage.store import Store
 from tests.analytics.measures.buckets import RELATIVE_ERROR, bucket_value
 from tests.analytics.stores import new_store
 

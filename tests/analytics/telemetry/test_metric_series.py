@@ -18,12 +18,12 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
 )
 
-from analytics.decoded.event_columns import EventColumns
-from analytics.measures.latency import inter_chunk_gaps
-from analytics.telemetry.combined_export import CombinedExporter, with_metrics
-from analytics.telemetry.metric_definitions import Instrument
-from analytics.telemetry.metric_series import MAX_SERIES, Distribution, SeriesReader, SeriesSet
-from ingest.guards import Guards
+from streamgauge.analytics.decoded.event_columns import EventColumns
+from streamgauge.analytics.measures.latency import inter_chunk_gaps
+from streamgauge.analytics.telemetry.combined_export import CombinedExporter, with_metrics
+from streamgauge.analytics.telemetry.metric_definitions import Instrument
+from streamgauge.analytics.telemetry.metric_series import MAX_SERIES, Distribution, SeriesReader, SeriesSet
+from streamgauge.ingest.guards import Guards
 
 BOUNDS = (0.01, 0.1, 1.0, 10.0)
 TIMES = Instrument("times", "histogram", "s", "Times", BOUNDS)

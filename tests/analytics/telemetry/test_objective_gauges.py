@@ -9,10 +9,10 @@ import duckdb
 import pytest
 from opentelemetry.sdk.resources import Resource
 
-from analytics.telemetry import objective_gauges
-from analytics.telemetry.metrics import Metrics
-from analytics.telemetry.objective_gauges import VALID_S, ObjectiveGauges
-from analytics.telemetry.semconv import names_of
+from streamgauge.analytics.telemetry import objective_gauges
+from streamgauge.analytics.telemetry.metrics import Metrics
+from streamgauge.analytics.telemetry.objective_gauges import VALID_S, ObjectiveGauges
+from streamgauge.analytics.telemetry.semconv import names_of
 from tests.analytics.stores import plain_tables
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import polars as pl
 import pytest
 
-from analytics.telemetry import plugin_exporters
-from analytics.telemetry.plugin_exporters import QUEUE_COMMITS, PluginExporters
+from streamgauge.analytics.telemetry import plugin_exporters
+from streamgauge.analytics.telemetry.plugin_exporters import QUEUE_COMMITS, PluginExporters
 
 ROWS = {"streams": pl.DataFrame({"outcome": ["ok"]})}
 

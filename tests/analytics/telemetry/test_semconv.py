@@ -10,9 +10,9 @@ import pytest
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, openai_attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
-from analytics.telemetry import semconv
-from analytics.telemetry.metric_definitions import SERVER_HISTOGRAMS, convention_metrics
-from analytics.telemetry.semconv import PROFILES, Names, names_of
+from streamgauge.analytics.telemetry import semconv
+from streamgauge.analytics.telemetry.metric_definitions import SERVER_HISTOGRAMS, convention_metrics
+from streamgauge.analytics.telemetry.semconv import PROFILES, Names, names_of
 
 ROOT = Path(__file__).resolve().parents[3]
 

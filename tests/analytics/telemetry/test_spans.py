@@ -11,15 +11,15 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.commit_policy import CommitPolicy
-from analytics.consumer import Consumer
-from analytics.measures.measure import measure
-from analytics.telemetry.semconv import names_of
-from analytics.telemetry.spans import MAX_STALLS, SpanBuilder
-from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
-from ingest.records import AnyRecord, Closed, Frames, Opened, Request, Wait
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.commit_policy import CommitPolicy
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.telemetry.semconv import names_of
+from streamgauge.analytics.telemetry.spans import MAX_STALLS, SpanBuilder
+from streamgauge.analytics.telemetry.telemetry import Telemetry, TelemetryOptions
+from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request, Wait
 from tests.analytics import log_entries, stream_records
 from tests.analytics.log_entries import MemoryLog, entries
 from tests.analytics.stores import new_store

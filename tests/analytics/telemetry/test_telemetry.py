@@ -16,19 +16,19 @@ import yaml
 from opentelemetry.sdk.metrics.export import HistogramDataPoint
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from analytics.assembly.assembler import Assembler
-from analytics.assembly.finished_stream import FinishedStream
-from analytics.measures.measure import measure
-from analytics.measures.silence import Silence
-from analytics.otlp_receiver.http_server import OtlpReceiver
-from analytics.otlp_receiver.span_queue import SpanQueue
-from analytics.telemetry.metric_definitions import metric_definitions
-from analytics.telemetry.metrics import MAX_VALUES, Metrics
-from analytics.telemetry.otlp_export import ExportQueue
-from analytics.telemetry.prometheus import PrometheusEndpoint, prometheus_name
-from analytics.telemetry.semconv import OTHER, PROFILES, SECONDS_BOUNDS
-from analytics.telemetry.telemetry import Telemetry, TelemetryOptions, resource_of
-from ingest.records import AnyRecord, Closed, Frames, Request
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.silence import Silence
+from streamgauge.analytics.otlp_receiver.http_server import OtlpReceiver
+from streamgauge.analytics.otlp_receiver.span_queue import SpanQueue
+from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
+from streamgauge.analytics.telemetry.metrics import MAX_VALUES, Metrics
+from streamgauge.analytics.telemetry.otlp_export import ExportQueue
+from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, prometheus_name
+from streamgauge.analytics.telemetry.semconv import OTHER, PROFILES, SECONDS_BOUNDS
+from streamgauge.analytics.telemetry.telemetry import Telemetry, TelemetryOptions, resource_of
+from streamgauge.ingest.records import AnyRecord, Closed, Frames, Request
 from tests import host_headers
 from tests.analytics import stream_records
 from tests.analytics.log_entries import MS, stream

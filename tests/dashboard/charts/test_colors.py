@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.charts import colors
+from streamgauge.dashboard.charts import colors
 
 THEME = Path(colors.__file__).parents[1] / "theme.toml"
 LEAST = 3.0

@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from dashboard.charts import colors
-from dashboard.charts.axes import TimeRange
-from dashboard.charts.time_series import break_at_gaps, time_lines
+from streamgauge.dashboard.charts import colors
+from streamgauge.dashboard.charts.axes import TimeRange
+from streamgauge.dashboard.charts.time_series import break_at_gaps, time_lines
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = TimeRange(NOON, NOON + timedelta(hours=1), ZoneInfo("UTC"), 60)

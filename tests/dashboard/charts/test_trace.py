@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from dashboard.charts import colors
-from dashboard.charts.trace import MANY, MAX_ATTRIBUTES, MAX_NESTED, MAX_VALUE, Stall, StreamMarks, waterfall
-from dashboard.trace_spans import Span, SpanEvent
-from dashboard.trace_tree import tree
+from streamgauge.dashboard.charts import colors
+from streamgauge.dashboard.charts.trace import (
+    MANY,
+    MAX_ATTRIBUTES,
+    MAX_NESTED,
+    MAX_VALUE,
+    Stall,
+    StreamMarks,
+    waterfall,
+)
+from streamgauge.dashboard.trace_spans import Span, SpanEvent
+from streamgauge.dashboard.trace_tree import tree
 from tests.dashboard.generated_traces import HOSTILE
 from tests.dashboard.test_trace_spans import span
 

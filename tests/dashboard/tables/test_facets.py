@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.queries import streams
-from dashboard.queries.selection import Selection
-from dashboard.tables.facets import facets_markup
+from streamgauge.dashboard.queries import streams
+from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard.tables.facets import facets_markup
 from tests.tables import tables
 
 HOSTILE = "<b onclick='x'>\"&"

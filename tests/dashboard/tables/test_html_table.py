@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from dashboard.table_css import STACKED_BELOW_PX, WIDTHS_PX
-from dashboard.tables import html_table
-from dashboard.tables.html_table import Column, markup, pairs_markup
+from streamgauge.dashboard.table_css import STACKED_BELOW_PX, WIDTHS_PX
+from streamgauge.dashboard.tables import html_table
+from streamgauge.dashboard.tables.html_table import Column, markup, pairs_markup
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&</td></table><script>alert(1)</script>"
 

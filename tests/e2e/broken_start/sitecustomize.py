@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MODULES = {
-    "ship": ("ingest.ship", "kafka"),
-    "analyze": ("analytics.main", "duckdb"),
-    "serve": ("analytics.query.serve", "duckdb"),
-    "dashboard": ("dashboard.launch", "streamlit"),
+    "ship": ("streamgauge.ingest.ship", "kafka"),
+    "analyze": ("streamgauge.analytics.main", "duckdb"),
+    "serve": ("streamgauge.analytics.query.serve", "duckdb"),
+    "dashboard": ("streamgauge.dashboard.launch", "streamlit"),
 }
 """The main module of each part, and a package that it needs."""
 

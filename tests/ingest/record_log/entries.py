@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.record_log.interface import Entry, LogReader
-from ingest.records import AnyRecord, Frames, pack, unpack
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.interface import Entry, LogReader
+from streamgauge.ingest.records import AnyRecord, Frames, pack, unpack
 
 MIB = 2**20
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.interface import LogInUse, UnreadableRange
-from ingest.record_log.reader_cursors import read_cursors, remove_reader
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.interface import LogInUse, UnreadableRange
+from streamgauge.ingest.record_log.reader_cursors import read_cursors, remove_reader
 from tests.ingest.record_log.entries import abandon, drain, payloads, read_all, roll, segments_of, writer_of
 
 
@@ -34,7 +34,7 @@ def test_another_process_is_read_while_it_writes(tmp_path: Path) -> None:
         """
         import sys
         from pathlib import Path
-        from ingest.record_log.embedded_writer import EmbeddedWriter
+        from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
         with EmbeddedWriter(Path(sys.argv[1]), "w3", cap_bytes=2**26, segment_bytes=50_000) as writer:
             for number in range(500):
                 writer.append([b"%d" % number * 100])

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.record_log.interface import LogFull, LogInUse
-from ingest.record_log.segments import SEGMENT_OFFSETS, log_bytes
-from ingest.records import Alive, AnyRecord, Lost, pack
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.interface import LogFull, LogInUse
+from streamgauge.ingest.record_log.segments import SEGMENT_OFFSETS, log_bytes
+from streamgauge.ingest.records import Alive, AnyRecord, Lost, pack
 from tests.ingest.record_log.entries import (
     MIB,
     abandon,
@@ -318,7 +318,7 @@ def test_a_released_segment_is_not_reported_as_aged(tmp_path: Path) -> None:
 
 
 def test_a_clock_step_does_not_age_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.record_log.embedded_writer._SCAN_S", 0.0)
+    monkeypatch.setattr("streamgauge.ingest.record_log.embedded_writer._SCAN_S", 0.0)
     clock_ns = time.time_ns
     with writer_of(tmp_path, max_age_s=1800) as writer:
         fill(writer, 3)
@@ -402,7 +402,7 @@ def test_a_full_disk_raises_os_error_until_there_is_space(small_disk: Path) -> N
 
 
 def test_a_database_error_names_the_folder_and_the_remedy(tmp_path: Path) -> None:
-    from ingest.record_log.embedded_writer import _translated
+    from streamgauge.ingest.record_log.embedded_writer import _translated
 
     error = sqlite3.OperationalError("locked")
     assert "check the disk, or move the folder away" in str(_translated(error, tmp_path))

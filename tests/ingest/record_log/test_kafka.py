@@ -18,12 +18,12 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 from kafka.codec import gzip_encode, zstd_encode
 
-from ingest.record_log.interface import Entry, LogBroken, LogChanged, UnreadableRange
-from ingest.record_log.kafka_client import check_options, ensure_topic, split_brokers
-from ingest.record_log.kafka_decompression import MAX_BATCH_BYTES, gunzip, unzstd
-from ingest.record_log.kafka_reader import KafkaReader
-from ingest.record_log.kafka_writer import KafkaWriter
-from ingest.records import Alive, Damaged, Frames, Lost, pack, unpack
+from streamgauge.ingest.record_log.interface import Entry, LogBroken, LogChanged, UnreadableRange
+from streamgauge.ingest.record_log.kafka_client import check_options, ensure_topic, split_brokers
+from streamgauge.ingest.record_log.kafka_decompression import MAX_BATCH_BYTES, gunzip, unzstd
+from streamgauge.ingest.record_log.kafka_reader import KafkaReader
+from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
+from streamgauge.ingest.records import Alive, Damaged, Frames, Lost, pack, unpack
 from tests.ingest.record_log.entries import entry_of, frames, records_of
 from tests.kafka import SCRAM, Broker, add_scram_user, sasl_ssl
 
@@ -193,7 +193,7 @@ def test_messages_shrink_when_the_topic_accepts_less_than_configured(
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "100000"})])
     admin.close()
     # Simulate a user who may not read the topic's configuration.
-    monkeypatch.setattr("ingest.record_log.kafka_client._max_message_bytes", lambda *_: 1_048_588)
+    monkeypatch.setattr("streamgauge.ingest.record_log.kafka_client._max_message_bytes", lambda *_: 1_048_588)
     records = [Frames("s", seq, [(0, os.urandom(30_000))]) for seq in range(20)]
     writer = open_writer(kafka_broker, topic, {})
     writer.append([pack(list(records), compress=False)])
@@ -227,7 +227,7 @@ def test_a_reader_waits_for_a_missing_topic_and_does_not_create_it(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = open_reader(kafka_broker, topic, {})
-    with caplog.at_level(logging.WARNING, "ingest"):
+    with caplog.at_level(logging.WARNING, "streamgauge.ingest"):
         assert reader.poll(2.5) == []
     assert len([record for record in caplog.records if "does not exist yet" in record.message]) == 1
     with pytest.raises(LogBroken, match="has not been reached yet"):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingest.record_log.kafka_client import ensure_topic
-from ingest.record_log.kafka_group_reader import KafkaGroupReader
+from streamgauge.ingest.record_log.kafka_client import ensure_topic
+from streamgauge.ingest.record_log.kafka_group_reader import KafkaGroupReader
 
 PARTITIONS = 4
 MAX_RESPONSES = 10

@@ -7,8 +7,13 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.record_log.kafka_messages import OVERHEAD_BYTES, TARGET_BYTES, group_by_stream, messages_of
-from ingest.records import Alive, Closed, Frames, Lost, encode, pack, pack_damage, unpack
+from streamgauge.ingest.record_log.kafka_messages import (
+    OVERHEAD_BYTES,
+    TARGET_BYTES,
+    group_by_stream,
+    messages_of,
+)
+from streamgauge.ingest.records import Alive, Closed, Frames, Lost, encode, pack, pack_damage, unpack
 from tests.ingest.record_log.entries import frames
 
 LIMIT = 1_048_588
@@ -132,7 +137,7 @@ def test_the_last_seq_of_a_lost_record_that_is_too_large_is_kept() -> None:
 
 
 def test_captured_bytes_of_closed_lost_and_frames() -> None:
-    from ingest.record_log.segment_losses import captured_bytes
+    from streamgauge.ingest.record_log.segment_losses import captured_bytes
 
     closed = Closed("a", 1, "complete", None, 1, None, None, 0, 500, 500, None)
     assert captured_bytes(closed) == 0

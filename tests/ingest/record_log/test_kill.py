@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from tests.ingest.record_log.entries import read_all
 
 WRITE_FOREVER = textwrap.dedent(
     """
     import os, sys
     from pathlib import Path
-    from ingest.record_log.embedded_writer import EmbeddedWriter
+    from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
     writer = EmbeddedWriter(Path(sys.argv[1]), "w0", cap_bytes=2**28, segment_bytes=200_000)
     number = 0
     while True:

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from tests.ingest.record_log.entries import abandon, payloads, read_all, segments_of, writer_of
 
 READERS = ("one", "two")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from tests.ingest.record_log.entries import MIB, abandon, payloads, read_all, segments_of, writer_of
 
 FRAME_BYTES = 8192 + 24

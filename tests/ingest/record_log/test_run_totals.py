@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from analytics.assembly.assembler import Assembler
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.record_log.interface import LogFull
-from ingest.record_log.run_totals import (
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.interface import LogFull
+from streamgauge.ingest.record_log.run_totals import (
     CAUSES,
     MAX_RUNS,
     REPORTED,
@@ -25,7 +25,7 @@ from ingest.record_log.run_totals import (
     read_run_totals,
     unreported_streams,
 )
-from ingest.records import Alive, AnyRecord, Lost, pack, unpack
+from streamgauge.ingest.records import Alive, AnyRecord, Lost, pack, unpack
 from tests.analytics.log_entries import stream
 
 

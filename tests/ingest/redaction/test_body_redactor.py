@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.redaction.body_redactor import BodyRedactor, BodyState
-from ingest.redaction.event_template import MAX_LEARNED
-from ingest.redaction.stored_values import _redacted, numbers_only
+from streamgauge.ingest.redaction.body_redactor import BodyRedactor, BodyState
+from streamgauge.ingest.redaction.event_template import MAX_LEARNED
+from streamgauge.ingest.redaction.stored_values import _redacted, numbers_only
 
 
 def redacted(*reads: bytes, request: bool = False) -> bytes:

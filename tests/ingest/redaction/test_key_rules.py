@@ -8,10 +8,10 @@ import pkgutil
 import msgspec
 import pytest
 
-from analytics import dialects
-from analytics.decoding import request_body
-from analytics.dialects import errors, openai_choices
-from ingest.redaction.key_rules import REQUEST, RESPONSE, Context, Keep
+from streamgauge.analytics import dialects
+from streamgauge.analytics.decoding import request_body
+from streamgauge.analytics.dialects import errors, openai_choices
+from streamgauge.ingest.redaction.key_rules import REQUEST, RESPONSE, Context, Keep
 
 
 def members(module: str) -> set[str]:
@@ -25,7 +25,7 @@ def members(module: str) -> set[str]:
     }
 
 
-MODULES = [f"analytics.dialects.{info.name}" for info in pkgutil.iter_modules(dialects.__path__)]
+MODULES = [f"streamgauge.analytics.dialects.{info.name}" for info in pkgutil.iter_modules(dialects.__path__)]
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if not name.endswith(".shape")])

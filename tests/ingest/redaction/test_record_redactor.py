@@ -13,9 +13,9 @@ import brotli
 import pytest
 import zstandard
 
-from analytics.decoding.content_coding import BodyDecoder
-from ingest.identifiers import hashed
-from ingest.records import (
+from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.ingest.identifiers import hashed
+from streamgauge.ingest.records import (
     PLAIN,
     AnyRecord,
     Closed,
@@ -27,8 +27,8 @@ from ingest.records import (
     pack,
     unpack,
 )
-from ingest.redaction.record_redactor import MAX_REQUEST_BYTES, Redactor, filled_poison
-from ingest.redaction.state_file import FILE, RedactionStateFile
+from streamgauge.ingest.redaction.record_redactor import MAX_REQUEST_BYTES, Redactor, filled_poison
+from streamgauge.ingest.redaction.state_file import FILE, RedactionStateFile
 from tests.analytics.stream_records import alive, chunk, closed, head, opened, stream_id, whole_stream
 
 A, B = stream_id(1), stream_id(2)

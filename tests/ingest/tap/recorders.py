@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from ingest.guards import Guards
-from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, decode
-from ingest.tap.counters import Counters
-from ingest.tap.deferred_recorder import DeferredRecorder
-from ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
-from ingest.tap.options import TapOptions
-from ingest.tap.record_buffer import RecordBuffer
-from ingest.tap.recording_failures import RecordingFailures
-from ingest.tap.routing import Router
-from ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
-from ingest.tap.trace_context import join_trace
-from ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, decode
+from streamgauge.ingest.tap.counters import Counters
+from streamgauge.ingest.tap.deferred_recorder import DeferredRecorder
+from streamgauge.ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.recording_failures import RecordingFailures
+from streamgauge.ingest.tap.routing import Router
+from streamgauge.ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
+from streamgauge.ingest.tap.trace_context import join_trace
+from streamgauge.ingest.tap.upstreams import parse_upstreams
 
 UPSTREAMS = parse_upstreams(["a=http://127.0.0.1:1"])
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n%b\r\n"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ingest.tap import relay_choice, worker
-from ingest.tap.body_relay import BodyRelay
+from streamgauge.ingest.tap import relay_choice, worker
+from streamgauge.ingest.tap.body_relay import BodyRelay
 from tests.ingest.running_tap import Client, RunningTap, assert_complete, body_of, chunk, read_request
 from tests.ingest.running_tap import running_tap as run
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from analytics.assembly.assembler import Assembler
-from analytics.measures.measure import measure
-from ingest.records import AnyRecord
-from ingest.tap.client_connection import ClientConnection
-from ingest.tap.sockets import unsent_bytes
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.ingest.records import AnyRecord
+from streamgauge.ingest.tap.client_connection import ClientConnection
+from streamgauge.ingest.tap.sockets import unsent_bytes
 from tests.ingest import peers
 from tests.ingest.disconnects import SWITCH, UPGRADE, run, tls_contexts
 from tests.ingest.running_tap import running_tap
@@ -138,7 +138,7 @@ async def test_last_bytes_of_an_upstream_that_left_without_reading_reach_a_slow_
 async def test_reset_after_a_broken_body_waits_as_long_as_the_client_reads_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ingest.tap.client_connection.RESET_PATIENCE_S", 0.5)
+    monkeypatch.setattr("streamgauge.ingest.tap.client_connection.RESET_PATIENCE_S", 0.5)
     body = b"x" * 2_000_000
     response = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body
     tls, _ = tls_contexts(tmp_path)

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from ingest.records import Closed, Frames
+from streamgauge.ingest.records import Closed, Frames
 from tests.ingest.running_tap import (
     END,
     SSE_HEAD,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ingest.records import Alive, Closed
+from streamgauge.ingest.records import Alive, Closed
 from tests.ingest.running_tap import (
     END,
     SSE_HEAD,

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from ingest.records import Lost
+from streamgauge.ingest.records import Lost
 from tests.ingest.running_tap import (
     END,
     SSE_HEAD,

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from ingest.records import OPENED, Alive, Closed, Lost, Opened
-from ingest.tap import record_log_thread
-from ingest.tap.exchange import Exchange
+from streamgauge.ingest.records import OPENED, Alive, Closed, Lost, Opened
+from streamgauge.ingest.tap import record_log_thread
+from streamgauge.ingest.tap.exchange import Exchange
 from tests.guard_injection import Injection
 from tests.ingest.running_tap import END, SSE_HEAD, chunk, read_request, running_tap
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from ingest.records import Closed, Frames, Opened
+from streamgauge.ingest.records import Closed, Frames, Opened
 from tests.ingest.running_tap import (
     END,
     SSE_HEAD,

@@ -8,11 +8,11 @@ from typing import get_args
 import msgspec
 import pytest
 
-from ingest.records import Opened
-from ingest.tap.client_identity import client_id
-from ingest.tap.header_rewrite import Forwarding, XForwarded, adds_x_forwarded
-from ingest.tap.http_head import HeadLimits, read_request_head
-from ingest.tap.upstreams import parse_upstream
+from streamgauge.ingest.records import Opened
+from streamgauge.ingest.tap.client_identity import client_id
+from streamgauge.ingest.tap.header_rewrite import Forwarding, XForwarded, adds_x_forwarded
+from streamgauge.ingest.tap.http_head import HeadLimits, read_request_head
+from streamgauge.ingest.tap.upstreams import parse_upstream
 from tests.ingest.running_tap import read_request, running_tap
 
 SECRET = "sk-plan7ed-s3cret"
@@ -130,7 +130,7 @@ async def test_forwarded_field_of_rfc_7239_is_added_if_enabled():
 
 
 def test_uncached_lines_are_parsed_and_keys_are_not_cached():
-    from ingest.tap.http_header_fields import REQUEST_FIELDS
+    from streamgauge.ingest.tap.http_header_fields import REQUEST_FIELDS
 
     planted = f"sk-{'x' * 20}"
     for _ in range(2):
@@ -142,7 +142,7 @@ def test_uncached_lines_are_parsed_and_keys_are_not_cached():
 
 
 def test_field_cache_is_bounded():
-    from ingest.tap.http_header_fields import _MAX_LINES, REQUEST_FIELDS
+    from streamgauge.ingest.tap.http_header_fields import _MAX_LINES, REQUEST_FIELDS
 
     for number in range(_MAX_LINES + 10):
         raw = f"GET / HTTP/1.1\r\nHost: h\r\nX-Request-Id: {number}\r\n\r\n"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ingest.tap.http_head import (
+from streamgauge.ingest.tap.http_head import (
     BadRequest,
     BadUpstream,
     Body,

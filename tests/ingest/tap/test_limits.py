@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from ingest.records import Closed, Frames
-from ingest.tap.error_responses import HTTP2_REFUSAL
-from ingest.tap.http_head import HeadLimits, read_request_head
-from ingest.tap.routing import Router
-from ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.records import Closed, Frames
+from streamgauge.ingest.tap.error_responses import HTTP2_REFUSAL
+from streamgauge.ingest.tap.http_head import HeadLimits, read_request_head
+from streamgauge.ingest.tap.routing import Router
+from streamgauge.ingest.tap.upstreams import parse_upstreams
 from tests.ingest.running_tap import (
     END,
     SSE_HEAD,

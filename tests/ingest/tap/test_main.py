@@ -22,17 +22,17 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.records import Alive, AnyRecord, Closed, Opened, unpack
-from ingest.tap.main import TapOptions, run
-from ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.records import Alive, AnyRecord, Closed, Opened, unpack
+from streamgauge.ingest.tap.main import TapOptions, run
+from streamgauge.ingest.tap.upstreams import parse_upstreams
 from tests import host_headers
 
 LIMIT_S = 30.0
 PROGRAM = """
 import logging, pickle, sys
-from ingest.tap import supervisor
-from ingest.tap.main import run
+from streamgauge.ingest.tap import supervisor
+from streamgauge.ingest.tap.main import run
 supervisor._ANSWER_TIMEOUT_S, supervisor._HUNG_AFTER_ANSWERS = 1.0, 2
 logging.basicConfig(level=logging.INFO)
 sys.exit(run(pickle.loads(bytes.fromhex(sys.argv[1]))))
@@ -286,7 +286,8 @@ def test_host_of_an_upstream(url: str, host: str):
 
 def test_workers_log_in_the_parents_format(tmp_path: Path):
     program = (
-        "import logging; from ingest.tap.worker_process import _log_as; _log_as(logging.Formatter('<%(name)s|%(message)s>'), 20, 3); "
+        "import logging; from streamgauge.ingest.tap.worker_process import _log_as; "
+        "_log_as(logging.Formatter('<%(name)s|%(message)s>'), 20, 3); "
         "logging.getLogger('streamgauge.tap').info('message')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -294,7 +295,7 @@ def test_workers_log_in_the_parents_format(tmp_path: Path):
 
 
 def test_client_key_is_created_once_and_kept(tmp_path: Path):
-    from ingest.client_key import load_client_key
+    from streamgauge.ingest.client_key import load_client_key
 
     key = load_client_key(tmp_path / "client.key")
     assert len(key) == 32

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from ingest.tap.relay_choice import native_relay
+from streamgauge.ingest.tap.relay_choice import native_relay
 
 PROGRAM = """
 import faulthandler, random
-from ingest.tap import native_exchange, native_heads, native_recorder, native_relay
+from streamgauge.ingest.tap import native_exchange, native_heads, native_recorder, native_relay
 
 faulthandler.enable()
 random.seed(34)

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from ingest.records import AnyRecord
-from ingest.tap import client_connection, relay_choice
-from ingest.tap.exchange import Exchange
-from ingest.tap.upstream_connection import UpstreamConnection
+from streamgauge.ingest.records import AnyRecord
+from streamgauge.ingest.tap import client_connection, relay_choice
+from streamgauge.ingest.tap.exchange import Exchange
+from streamgauge.ingest.tap.upstream_connection import UpstreamConnection
 from tests.ingest.running_tap import (
     Client,
     Script,
@@ -27,7 +27,7 @@ from tests.ingest.running_tap import running_tap as run
 
 pytestmark = pytest.mark.skipif(relay_choice.native_relay is None, reason="the native relay is not built")
 if relay_choice.native_relay is not None:
-    from ingest.tap import native_exchange
+    from streamgauge.ingest.tap import native_exchange
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n"
 POST = b'POST /v1/embeddings HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{"model":"m"}'

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ingest.record_log.embedded_reader import EmbeddedReader
-from ingest.record_log.embedded_writer import EmbeddedWriter
-from ingest.record_log.interface import LogBroken, LogFull, LogInUse
-from ingest.records import Frames, Lost, Request, encode, unpack
-from ingest.tap.record_log_thread import LogThread
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.interface import LogBroken, LogFull, LogInUse
+from streamgauge.ingest.records import Frames, Lost, Request, encode, unpack
+from streamgauge.ingest.tap.record_log_thread import LogThread
 from tests.ingest.running_tap import (
     END,
     SSE_HEAD,

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from ingest.records import Closed, Frames, Lost, Opened
-from ingest.tap.body_relay import BodyRelay
-from ingest.tap.deferred_recorder import DeferredRecorder, DeferredRecorders
-from ingest.tap.record_buffer import RecordBuffer
-from ingest.tap.record_log_thread import LogThread
-from ingest.tap.refusals import Refusals
-from ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
+from streamgauge.ingest.records import Closed, Frames, Lost, Opened
+from streamgauge.ingest.tap.body_relay import BodyRelay
+from streamgauge.ingest.tap.deferred_recorder import DeferredRecorder, DeferredRecorders
+from streamgauge.ingest.tap.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.record_log_thread import LogThread
+from streamgauge.ingest.tap.refusals import Refusals
+from streamgauge.ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
 from tests.ingest import running_tap
 from tests.ingest.running_tap import MemoryLog, RunningTap, chunk, read_request
 from tests.ingest.running_tap import running_tap as run
@@ -242,7 +242,7 @@ async def ended_streams(
 def all_methods(native: bool) -> list[tuple[type, str]]:
     kinds: list[type] = list(RECORDING)
     if native:
-        from ingest.tap import native_recorder
+        from streamgauge.ingest.tap import native_recorder
 
         kinds += [native_recorder.NativeDeferredRecorders, native_recorder.NativeDeferredRecorder]
     other = ONLY_PYTHON if native else ONLY_NATIVE

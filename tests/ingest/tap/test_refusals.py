@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from ingest.records import AnyRecord, Closed, Opened
-from ingest.tap.refusals import BURST, PER_SECOND
+from streamgauge.ingest.records import AnyRecord, Closed, Opened
+from streamgauge.ingest.tap.refusals import BURST, PER_SECOND
 from tests.ingest.running_tap import assert_complete, respond_with, running_tap
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

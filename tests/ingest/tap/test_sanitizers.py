@@ -29,7 +29,7 @@ TESTS = (
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_tests_of_the_tap_pass_under_a_sanitizer(sanitizer: str, tmp_path: Path) -> None:
     """Only the extensions are instrumented. Python frees all its memory lazily, so leaks are not reported."""
-    for name in ("ingest", "tests", "analytics", "streamgauge"):
+    for name in ("ingest", "tests", "analytics", "dashboard", "streamgauge"):
         shutil.copytree(
             ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"), symlinks=True
         )

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from ingest.addresses import bind
-from ingest.allowed_hosts import AllowedHosts
-from ingest.guards import Guards
-from ingest.tap import supervisor
-from ingest.tap.admin import Admin
-from ingest.tap.metrics import Report
-from ingest.tap.options import TapOptions
-from ingest.tap.sockets import HangupWatch
-from ingest.tap.supervisor import Supervisor
-from ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.addresses import bind
+from streamgauge.ingest.allowed_hosts import AllowedHosts
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.tap import supervisor
+from streamgauge.ingest.tap.admin import Admin
+from streamgauge.ingest.tap.metrics import Report
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.sockets import HangupWatch
+from streamgauge.ingest.tap.supervisor import Supervisor
+from streamgauge.ingest.tap.upstreams import parse_upstreams
 from tests.guard_injection import Injection
 
 LIMIT_S = 10.0

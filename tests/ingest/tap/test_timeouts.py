@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.tap.options import TapOptions
-from ingest.tap.timeouts import Timeouts
-from ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.timeouts import Timeouts
+from streamgauge.ingest.tap.upstreams import parse_upstreams
 
 SECOND_NS = 10**9
 FOREVER_NS = 10**18

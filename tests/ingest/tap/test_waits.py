@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from ingest.records import Closed, Wait
-from ingest.tap.waits import MAX_WAITS, Waits, merge_closest
+from streamgauge.ingest.records import Closed, Wait
+from streamgauge.ingest.tap.waits import MAX_WAITS, Waits, merge_closest
 from tests.ingest.running_tap import END, SSE_HEAD, chunk, read_request, respond_with, running_tap
 
 MS = 1_000_000

@@ -26,12 +26,12 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 
-from analytics.query.errors import READ_ONLY
-from analytics.schema.objectives import DEFAULT
-from analytics.storage.location import locate
-from ingest.allowed_hosts import AllowedHosts
-from ingest.ready_file import read_ready_file
+from streamgauge.analytics.query.errors import READ_ONLY
+from streamgauge.analytics.schema.objectives import DEFAULT
+from streamgauge.analytics.storage.location import locate
 from streamgauge.cli import cli
+from streamgauge.ingest.allowed_hosts import AllowedHosts
+from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.mcp_server.http_transport import gated, serve
 from streamgauge.mcp_server.server import new_server
 from streamgauge.mcp_server.tools import MAX_ANSWER_BYTES, MAX_CELL_CHARS, MAX_ROWS, Source, Tools

@@ -18,10 +18,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from analytics.assembly.assembler import Assembler
-from analytics.measures.measure import measure
-from analytics.measures.rollup import rollups
-from analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.simulator.server import Simulator, SimulatorOptions
 from tests.ingest.running_tap import RunningTap, running_tap
 from tests.streamgauge.simulator.simulator_thread import simulator_thread

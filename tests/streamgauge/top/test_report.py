@@ -13,9 +13,9 @@ from uuid import UUID
 import duckdb
 import pytest
 
-from analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured
-from analytics.schema.objectives import DEFAULT, Objectives
-from dashboard.queries.selection import Selection
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured
+from streamgauge.analytics.schema.objectives import DEFAULT, Objectives
+from streamgauge.dashboard.queries.selection import Selection
 from streamgauge.top.report import Report, as_json, read_report
 from tests.dashboard.generated_store import empty_tables, insert
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from analytics.diagnosis.diagnosis import Diagnosis
+from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
 from streamgauge.top.report import Report
 from streamgauge.top.screen import rendered
 from tests.streamgauge.top.test_report import GROUP, OFFENDER, RANGE, report
