@@ -14,10 +14,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
-from streamgauge.dashboard import formatting, query_runner, zoom
+from streamgauge.analytics.reports import formatting, overview
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.dashboard import query_runner, zoom
 from streamgauge.dashboard.charts.axes import TimeRange
-from streamgauge.dashboard.queries import overview
-from streamgauge.dashboard.queries.selection import Selection
 
 RANGES: dict[str, timedelta] = {
     "5m": timedelta(minutes=5),

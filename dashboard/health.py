@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
 
 State = Literal["met", "missed", "unknown"]
 
@@ -47,7 +47,7 @@ class Check:
 
 
 def checks(summary: Mapping[str, float | None], slos: Slos) -> list[Check]:
-    """The objectives and the measured values of `queries.overview.SUMMARY`."""
+    """The objectives and the measured values of `reports.overview.SUMMARY`."""
     return [
         Check("Error rate", summary.get("error_rate"), slos.error_rate, formatting.share),
         Check("TTFT p95", summary.get("ttft_p95_ns"), slos.ttft_s * 1e9, formatting.duration),

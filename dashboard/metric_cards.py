@@ -13,7 +13,7 @@ from typing import Literal
 
 import streamlit as st
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
 
 Summary = Mapping[str, float | None]
 Worse = Literal["up", "down", "none"]

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 
 import streamlit as st
 
+from streamgauge.analytics.reports import overview
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import filters, page_settings, query_runner, zoom
-from streamgauge.dashboard.queries import overview
-from streamgauge.dashboard.queries.selection import Selection
 
 _HAS_STREAMS, _PAGE, _OPENS = "has-streams", "page", "opens"
 WITHOUT_TIME_RANGE = ("Stream", "Live", "Pipeline", "SQL")

@@ -20,10 +20,9 @@ from typing import Any, TypeVar
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.query.client_names import QUERY as CLIENT_NAMES
-from streamgauge.analytics.query.client_names import with_client_names
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.reports.selection import CLIENT_NAMES, with_client_names
 from streamgauge.analytics.storage.location import locate
 from streamgauge.dashboard.page_settings import GUARDS, data_dir, store
 from streamgauge.ingest.guards import Guard, guarded_thread

@@ -14,13 +14,13 @@ from streamgauge.analytics.diagnosis import wording
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
 from streamgauge.analytics.diagnosis.scope import Scope
+from streamgauge.analytics.reports import formatting, overview
+from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.objectives import stored_objectives
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
-from streamgauge.dashboard import filters, formatting, page_settings
+from streamgauge.dashboard import filters, page_settings
 from streamgauge.dashboard.charts.axes import TimeRange
-from streamgauge.dashboard.metric_help import metric_help
-from streamgauge.dashboard.queries import overview
-from streamgauge.dashboard.queries.objectives import objectives
-from streamgauge.dashboard.queries.selection import Selection
 from streamgauge.dashboard.query_runner import CACHED_S, client_name, prefetch, query, query_catalog
 
 ICONS = {
@@ -48,7 +48,7 @@ def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis
         error_rate=slos.error_rate,
     )
     scope = Scope(since=chosen.since, until=chosen.until, filters=chosen.filters())
-    judged_by, data = objectives(query_catalog, default), str(page_settings.data_dir())
+    judged_by, data = stored_objectives(query_catalog, default), str(page_settings.data_dir())
     question = (chosen.length, scope.filters, judged_by, data)
     latest = _latest()
     if max_age_s > CACHED_S and question in latest:

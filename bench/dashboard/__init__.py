@@ -32,13 +32,13 @@ from bench.dashboard.browser_timing import PAGES, Timing, click_page, look_up_st
 from bench.dashboard.generated_store import fill, row_counts
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.reports.diagnosis_report import read_report
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT
 from streamgauge.analytics.storage.location import CATALOG_FILE, SQLITE, locate
-from streamgauge.dashboard.queries.selection import Selection
 from streamgauge.dashboard.verdict import RECENT_S
 from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.top.command import MAX_ROWS
-from streamgauge.top.report import read_report
 from tests.dashboard.browser import reader
 
 ROOT = Path(__file__).resolve().parents[2]

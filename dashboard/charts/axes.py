@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import altair as alt
 import polars as pl
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
 from streamgauge.dashboard.charts import colors
 
 SECONDS_BELOW = timedelta(minutes=6)  # longer time axes have labels without seconds

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import altair as alt
 import polars as pl
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.axes import TIME_TOOLTIP, TimeRange, duration_unit, largest, log_x, tooltips
 from streamgauge.dashboard.charts.drawing import HEIGHT, OVER_TIME

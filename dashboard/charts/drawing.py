@@ -11,7 +11,7 @@ import altair as alt
 import streamlit as st
 from altair.utils import schemapi
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
 
 HEIGHT = 200
 STEP_PX = 20

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
+from streamgauge.analytics.reports.comparison import Row, State
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.axes import LABEL_PX
 from streamgauge.dashboard.charts.drawing import Drawing
-from streamgauge.dashboard.comparison import Row, State
 
 STATE_COLORS: dict[State, str] = {
     "worse": "#d9601a",

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
+from streamgauge.analytics.reports.sessions import MODEL, USER, Bar
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.axes import duration_unit, tooltips
 from streamgauge.dashboard.charts.drawing import Drawing
-from streamgauge.dashboard.session_timeline import MODEL, USER, Bar
 
 ROW_PX = 24
 AXIS_PX = 50

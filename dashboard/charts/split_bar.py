@@ -7,7 +7,7 @@ from html import escape
 
 import streamlit as st
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
 
 BAR = "display:flex;gap:2px;height:.8em;border-radius:4px;overflow:hidden;margin:.15em 0 .45em"
 LEGEND = "display:flex;flex-wrap:wrap;gap:.15em 1.4em;font-size:.87rem"

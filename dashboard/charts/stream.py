@@ -8,11 +8,11 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
+from streamgauge.analytics.reports.one_stream import Phase
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.axes import duration_text, duration_unit, tooltips
 from streamgauge.dashboard.charts.drawing import Drawing
-from streamgauge.dashboard.stream_phases import Phase
 
 AXIS_EXTENT = 78
 """Width of every vertical axis, so the time axes are aligned."""

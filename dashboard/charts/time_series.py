@@ -8,7 +8,8 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
+from streamgauge.analytics.reports.selection import MIN_SAMPLES
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.axes import (
     TIME_TOOLTIP,
@@ -19,7 +20,6 @@ from streamgauge.dashboard.charts.axes import (
     to_wall_time,
 )
 from streamgauge.dashboard.charts.drawing import HEIGHT, OVER_TIME, Drawing
-from streamgauge.dashboard.queries.selection import MIN_SAMPLES
 
 FADED = 0.35
 """Opacity of points with few samples."""

@@ -17,11 +17,10 @@ from html import escape
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
+from streamgauge.analytics.reports.trace_tree import Span, Tree, TreeRow, instant
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.axes import duration_unit
-from streamgauge.dashboard.trace_spans import Span, instant
-from streamgauge.dashboard.trace_tree import Tree, TreeRow
 
 MAX_NESTED = 24
 MANY = 100

@@ -8,8 +8,8 @@ from html import escape
 import polars as pl
 import streamlit as st
 
+from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.schema.clients import shortened
-from streamgauge.dashboard import formatting
 
 AddressOf = Callable[[str, Sequence[str]], str]
 """(Filter, values) → address of the page with these values of the filter."""
@@ -21,7 +21,7 @@ def show_facets(
     selected: Mapping[str, Sequence[str]],
     address_of: AddressOf,
 ) -> None:
-    """Draw the values of `counts` (`queries.streams.facets`). Arguments as in `facets_markup`."""
+    """Draw the values of `counts` (`reports.stream_lists.facets`). Arguments as in `facets_markup`."""
     html = facets_markup(counts.rows(), labels, selected, address_of)
     if html:
         st.html(html)

@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.schema.clients import NO_CLIENT_NAMES, shortened
 from streamgauge.dashboard import filters
-from streamgauge.dashboard.metric_help import metric_help
 from streamgauge.dashboard.tables import html_table
 from streamgauge.dashboard.tables.html_table import Column, number, percent, seconds, show_table
 from streamgauge.dashboard.tables.streams import stream_column
@@ -28,7 +28,7 @@ def group_column(group: str) -> Column:
 
 
 def show_quantiles(frame: pl.DataFrame, *, group: str, counted: str = "streams") -> None:
-    """Quantiles in ns (`queries.latency.table`). `counted` names the unit of `n`."""
+    """Quantiles in ns (`reports.latency.table`). `counted` names the unit of `n`."""
     quantiles = [c for c in frame.columns if c.endswith("_ns")]
     show_table(
         [
@@ -43,7 +43,7 @@ def show_quantiles(frame: pl.DataFrame, *, group: str, counted: str = "streams")
 
 
 def show_stalls(frame: pl.DataFrame, *, group: str) -> None:
-    """Stalls (`queries.latency.stalls`)."""
+    """Stalls (`reports.latency.stalls`)."""
     if frame.is_empty():
         st.caption("Stalls are unknown for these streams.")
         return
@@ -61,7 +61,7 @@ def show_stalls(frame: pl.DataFrame, *, group: str) -> None:
 
 
 def show_throughput(frame: pl.DataFrame, *, group: str) -> None:
-    """Tokens and speed (`queries.throughput.table`)."""
+    """Tokens and speed (`reports.throughput.table`)."""
     slowest = "The slowest 5 % of streams are at or below this."
     columns = [
         group_column(group),
@@ -81,7 +81,7 @@ def show_throughput(frame: pl.DataFrame, *, group: str) -> None:
 
 
 def show_wasted(frame: pl.DataFrame) -> None:
-    """Wasted tokens by model and reason (`queries.throughput.wasted`)."""
+    """Wasted tokens by model and reason (`reports.throughput.wasted`)."""
     if frame.is_empty():
         st.caption("No wasted tokens in this selection.")
         return
@@ -98,7 +98,7 @@ def show_wasted(frame: pl.DataFrame) -> None:
 
 
 def show_causes(frame: pl.DataFrame) -> None:
-    """Causes of errors (`queries.errors.causes`). Each links to its streams, and to the newest of them."""
+    """Causes of errors (`reports.errors.causes`). Each links to its streams, and to the newest of them."""
     if frame.is_empty():
         st.caption("No errors in this selection.")
         return
@@ -129,7 +129,7 @@ def _streams_of(cause: Mapping[str, Any]) -> str | None:
 
 
 def show_aborts(frame: pl.DataFrame, *, group: str) -> None:
-    """Client aborts and undelivered tokens (`queries.errors.aborts`)."""
+    """Client aborts and undelivered tokens (`reports.errors.aborts`)."""
     if frame.is_empty():
         st.caption("No client aborts in this selection.")
         return

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import polars as pl
 
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.dashboard import filters
-from streamgauge.dashboard.metric_help import metric_help
 from streamgauge.dashboard.tables import html_table
 from streamgauge.dashboard.tables.html_table import Column, ms, number, percent, seconds, show_table
 from streamgauge.dashboard.tables.streams import outcome_column, stream_column
 
 
 def show_gateways(frame: pl.DataFrame) -> None:
-    """What each gateway adds (`queries.hops.by_gateway`)."""
+    """What each gateway adds (`reports.hops.by_gateway`)."""
     columns = [
         Column(name="gateway", heading="Gateway"),
         number("streams", "Streams", help="Matched streams between client and gateway."),
@@ -32,7 +32,7 @@ def show_gateways(frame: pl.DataFrame) -> None:
 
 
 def show_failed_attempts(frame: pl.DataFrame) -> None:
-    """Kinds of failed attempts (`queries.hops.failed_attempts`)."""
+    """Kinds of failed attempts (`reports.hops.failed_attempts`)."""
     columns = [
         Column(name="inner_gateway", heading="Sent to", help="Upstream of the gateway's request."),
         outcome_column(),
@@ -46,7 +46,7 @@ def show_failed_attempts(frame: pl.DataFrame) -> None:
 
 
 def show_attempts(frame: pl.DataFrame) -> None:
-    """Attempts in order (`queries.hops.ATTEMPT`)."""
+    """Attempts in order (`reports.hops.ATTEMPT`)."""
     zone = filters.time_zone()
     columns = [
         stream_column("outer_stream_id", help_text="Opens the stream between client and gateway."),
@@ -68,7 +68,7 @@ def show_attempts(frame: pl.DataFrame) -> None:
 
 
 def show_changes(frame: pl.DataFrame) -> None:
-    """Changes by gateways (`queries.hops.changes`)."""
+    """Changes by gateways (`reports.hops.changes`)."""
     columns = [
         Column(name="what", heading="What"),
         Column(name="gateway", heading="Gateway", min_characters=11),
@@ -84,7 +84,7 @@ def show_changes(frame: pl.DataFrame) -> None:
 
 
 def show_changes_of_stream(frame: pl.DataFrame) -> None:
-    """Differences of one hop (`queries.hops.changes_of`)."""
+    """Differences of one hop (`reports.hops.changes_of`)."""
     columns = [
         Column(name="what", heading="What"),
         Column(name="inner_value", heading="The model server sent", min_characters=20),

@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 import polars as pl
 import streamlit as st
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
 from streamgauge.dashboard.table_css import STACKED_BELOW_PX, WIDTHS_PX
 
 Row = Mapping[str, Any]

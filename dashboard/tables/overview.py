@@ -8,10 +8,11 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
+from streamgauge.analytics.reports import formatting
+from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.clients import shortened
-from streamgauge.dashboard import filters, formatting
-from streamgauge.dashboard.metric_help import metric_help
-from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.dashboard import filters
 from streamgauge.dashboard.tables.html_table import Column, ms, number, percent, show_table
 
 
@@ -24,7 +25,7 @@ DIMENSION = Column(name="dimension", heading="Kind", line=True, priority=2)
 
 
 def show_contributors(frame: pl.DataFrame) -> None:
-    """Groups with more than their share of bad streams (`queries.overview.top_contributors`)."""
+    """Groups with more than their share of bad streams (`reports.overview.top_contributors`)."""
     if frame.is_empty():
         st.caption("No model, gateway or client has more than its share of unsuccessful streams.")
         return
@@ -48,7 +49,7 @@ def show_contributors(frame: pl.DataFrame) -> None:
 
 
 def show_changes(frame: pl.DataFrame, chosen: Selection) -> None:
-    """Groups that changed most from the previous period (`queries.overview.largest_changes`)."""
+    """Groups that changed most from the previous period (`reports.overview.largest_changes`)."""
     if frame.is_empty():
         st.caption(
             "Nothing to compare: no model or gateway has 5 requests both in this range and in the previous "

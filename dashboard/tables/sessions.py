@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.dashboard import filters
-from streamgauge.dashboard.metric_help import metric_help
 from streamgauge.dashboard.tables import html_table
 from streamgauge.dashboard.tables.html_table import Column, ms, number, seconds, show_table
 from streamgauge.dashboard.tables.streams import CLIENT, outcome_column, stream_column

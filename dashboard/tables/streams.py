@@ -67,9 +67,9 @@ HTTP = Column(name="http_status", heading="HTTP", number=True, priority=1)
 def show_streams(
     frame: pl.DataFrame, *, sort_address: Callable[[str], str] | None = None, order: str = "newest"
 ) -> None:
-    """Finished streams (`queries.streams.COLUMNS`).
+    """Finished streams (`reports.stream_lists.COLUMNS`).
 
-    `sort_address` gives the address of the page in another order of `queries.streams.ORDERS`; `order` is the present one.
+    `sort_address` gives the address of the page in another order of `reports.stream_lists.ORDERS`; `order` is the present one.
     """
     zone = filters.time_zone()
     sorts: dict[str, dict[str, Any]] = {
@@ -113,11 +113,11 @@ SORTED_BY = {
     "end_ns": "longest",
     "output_tokens": "most output",
 }
-"""Column → order of `queries.streams.ORDERS`."""
+"""Column → order of `reports.stream_lists.ORDERS`."""
 
 
 def show_open_streams(frame: pl.DataFrame) -> None:
-    """Streams in flight (`queries.live.open_streams`)."""
+    """Streams in flight (`reports.stream_lists.open_streams`)."""
     columns = [
         stream_column(opens_row=True),
         Column(name="state", heading="State", line=True, priority=0),

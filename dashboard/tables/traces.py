@@ -28,7 +28,7 @@ def _address(row: Mapping[str, Any]) -> str:
 
 
 def show_traces(frame: pl.DataFrame) -> None:
-    """Traces (`queries.traces.latest`). A click on a row opens the trace."""
+    """Traces (`reports.traces.latest`). A click on a row opens the trace."""
     zone = filters.time_zone()
     columns = [
         Column(name="trace_id", heading="Trace", text=lambda value: value[:TRACE_DIGITS], line=True, mono=True, link=_address,
@@ -53,7 +53,7 @@ def show_traces(frame: pl.DataFrame) -> None:
 
 
 def show_streams_of_trace(frame: pl.DataFrame) -> None:
-    """The streams of one trace (`queries.traces.streams_of`). A click on a row opens the stream."""
+    """The streams of one trace (`reports.traces.streams_of`). A click on a row opens the stream."""
     columns = [
         stream_column(opens_row=True),
         outcome_column(priority=0),

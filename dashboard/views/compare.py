@@ -18,16 +18,15 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import streamlit as st
 
-from streamgauge.dashboard import comparison, filters, formatting, page_frame, query_runner
+from streamgauge.analytics.reports import comparison, formatting, latency, overview
+from streamgauge.analytics.reports.comparison import MIN_N, RESAMPLES, Row
+from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.selection import FURTHER_DIMENSIONS, Selection
+from streamgauge.dashboard import filters, page_frame, query_runner
 from streamgauge.dashboard.charts import colors, distributions
 from streamgauge.dashboard.charts.drawing import draw
 from streamgauge.dashboard.charts.forest import forest
-from streamgauge.dashboard.comparison import Row
-from streamgauge.dashboard.confidence_intervals import MIN_N, RESAMPLES
-from streamgauge.dashboard.metric_help import metric_help
 from streamgauge.dashboard.panels import panel
-from streamgauge.dashboard.queries import compare, latency, overview
-from streamgauge.dashboard.queries.selection import FURTHER_DIMENSIONS, Selection
 from streamgauge.dashboard.query_runner import query
 from streamgauge.dashboard.tables.html_table import Column, show_table
 
@@ -125,7 +124,7 @@ def body(base: Selection) -> None:
                 icon=":material/compare_arrows:")  # fmt: skip
         return
     sides = {"A": a, "B": b}
-    counts = {letter: compare.counts(query, side) for letter, side in sides.items()}
+    counts = {letter: comparison.counts(query, side) for letter, side in sides.items()}
     for column, letter in zip(st.columns(2), sides, strict=True):
         column.metric(
             f"{letter}: requests", formatting.count(counts[letter]["requests"]), border=True,
@@ -135,8 +134,8 @@ def body(base: Selection) -> None:
     if not all(found["requests"] for found in counts.values()):
         st.warning("No comparison: one side has no streams.", icon=":material/warning:")
         return
-    causes = {letter: compare.causes(query, side) for letter, side in sides.items()}
-    samples = {letter: compare.ok_sample(query, side) for letter, side in sides.items()}
+    causes = {letter: comparison.causes(query, side) for letter, side in sides.items()}
+    samples = {letter: comparison.ok_sample(query, side) for letter, side in sides.items()}
     failures = comparison.failure_rows(counts["A"], counts["B"], causes["A"], causes["B"])
     rows = comparison.adjusted([*failures, *comparison.duration_rows(samples["A"], samples["B"])])
     st.markdown(f"**{formatting.markdown(comparison.summary(rows))}**")
@@ -190,11 +189,11 @@ def _texts(row: Row) -> dict[str, str | None]:
 def method_notes(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
     notes = [
         f"Intervals: percentile bootstrap at 95 %, {RESAMPLES:,} resamples. Rates count all streams; quantiles use up to "
-        f"{compare.SAMPLE_STREAMS:,} `ok` streams per side.",
+        f"{comparison.SAMPLE_STREAMS:,} `ok` streams per side.",
         "Results are adjusted by Holm's method: over all rows together, equal selections show a difference in at most 5 % of "
         "comparisons. An interval may therefore exclude zero without a clear difference.",
     ]
-    if any(found["ok"] > compare.SAMPLE_STREAMS for found in counts.values()):
+    if any(found["ok"] > comparison.SAMPLE_STREAMS for found in counts.values()):
         notes.append(
             "Larger sides are sampled by a hash of the stream id, so values can differ slightly from other pages."
         )
@@ -240,7 +239,7 @@ with contextlib.suppress(query_runner.QueryError):  # the body shows the error
     chosen = filters.selection()
     offered = overview.filter_options(query, chosen)
     if dimension != NO_DIMENSION:
-        further_values = compare.values(query, chosen, dimension)
+        further_values = comparison.values(query, chosen, dimension)
 left, right = st.columns(2)
 with left.container(border=True):
     side_a = choose_side("A", BEFORE if has_onset else "previous period", offered, further_values)

@@ -7,17 +7,17 @@ from functools import partial
 import polars as pl
 import streamlit as st
 
+from streamgauge.analytics.reports import errors, formatting, overview, stream_lists
+from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
 from streamgauge.analytics.schema.outcomes import IS_ERROR
-from streamgauge.dashboard import filters, formatting, page_frame, page_settings, verdict
+from streamgauge.dashboard import filters, page_frame, page_settings, verdict
 from streamgauge.dashboard.charts import bars, colors
 from streamgauge.dashboard.charts.axes import TimeRange, largest
 from streamgauge.dashboard.charts.drawing import choose_series, draw, draw_placeholder
 from streamgauge.dashboard.charts.time_series import time_bars, time_lines
 from streamgauge.dashboard.metric_cards import Summary, card
-from streamgauge.dashboard.metric_help import metric_help
 from streamgauge.dashboard.panels import panel
-from streamgauge.dashboard.queries import errors, overview, streams
-from streamgauge.dashboard.queries.selection import DIMENSIONS, Selection
 from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
 from streamgauge.dashboard.tables.groups import show_aborts, show_causes
 from streamgauge.dashboard.tables.streams import show_streams
@@ -39,7 +39,7 @@ def body(chosen: Selection) -> None:
     causes = prefetch(partial(errors.causes, query, chosen))
     matrix = prefetch(partial(errors.matrix, query, chosen))
     aborts = prefetch(partial(errors.aborts, query, chosen, by))
-    latest = prefetch(partial(streams.table, query, chosen, IS_ERROR, limit=20))
+    latest = prefetch(partial(stream_lists.table, query, chosen, IS_ERROR, limit=20))
     periods = counts()
     if not periods["now"].get("requests") and not periods["now"].get("refused"):
         page_frame.show_no_matches()

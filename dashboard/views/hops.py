@@ -8,16 +8,16 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from streamgauge.dashboard import formatting, page_frame, verdict
+from streamgauge.analytics.reports import formatting, hops
+from streamgauge.analytics.reports.hops import CAUSES, hop_phases
+from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.dashboard import page_frame, verdict
 from streamgauge.dashboard.charts import colors, distributions
 from streamgauge.dashboard.charts.drawing import draw, draw_legend
 from streamgauge.dashboard.charts.stream import StreamAxis, phase_waterfall
 from streamgauge.dashboard.charts.time_series import time_lines
-from streamgauge.dashboard.hop_phases import CAUSES, hop_phases
-from streamgauge.dashboard.metric_help import metric_help
 from streamgauge.dashboard.panels import panel
-from streamgauge.dashboard.queries import hops
-from streamgauge.dashboard.queries.selection import Selection
 from streamgauge.dashboard.query_runner import prefetch, query
 from streamgauge.dashboard.tables import hops as tables
 

@@ -1,6 +1,6 @@
 """Durations of streams: over time, as distributions and by group; stalls.
 
-Roll-ups answer long ranges and pooled gaps (`queries.rollups`). All other queries read the streams (`queries.latency`).
+Roll-ups answer long ranges and pooled gaps (`reports.rollups`). All other queries read the streams (`reports.latency`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
+from streamgauge.analytics.reports import latency, overview, rollups
+from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import page_frame, verdict
 from streamgauge.dashboard.charts import bars, colors, distributions
 from streamgauge.dashboard.charts.drawing import HEIGHT, choose_series
 from streamgauge.dashboard.charts.time_series import time_lines
-from streamgauge.dashboard.metric_help import metric_help
 from streamgauge.dashboard.panels import panel
-from streamgauge.dashboard.queries import latency, overview, rollups
-from streamgauge.dashboard.queries.selection import Selection
 from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
 from streamgauge.dashboard.tables.groups import show_quantiles, show_stalls
 
@@ -40,7 +40,7 @@ HISTOGRAM_BINS = "Bins are a factor of 1.21 wide."
 
 @dataclass(frozen=True)
 class Source:
-    """The query module (`queries.rollups` or `queries.latency`) and the options of all its queries."""
+    """The query module (`reports.rollups` or `reports.latency`) and the options of all its queries."""
 
     queries: Any
     bucket_s: int

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from streamgauge.dashboard import formatting, page_frame
-from streamgauge.dashboard.metric_help import metric_help
-from streamgauge.dashboard.queries import live
-from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.analytics.reports import formatting, stream_lists
+from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.dashboard import page_frame
 from streamgauge.dashboard.query_runner import query
 from streamgauge.dashboard.tables.streams import show_open_streams
 
@@ -17,8 +17,8 @@ MAX_ROWS = 500
 
 
 def body(chosen: Selection) -> None:
-    streams = live.open_streams(query, chosen, most=MAX_ROWS)
-    groups = live.count_by(query, chosen)
+    streams = stream_lists.open_streams(query, chosen, most=MAX_ROWS)
+    groups = stream_lists.count_by(query, chosen)
     waiting, streaming = int(groups["waiting"].sum()), int(groups["streaming"].sum())
     silent = streams.filter(streams["silent_ns"] > SILENT_NS).height
     with st.grid(4, min_column_width=150):

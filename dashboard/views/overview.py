@@ -11,7 +11,10 @@ import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
-from streamgauge.dashboard import filters, formatting, health, page_frame, page_settings, verdict
+from streamgauge.analytics.reports import blame, formatting, hops, objectives, overview, stream_lists
+from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
+from streamgauge.dashboard import filters, health, page_frame, page_settings, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.axes import largest
 from streamgauge.dashboard.charts.drawing import choose_series
@@ -19,10 +22,7 @@ from streamgauge.dashboard.charts.sparkline import draw_sparkline
 from streamgauge.dashboard.charts.split_bar import draw_split
 from streamgauge.dashboard.charts.time_series import time_lines
 from streamgauge.dashboard.metric_cards import Summary, card, p95_outside_noise, rate_outside_noise, tile
-from streamgauge.dashboard.metric_help import metric_help
 from streamgauge.dashboard.panels import panel
-from streamgauge.dashboard.queries import blame, budgets, hops, overview, streams
-from streamgauge.dashboard.queries.selection import DIMENSIONS, Selection
 from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
 from streamgauge.dashboard.tables.overview import show_changes, show_contributors
 from streamgauge.dashboard.tables.streams import show_streams
@@ -55,7 +55,7 @@ def body(chosen: Selection) -> None:
     summary = prefetch(partial(overview.summary_now_and_before, query, chosen))
     trends = prefetch(timeline_query(chosen, by, OBJECTIVE_PERCENTILE))
     contributors = prefetch(partial(overview.top_contributors, query, chosen))
-    burning = prefetch(partial(budgets.burning, query_catalog, chosen))
+    burning = prefetch(partial(objectives.burning, query_catalog, chosen))
     changes = prefetch(partial(overview.largest_changes, query, chosen))
     parts = prefetch(partial(blame.quantiles, query, chosen))
     gateways = prefetch(partial(hops.by_gateway, query, chosen, most=MAX_GATEWAYS))
@@ -63,7 +63,7 @@ def body(chosen: Selection) -> None:
     if percentile != OBJECTIVE_PERCENTILE:
         prefetch(timeline_query(chosen, by, percentile))
     in_flight = prefetch(partial(overview.in_flight_now_and_before, query, chosen, datetime.now(UTC)))
-    bad_streams = prefetch(partial(streams.table, query, chosen, overview.IS_BAD, limit=15))
+    bad_streams = prefetch(partial(stream_lists.table, query, chosen, overview.IS_BAD, limit=15))
 
     found = diagnosis()
     verdict.show_verdict(found)
@@ -100,7 +100,7 @@ def body(chosen: Selection) -> None:
     bad = bad_streams()
     if bad.is_empty():
         st.header("Latest streams", anchor=False, help="No stream failed or missed an objective.")
-        show_streams(streams.table(query, chosen, limit=15))
+        show_streams(stream_lists.table(query, chosen, limit=15))
     else:
         st.header(
             "Latest unsuccessful streams",

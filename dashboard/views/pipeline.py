@@ -9,9 +9,9 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from streamgauge.dashboard import formatting, page_frame, page_settings
-from streamgauge.dashboard.queries import pipeline
-from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.analytics.reports import formatting, pipeline
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.dashboard import page_frame, page_settings
 from streamgauge.dashboard.query_runner import query
 from streamgauge.dashboard.tables.records import show_records
 

@@ -8,16 +8,16 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from streamgauge.dashboard import filters, formatting, page_frame
+from streamgauge.analytics.reports import formatting, sessions
+from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.reports.sessions import bars
+from streamgauge.dashboard import filters, page_frame
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts import session as charts
 from streamgauge.dashboard.charts.drawing import draw, draw_legend
 from streamgauge.dashboard.charts.split_bar import draw_split
-from streamgauge.dashboard.metric_help import metric_help
-from streamgauge.dashboard.queries import sessions
-from streamgauge.dashboard.queries.selection import Selection
 from streamgauge.dashboard.query_runner import prefetch, query
-from streamgauge.dashboard.session_timeline import bars
 from streamgauge.dashboard.tables.sessions import show_requests, show_sessions
 
 LIMITS = (50, 200)

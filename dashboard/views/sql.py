@@ -15,11 +15,11 @@ import streamlit as st
 
 from streamgauge.analytics.query.render import plan_of
 from streamgauge.analytics.query.statement_filter import allowed_functions
-from streamgauge.dashboard import filters, formatting, query_runner, sql_address, sql_editor, sql_recipes
+from streamgauge.analytics.reports import formatting, table_columns
+from streamgauge.dashboard import filters, query_runner, sql_address, sql_editor, sql_recipes
 from streamgauge.dashboard.charts import query_result
 from streamgauge.dashboard.charts.drawing import draw, draw_legend
 from streamgauge.dashboard.downloads import as_csv, as_json, as_parquet
-from streamgauge.dashboard.queries import table_columns
 from streamgauge.dashboard.sql_errors import SqlProblem, problem_of
 from streamgauge.dashboard.tables.query_result import show_result
 

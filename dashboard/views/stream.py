@@ -9,17 +9,17 @@ from uuid import UUID
 import polars as pl
 import streamlit as st
 
+from streamgauge.analytics.reports import blame, formatting, hops, one_stream, table_columns
+from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.one_stream import phases
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.outcomes import NOT_COUNTED, OK
-from streamgauge.dashboard import filters, formatting, page_frame, page_settings, query_runner, stream_blame
+from streamgauge.dashboard import filters, page_frame, page_settings, query_runner
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts import stream as charts
 from streamgauge.dashboard.charts.drawing import draw, draw_legend
 from streamgauge.dashboard.charts.split_bar import draw_split
-from streamgauge.dashboard.metric_help import metric_help
-from streamgauge.dashboard.queries import hops, stream, table_columns
-from streamgauge.dashboard.queries.selection import Selection
 from streamgauge.dashboard.query_runner import query
-from streamgauge.dashboard.stream_phases import phases
 from streamgauge.dashboard.tables.hops import show_attempts, show_changes_of_stream
 from streamgauge.dashboard.tables.html_table import Column, show_pairs, show_table
 from streamgauge.dashboard.tables.records import show_records
@@ -38,11 +38,11 @@ def body(_: Selection) -> None:
     except ValueError:
         st.warning(f"`{text[:80]}` is not a stream id (a UUID).", icon=":material/warning:")
         return
-    row = stream.finished(query, stream_id)
+    row = one_stream.finished(query, stream_id)
     if row is not None:
         show_finished(stream_id, row)
         return
-    row = stream.in_flight(query, stream_id)
+    row = one_stream.in_flight(query, stream_id)
     if row is not None:
         st.info("This stream is in flight. The page shows it when it ends.", icon=":material/timelapse:")
         show_columns(row, "open_streams")
@@ -59,8 +59,8 @@ def show_finished(stream_id: UUID, row: Row) -> None:
     of_stream = hops.of_stream(query, stream_id)
     attempts = of_stream.filter(pl.col("outer_stream_id").cast(pl.String) == str(stream_id))
     show_blame(row, attempts.to_dicts())
-    events, total = stream.events(query, stream_id)
-    stalls = stream.stalls(query, stream_id)
+    events, total = one_stream.events(query, stream_id)
+    stalls = one_stream.stalls(query, stream_id)
     if row["output_text"] or row["reasoning_text"]:
         left, right = st.columns([3, 2])
         with left:
@@ -118,7 +118,7 @@ def show_numbers(row: Row) -> None:
 
 def show_blame(row: Row, attempts: list[Row]) -> None:
     """Time by part, to the first token and to the end."""
-    first, whole = stream_blame.first_token(row, attempts), stream_blame.whole_stream(row, attempts)
+    first, whole = blame.first_token(row, attempts), blame.whole_stream(row, attempts)
     if not whole and not first:
         return
     with st.container(border=True, gap="small"):
@@ -273,7 +273,7 @@ def show_headers(row: Row) -> None:
 
 
 def show_server_stats(stream_id: UUID, row: Row) -> None:
-    stats = stream.server_stats(query, stream_id)
+    stats = one_stream.server_stats(query, stream_id)
     if stats.is_empty():
         return
     st.header("Server-reported and observed values", anchor=False)
@@ -287,7 +287,7 @@ def show_server_stats(stream_id: UUID, row: Row) -> None:
 
 
 def show_usage_reports(stream_id: UUID) -> None:
-    reports = stream.usage_reports(query, stream_id)
+    reports = one_stream.usage_reports(query, stream_id)
     if reports.is_empty():
         return
     st.header("Usage reports", anchor=False)

@@ -7,9 +7,9 @@ from functools import partial
 
 import streamlit as st
 
-from streamgauge.dashboard import filters, formatting, page_frame, page_links
-from streamgauge.dashboard.queries import streams
-from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.analytics.reports import formatting, stream_lists
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.dashboard import filters, page_frame, page_links
 from streamgauge.dashboard.query_runner import prefetch, query
 from streamgauge.dashboard.tables.facets import show_facets
 from streamgauge.dashboard.tables.streams import show_streams
@@ -30,10 +30,10 @@ LABELS = {
 
 def body(chosen: Selection) -> None:
     own = {name: st.query_params.get_all(name) for name in OWN_FILTERS}
-    where = streams.condition(kind=kind, text=(find or "").strip(), filters=own)
-    facets = prefetch(partial(streams.facets, query, chosen, where))
-    count = prefetch(partial(streams.count, query, chosen, where))
-    found = streams.table(query, chosen, where, order=order, limit=limit)
+    where = stream_lists.condition(kind=kind, text=(find or "").strip(), filters=own)
+    facets = prefetch(partial(stream_lists.facets, query, chosen, where))
+    count = prefetch(partial(stream_lists.count, query, chosen, where))
+    found = stream_lists.table(query, chosen, where, order=order, limit=limit)
     if found.is_empty():
         page_frame.show_no_matches()
         return
@@ -50,8 +50,8 @@ def address_of(parameter: str, values: Sequence[str]) -> str:
 
 st.caption("Finished streams of the time range. Click a row to open the stream.")
 with st.container(horizontal=True, vertical_alignment="bottom"):
-    kind = st.selectbox("Show", list(streams.KINDS), key="kind", bind="query-params", width=150)
-    order = st.selectbox("Order", list(streams.ORDERS), key="order", bind="query-params", width=200)
+    kind = st.selectbox("Show", list(stream_lists.KINDS), key="kind", bind="query-params", width=150)
+    order = st.selectbox("Order", list(stream_lists.ORDERS), key="order", bind="query-params", width=200)
     limit = st.selectbox("Rows", LIMITS, key="rows", bind="query-params", width=100)
     find = st.text_input(
         "Search",

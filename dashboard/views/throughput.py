@@ -7,14 +7,14 @@ from functools import partial
 import polars as pl
 import streamlit as st
 
-from streamgauge.dashboard import filters, formatting, page_frame, verdict
+from streamgauge.analytics.reports import formatting, overview, throughput
+from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
+from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import bars, colors
 from streamgauge.dashboard.charts.drawing import choose_series
 from streamgauge.dashboard.charts.time_series import time_bars, time_lines
-from streamgauge.dashboard.metric_help import metric_help
 from streamgauge.dashboard.panels import panel
-from streamgauge.dashboard.queries import overview, throughput
-from streamgauge.dashboard.queries.selection import DIMENSIONS, Selection
 from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
 from streamgauge.dashboard.tables.groups import show_throughput, show_wasted
 

@@ -11,16 +11,16 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
+from streamgauge.analytics.reports import blame, formatting, trace_tree, traces
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.reports.trace_tree import Tree, tree
 from streamgauge.analytics.schema.outcomes import NOT_COUNTED, OK
-from streamgauge.dashboard import filters, formatting, page_frame, page_links, stream_blame, trace_spans
+from streamgauge.dashboard import filters, page_frame, page_links
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw_legend
 from streamgauge.dashboard.charts.trace import Stall, StreamMarks, waterfall
-from streamgauge.dashboard.queries import traces
-from streamgauge.dashboard.queries.selection import Selection
 from streamgauge.dashboard.query_runner import QueryError, query, query_catalog
 from streamgauge.dashboard.tables.traces import show_streams_of_trace, show_traces
-from streamgauge.dashboard.trace_tree import Tree, tree
 
 TRACE_ID_DIGITS = 32
 MAX_ROWS = 500
@@ -72,9 +72,9 @@ def show_trace(trace_id: str) -> None:
     st.html(
         f'<a class="sg-back" href="{escape(filters.address_with({"trace": []}))}" target="_self">← All traces</a>'
     )
-    stored, total = traces.spans(query, trace_id)
-    streams = traces.streams_of(query, trace_id)
-    if in_flight := traces.streams_in_flight(query, trace_id):
+    stored, total = trace_tree.spans(query, trace_id)
+    streams = trace_tree.streams_of(query, trace_id)
+    if in_flight := trace_tree.streams_in_flight(query, trace_id):
         st.info(
             f"{in_flight} stream{'' if in_flight == 1 else 's'} of this trace in flight. Their spans are stored when they end.",
             icon=":material/timelapse:",
@@ -87,10 +87,10 @@ def show_trace(trace_id: str) -> None:
         )
         return
     ids = [str(one) for one in streams["stream_id"]]
-    stalls = traces.stalls_of(query, ids).to_dicts() if ids else []
+    stalls = trace_tree.stalls_of(query, ids).to_dicts() if ids else []
     rows = streams.to_dicts()
-    stored_spans = [trace_spans.from_row(row) for row in stored.to_dicts()]
-    spans = trace_spans.with_measured(stored_spans, rows, stalls)
+    stored_spans = [trace_tree.from_row(row) for row in stored.to_dicts()]
+    spans = trace_tree.with_measured(stored_spans, rows, stalls)
     found = tree(spans, most=MAX_ROWS)
     show_header(found, rows, total, errors=sum(span.failed for span in spans))
     if streams.height:
@@ -106,7 +106,7 @@ def show_header(found: Tree, streams: list[Row], total: int, *, errors: int) -> 
     else:
         st.markdown("This trace has no stream of the tap: other services sent its spans.")
     zone = filters.time_zone()
-    started = trace_spans.instant(found.start_ns).astimezone(zone)
+    started = trace_tree.instant(found.start_ns).astimezone(zone)
     with st.grid(4, min_column_width=118):
         st.metric("Duration", formatting.duration(found.end_ns - found.start_ns))
         st.metric("Spans", formatting.count(total), help="Stored spans, without those measured by the tap.")
@@ -135,16 +135,16 @@ def show_outcome(streams: list[Row]) -> None:
 
 def marks_of(streams: list[Row], stalls: list[Row], stream_ids: list[str]) -> dict[str, StreamMarks]:
     """The marks on the bars of the streams, by span id."""
-    attempts = traces.attempts_of(query, stream_ids).to_dicts() if stream_ids else []
+    attempts = trace_tree.attempts_of(query, stream_ids).to_dicts() if stream_ids else []
     found = {}
     for row in streams:
         stream_id = str(row["stream_id"])
         own = [s for s in stalls if str(s["stream_id"]) == stream_id]
-        found[trace_spans.operation_id(row)] = StreamMarks(
+        found[trace_tree.operation_id(row)] = StreamMarks(
             ttft_ns=row["ttft_ns"],
             stalls=[Stall(at_ns=s["at_ns"], gap_ns=s["gap_ns"], cause=s["cause"]) for s in own],
             stall_count=row["stall_count"] or 0,
-            waited_ns=stream_blame.whole_stream(
+            waited_ns=blame.whole_stream(
                 row, [a for a in attempts if str(a["outer_stream_id"]) == stream_id]
             ),
         )
@@ -158,7 +158,7 @@ def show_waterfall(found: Tree, marks: dict[str, StreamMarks]) -> None:
         "Spans",
         anchor=False,
         help="Each span is below its parent, in the colour of its service. The arrow hides the spans below; a click on a row "
-        f"shows its attributes. A striped bar is *{trace_spans.MEASURED}*, because no span of another service is stored: the "
+        f"shows its attributes. A striped bar is *{trace_tree.MEASURED}*, because no span of another service is stored: the "
         "client from the first byte of its request to the last byte delivered, the gateway from sending the request to the last "
         "byte of the response, the phases and stalls from the times of the stream. ◆ marks the TTFT, a frame a stall in the "
         "colour of its cause. Times are from the clock of each sender; ⚠ marks a span that starts before its parent.",

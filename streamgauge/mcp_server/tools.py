@@ -23,14 +23,13 @@ from streamgauge.analytics.query.errors import QueryRejected
 from streamgauge.analytics.query.limits import MIB, UNTRUSTED
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.render import json_value
+from streamgauge.analytics.reports import blame, hops, one_stream, table_columns
+from streamgauge.analytics.reports.diagnosis_report import as_json, read_report
+from streamgauge.analytics.reports.one_stream import phases
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.storage.location import StoreLocation
-from streamgauge.dashboard import stream_blame
-from streamgauge.dashboard.queries import hops, stream, table_columns
-from streamgauge.dashboard.queries.selection import Selection
-from streamgauge.dashboard.stream_phases import phases
 from streamgauge.durations import parse_duration_s
-from streamgauge.top.report import as_json, read_report
 
 MAX_ROWS = 1000
 DEFAULT_ROWS = 100
@@ -213,10 +212,10 @@ class Tools:
             raise ValueError(
                 f"cannot find the stream {stream_id[:80]!r}: it is not a UUID. Pass a stream_id of the table streams."
             ) from None
-        row = stream.finished(self._query, wanted)
+        row = one_stream.finished(self._query, wanted)
         if row is not None:
             return self._finished(wanted, row)
-        row = stream.in_flight(self._query, wanted)
+        row = one_stream.in_flight(self._query, wanted)
         if row is not None:
             note = _note(self._silence())
             return {
@@ -232,12 +231,12 @@ class Tools:
         )
 
     def _finished(self, stream_id: UUID, row: Mapping[str, Any]) -> Stream:
-        stalls = stream.stalls(self._query, stream_id, most=MAX_STALLS)
+        stalls = one_stream.stalls(self._query, stream_id, most=MAX_STALLS)
         of_stream = hops.of_stream(self._query, stream_id)
         attempts = of_stream.filter(pl.col("outer_stream_id").cast(pl.String) == str(stream_id)).to_dicts()
         waited = {
-            "first_token_ns": stream_blame.first_token(row, attempts),
-            "whole_stream_ns": stream_blame.whole_stream(row, attempts),
+            "first_token_ns": blame.first_token(row, attempts),
+            "whole_stream_ns": blame.whole_stream(row, attempts),
         }
         text = None
         if any(row.get(name) for name in CONTENT):

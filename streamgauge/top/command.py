@@ -18,15 +18,15 @@ from rich.live import Live
 from streamgauge.allowed_values import Duration
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.reports.diagnosis_report import Report, as_json, read_report
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import locate
-from streamgauge.dashboard.queries.selection import Selection
 from streamgauge.flags_from_settings import settings_options
 from streamgauge.ingest.ready_file import silence
 from streamgauge.output_format import format_option, print_json
 from streamgauge.running_parts import load_with_running_parts
 from streamgauge.settings import Settings
 from streamgauge.top import screen
-from streamgauge.top.report import Report, as_json, read_report
 
 MAX_ROWS = 20_000
 TIMEOUT_S = 20.0

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import polars as pl
 import pytest
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
 from streamgauge.dashboard.sql_recipes import RECIPES
 from tests.dashboard.browser import CHROMIUM, FOREIGN_HOST, TIMEOUT_MS, Reader, reader
 from tests.dashboard.generated_traces import HOSTILE, LARGE_TRACE, ODD_TRACE

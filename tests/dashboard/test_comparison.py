@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from streamgauge.dashboard import comparison
+from streamgauge.analytics.reports import comparison
 from streamgauge.dashboard.charts.forest import forest
 
 COUNTS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamgauge.dashboard.confidence_intervals import (
+from streamgauge.analytics.reports.comparison import (
     Rate,
     _quantiles,
     holm,

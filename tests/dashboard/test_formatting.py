@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
 
 
 @pytest.mark.parametrize(

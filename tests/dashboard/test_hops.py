@@ -12,10 +12,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from streamgauge.dashboard import formatting
-from streamgauge.dashboard.hop_phases import CAUSES, hop_phases
-from streamgauge.dashboard.queries import hops
-from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.analytics.reports import formatting, hops
+from streamgauge.analytics.reports.hops import CAUSES, hop_phases
+from streamgauge.analytics.reports.selection import Selection
 from tests.dashboard.app_test import open_page, page_text, table
 from tests.dashboard.generated_store import filled
 from tests.tables import tables

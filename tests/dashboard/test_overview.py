@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.dashboard import formatting
+from streamgauge.analytics.reports import formatting
 from streamgauge.ingest.ready_file import write_ready_file
 from tests.dashboard.app_test import UNREADABLE, metric_value, open_page, page_text
 from tests.tables import tables

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from streamgauge.dashboard import formatting, stream_blame
-from streamgauge.dashboard.queries import blame, budgets, hops
-from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.analytics.reports import blame, formatting, hops, objectives
+from streamgauge.analytics.reports.selection import Selection
 from tests.dashboard.app_test import open_page, page_text
 from tests.tables import tables
 
@@ -40,7 +39,7 @@ def test_split_is_the_median_of_the_splits_of_the_streams(streams_data: Path) ->
     found = blame.quantiles(tables(streams_data).query, day())
     parts: dict[str, list[int]] = defaultdict(list)
     for row in rows:
-        for cause, value in stream_blame.whole_stream(row, by_outer[row["stream_id"]]).items():
+        for cause, value in blame.whole_stream(row, by_outer[row["stream_id"]]).items():
             parts[cause].append(value)
     assert found["streams"] == len(rows) < 400
     assert set(parts) == set(blame.CAUSES)
@@ -58,13 +57,13 @@ def test_streams_behind_a_gateway_count_if_they_alone_are_selected(streams_data:
 
 def test_burning_objectives_have_their_worst_source(streams_data: Path) -> None:
     query = tables(streams_data).query
-    found = budgets.burning(query, day()).to_dicts()
+    found = objectives.burning(query, day()).to_dicts()
     worst = found[0]
     assert (worst["objective"], worst["indicator"], worst["severity"]) == ("interactive", "goodput", "page")
     of_worst = query("FROM burn_rates WHERE objective = 'interactive' AND severity = 'page'").to_dicts()
     assert worst["burn_1h"] == max(row["burn_1h"] or 0 for row in of_worst)
     assert len({(row["objective"], row["indicator"]) for row in found}) == len(found)
-    assert budgets.burning(query, replace(day(), models=("none",))).is_empty()
+    assert objectives.burning(query, replace(day(), models=("none",))).is_empty()
 
 
 def test_overview_shows_split_gateways_and_burning_objectives(

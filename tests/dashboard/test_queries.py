@@ -13,20 +13,21 @@ import duckdb
 import polars as pl
 import pytest
 
-from streamgauge.analytics.schema.objectives import Objective
-from streamgauge.analytics.schema.sql_quoting import literal
-from streamgauge.dashboard.queries import (
-    compare,
+from streamgauge.analytics.reports import (
+    comparison,
     errors,
     latency,
-    live,
+    one_stream,
     overview,
-    stream,
+    stream_lists,
     table_columns,
     throughput,
+    trace_tree,
     traces,
 )
-from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.schema.objectives import Objective
+from streamgauge.analytics.schema.sql_quoting import literal
 from tests.analytics.stores import plain_tables
 from tests.dashboard.generated_store import empty_tables, insert
 from tests.tables import tables
@@ -102,7 +103,7 @@ def test_silence_lasts_until_the_last_heartbeat_of_the_tap(store: duckdb.DuckDBP
          "last_alive_at": NOON + timedelta(seconds=alive_s)}
         for tap, (alive_s, stopped) in taps.items()
     ])  # fmt: skip
-    found = live.open_streams(query_of(store), HOUR)
+    found = stream_lists.open_streams(query_of(store), HOUR)
     assert found["silent_ns"].to_list() == [18_000 * MS, 1000 * MS, 1000 * MS, 1000 * MS]
 
 
@@ -160,8 +161,8 @@ def test_refused_requests_are_in_no_other_number(store: duckdb.DuckDBPyConnectio
             "contributors": overview.top_contributors(query, one),
             "errors": errors.rate_timeline(query, one),
             "aborts": errors.aborts(query, one, "model"),
-            "sample": compare.ok_sample(query, one),
-            "counts": pl.DataFrame([compare.counts(query, one)]),
+            "sample": comparison.ok_sample(query, one),
+            "counts": pl.DataFrame([comparison.counts(query, one)]),
             "speed": throughput.speed_timeline(query, one, "model", most=1),
             "tokens": throughput.table(query, one, "model"),
         }
@@ -364,7 +365,7 @@ def test_sampled_stream_keeps_sums_and_stalls(store: duckdb.DuckDBPyConnection) 
         INSERT INTO events BY NAME SELECT '{stream_id}'::UUID AS stream_id, i AS seq, i AS read_seq,
             i * {MS} + CASE WHEN i > 7777 THEN {900 * MS} ELSE 0 END AS at_ns, 'text' AS kind, 0 AS choice, 2 AS chars,
             10 AS bytes FROM range(100000) AS t(i)""")
-    found, total = stream.events(query_of(store), stream_id, most=1000)
+    found, total = one_stream.events(query_of(store), stream_id, most=1000)
     assert total == 100_000
     assert 1000 <= found.height <= 2000
     assert found["chars_sum"].max() == 2 * (found["seq"].max() + 1)  # type: ignore[operator]
@@ -387,7 +388,7 @@ def test_gap_is_between_outputs_of_one_choice(store: duckdb.DuckDBPyConnection) 
         {**own, "seq": i, "read_seq": i, "at_ns": at * MS, "kind": kind, "choice": choice}
         for i, (kind, choice, at) in enumerate(kinds)
     ])  # fmt: skip
-    found, _ = stream.events(query_of(store), UUID(int=1))
+    found, _ = one_stream.events(query_of(store), UUID(int=1))
     assert found["gap_ns"].to_list() == [None, None, None, None, 10 * MS, 28 * MS]
 
 
@@ -450,7 +451,7 @@ def trace_of(digit: str) -> str:
 
 def test_spans_of_a_trace_are_found_ignoring_case(store: duckdb.DuckDBPyConnection) -> None:
     put_traces(store)
-    found, total = traces.spans(query_of(store), trace_of("A"))
+    found, total = trace_tree.spans(query_of(store), trace_of("A"))
     at_us = int(NOON.timestamp() * 1e6)
     assert sorted(found["at_ns"]) == [(at_us + 1000 * i) * 1000 for i in range(3)]
     assert total == 3
@@ -458,7 +459,7 @@ def test_spans_of_a_trace_are_found_ignoring_case(store: duckdb.DuckDBPyConnecti
 
 def test_above_the_limit_failed_spans_are_read_first(store: duckdb.DuckDBPyConnection) -> None:
     put_traces(store)
-    found, total = traces.spans(query_of(store), trace_of("a"), most=2)
+    found, total = trace_tree.spans(query_of(store), trace_of("a"), most=2)
     assert (set(found["name"]), total) == ({"s1", "s2"}, 3)
 
 
@@ -525,7 +526,7 @@ def test_own_span_is_kept_of_spans_with_the_same_id(store: duckdb.DuckDBPyConnec
          "start_ns": 0, "duration_ns": MS, "status": "unset", "attributes": f'{{"service.name": "{name}"}}'}
         for name, stream_id in (("forged", None), ("ours", "0" * 31 + "1"), ("sent again", None))
     ])  # fmt: skip
-    assert traces.spans(query_of(store), trace)[0]["name"].to_list() == ["ours"]
+    assert trace_tree.spans(query_of(store), trace)[0]["name"].to_list() == ["ours"]
     assert traces.latest(query_of(store), HOUR, traces.Search(text=trace))["services"].to_list() == [
         "forged, ours, sent again"
     ]

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from streamgauge.dashboard.queries import sessions
-from streamgauge.dashboard.queries.selection import Selection
-from streamgauge.dashboard.session_timeline import Bar, bars
+from streamgauge.analytics.reports import sessions
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.reports.sessions import Bar, bars
 from tests.dashboard.app_test import links, metric_value, open_page, page_text, table
 from tests.dashboard.generated_store import filling, insert
 from tests.tables import tables

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from streamgauge.dashboard import formatting, stream_blame
+from streamgauge.analytics.reports import blame, formatting
 from tests.dashboard.app_test import links, open_page, page_text, table
 from tests.tables import tables
 
@@ -28,12 +28,12 @@ def attempt(**values: Any) -> dict[str, Any]:
 
 
 def test_stream_without_hops_has_no_gateway() -> None:
-    assert stream_blame.whole_stream(ROW, []) == {"upstream": 900, "tap": 30, "client": 70}
-    assert stream_blame.first_token(ROW, []) == {}
+    assert blame.whole_stream(ROW, []) == {"upstream": 900, "tap": 30, "client": 70}
+    assert blame.first_token(ROW, []) == {}
 
 
 def test_stream_of_an_old_record_has_no_blame() -> None:
-    assert stream_blame.whole_stream(ROW | UNKNOWN, []) == {}
+    assert blame.whole_stream(ROW | UNKNOWN, []) == {}
 
 
 def test_gateway_has_the_time_before_the_first_attempt_and_the_tail() -> None:
@@ -41,10 +41,10 @@ def test_gateway_has_the_time_before_the_first_attempt_and_the_tail() -> None:
         attempt(gateway_before_ns=25, lost_ns=100),
         attempt(gateway_before_ns=125, added_ttft_ns=160, added_tail_ns=40),
     ]
-    assert stream_blame.whole_stream(ROW, attempts) == {
+    assert blame.whole_stream(ROW, attempts) == {
         "upstream": 845, "gateway": 55, "tap": 30, "client": 70,
     }  # fmt: skip
-    assert stream_blame.first_token(ROW, attempts) == {"upstream": 440, "gateway": 60}
+    assert blame.first_token(ROW, attempts) == {"upstream": 440, "gateway": 60}
 
 
 def test_parts_add_up_whatever_the_clocks_say() -> None:
@@ -55,7 +55,7 @@ def test_parts_add_up_whatever_the_clocks_say() -> None:
             attempt(gateway_before_ns=rng.randrange(-50, 2000), added_ttft_ns=rng.randrange(-500, 2000),
                     added_tail_ns=rng.randrange(-500, 2000))
         ]  # fmt: skip
-        whole, first = stream_blame.whole_stream(row, attempts), stream_blame.first_token(row, attempts)
+        whole, first = blame.whole_stream(row, attempts), blame.first_token(row, attempts)
         assert sum(whole.values()) == sum(row[name] for name in UNKNOWN)
         assert sum(first.values()) == row["ttft_ns"]
         assert min(*whole.values(), *first.values()) >= 0

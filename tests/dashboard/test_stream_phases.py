@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from streamgauge.dashboard.stream_phases import phases
+from streamgauge.analytics.reports.one_stream import phases
 
 ROW = {
     "client_start_ns": -5, "connected_ns": 10, "request_sent_ns": 12, "headers_ns": 80, "ttfb_ns": 81, "ttft_ns": 100,

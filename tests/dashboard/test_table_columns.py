@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from streamgauge.analytics.query.statement_filter import allowed_functions
-from streamgauge.dashboard.queries import table_columns
+from streamgauge.analytics.reports import table_columns
 from tests.tables import tables
 
 

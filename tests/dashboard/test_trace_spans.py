@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.dashboard.trace_spans import MEASURED, Span, from_row, with_measured
+from streamgauge.analytics.reports.trace_tree import MEASURED, Span, from_row, with_measured
 
 ROW = {
     "span_id": "1", "parent_span_id": None, "stream_id": None, "name": "a", "kind": "server", "at_ns": 5, "duration_ns": 7,

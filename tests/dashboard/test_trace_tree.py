@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamgauge.dashboard.trace_spans import Span
-from streamgauge.dashboard.trace_tree import tree
+from streamgauge.analytics.reports.trace_tree import Span, tree
 from tests.dashboard.test_trace_spans import span
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from streamgauge.dashboard.trace_spans import MEASURED
+from streamgauge.analytics.reports.trace_tree import MEASURED
 from tests.dashboard.app_test import metric_value, open_page, page_text, table
 from tests.dashboard.generated_traces import LARGE_TRACE, SPANS
 from tests.tables import tables

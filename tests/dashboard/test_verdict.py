@@ -17,9 +17,9 @@ from streamlit.testing.v1 import AppTest
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
 from streamgauge.analytics.diagnosis.scope import Scope
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import metric_cards, verdict
 from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.queries.selection import Selection
 from tests.dashboard.app_test import open_page, page_text
 from tests.dashboard.generated_incident import GATEWAY, MODEL, with_incident
 
@@ -87,7 +87,7 @@ def test_the_diagnosis_of_a_range_that_has_just_ended_is_the_recent_one(
     """On a slow machine, the end of the range passes before the page asks for the diagnosis."""
     made = Diagnosis(state="healthy", since=NOON, until=NOON + HOUR, measured=(), streams=1)
     monkeypatch.setattr(verdict, "diagnose", lambda _query, scope, *_: replace(made, until=scope.until))
-    monkeypatch.setattr(verdict, "objectives", lambda *_: ())
+    monkeypatch.setattr(verdict, "stored_objectives", lambda *_: ())
     monkeypatch.setattr(verdict.page_settings, "data_dir", lambda: incident[0])
 
     def until(later: timedelta) -> datetime:

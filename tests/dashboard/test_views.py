@@ -10,8 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from streamgauge.dashboard import formatting
-from streamgauge.dashboard.queries import rollups
+from streamgauge.analytics.reports import formatting, rollups
 from tests.dashboard.app_test import UNREADABLE, VIEWS, metric_value, number, open_page, page_text, table
 from tests.dashboard.generated_store import NAMED_CLIENT, filled
 from tests.tables import tables

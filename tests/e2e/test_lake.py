@@ -12,8 +12,8 @@ import duckdb
 import httpx
 import pytest
 
+from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.storage.store import INLINED_ROWS
-from streamgauge.dashboard import formatting
 from tests.dashboard.app_test import VIEWS, metric_value, open_page
 from tests.e2e.running import Up, simulator, up
 from tests.e2e.test_both_logs import traffic

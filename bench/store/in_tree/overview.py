@@ -17,11 +17,11 @@ RANGE = timedelta(minutes=15)
 def draw(ask: Ask) -> None:
     """Run the queries of `streamgauge.dashboard.views.overview` once."""
     overview, streams = (
-        module("streamgauge.dashboard.queries.overview"),
-        module("streamgauge.dashboard.queries.streams"),
+        module("streamgauge.analytics.reports.overview"),
+        module("streamgauge.analytics.reports.stream_lists"),
     )
     now = datetime.now(UTC)
-    chosen = module("streamgauge.dashboard.queries.selection").Selection(since=now - RANGE, until=now)
+    chosen = module("streamgauge.analytics.reports.selection").Selection(since=now - RANGE, until=now)
     overview.any_stream(ask)
     overview.filter_options(ask, chosen)
     overview.summary_now_and_before(ask, chosen)

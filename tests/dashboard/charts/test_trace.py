@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from streamgauge.analytics.reports.trace_tree import Span, SpanEvent, tree
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.trace import (
     MANY,
@@ -19,8 +20,6 @@ from streamgauge.dashboard.charts.trace import (
     StreamMarks,
     waterfall,
 )
-from streamgauge.dashboard.trace_spans import Span, SpanEvent
-from streamgauge.dashboard.trace_tree import tree
 from tests.dashboard.generated_traces import HOSTILE
 from tests.dashboard.test_trace_spans import span
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.dashboard.queries import streams
-from streamgauge.dashboard.queries.selection import Selection
+from streamgauge.analytics.reports import stream_lists
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard.tables.facets import facets_markup
 from tests.tables import tables
 
@@ -51,11 +51,11 @@ def test_counts_equal_those_of_sql(facet: str, column: str, streams_data: Path) 
     selection = Selection(
         since=now - timedelta(days=1), until=now + timedelta(hours=1), gateways=("litellm",)
     )
-    where = streams.condition(filters={"outcome": ("ok", "http_error", "client_abort")})
-    found = {name: n for of, name, n in streams.facets(ask, selection, where).rows() if of == facet}
+    where = stream_lists.condition(filters={"outcome": ("ok", "http_error", "client_abort")})
+    found = {name: n for of, name, n in stream_lists.facets(ask, selection, where).rows() if of == facet}
     expected = ask(f"""
         SELECT {column} AS name, count(*) AS n FROM streams
         WHERE gateway = 'litellm' AND outcome IN ('ok', 'http_error', 'client_abort') AND {column} IS NOT NULL
-        GROUP BY ALL ORDER BY n DESC, name LIMIT {streams.TOP_VALUES}""")
+        GROUP BY ALL ORDER BY n DESC, name LIMIT {stream_lists.TOP_VALUES}""")
     assert found == dict(expected.iter_rows())
     assert found

@@ -14,9 +14,9 @@ import duckdb
 import pytest
 
 from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured
+from streamgauge.analytics.reports.diagnosis_report import Report, as_json, read_report
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT, Objectives
-from streamgauge.dashboard.queries.selection import Selection
-from streamgauge.top.report import Report, as_json, read_report
 from tests.dashboard.generated_store import empty_tables, insert
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

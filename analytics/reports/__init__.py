@@ -1,8 +1,10 @@
-"""All SQL of the dashboard, over the public tables. One module per page, or per concept that pages share.
+"""The questions that all readers answer: the dashboard, `top`, MCP, alerts and notebooks show what these modules return.
+
+One module per question owns its SQL over the public tables, its result with units, and its vocabulary.
 
 - Functions take `query` (runs SQL, returns a polars frame) and a `Selection`. Their docstrings name the columns of the result.
 - Values are literals in the SQL, because readers run single statements without parameters. `sql_quoting.literal` quotes them.
-- The database aggregates. A result has only the rows that are drawn, and the SQL limits their number.
+- The database aggregates. A result has only the rows that are shown, and the SQL limits their number.
 - Unknown values stay NULL.
 """
 

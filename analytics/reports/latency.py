@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from streamgauge.dashboard.queries import Query
-from streamgauge.dashboard.queries.selection import DIMENSIONS, Selection
+from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
 
 METRICS: dict[str, str] = {
     "TTFT": "ttft_ns",

@@ -1,4 +1,4 @@
-"""SQL for traces: their list, and the spans, streams and stalls of one trace."""
+"""The list of traces: which match a search, with their streams."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.selection import GATEWAY, MODEL, Selection, instant
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.schema.sql_quoting import literal
-from streamgauge.dashboard.queries import Query
-from streamgauge.dashboard.queries.selection import GATEWAY, MODEL, Selection, instant
 
 SERVICE = """CASE WHEN json_valid(attributes) THEN attributes->>'$."service.name"' END"""
 """SQL of a span's service name."""
 FAILED = "lower(status) = 'error'"
-MAX_SPANS = 5_000
-"""Spans of one trace that are read."""
 SPANS_WITH_SERVICE = 20_000
 """Spans that `services` reads at most."""
 
@@ -106,60 +104,6 @@ def services(query: Query, selection: Selection, *, most: int = 50) -> list[str]
         SELECT DISTINCT {SERVICE} AS name FROM (SELECT attributes FROM spans WHERE {within} LIMIT {SPANS_WITH_SERVICE:d})
         WHERE name IS NOT NULL ORDER BY name LIMIT {most:d}""")
     return list(found["name"])
-
-
-def spans(query: Query, trace_id: str, *, most: int = MAX_SPANS) -> tuple[pl.DataFrame, int]:
-    """(spans of one trace with their start `at_ns` in Unix time, number of its spans).
-
-    The tap's span replaces others with its id. Above `most`, spans with errors stay, then those of the tap, then the longest.
-    """
-    frame = query(f"""
-        SELECT *, count(*) OVER () AS total FROM (
-            SELECT *, epoch_us(started_at) * 1000 AS at_ns FROM spans WHERE trace_id = {literal(trace_id.lower())}
-            QUALIFY row_number() OVER (PARTITION BY span_id ORDER BY stream_id NULLS LAST) = 1)
-        ORDER BY {FAILED} DESC, stream_id IS NULL, duration_ns DESC, span_id LIMIT {most:d}""")
-    return frame.drop("total"), int(frame["total"][0]) if frame.height else 0
-
-
-MAX_STREAMS = 50
-"""Streams of one trace that are read."""
-PHASE_COLUMNS = """client_start_ns, connected_ns, request_sent_ns, headers_ns, ttfb_ns, ttft_ns, ttfo_ns, last_output_ns, end_ns,
-    client_drain_ns"""
-
-
-def streams_of(query: Query, trace_id: str, *, most: int = MAX_STREAMS) -> pl.DataFrame:
-    """The finished streams with this trace id.
-
-    `stream_id, span_id, parent_span_id, started_at, at_ns` (start in Unix time), `gateway, model, outcome, http_status, error_type,
-    stall_count, waited_upstream_ns, waited_client_ns, tap_delay_ns` and `PHASE_COLUMNS`.
-    """
-    return query(f"""
-        SELECT stream_id, span_id, parent_span_id, started_at, epoch_us(started_at) * 1000 AS at_ns, {GATEWAY} AS gateway,
-            {MODEL} AS model, outcome, http_status, error_type, stall_count, waited_upstream_ns, waited_client_ns, tap_delay_ns,
-            {PHASE_COLUMNS}
-        FROM streams WHERE trace_id = {literal(trace_id.lower())} ORDER BY started_at LIMIT {most:d}""")
-
-
-def streams_in_flight(query: Query, trace_id: str) -> int:
-    """Number of streams in flight with this trace id."""
-    found = query(f"SELECT count(*) AS n FROM open_streams WHERE trace_id = {literal(trace_id.lower())}")
-    return int(found["n"][0])
-
-
-def stalls_of(query: Query, stream_ids: list[str], *, most: int = 500) -> pl.DataFrame:
-    """The longest stalls of streams: `stream_id, at_ns` (of the output event before it), `gap_ns, cause`."""
-    ids = ", ".join(f"{literal(one)}::UUID" for one in stream_ids) or "NULL"
-    return query(f"""
-        SELECT stream_id, at_ns, gap_ns, cause FROM stalls WHERE stream_id IN ({ids})
-        ORDER BY gap_ns DESC, at_ns LIMIT {most:d}""")
-
-
-def attempts_of(query: Query, stream_ids: list[str], *, most: int = 200) -> pl.DataFrame:
-    """The rows of `hops` with these streams as the outer ones."""
-    ids = ", ".join(f"{literal(one)}::UUID" for one in stream_ids) or "NULL"
-    return query(
-        f"SELECT * FROM hops WHERE outer_stream_id IN ({ids}) ORDER BY outer_started_at, attempt LIMIT {most:d}"
-    )
 
 
 def any_span(query: Query) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
 from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST, REQUESTS
-from streamgauge.dashboard.queries import Query
-from streamgauge.dashboard.queries.selection import DIMENSIONS, Selection
 
 CAUSE = "CASE WHEN outcome = 'http_error' THEN 'HTTP ' || http_status ELSE outcome END"
 """SQL of the short name of an error's cause."""

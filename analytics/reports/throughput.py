@@ -6,9 +6,9 @@ from datetime import datetime
 
 import polars as pl
 
+from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.selection import DIMENSIONS, MAX_STREAM_S, Selection, instant
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
-from streamgauge.dashboard.queries import Query
-from streamgauge.dashboard.queries.selection import DIMENSIONS, MAX_STREAM_S, Selection, instant
 
 CACHE_HIT_SHARE = (
     "sum(cached_input_tokens) / nullif(sum(input_tokens) FILTER (cached_input_tokens IS NOT NULL), 0)"

@@ -1,4 +1,4 @@
-"""SQL for hops: what each gateway adds to the streams, its attempts and its changes.
+"""What each gateway adds to the streams, its attempts and its changes.
 
 Rows of `hops` are selected by the outer stream: its start, its model, and either gateway of the hop. The columns that compare
 both streams are known only for the attempt that answered.
@@ -6,16 +6,19 @@ both streams are known only for the attempt that answered.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import polars as pl
 
+from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.latency import BINS_PER_DECADE
+from streamgauge.analytics.reports.one_stream import Phase
+from streamgauge.analytics.reports.selection import GATEWAY, Selection, instant
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
 from streamgauge.analytics.schema.sql_quoting import literal
-from streamgauge.dashboard.queries import Query
-from streamgauge.dashboard.queries.latency import BINS_PER_DECADE
-from streamgauge.dashboard.queries.selection import GATEWAY, Selection, instant
 
 HOP_GATEWAY = "coalesce(outer_gateway, '(no gateway)')"
 HOP_MODEL = "coalesce(model, '(no model)')"
@@ -213,3 +216,34 @@ def changes_of(query: Query, stream_id: UUID, *, most: int = 100) -> pl.DataFram
         SELECT what, outer_value, inner_value, outer_stream_id, inner_stream_id FROM hop_changes
         WHERE outer_stream_id = '{stream_id}'::UUID OR inner_stream_id = '{stream_id}'::UUID
         ORDER BY what, outer_value LIMIT {most:d}""")
+
+
+# The phases of a hop (client → gateway → model server), and who took them. Pure.
+
+PARTS: dict[str, tuple[str, str, str]] = {
+    "before forwarding": ("before_ns", "gateway", "From t0 to the start of the gateway's request to the model server."),
+    "failed attempts": ("failed_ns", "upstream", "Attempts that another one followed."),
+    "model's TTFT": ("model_ttft_ns", "upstream", "From the gateway's request to the first token of the model server."),
+    "first token delay": ("first_token_ns", "gateway", "From the model server's first token to the client's."),
+    "streaming": ("streaming_ns", "upstream", "From the client's first token to the end of the model server's response."),
+    "added tail": ("tail_ns", "gateway", "From the end of the model server's response to the end of the gateway's."),
+}  # fmt: skip
+"""Phase → (column of `reports.hops.waterfall`, cause, meaning)."""
+CAUSES = {name: cause for name, (_, cause, _) in PARTS.items()}
+"""Phase → who took it."""
+
+
+def hop_phases(row: Mapping[str, Any]) -> list[Phase]:
+    """The phases of a row of `reports.hops.waterfall`, one after the other. Unknown parts and those of 0 are left out.
+
+    Errors of the clocks can make a short part negative. It is drawn with length 0.
+    """
+    found: list[Phase] = []
+    at_ns = 0
+    for name, (column, _, meaning) in PARTS.items():
+        length_ns = round(row[column] or 0)
+        if length_ns:
+            end_ns = at_ns + max(length_ns, 0)
+            found.append(Phase(name, at_ns, end_ns, meaning))
+            at_ns = end_ns
+    return found

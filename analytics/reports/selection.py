@@ -1,12 +1,14 @@
-"""The selected streams of a page: time range and filters, and their SQL."""
+"""The selected streams: time range and filters, their SQL, and the names that readers see instead of client ids."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import polars as pl
 
+from streamgauge.analytics.schema.clients import MAX_CLIENTS
 from streamgauge.analytics.schema.dimensions import CLIENT as CLIENT
 from streamgauge.analytics.schema.dimensions import DIMENSIONS as DIMENSIONS
 from streamgauge.analytics.schema.dimensions import GATEWAY as GATEWAY
@@ -112,3 +114,15 @@ class Selection:
     def bucket(self) -> str:
         """SQL of a stream's point in a time series, by its start."""
         return f"time_bucket(INTERVAL '{self.bucket_s} seconds', started_at)"
+
+
+# Names of clients
+
+CLIENT_NAMES = f"SELECT client_id, name FROM clients LIMIT {MAX_CLIENTS}"
+_SHOWN_IN = ("name", "client")
+
+
+def with_client_names(rows: pl.DataFrame, names: Mapping[str, str]) -> pl.DataFrame:
+    """The rows with names instead of client ids in the columns `name` and `client`. The column `client_id` is unchanged."""
+    columns = [column for column in _SHOWN_IN if names and rows.schema.get(column) == pl.String]
+    return rows.with_columns(pl.col(columns).replace(names)) if columns else rows

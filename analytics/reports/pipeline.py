@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from streamgauge.dashboard.queries import Query
+from streamgauge.analytics.reports import Query
 
 TABLES = (
     "streams",

@@ -1,4 +1,4 @@
-"""What `streamgauge top` shows, read by a few queries, and its JSON."""
+"""The diagnosis, the traffic by model and gateway and the top offenders, as `top` and MCP show them, and their JSON."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
 from streamgauge.analytics.diagnosis.scope import Scope
 from streamgauge.analytics.diagnosis.wording import cause_text, headline
-from streamgauge.analytics.query.client_names import QUERY as CLIENT_NAMES
-from streamgauge.analytics.query.client_names import with_client_names
+from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.objectives import stored_objectives
+from streamgauge.analytics.reports.overview import top_contributors
+from streamgauge.analytics.reports.selection import (
+    CLIENT_NAMES,
+    GATEWAY,
+    MODEL,
+    Selection,
+    instant,
+    with_client_names,
+)
+from streamgauge.analytics.reports.stream_lists import IN_FLIGHT
 from streamgauge.analytics.schema.clients import shortened
 from streamgauge.analytics.schema.objectives import Objective, Objectives
 from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_REQUEST
-from streamgauge.dashboard.queries import Query
-from streamgauge.dashboard.queries.live import IN_FLIGHT
-from streamgauge.dashboard.queries.objectives import objectives
-from streamgauge.dashboard.queries.overview import top_contributors
-from streamgauge.dashboard.queries.selection import GATEWAY, MODEL, Selection, instant
 
 MAX_GROUPS = 200
 MAX_OFFENDERS = 8
@@ -40,7 +45,7 @@ class Report:
     groups: list[dict[str, Any]]
     """By model and gateway, busiest first: the columns of `_groups`."""
     offenders: list[dict[str, Any]]
-    """The columns of `streamgauge.dashboard.queries.overview.top_contributors`."""
+    """The columns of `streamgauge.analytics.reports.overview.top_contributors`."""
     note: str | None = None
     """Why newer rows are missing."""
 
@@ -67,7 +72,7 @@ class Report:
 
 def read_report(query: Query, selection: Selection, default: Objective, note: str | None = None) -> Report:
     """`default`: the objective of streams without one of their own. Raises QueryError."""
-    judged_by = objectives(query, default)
+    judged_by = stored_objectives(query, default)
     names: dict[str, str] = dict(query(CLIENT_NAMES).iter_rows())
     scope = Scope(since=selection.since, until=selection.until, filters=selection.filters())
     return Report(

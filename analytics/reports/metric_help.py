@@ -1,6 +1,6 @@
 """Help texts of metrics over many streams. docs/reference/metrics.md has the full definitions.
 
-The database's column comments (`queries.table_columns`) describe single columns.
+The database's column comments (`reports.table_columns`) describe single columns.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ from datetime import datetime
 
 import polars as pl
 
-from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_COUNTED, IS_ERROR, IS_REQUEST, OK, REQUESTS
-from streamgauge.dashboard.queries import Query
-from streamgauge.dashboard.queries.selection import (
+from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.selection import (
     CLIENT,
     DIMENSIONS,
     GATEWAY,
@@ -17,6 +16,7 @@ from streamgauge.dashboard.queries.selection import (
     Selection,
     instant,
 )
+from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_COUNTED, IS_ERROR, IS_REQUEST, OK, REQUESTS
 
 MAX_MARKERS = 50
 

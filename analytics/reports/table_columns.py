@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
+from streamgauge.analytics.reports import Query
 from streamgauge.analytics.schema.sql_quoting import literal
-from streamgauge.dashboard.queries import Query
 
 
 def columns(query: Query) -> pl.DataFrame:

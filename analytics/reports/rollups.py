@@ -12,11 +12,11 @@ from datetime import timedelta
 
 import polars as pl
 
+from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.latency import BINS_PER_DECADE, HEATMAP_BINS_PER_DECADE
+from streamgauge.analytics.reports.selection import Selection, instant
 from streamgauge.analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, VALUE, ZERO_BUCKET
 from streamgauge.analytics.schema.sql_quoting import literal
-from streamgauge.dashboard.queries import Query
-from streamgauge.dashboard.queries.latency import BINS_PER_DECADE, HEATMAP_BINS_PER_DECADE
-from streamgauge.dashboard.queries.selection import Selection, instant
 
 MIN_RANGE = timedelta(hours=36)
 """Longer ranges use roll-ups. For shorter ranges, reading all streams of a busy gateway is fast enough."""

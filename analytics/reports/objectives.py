@@ -1,12 +1,29 @@
-"""SQL for error budgets of objectives: which burn too fast."""
+"""The objectives that streams are judged by, and their error budgets."""
 
 from __future__ import annotations
 
 import polars as pl
 
+from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.schema.objectives import COLUMNS, DEFAULT, Objective
 from streamgauge.analytics.schema.sql_quoting import literal
-from streamgauge.dashboard.queries import Query
-from streamgauge.dashboard.queries.selection import Selection
+
+_NAMES = {"name": "objective", "client": "client_glob"}
+"""Readers replace client ids in columns with the original names."""
+
+
+def stored_objectives(query: Query, default: Objective) -> tuple[Objective, ...]:
+    """The objectives of the settings that analytics started with, by priority, then `default`. Raises QueryError."""
+    columns = ", ".join(f"{name} AS {_NAMES.get(name, name)}" for name in COLUMNS)
+    rows = query(f"SELECT {columns} FROM objectives WHERE name <> '{DEFAULT.name}' ORDER BY priority")
+    found = (
+        Objective(*(row[_NAMES.get(name, name)] for name in COLUMNS)) for row in rows.iter_rows(named=True)
+    )
+    return (*found, default)
+
+
+# Error budgets
 
 
 def burning(query: Query, selection: Selection, *, most: int = 5) -> pl.DataFrame:

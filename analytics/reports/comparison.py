@@ -1,0 +1,339 @@
+"""Compare two groups of streams, A and B: failures, and durations of `ok` streams.
+
+- Each row has the 95 % interval of its difference: a percentile bootstrap with 10,000 resamples of both samples. The resampled
+  statistics are drawn from their exact distribution instead of from resamples: order statistics of draws with replacement are beta
+  distributed, and the rate of a resample is binomial. The same samples give the same interval.
+- The p-value of a difference is twice the smaller share of resamples on either side of zero: at least 0.0002.
+- A difference counts as clear if its p-value, adjusted by Holm's method over all rows of the page, is below 5 %. So all rows
+  together report a difference of equal groups in at most 5 % of comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from streamgauge.analytics.reports import Query, formatting
+from streamgauge.analytics.reports.selection import FURTHER_DIMENSIONS, Selection
+from streamgauge.analytics.schema.outcomes import IS_COUNTED, IS_ERROR, IS_REQUEST, OK, REQUESTS
+
+State = Literal["worse", "better", "unclear", "few", "unknown"]
+MAX_CAUSES = 6
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of the comparison. `is_rate`: its effect is a difference in points, else the ratio B / A."""
+
+    label: str
+    is_rate: bool
+    less_is_better: bool
+    to_text: Callable[[float | None], str]
+    found: Difference | None
+    adjusted_p: float | None = None
+
+    @property
+    def state(self) -> State:
+        if self.found is None:
+            return "unknown"
+        if not self.found.enough:
+            return "few"
+        if self.adjusted_p is None or self.adjusted_p >= 1 - LEVEL:
+            return "unclear"
+        return "better" if (self.found.difference < 0) == self.less_is_better else "worse"
+
+    @property
+    def result(self) -> str:
+        """The state as text."""
+        texts: dict[State, str] = {
+            "unknown": "unknown on one side",
+            "unclear": "no clear difference",
+            "better": "B is better",
+            "worse": "B is worse",
+        }
+        if self.found is not None and self.state == "few":
+            return f"too few streams ({self.found.a_count} and {self.found.b_count})"
+        return texts[self.state]
+
+    @property
+    def effect(self) -> tuple[float, float, float] | None:
+        """(effect, low, high): points of a rate, or the ratio B / A. None if unknown."""
+        if self.found is None:
+            return None
+        if self.is_rate:
+            return self.found.difference * 100, self.found.low * 100, self.found.high * 100
+        ratio, low, high = self.found.ratio, self.found.ratio_low, self.found.ratio_high
+        if ratio is None or low is None or high is None or low <= 0:
+            return None
+        return ratio, low, high
+
+    def signed(self, value: float) -> str:
+        """A difference with its sign. Differences of shares are in percentage points."""
+        text = self.to_text(abs(value)).replace(" %", " points")
+        return ("+" if value > 0 else "−" if value < 0 else "±") + text
+
+
+def failure_rows(
+    a: Mapping[str, int], b: Mapping[str, int], a_causes: Mapping[str, int], b_causes: Mapping[str, int]
+) -> list[Row]:
+    """Rates of failures: all, the most frequent causes, client aborts and stalled streams.
+
+    `a` and `b` are counts (`reports.comparison.counts`).
+    """
+
+    def rate(label: str, cases: tuple[int, int], of: str) -> Row:
+        found = rate_difference(Rate(cases[0], a[of]), Rate(cases[1], b[of]))
+        return Row(label, True, True, formatting.share, found)
+
+    def both(name: str) -> tuple[int, int]:
+        return a[name], b[name]
+
+    names = sorted(
+        {*a_causes, *b_causes},
+        key=lambda name: (
+            -max(
+                a_causes.get(name, 0) / max(a["counted"], 1),
+                b_causes.get(name, 0) / max(b["counted"], 1),
+            ),
+            name,
+        ),
+    )
+    return [
+        rate("Error rate", both("errors"), "counted"),
+        *(
+            rate(name, (a_causes.get(name, 0), b_causes.get(name, 0)), "counted")
+            for name in names[:MAX_CAUSES]
+        ),
+        rate("Client aborts", both("aborts"), "requests"),
+        rate("Streams with a stall", both("stalled"), "stall_known"),
+    ]
+
+
+def duration_rows(a: pl.DataFrame, b: pl.DataFrame) -> list[Row]:
+    """Quantiles of the durations of `ok` streams (`reports.comparison.ok_sample`)."""
+
+    def quantile(
+        label: str, column: str, q: float, to_text: Callable[[float | None], str], less_is_better: bool = True
+    ) -> Row:
+        samples = [f[column].drop_nulls().cast(pl.Float64).to_numpy() for f in (a, b)]
+        return Row(label, False, less_is_better, to_text, quantile_difference(samples[0], samples[1], q))
+
+    return [
+        quantile("TTFT p50", "ttft_ns", 0.5, formatting.duration),
+        quantile("TTFT p95", "ttft_ns", 0.95, formatting.duration),
+        quantile("ITL p50", "itl_ns", 0.5, formatting.duration),
+        quantile("ITL p95", "itl_ns", 0.95, formatting.duration),
+        quantile("Tokens per second p50", "tps_user", 0.5, formatting.rate, less_is_better=False),
+        quantile("Duration p50", "end_ns", 0.5, formatting.duration),
+        quantile("Duration p95", "end_ns", 0.95, formatting.duration),
+    ]
+
+
+def adjusted(rows: Sequence[Row]) -> list[Row]:
+    """The rows with their adjusted p-values. Rows with too few streams are no tests."""
+    tested = [row.found for row in rows if row.found is not None and row.found.enough]
+    p_values = iter(holm([found.p_value for found in tested]))
+    return [
+        replace(row, adjusted_p=next(p_values)) if row.found is not None and row.found.enough else row
+        for row in rows
+    ]
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """What differs, in one sentence."""
+    worse, better = ([row.label for row in rows if row.state == state] for state in ("worse", "better"))
+    parts = [
+        f"B is {word}: {', '.join(names)}" for word, names in (("worse", worse), ("better", better)) if names
+    ]
+    if parts:
+        return ". ".join(parts) + "."
+    if any(row.state == "unclear" for row in rows):
+        return "No clear difference."
+    return "Too few streams for a comparison."
+
+
+# Counts and samples of one side
+
+SAMPLE_STREAMS = 4000
+"""Maximum streams of a sample. Streams are sampled by a hash of their id, so the same streams give the same sample."""
+CAUSE = """CASE WHEN outcome = 'http_error' THEN 'HTTP ' || coalesce(http_status::VARCHAR, '?') ELSE outcome END
+    || CASE WHEN error_type IS NULL OR error_type IN (outcome, http_status::VARCHAR) THEN '' ELSE ' · ' || left(error_type, 60) END"""
+"""SQL of the cause of a failure: HTTP status or outcome, and the error type if it says more."""
+
+
+def ok_sample(query: Query, selection: Selection) -> pl.DataFrame:
+    """`ttft_ns, itl_ns, tps_user, end_ns` of at most SAMPLE_STREAMS streams that ended `ok`.
+
+    A failed stream is shorter than a complete one, so mixing both would hide slower answers behind more failures.
+    """
+    return query(f"""
+        SELECT ttft_ns, itl_ns, tps_user, end_ns FROM streams WHERE {selection.where()} AND outcome = '{OK}'
+        ORDER BY hash(stream_id) LIMIT {SAMPLE_STREAMS:d}""")
+
+
+def counts(query: Query, selection: Selection) -> dict[str, int]:
+    """Numbers of streams: `requests, ok, counted` (of the error rate), `errors, aborts, stall_known, stalled`.
+
+    `stall_known` and `stalled` are `ok` streams with a known number of stalls, and with at least one.
+    """
+    return query(f"""
+        SELECT {REQUESTS} AS requests, count(*) FILTER (outcome = '{OK}') AS ok,
+            count(*) FILTER ({IS_COUNTED}) AS counted, count(*) FILTER ({IS_ERROR}) AS errors,
+            count(*) FILTER (outcome = 'client_abort') AS aborts,
+            count(stall_count) FILTER (outcome = '{OK}') AS stall_known,
+            count(*) FILTER (outcome = '{OK}' AND stall_count > 0) AS stalled
+        FROM streams WHERE {selection.where()}""").to_dicts()[0]
+
+
+def causes(query: Query, selection: Selection, *, most: int = 20) -> dict[str, int]:
+    """Cause of failure → number of streams, most frequent first."""
+    frame = query(f"""
+        SELECT {CAUSE} AS cause, count(*) AS n FROM streams WHERE {selection.where()} AND {IS_ERROR}
+        GROUP BY ALL ORDER BY n DESC, cause LIMIT {most:d}""")
+    return dict(frame.select("cause", "n").iter_rows())
+
+
+def values(query: Query, selection: Selection, dimension: str, *, most: int = 200) -> list[str]:
+    """The values of a further dimension, most frequent first."""
+    frame = query(f"""
+        SELECT {FURTHER_DIMENSIONS[dimension]} AS name FROM streams WHERE {selection.where()} AND {IS_REQUEST}
+        GROUP BY ALL ORDER BY count(*) DESC, name LIMIT {most:d}""")
+    found: list[str] = frame["name"].to_list()
+    return found
+
+
+# Differences of two samples. Pure.
+
+RESAMPLES = 10_000
+LEVEL = 0.95
+MIN_N = 30
+"""Smallest sample for which a difference is judged."""
+MIN_TAIL_N = 10
+"""Smallest number of values beyond a quantile for which its difference is judged."""
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A number of cases among `of` cases."""
+
+    cases: int
+    of: int
+
+    @property
+    def value(self) -> float:
+        return self.cases / self.of if self.of else float("nan")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference B − A of one statistic and its confidence interval."""
+
+    a: float
+    b: float
+    low: float
+    high: float
+    a_count: int
+    b_count: int
+    enough: bool
+    p_value: float
+    ratio_low: float | None
+    ratio_high: float | None
+    """The interval of B / A. None if a resample of A, or B itself, is not positive."""
+
+    @property
+    def difference(self) -> float:
+        return self.b - self.a
+
+    @property
+    def ratio(self) -> float | None:
+        """B / A, or None without an interval."""
+        return self.b / self.a if self.ratio_low is not None else None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the samples are large enough and the interval excludes zero."""
+        return self.enough and (self.low > 0 or self.high < 0)
+
+
+def quantile_difference(a: Values, b: Values, quantile: float, *, seed: int = 7) -> Difference | None:
+    """The difference of a quantile (`np.quantile`, linear). None if a sample is empty."""
+    if not len(a) or not len(b):
+        return None
+    rng = np.random.default_rng(seed)
+    needed = max(MIN_N, int(np.ceil(MIN_TAIL_N / min(quantile, 1 - quantile))))
+    a, b = np.sort(a), np.sort(b)
+    return _difference(
+        (float(np.quantile(a, quantile)), float(np.quantile(b, quantile))),
+        (_quantiles(a, quantile, rng), _quantiles(b, quantile, rng)),
+        (len(a), len(b)),
+        needed,
+    )
+
+
+def rate_difference(a: Rate, b: Rate, *, seed: int = 7) -> Difference | None:
+    """The difference of two rates. None if one has no cases."""
+    if not a.of or not b.of:
+        return None
+    rng = np.random.default_rng(seed)
+    resampled = [rng.binomial(rate.of, rate.value, RESAMPLES) / rate.of for rate in (a, b)]
+    return _difference((a.value, b.value), (resampled[0], resampled[1]), (a.of, b.of), MIN_N)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values adjusted by Holm's method, in the same order.
+
+    If all null hypotheses hold, the probability that any adjusted value is below a level is at most that level.
+    """
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+def _quantiles(ordered: Values, quantile: float, rng: np.random.Generator) -> Values:
+    """The quantile of RESAMPLES resamples of sorted values.
+
+    A resample draws n uniform positions. The k-th smallest is the k-th order statistic: beta(k, n − k + 1). The next one is
+    the minimum of the remaining n − k draws on the rest of the interval.
+    """
+    n = len(ordered)
+    position = quantile * (n - 1)
+    k = int(position)
+    lower = rng.beta(k + 1, n - k, RESAMPLES)
+    found: Values = ordered[np.minimum((lower * n).astype(int), n - 1)]
+    if position == k:
+        return found
+    upper = lower + (1 - lower) * rng.beta(1, n - k - 1, RESAMPLES)
+    upper_values = ordered[np.minimum((upper * n).astype(int), n - 1)]
+    result: Values = found + (upper_values - found) * (position - k)
+    return result
+
+
+def _difference(
+    values: tuple[float, float], resampled: tuple[Values, Values], counts: tuple[int, int], needed: int
+) -> Difference:
+    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    differences = resampled[1] - resampled[0]
+    low, high = np.quantile(differences, ends)
+    beyond = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
+    has_ratio = resampled[0].min() > 0 and values[0] > 0 and values[1] > 0
+    ratio_low, ratio_high = np.quantile(resampled[1] / resampled[0], ends) if has_ratio else (None, None)
+    return Difference(
+        *values,
+        float(low),
+        float(high),
+        *counts,
+        enough=min(counts) >= needed,
+        p_value=min(1.0, 2 * (int(beyond) + 1) / (RESAMPLES + 1)),
+        ratio_low=None if ratio_low is None else float(ratio_low),
+        ratio_high=None if ratio_high is None else float(ratio_high),
+    )
