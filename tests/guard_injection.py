@@ -1,7 +1,14 @@
-"""Kill the work of any guard once: its next heartbeat or step raises. So each guard of a registry is covered, new ones too."""
+"""Injected exceptions, at places that are taken from the code, so that new ones are covered.
+
+- `Injection` kills the work of any guard once: its next heartbeat or step raises.
+- `Fault` raises instead of a method.
+"""
 
 from __future__ import annotations
 
+import inspect
+import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -45,3 +52,42 @@ class Injection:
         if not self.raised:
             self.raised = True
             raise Injected
+
+
+def methods(kind: type) -> list[str]:
+    return [
+        name
+        for name, value in vars(kind).items()
+        if (inspect.isroutine(value) or isinstance(value, property) or inspect.isgetsetdescriptor(value))
+        and not inspect.ismemberdescriptor(value)
+        and (name == "__init__" or not name.startswith("__"))
+    ]
+
+
+class Fault:
+    """Raises instead of the method's first call from each place in the code, or of each call."""
+
+    def __init__(self, *, always: bool) -> None:
+        self.calls = self.raised = 0
+        self.always = always
+        self._places: set[tuple[object, int]] = set()
+
+    def instead_of(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def faulty(*args: Any, **keywords: Any) -> Any:
+            caller = sys._getframe(1)
+            place = caller.f_code, caller.f_lineno
+            self.calls += 1
+            if self.always or place not in self._places:
+                self._places.add(place)
+                self.raised += 1
+                raise RuntimeError("injected")
+            return method(*args, **keywords)
+
+        return faulty
+
+
+def derived(kind: type, name: str, fault: Fault) -> Any:
+    method = vars(kind)[name]
+    if not inspect.isroutine(method):
+        return property(fault.instead_of(method.__get__))
+    return fault.instead_of(method)

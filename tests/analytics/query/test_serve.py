@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ import duckdb
 import pytest
 
 from streamgauge.analytics.query import serve
+from streamgauge.analytics.query.child_process import ChildProcess
 from streamgauge.analytics.query.errors import StoreUnavailable
 from streamgauge.analytics.query.limits import MIB, Limits
 from streamgauge.analytics.query.quack_gate import directive
+from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.serve import SERVE_LIMITS, Endpoint, ServeOptions, run
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.storage.database import load
@@ -28,6 +30,7 @@ from streamgauge.analytics.storage.location import StoreLocation, locate
 from streamgauge.ingest.ready_file import read_ready_file
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 from tests.analytics.query.test_query_pool import CATALOG_QUERIES, HOSTILE, INTERNAL_NAMES
+from tests.guard_injection import Fault, derived
 
 LIMITS = replace(SERVE_LIMITS, memory_bytes=512 * MIB, max_rows=10_000)
 
@@ -238,6 +241,28 @@ def test_a_killed_or_stopped_listener_is_replaced_at_the_same_address(
         time.sleep(0.05)
     assert client.until_answered("SELECT count(*) >= 5000 FROM streams") == [(True,)]
     assert time.monotonic() - started_s < 15
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(serve._Supervisor, "_on_event"), (ChildProcess, "_receive"), (QueryPool, "answer")],
+)
+def test_an_exception_in_a_thread_costs_at_most_the_queries_of_that_time(
+    kind: type, name: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each method raises at its first call from each place."""
+    fault = Fault(always=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, name, derived(kind, name, fault))
+        for _ in range(10):
+            with suppress(duckdb.Error):
+                Client(client.connection.cursor(), client.endpoint).query("SELECT 1", timeout_s=0.5)
+            if fault.raised:
+                break
+            os.kill(quack_pid(), signal.SIGKILL)
+            client.until_answered("SELECT 1")
+    assert fault.raised
+    assert client.until_answered("SELECT count(*) >= 5000 FROM streams") == [(True,)]
 
 
 def test_readers_see_neither_internal_names_nor_answers_of_others(client: Client) -> None:

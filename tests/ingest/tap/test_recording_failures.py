@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import re
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -24,6 +22,7 @@ from streamgauge.ingest.tap.record_buffer import RecordBuffer
 from streamgauge.ingest.tap.record_log_thread import LogThread
 from streamgauge.ingest.tap.refusals import Refusals
 from streamgauge.ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
+from tests.guard_injection import Fault, derived, methods
 from tests.ingest import running_tap
 from tests.ingest.running_tap import MemoryLog, RunningTap, chunk, read_request
 from tests.ingest.running_tap import running_tap as run
@@ -62,38 +61,6 @@ STREAMS = 8
 """Exchanges of one round."""
 
 
-def methods(kind: type) -> list[str]:
-    return [
-        name
-        for name, value in vars(kind).items()
-        if (inspect.isroutine(value) or isinstance(value, property) or inspect.isgetsetdescriptor(value))
-        and not inspect.ismemberdescriptor(value)
-        and (name == "__init__" or not name.startswith("__"))
-    ]
-
-
-class Fault:
-    """Raises instead of the method's first call from each place in the code, or of each call."""
-
-    def __init__(self, *, always: bool) -> None:
-        self.calls = self.raised = 0
-        self.always = always
-        self._places: set[tuple[object, int]] = set()
-
-    def instead_of(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def faulty(*args: Any, **keywords: Any) -> Any:
-            caller = sys._getframe(1)
-            place = caller.f_code, caller.f_lineno
-            self.calls += 1
-            if self.always or place not in self._places:
-                self._places.add(place)
-                self.raised += 1
-                raise RuntimeError("injected")
-            return method(*args, **keywords)
-
-        return faulty
-
-
 @contextlib.contextmanager
 def injected(kind: type, name: str, fault: Fault, tap: RunningTap) -> Iterator[None]:
     recorders: Any = tap.worker.context.recorders
@@ -109,13 +76,6 @@ def injected(kind: type, name: str, fault: Fault, tap: RunningTap) -> Iterator[N
         else:
             patch.setattr(kind, name, derived(kind, name, fault))
         yield
-
-
-def derived(kind: type, name: str, fault: Fault) -> Any:
-    method = vars(kind)[name]
-    if not inspect.isroutine(method):
-        return property(fault.instead_of(method.__get__))
-    return fault.instead_of(method)
 
 
 class Redirect:
