@@ -269,12 +269,7 @@ class Supervisor:
     def write_state(self) -> None:
         """Update `run/up.json`."""
         parts = {
-            p.name: {
-                "pid": p.pid,
-                "restarts": p.restarts,
-                "silent_since": p.silent_since,
-                "failure": p.failure,
-            }
+            p.name: {name: getattr(p, name) for name in ("pid", "restarts", "silent_since", "failure")}
             for p in self.parts
         }
         path = self.run_dir / "up.json"

@@ -157,7 +157,7 @@ class ChildProcess:
             with self._sending:
                 if not pipe_messages.send_while_read(self._stdin, header, silence_s, body):
                     self.kill()
-        except (OSError, ValueError):
+        except Exception:
             self.kill()  # the reading thread reports the end
 
     def kill(self) -> None:

@@ -7,6 +7,7 @@ finish within the drain time, end the others as `tap_stopped`, write a last `Ali
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import socket
@@ -110,18 +111,17 @@ class TapWorker:
                 f"{e}: another tap uses this data folder. Stop it, or choose another folder with --data."
             )
             raise LogInUse(message) from None
-        try:
+        with contextlib.ExitStack() as opened:  # LogThread opens the log again after any exception
+            opened.callback(writer.close)
+            folder = options.data / "log" / partition
             runs = RunTotalsFile(
-                options.data / "log" / partition,
-                self.incarnation,
-                tap=options.tap_name,
-                started_wall_ns=self._started_wall_ns,
+                folder, self.incarnation, tap=options.tap_name, started_wall_ns=self._started_wall_ns
             )
-        except OSError:
-            writer.close()
-            raise
+            opened.callback(runs.close)
+            log = RunTotalsWriter(writer, runs, self._run_totals, folder)
+            opened.pop_all()
         self._writer_stats = writer.stats
-        return RunTotalsWriter(writer, runs, self._run_totals, options.data / "log" / partition)
+        return log
 
     def _run_totals(self) -> RunTotals:
         counters, log = self.counters, self._log
@@ -157,17 +157,7 @@ class TapWorker:
             self._log = LogThread(self._open_log, context.guards)
             context.guards.check("record log", self._log_fault)
             self._log.start()
-            self._buffer = RecordBuffer(self._log, context.failures, queue_bytes=options.queue_bytes)
-            factory = context.refusals.recorder_factory = RecorderFactory(
-                self._buffer, options, incarnation=self.incarnation, client_key=self._client_key
-            )
-            recorders = (
-                DeferredRecorders if context.relay is None else native_recorder.NativeDeferredRecorders
-            )
-            context.recorders = self._buffer.recorders = recorders(factory)
-            if context.relay is not None:
-                context.relay.record_in(self._buffer)
-            self._write_alive_periodically()
+            context.guards.guard("start of recording").attempt(self._start_recording, self._log)
         if context.relay is not None:
             context.native_exchanges = native_exchange.NativeExchanges(context)
         limit_silence(sock, options.peer_timeout_s)
@@ -176,6 +166,21 @@ class TapWorker:
         self.address = (name[0], name[1])
         context.loop_monitor.start()
         self.ready = True
+
+    def _start_recording(self, log: LogThread) -> None:
+        """Record the exchanges that begin from now on. After an exception they are forwarded without a record."""
+        context = self.context
+        self._buffer = buffer = RecordBuffer(log, context.failures, queue_bytes=self.options.queue_bytes)
+        factory = RecorderFactory(
+            buffer, self.options, incarnation=self.incarnation, client_key=self._client_key
+        )
+        native = context.relay is not None
+        recorders = (native_recorder.NativeDeferredRecorders if native else DeferredRecorders)(factory)
+        buffer.recorders = recorders
+        if context.relay is not None:
+            context.relay.record_in(buffer)
+        self._write_alive_periodically()
+        context.refusals.recorder_factory, context.recorders = factory, recorders
 
     def _accept(self) -> asyncio.BaseProtocol:
         client = ClientConnection(self.context, self._pools)

@@ -10,13 +10,19 @@ import pytest
 
 from streamgauge.ingest.records import OPENED, Alive, Closed, Lost, Opened
 from streamgauge.ingest.tap import record_log_thread
+from streamgauge.ingest.tap.body_relay import BodyRelay
+from streamgauge.ingest.tap.deferred_recorder import DeferredRecorders
 from streamgauge.ingest.tap.exchange import Exchange
-from tests.guard_injection import Injection
-from tests.ingest.running_tap import END, SSE_HEAD, chunk, read_request, running_tap
+from streamgauge.ingest.tap.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.record_log_thread import LogThread
+from streamgauge.ingest.tap.stream_recorder import RecorderFactory
+from tests.guard_injection import Fault, Injection, derived
+from tests.ingest import running_tap as running_tap_module
+from tests.ingest.running_tap import END, SSE_HEAD, MemoryLog, chunk, read_request, running_tap
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 LIMIT_S = 10.0
-NEVER_AT_WORK = {"stop", "hang-ups", "recording"}
+NEVER_AT_WORK = {"stop", "hang-ups", "recording", "start of recording"}
 """Guards without work under this traffic. They have tests of their own, below and in `test_stream_recorder`."""
 
 
@@ -121,3 +127,41 @@ async def test_stop_ends_each_exchange_and_closes_the_log_whatever_raises(monkey
         assert isinstance(last, Alive)
         assert last.stopping
         assert tap.worker.context.guards.failures()["stop"] == 2
+
+
+async def test_recording_that_cannot_start_is_named_and_traffic_goes_on(monkeypatch: pytest.MonkeyPatch):
+    other = DeferredRecorders if running_tap_module.default_relay == "native" else BodyRelay
+    for kind, name in (
+        (RecordBuffer, "__init__"), (RecorderFactory, "__init__"), (DeferredRecorders, "__init__"), (BodyRelay, "record_in"),
+    ):  # fmt: skip
+        if kind is other:
+            continue
+        fault = Fault(always=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, name, derived(kind, name, fault))
+            async with running_tap(stream) as tap:
+                assert (await tap.request(GET))[1].endswith(END)
+                assert tap.worker.ready
+                assert fault.raised == 1
+                assert "RuntimeError" in tap.worker.context.guards.faults()["start of recording"]
+
+
+async def test_exception_at_the_end_of_recording_is_counted_and_the_tap_stops(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    native = running_tap_module.default_relay == "native"
+    for kind, name in (
+        (RecordBuffer, "flush_all"), (LogThread, "stop"), (MemoryLog, "close"), *([(BodyRelay, "close")] * native),
+    ):  # fmt: skip
+        fault = Fault(always=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, name, derived(kind, name, fault))
+            async with running_tap(open_stream) as tap:
+                client = await tap.client()
+                await client.send(GET)
+                await client.read_until(b"data: 1\n\n\r\n")
+                await tap.stop()
+                assert fault.raised, name
+                assert tap.worker.context.guards.failures()["stop"] or kind is MemoryLog
+                if name != "flush_all":  # the next run reports what is left
+                    await tap.wait_until(lambda: any(isinstance(r, Closed) for r in tap.log.records))
