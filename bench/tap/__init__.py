@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.tap import page, peers
+from bench.tap import page, peers, slow_clients
 from bench.tap.measure import Failed, Load, measure, room_for_streams, wait_until_quiet
 from bench.tap.profile import profile
 from bench.tap.servers import Target, compile_c, litellm, mock_upstream, nginx, tap, tap_of
@@ -49,6 +49,8 @@ class Part:
     """A second target identical to the base, to measure the noise."""
     restart: bool = False
     """Restart the targets for each round, because processes do not return memory."""
+    beside: Callable[[Target], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
+    """What runs while a target is measured."""
 
 
 @contextlib.contextmanager
@@ -93,15 +95,21 @@ def with_gateways(folder: Path, upstream: int) -> Iterator[list[Target]]:
 
 
 def against(parent: Path) -> Targets:
-    """The taps of this work tree and of `parent`, a work tree of another commit."""
+    """The taps of this work tree and of `parent`, a work tree of another commit.
+
+    Both are started again for each round, in turns: of two identical taps, the one started first needed up to a fifth less CPU.
+    """
+    trees = {"parent": parent, "tap": Path.cwd()}
 
     @contextlib.contextmanager
     def both(folder: Path, upstream: int) -> Iterator[list[Target]]:
-        with (
-            tap_of(parent, "parent", folder / "parent", upstream) as before,
-            tap_of(Path.cwd(), "tap", folder / "tap", upstream) as now,
-        ):
-            yield [before, now]
+        names = list(trees) if int(folder.name) % 2 else list(trees)[::-1]
+        with contextlib.ExitStack() as stack:
+            found = {
+                name: stack.enter_context(tap_of(trees[name], name, folder / name, upstream))
+                for name in names
+            }
+            yield [found[name] for name in trees]
 
     return both
 
@@ -159,6 +167,15 @@ PARTS = [
         "trouble", "{streams} streams × 20 chunks/s", Load("paced", 500, 50_000),
         (*LATENCY, "shed_bytes", "log_append_errors"), failures, 2, rounds=11, base=BASE, twin=TWIN,
     ),
+    *(
+        Part(
+            name, f"{{streams}} streams × 20 chunks/s beside 100 slow clients{relay}", Load("paced", 20, 50_000),
+            (*LATENCY, "cpu_share"), targets, 5, base=slow_clients.BASE, beside=slow_clients.clients,
+        )
+        for name, relay, targets in (
+            ("slow", "", slow_clients.native), ("slow-python", ", relay in Python", slow_clients.python),
+        )
+    ),
 ]  # fmt: skip
 PEERS = [part.name for part in PARTS if part.name.startswith("peers-")]
 
@@ -182,7 +199,8 @@ def run_part(part: Part, folder: Path, rounds: int, seconds: float) -> page.Resu
             order = targets[n % len(targets) :] + targets[: n % len(targets)]
             for target in order if n % 2 == 0 else order[::-1]:
                 wait_until_quiet(targets)
-                runs.setdefault(target.name, []).append(measure(folder, target, load, seconds))
+                with part.beside(target):
+                    runs.setdefault(target.name, []).append(measure(folder, target, load, seconds))
         names = [target.name for target in targets]
     took_s = time.monotonic() - began_s
     return page.Result(
@@ -231,7 +249,7 @@ def main() -> int:
                     part = parts[name]
                     if args.against is not None:
                         part = dataclasses.replace(
-                            part, targets=against(args.against), base="parent", twin=None
+                            part, targets=against(args.against), base="parent", twin=None, restart=True
                         )
                     result = run_part(part, folder, args.rounds or part.rounds, args.seconds or part.seconds)
                     if args.against is None:

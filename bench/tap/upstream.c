@@ -8,6 +8,7 @@
  *                 anything but a number after US, such as a gateway's path, is ignored
  *   /flood/N      an endless event stream at full speed, 256 chunks per write, starting when N of them are open
  *   /end          an empty body; all event streams end after their current chunk
+ *   /sink         nothing: the connection is only read
  * A chunk has a 220-byte event. Its content begins with the monotonic clock when it was sent: @T<16 hex digits>
  */
 #define _GNU_SOURCE
@@ -38,7 +39,7 @@
 #define MAX_CHUNKS 16
 #define MAX_DUE 1024
 
-enum mode { IDLE, PACED, FLOOD };
+enum mode { IDLE, PACED, FLOOD, SINK };
 
 struct connection {
     enum mode mode;
@@ -186,7 +187,9 @@ static void answer(int fd) {
     char *path = strchr(c->request, ' ');
     if (!path) { drop(fd); return; }
     path++;
-    if (!strncmp(path, "/short", 6)) {
+    if (!strncmp(path, "/sink", 5)) {
+        c->mode = SINK;
+    } else if (!strncmp(path, "/short", 6)) {
         char body[256];
         memset(body, 'x', 200);
         memcpy(body, "{\"text\":\"", 9);
@@ -223,8 +226,10 @@ static void answer(int fd) {
 
 static void read_request(int fd) {
     struct connection *c = connections[fd];
+    if (c->mode == SINK) c->seen = 0;
     ssize_t n = read(fd, c->request + c->seen, sizeof c->request - 1 - c->seen);
     if (n <= 0) { if (n == 0 || errno != EAGAIN) drop(fd); return; }
+    if (c->mode == SINK) return;
     c->seen += (size_t)n;
     c->request[c->seen] = 0;
     char *end = strstr(c->request, "\r\n\r\n");

@@ -176,13 +176,6 @@ def test_dead_or_hung_worker_is_restarted_and_counted(upstream: str, tmp_path: P
         assert process.wait(LIMIT_S) == 0
 
 
-def test_workers_do_not_run_a_package_of_the_current_folder(upstream: str, tmp_path: Path):
-    (tmp_path / "ingest").mkdir()
-    (tmp_path / "ingest" / "__init__.py").write_text("raise SystemExit('a foreign package was run')")
-    with tap(upstream, tmp_path / "data", tmp_path, workers=2) as (_, ready):
-        assert get(ready["listen"])[0] == 200
-
-
 def test_workers_end_when_the_tap_is_killed(upstream: str, tmp_path: Path):
     with tap(upstream, tmp_path, workers=2) as (process, _):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
