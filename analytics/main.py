@@ -133,14 +133,12 @@ class _Log:
     def _open(self) -> None:
         options = self._options
         self._reader = reader = _reader(options, self._store)
-        gone_after_s = options.tap_gone_after_s
         self.consumer = Consumer(
             reader,
             self._store,
             Assembler(
                 capture=options.capture,
                 lost_after_ns=int(options.lost_after_s * 1e9),
-                tap_gone_after_ns=int(gone_after_s * 1e9) if gone_after_s is not None else None,
                 checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
                 client_key=self._client_key,
             ),

@@ -23,6 +23,7 @@ from streamgauge.analytics.storage.store import Store
 from streamgauge.analytics.telemetry.telemetry import Telemetry, TelemetryOptions
 from streamgauge.ingest.record_log.interface import Entry
 from tests.analytics.log_entries import MemoryLog, entries
+from tests.options import telemetry_options
 
 RATE = 1_000
 PER_COMMIT = 150
@@ -83,8 +84,8 @@ def main() -> None:
     given = parser.parse_args()
     kinds: dict[str, TelemetryOptions | None] = {
         "off": None,
-        "spans": TelemetryOptions(),
-        "spans and metrics": TelemetryOptions(metrics="127.0.0.1:0"),
+        "spans": telemetry_options(),
+        "spans and metrics": telemetry_options(metrics="127.0.0.1:0"),
     }
     tune_gc()
     with tempfile.TemporaryDirectory() as name:

@@ -19,9 +19,9 @@ State = Literal["met", "missed", "unknown"]
 class Slos:
     """The objectives: latencies in seconds, the error rate as a share of streams."""
 
-    ttft_s: float = 2.0
-    itl_s: float = 0.1
-    error_rate: float = 0.05
+    ttft_s: float
+    itl_s: float
+    error_rate: float
 
 
 @dataclass(frozen=True)

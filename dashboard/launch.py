@@ -22,16 +22,17 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.dashboard import oidc_login, page_settings
 from streamgauge.dashboard.page_head import PageHead
 from streamgauge.dashboard.same_host import SameHost
 from streamgauge.dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
-from streamgauge.ingest.addresses import is_loopback
+from streamgauge.ingest.addresses import is_loopback, split_address
 from streamgauge.ingest.allowed_hosts import AllowedHosts, HostGate
 from streamgauge.ingest.guards import guarded_thread
 from streamgauge.ingest.private_files import prepare_data_folder
@@ -55,26 +56,22 @@ class DashboardOptions:
 
     data: Path
     """The data folder. The pages show its tables, and run/dashboard.json is written there."""
-    store: str = field(default="sqlite", repr=False)
+    store: str = field(repr=False)
     """Catalog of the tables: `sqlite` in the data folder, or `postgres:DSN`."""
-    host: str = "127.0.0.1"
-    port: int = 8501
-    """0 uses any free port."""
-    slo_ttft_s: float = 2.0
-    slo_itl_s: float = 0.1
-    """Objectives of goodput and health, in seconds."""
-    slo_error_rate: float = 0.05
-    """Objective of health, as a share of streams."""
-    stall_floor_s: float = 0.5
-    stall_factor: float = 5.0
+    listen: str
+    """HOST:PORT. Port 0 uses any free port."""
+    objective: Objective
+    """The default objective: limits of goodput and health."""
+    stall_floor_s: float
+    stall_factor: float
     """The limit of stalls (`StallLimit`), which the page of a stream draws."""
-    saved_views: Sequence[tuple[str, str]] = ()
+    saved_views: Sequence[tuple[str, str]]
     """Names and addresses, relative to the dashboard, of the links in the sidebar."""
-    token: str | None = None
+    token: str | None
     """Token of the readers. None: no token on the loopback, elsewhere the stored token of the data folder."""
-    oidc: Path | None = None
+    oidc: Path | None
     """File of an OpenID Connect provider (`oidc_login`). Readers who sign in need no token, unless `token` is set."""
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...]
     """Further host names of the dashboard, such as that of a reverse proxy. The one of `oidc` needs no entry."""
 
 
@@ -84,28 +81,27 @@ def run(options: DashboardOptions) -> int:
     Raises OSError with a one-line message if the address cannot be used or the data folder is not writable.
     """
     hosts = check(options)
-    port = _free_port(options.host, options.port)
+    host, port = split_address(options.listen)
+    port = _free_port(host, port)
     prepare_data_folder(options.data)
     ready_file = options.data / "run" / "dashboard.json"
     os.environ[page_settings.ENV_DATA] = str(options.data.resolve())
     os.environ[page_settings.ENV_STORE] = options.store
-    os.environ[page_settings.ENV_SLO_TTFT] = repr(options.slo_ttft_s)
-    os.environ[page_settings.ENV_SLO_ITL] = repr(options.slo_itl_s)
-    os.environ[page_settings.ENV_SLO_ERROR_RATE] = repr(options.slo_error_rate)
+    os.environ[page_settings.ENV_OBJECTIVE] = json.dumps(asdict(options.objective))
     os.environ[page_settings.ENV_STALL_FLOOR] = repr(options.stall_floor_s)
     os.environ[page_settings.ENV_STALL_FACTOR] = repr(options.stall_factor)
     os.environ[page_settings.ENV_SAVED_VIEWS] = json.dumps(dict(options.saved_views))
     os.environ[page_settings.ENV_OIDC] = str(options.oidc.resolve()) if options.oidc is not None else ""
-    url = f"http://{_local_host(options.host)}:{port}"
+    url = f"http://{_local_host(host)}:{port}"
     stopped = threading.Event()
     token = _token(options)
     if token is not None:
-        log.info("dashboard on %s requires the token in %s", options.host, options.data / TOKEN_FILE)
+        log.info("dashboard on %s requires the token in %s", host, options.data / TOKEN_FILE)
     guard = page_settings.GUARDS.guard("announcer", silent_after_s=SILENT_AFTER_S)
     announcer = guarded_thread(guard, lambda: _announce(ready_file, url, token, stopped), stopped)
     announcer.start()
     try:
-        return _serve(streamlit_config(options.host, port, options.oidc), token, hosts)
+        return _serve(streamlit_config(host, port, options.oidc), token, hosts)
     finally:
         stopped.set()
         announcer.join(timeout=5)
@@ -166,14 +162,14 @@ def check(options: DashboardOptions) -> AllowedHosts:
     names = list(options.allowed_hosts)
     if options.oidc is not None:
         names.append(oidc_login.check_file(options.oidc))
-    return AllowedHosts("--dashboard-allowed-host", names, listen_host=options.host)
+    return AllowedHosts("--allowed-host", names, listen_host=split_address(options.listen)[0])
 
 
 def _token(options: DashboardOptions) -> str | None:
     """The token that readers need, or None."""
     if options.token is not None:
         return options.token
-    if options.oidc is not None or is_loopback(options.host):
+    if options.oidc is not None or is_loopback(split_address(options.listen)[0]):
         return None
     return stored_token(options.data)
 
@@ -194,10 +190,12 @@ def _free_port(host: str, port: int) -> int:
 def _bind_message(host: str, port: int, error: OSError) -> str:
     failed = f"dashboard cannot bind {host}:{port}"
     if error.errno == errno.EADDRINUSE:
-        return f"{failed}: address already in use. Pass another --dashboard-port (0 uses any free port)."
+        return (
+            f"{failed}: address already in use. Pass another --dashboard-listen (port 0 uses any free port)."
+        )
     if error.errno == errno.EACCES:
-        return f"{failed}: permission denied. Pass a --dashboard-port above 1023."
-    return f"{failed}: {error.strerror or error}. Check --dashboard-host."
+        return f"{failed}: permission denied. Pass --dashboard-listen with a port above 1023."
+    return f"{failed}: {error.strerror or error}. Check --dashboard-listen."
 
 
 def _local_host(host: str) -> str:
@@ -238,9 +236,3 @@ def _is_ready(url: str) -> bool:
         return False
     finally:
         connection.close()
-
-
-if (
-    __name__ == "__main__"
-):  # pragma: no cover - for development: python -m streamgauge.dashboard.launch DATA [PORT]
-    sys.exit(run(DashboardOptions(data=Path(sys.argv[1]), port=int(sys.argv[2]) if len(sys.argv) > 2 else 0)))

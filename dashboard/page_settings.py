@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from streamgauge.analytics.schema.objectives import DEFAULT, Objective
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.location import SQLITE
 from streamgauge.dashboard.health import Slos
@@ -20,9 +21,7 @@ GUARDS = Guards()
 """The threads of the dashboard's process."""
 ENV_DATA = "STREAMGAUGE_DATA"
 ENV_STORE = "STREAMGAUGE_STORE"
-ENV_SLO_TTFT = "STREAMGAUGE_SLO_TTFT"
-ENV_SLO_ITL = "STREAMGAUGE_SLO_ITL"
-ENV_SLO_ERROR_RATE = "STREAMGAUGE_SLO_ERROR_RATE"
+ENV_OBJECTIVE = "_STREAMGAUGE_OBJECTIVE"
 ENV_STALL_FLOOR = "STREAMGAUGE_STALL_FLOOR"
 ENV_STALL_FACTOR = "STREAMGAUGE_STALL_FACTOR"
 ENV_SAVED_VIEWS = "STREAMGAUGE_SAVED_VIEWS"
@@ -40,12 +39,11 @@ def store() -> str:
 
 
 def slos() -> Slos:
-    """The objectives. The defaults are those of `streamgauge.settings`."""
-    default = Slos()
+    """The limits of the default objective, which always has all three."""
+    given = os.environ.get(ENV_OBJECTIVE)
+    objective = Objective(**json.loads(given)) if given else DEFAULT
     return Slos(
-        ttft_s=float(os.environ.get(ENV_SLO_TTFT, default.ttft_s)),
-        itl_s=float(os.environ.get(ENV_SLO_ITL, default.itl_s)),
-        error_rate=float(os.environ.get(ENV_SLO_ERROR_RATE, default.error_rate)),
+        (objective.ttft_ns or 0) / 1e9, (objective.itl_ns or 0) / 1e9, error_rate=objective.error_rate or 0.0
     )
 
 

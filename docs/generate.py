@@ -38,11 +38,11 @@ from streamgauge.analytics.telemetry.semconv import PROFILES
 from streamgauge.cli import COMMAND_ORDER, cli
 from streamgauge.config import reference_text
 from streamgauge.dashboard.sql_recipes import RECIPES
-from streamgauge.flags_from_settings import flag
+from streamgauge.flags import flag
 from streamgauge.ingest.tap import metrics as tap_metrics
 from streamgauge.mcp_server.server import INSTRUCTIONS, new_server
 from streamgauge.mcp_server.tools import Source, Tools
-from streamgauge.settings import RENAMED, Settings, variable
+from streamgauge.settings import REMOVED, RENAMED, Settings, variable
 
 DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"
@@ -170,7 +170,8 @@ def _renamed() -> list[str]:
         [", ".join(f"`{form}`" for form in (flag(name), variable(name), name)) for name in names]
         for names in RENAMED.items()
     ]
-    return _table(("former", "now"), rows)
+    removed = [(f"`{flag(name)}`", reason) for name, reason in REMOVED.items()]
+    return [*_table(("former", "now"), rows), "", *_table(("removed", "instead"), removed)]
 
 
 def _layers() -> list[str]:
@@ -490,7 +491,7 @@ def _metrics() -> str:
             "",
             "## Analytics",
             "",
-            "At `--metrics` (default `127.0.0.1:4102/metrics`) and over OTLP. *Profile* is the value of `--semconv` with which the",
+            "At `--metrics` (default `127.0.0.1:4102/metrics`) and over OTLP. *Profile* is the version of the conventions with which the",
             "metric exists.",
             "",
             *_table(("metric", "profile", "kind", "unit", "in Prometheus", "meaning"), _analytics_rows()),

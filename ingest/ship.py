@@ -18,7 +18,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -49,11 +49,12 @@ class ShipOptions:
     """Options of `run`. `kafka_options` go to kafka-python (security_protocol, sasl_mechanism, ssl_cafile …)."""
 
     data: Path
-    brokers: str
+    kafka: str
+    """Brokers (`host:port,host:port`)."""
     redactor: Redactor | None
     """None: ship records unchanged, with text."""
-    topic: str = "streamgauge"
-    kafka_options: Mapping[str, Any] = field(default_factory=dict)
+    kafka_topic: str
+    kafka_options: Mapping[str, Any]
     drain_s: float = 10.0
 
 
@@ -99,8 +100,8 @@ class _Ship:
         self._warned = False
         self._damaged = 0
         self._writer = KafkaWriter(
-            options.brokers,
-            options.topic,
+            options.kafka,
+            options.kafka_topic,
             options.kafka_options,
             give_up=self._give_up,
             progress=self._write_status,
@@ -117,7 +118,7 @@ class _Ship:
             reader.seek(partition, reader.released(partition))
         self._write_status(now=True)
         log.info(
-            "shipping %s to the topic %r at %s", self._log_dir, self._options.topic, self._options.brokers
+            "shipping %s to the topic %r at %s", self._log_dir, self._options.kafka_topic, self._options.kafka
         )
         try:
             while not self._give_up():
@@ -189,8 +190,8 @@ class _Ship:
         self._status_s = now_s
         status = {
             "pid": os.getpid(),
-            "brokers": self._options.brokers,
-            "topic": self._options.topic,
+            "brokers": self._options.kafka,
+            "topic": self._options.kafka_topic,
             "reachable": not self._writer.failing,
             "last_error": self._writer.last_error,
             "log_bytes": log_bytes(self._log_dir),

@@ -7,15 +7,13 @@ from typing import Any
 
 import click
 
-from streamgauge.allowed_values import Duration
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.render import render
 from streamgauge.analytics.storage.location import locate
-from streamgauge.flags_from_settings import settings_options
+from streamgauge.flags import load_with_running_parts, settings_options
 from streamgauge.ingest.ready_file import silence
-from streamgauge.output_format import format_option
-from streamgauge.running_parts import load_with_running_parts
+from streamgauge.values import Duration, format_option
 
 QUERY = """
 SELECT state, rule, gateway, model, {columns}fired_at, resolved_at, message, stream_id

@@ -11,9 +11,10 @@ import sys
 
 import click
 import cloup
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 from streamgauge import __version__
+from streamgauge.values import format_option, print_json
 
 SECTIONS = {
     "Run": ("up", "demo", "tap", "ship", "analyze", "dashboard", "serve"),
@@ -23,13 +24,13 @@ SECTIONS = {
 }
 COMMAND_ORDER = [name for names in SECTIONS.values() for name in names]
 LAZY_COMMANDS = {
-    "up": ("streamgauge.part_commands:up", "Run tap, analytics and dashboard; with --kafka also ship."),
+    "up": ("streamgauge.process_commands:up", "Run tap, analytics and dashboard; with --kafka also ship."),
     "demo": ("streamgauge.demo:demo_command", "Run everything with simulated traffic."),
-    "tap": ("streamgauge.part_commands:tap", "Run the tap: forward requests and write the record log."),
-    "ship": ("streamgauge.part_commands:ship", "Send the record log to Kafka."),
-    "analyze": ("streamgauge.part_commands:analyze", "Run analytics: measure streams and write the tables."),
-    "dashboard": ("streamgauge.part_commands:dashboard", "Run the dashboard on the tables of a data folder."),
-    "serve": ("streamgauge.part_commands:serve", "Run the read-only SQL server."),
+    "tap": ("streamgauge.process_commands:tap", "Run the tap: forward requests and write the record log."),
+    "ship": ("streamgauge.process_commands:ship", "Send the record log to Kafka."),
+    "analyze": ("streamgauge.process_commands:analyze", "Run analytics: measure streams and write the tables."),
+    "dashboard": ("streamgauge.process_commands:dashboard", "Run the dashboard on the tables of a data folder."),
+    "serve": ("streamgauge.process_commands:serve", "Run the read-only SQL server."),
     "top": ("streamgauge.top.command:top_command", "Show the diagnosis and the traffic in the terminal."),
     "sql": ("streamgauge.sql:sql_command", "Query the tables."),
     "export": ("streamgauge.export:export_command", "Export tables and views to a DuckDB file."),
@@ -39,9 +40,9 @@ LAZY_COMMANDS = {
     "mark": ("streamgauge.mark:mark_command", "Store a marker, such as a deployment."),
     "rebuild": ("streamgauge.rebuild:rebuild_command", "Restore a damaged or missing catalog."),
     "config": ("streamgauge.config:config_command", "Check the configuration."),
-    "version": ("streamgauge.version:version_command", "Print the version."),
-    "completion": ("streamgauge.completion:completion_command", "Print the completion code of a shell."),
-    "read": ("streamgauge.read_command:read_command", "Decode recorded responses: text, tool calls, tokens, events, outcome."),
+    "version": ("streamgauge.cli:version_command", "Print the version."),
+    "completion": ("streamgauge.cli:completion_command", "Print the completion code of a shell."),
+    "read": ("streamgauge.recorded_response:read_command", "Decode recorded responses: text, tool calls, tokens, events, outcome."),
     "simulate": ("streamgauge.simulator.command:simulate_command", "Run a simulated LLM upstream."),
 }  # fmt: skip
 """Import path and summary of each command. Only the command that runs is imported, so that `--help` is quick."""
@@ -92,21 +93,23 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    _exit_with_parent()
+    _exit_with_parent()  # first: the parent may end while this process imports
     # DuckDB imports pandas, if installed, to check the type of bound values. Only the dashboard needs pandas. Blocking
     # the import saves 0.3 s and 40 MB.
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     try:
+        # Not standalone: click would print usage errors on several lines, and `up` shows the last line of a part.
         code = cli.main(prog_name="streamgauge", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as e:
         e.show()
         sys.exit(2)
     except click.NoSuchOption as e:
-        from streamgauge.flags_from_settings import flag
-        from streamgauge.settings import RENAMED
+        from streamgauge.flags import flag
+        from streamgauge.settings import REMOVED, RENAMED, correction
 
-        former = RENAMED.get(e.option_name.removeprefix("--").replace("-", "_"))
-        _fail(f"{e.option_name} is now {flag(former)}." if former else e.format_message())
+        name = e.option_name.removeprefix("--").replace("-", "_")
+        former = correction(name, flag) if name in {*RENAMED, *REMOVED} else None
+        _fail(f"unknown option {e.option_name}. {former}" if former else e.format_message())
     except click.UsageError as e:
         hint = f" (see `{e.ctx.command_path} --help`)" if e.ctx else ""
         _fail(f"{e.format_message()}{hint}")
@@ -135,11 +138,12 @@ def main() -> None:
 
 def _check_variables() -> None:
     """Raises click.UsageError for variables with a misspelt or former name, as for such keys in the configuration file."""
+    # The model takes a quarter of a second to import, which `version` and `completion` need not spend.
     if not any(name.startswith("STREAMGAUGE_") for name in os.environ):
         return
     from streamgauge.settings import unknown_variables
 
-    wrong = [f"{name} (did you mean {correct}?)" for name, correct in unknown_variables().items() if correct]
+    wrong = [f"{name} ({correction})" for name, correction in unknown_variables().items() if correction]
     if wrong:
         raise click.UsageError(
             f"unknown environment variable {', '.join(wrong)}. Correct it, or unset it if it is not for Streamgauge."
@@ -154,7 +158,7 @@ def _fail(message: str) -> None:
 
 def _report_error(message: str) -> None:
     """Why this part ends, for the `up` that started it."""
-    from streamgauge.last_error import LAST_ERROR
+    from streamgauge.process_logging import LAST_ERROR
 
     LAST_ERROR.write(message)
 
@@ -169,5 +173,52 @@ def _exit_with_parent() -> None:
 
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
-    if os.getppid() != int(parent):  # the parent ended before the prctl call
+    if os.getppid() != int(parent):  # the parent ended before the prctl call, so that no signal will come
         sys.exit(1)
+
+
+LIBRARIES = ("duckdb", "polars", "kafka-python", "opentelemetry-sdk", "streamlit", "uvloop", "msgspec")
+
+
+@click.command("version")
+@click.option("--verbose", is_flag=True, help="Also print the versions of Python and libraries.")
+@format_option()
+def version_command(verbose: bool, form: str) -> int:
+    """Print the version.
+
+    The line `relay` shows what --relay auto selects here: native or python.
+    """
+    import platform
+    from importlib.metadata import version
+
+    from streamgauge.ingest.tap.relay_choice import uses_native_code
+
+    versions = {"streamgauge": __version__, "relay": "native" if uses_native_code("auto") else "python"}
+    if verbose:
+        versions |= {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
+    if form == "json":
+        print_json(versions)
+    else:
+        click.echo("\n".join(f"{name} {found}" for name, found in versions.items()))
+    return 0
+
+
+COMPLETE_VARIABLE = "_STREAMGAUGE_COMPLETE"
+"""Environment variable by which the shell asks the command for completions."""
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion_command(ctx: click.Context, shell: str) -> int:
+    """Print the completion code of a shell.
+
+    \b
+    bash  streamgauge completion bash > ~/.local/share/bash-completion/completions/streamgauge
+    zsh   streamgauge completion zsh > "${fpath[1]}/_streamgauge"
+    fish  streamgauge completion fish > ~/.config/fish/completions/streamgauge.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(ctx.find_root().command, {}, "streamgauge", COMPLETE_VARIABLE).source())
+    return 0

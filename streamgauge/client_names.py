@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamgauge.analytics.schema.clients import MAX_CLIENTS, NO_CLIENT_NAMES, Client, is_client_id
-from streamgauge.text_pairs import text_pairs
+from streamgauge.values import text_pairs
 
 EXAMPLE = "9f86d081884c7d659a2feaa0c55ad015=billing"
 MAX_CHARS = 64

@@ -11,12 +11,18 @@ import click
 from pydantic import SecretStr
 
 from streamgauge.analytics.storage.location import without_password
-from streamgauge.command_settings import SETTINGS_OF_PARTS
-from streamgauge.flags_from_settings import default_text, flag, help_layout, load_used, settings_options
-from streamgauge.output_format import format_option, print_json
-from streamgauge.part_options import prices
-from streamgauge.settings import GROUPS, Settings, config_file, setting_sources, unknown_variables, variable
-from streamgauge.start_checks import Fault, start_faults
+from streamgauge.flags import default_text, flag, load_used, settings_options
+from streamgauge.process_options import Fault, prices, start_faults
+from streamgauge.settings import (
+    GROUPS,
+    Settings,
+    about,
+    config_file,
+    setting_sources,
+    unknown_variables,
+    variable,
+)
+from streamgauge.values import format_option, print_json
 
 
 @click.group("config")
@@ -49,7 +55,7 @@ def check(form: str, **given: Any) -> int:
 
 def _parts_with(name: str) -> str:
     """The parts that have a setting."""
-    return ", ".join(part for part, names in SETTINGS_OF_PARTS.items() if name in names) or "up"
+    return ", ".join(about(name)["commands"])
 
 
 def _as_json(settings: Settings, sources: Mapping[str, str], faults: Sequence[Fault]) -> dict[str, Any]:
@@ -156,9 +162,10 @@ def reference(form: str) -> int:
 
 
 def _described(name: str) -> dict[str, Any]:
-    group, metavar = help_layout(name)
+    layout = about(name)
     return {
-        "name": name, "group": group, "flag": flag(name), "variable": variable(name), "metavar": metavar,
+        "name": name, "group": layout["group"], "flag": flag(name), "variable": variable(name),
+        "metavar": layout["metavar"],
         "default": default_text(name), "meaning": Settings.model_fields[name].description,
     }  # fmt: skip
 
@@ -168,8 +175,8 @@ _INTRODUCTION = """\
 
 This page is generated from the code by `make reference`.
 
-Every setting is a flag, an environment variable, and a key of `streamgauge.toml` in the working directory: `--tap-queue`,
-`STREAMGAUGE_TAP_QUEUE`, `tap_queue`. `--config` or `STREAMGAUGE_CONFIG` names another file. Precedence: flags, environment,
+Every setting is a flag, an environment variable, and a key of `streamgauge.toml` in the working directory: `--tap-name`,
+`STREAMGAUGE_TAP_NAME`, `tap_name`. `--config` or `STREAMGAUGE_CONFIG` names another file. Precedence: flags, environment,
 secrets folder, file, default. `streamgauge config check` prints the effective settings with their sources, and the faults with
 which a part would not start. Unknown keys and misspelt variables are errors. A command refuses invalid values only of settings
 that it uses, and invalid flags.
@@ -187,9 +194,10 @@ In the file, several upstreams are a list: `upstream = ["litellm=http://localhos
 the environment they are separated by spaces.
 
 An objective is a table in the file, and JSON in the flag and in the environment. A stream has the first objective whose globs
-(`*` and `?`) match its model, gateway and client id. `--slo-ttft`, `--slo-itl` and `--slo-error-rate` are the objective of all
-other streams. Keys: `name` (by default the globs), `model`, `gateway`, `client`, and at least one of the limits `ttft`, `itl`,
-`error_rate` (highest share of failed streams) and `goodput` (lowest share of streams that meet the limits).
+(`*` and `?`) match its model, gateway and client id. An objective without globs is that of all other streams; limits that it
+omits have the values of the default objective. Keys: `name` (by default the globs), `model`, `gateway`, `client`, and at least
+one of the limits `ttft`, `itl`, `error_rate` (highest share of failed streams) and `goodput` (lowest share of streams that meet
+the limits).
 
 ```toml
 [[objectives]]
@@ -229,8 +237,8 @@ def reference_text() -> str:
             "|---|---|---|---|",
         ]
         for name, field in Settings.model_fields.items():
-            default, (field_group, metavar) = default_text(name), help_layout(name)
-            if field_group == group:
+            default, metavar = default_text(name), about(name)["metavar"]
+            if about(name)["group"] == group:
                 cells = (
                     f"`{flag(name)}{f' {metavar}' if metavar else ''}`",
                     f"`STREAMGAUGE_{name.upper()}`, `{name}`",

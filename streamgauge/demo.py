@@ -8,8 +8,9 @@ from typing import Any
 import click
 import cloup
 
-from streamgauge.allowed_values import Address, Duration, Number, WholeNumber
 from streamgauge.analytics.extras import require
+from streamgauge.flags import default_text
+from streamgauge.values import Address, Duration, Number, WholeNumber
 
 
 @cloup.command("demo")
@@ -34,13 +35,16 @@ from streamgauge.analytics.extras import require
 )  # fmt: skip
 @cloup.option_group(
     "Advanced",
-    cloup.option("--listen", type=Address(), metavar="HOST:PORT", default="127.0.0.1:4100", show_default=True, help="Address of the tap."),
     cloup.option(
-        "--admin", type=Address(), metavar="HOST:PORT", default="127.0.0.1:4101", show_default=True, help="Address of the tap's admin port."
+        "--listen", type=Address(), metavar="HOST:PORT", default=default_text("listen"), show_default=True, help="Address of the tap."
     ),
     cloup.option(
-        "--dashboard-port", type=WholeNumber(0, 65535), metavar="PORT", default=8501, show_default=True,
-        help="Dashboard port; 0 = any free port.",
+        "--admin", type=Address(), metavar="HOST:PORT", default=default_text("admin"), show_default=True,
+        help="Address of the tap's admin port.",
+    ),
+    cloup.option(
+        "--dashboard-listen", type=Address(), metavar="HOST:PORT", default=default_text("dashboard_listen"), show_default=True,
+        help="Address of the dashboard; port 0 = any free port.",
     ),
     cloup.option(
         "--simulator", type=Address(), metavar="HOST:PORT", help="Address of the simulator.  [default: 127.0.0.1:4200, or a free port]"

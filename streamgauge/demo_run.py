@@ -27,8 +27,8 @@ import uvloop
 
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.storage.location import SQLITE, locate
-from streamgauge.demo_progress import Progress, measured_text
 from streamgauge.ingest.addresses import bind
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import part_of_up, read_ready_file
@@ -52,23 +52,23 @@ STOP_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """Options of the demo."""
+    """Options of the demo. `streamgauge.demo` has their defaults."""
 
-    listen: str = "127.0.0.1:4100"
-    admin: str = "127.0.0.1:4101"
-    dashboard_port: int = 8501
-    no_dashboard: bool = False
-    simulator: str | None = None
+    listen: str
+    admin: str
+    dashboard_listen: str
+    no_dashboard: bool
+    simulator: str | None
     """HOST:PORT of the simulator; None = 127.0.0.1:4200, or a free port if that is in use."""
-    data: Path | None = None
+    data: Path | None
     """Data folder; None = a temporary folder, removed at the end."""
-    seconds: float | None = None
-    seed: str | None = None
-    rate_per_s: float = 6.0
-    concurrency: int = 64
-    rate_faults: float = 0.08
-    time_scale: float = 1.0
-    up_flags: tuple[str, ...] = ()
+    seconds: float | None
+    seed: str | None
+    rate_per_s: float
+    concurrency: int
+    rate_faults: float
+    time_scale: float
+    up_flags: tuple[str, ...]
     """Additional flags of `streamgauge up`."""
 
 
@@ -130,9 +130,7 @@ class Demo:
         bind(self.options.listen, flag="--listen").close()
         bind(self.options.admin, flag="--admin").close()
         if not self.options.no_dashboard:
-            bind(
-                f"127.0.0.1:{self.options.dashboard_port}", flag="--dashboard-port PORT, or --no-dashboard"
-            ).close()
+            bind(self.options.dashboard_listen, flag="--dashboard-listen, or pass --no-dashboard").close()
 
     async def _start(self, data: Path, stop: asyncio.Event) -> tuple[str, str]:
         prepare_data_folder(data)
@@ -162,7 +160,7 @@ class Demo:
         options = self.options
         flags = [
             "--upstream", f"sim={upstream}", "--data", str(data), "--listen", options.listen, "--admin", options.admin,
-            "--dashboard-port", str(options.dashboard_port),
+            "--dashboard-listen", options.dashboard_listen,
             "--metrics", "127.0.0.1:0",  # the default port may belong to another instance
             *(["--no-dashboard"] if options.no_dashboard else []), *options.up_flags,
         ]  # fmt: skip
@@ -350,3 +348,46 @@ def _command() -> str:
 def _refresh(ledger: RemoteLedger) -> None:
     with contextlib.suppress(OSError):  # _check_alive reports a simulator that exited
         ledger.refresh()
+
+
+class Progress:
+    """Updates one line each second on a terminal, or writes a line every ten seconds otherwise."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._terminal = sys.stdout.isatty()
+        self._next_s = 0.0
+
+    def due(self) -> bool:
+        """Whether the next update is due."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + (1 if self._terminal else 10)
+        return True
+
+    def show(self, traffic: Traffic, measured: str, ends_s: float | None) -> None:
+        remaining = "" if ends_s is None else f"   {max(0.0, ends_s - time.monotonic()):.0f} s left"
+        line = f"sent {traffic.sent}   open {traffic.open_requests}   aborted {traffic.aborted}{measured}{remaining}"
+        if self._terminal:
+            click.echo(f"\r\x1b[K{line}", nl=False)
+        else:
+            self._write(line)
+
+    def end(self) -> None:
+        if self._terminal:
+            click.echo()
+
+
+def measured_text(tables: QueryPool) -> str:
+    """All streams and errors, and the median TTFT of the last minute. Empty without tables."""
+    sql = (
+        f"SELECT count(*) AS n, count(*) FILTER ({IS_ERROR}) AS errors, "
+        "quantile_cont(ttft_ns, 0.5) FILTER (started_at > now() - INTERVAL 1 MINUTE) / 1e6 AS ttft_ms FROM streams"
+    )
+    try:
+        streams, errors, ttft_ms = tables.query(sql, timeout_s=5).row(0)
+    except QueryError:
+        return ""
+    ttft = "–" if ttft_ms is None else f"{ttft_ms:.0f}"
+    return f"   measured {streams}   errors {errors}   ttft p50 {ttft} ms"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from streamgauge.flags_from_settings import settings_options
-from streamgauge.output_format import format_option, print_json
-from streamgauge.running_parts import load_with_running_parts
+from streamgauge.flags import load_with_running_parts, settings_options
+from streamgauge.values import format_option, print_json
 
 
 @click.command("export")
@@ -58,7 +57,7 @@ def export_command(
 
 def instant(text: str | None) -> dt.datetime | None:
     """A duration before now (`24h`), or an ISO 8601 time, UTC unless it has an offset. Raises click.BadParameter."""
-    from streamgauge.durations import parse_duration_s
+    from streamgauge.values import parse_duration_s
 
     if text is None:
         return None

@@ -10,11 +10,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from streamgauge.durations import parse_duration_s
-from streamgauge.flags_from_settings import load, settings_options
+from streamgauge.flags import load, settings_options
 from streamgauge.ingest.ready_file import read_of_running
-from streamgauge.output_format import format_option, print_json
 from streamgauge.settings import Settings
+from streamgauge.values import format_option, parse_duration_s, print_json
 
 TIMEOUT_S = 15.0
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamgauge.analytics.schema.objectives import DEFAULT, MAX_OBJECTIVES, Objective
-from streamgauge.durations import parse_seconds
+from streamgauge.values import parse_seconds
 
 EXAMPLE = '{"model": "gpt-*", "ttft": "800ms", "goodput": 0.95}'
 _GLOBS = ("model", "gateway", "client")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from streamgauge.flags_from_settings import load, settings_options
-from streamgauge.output_format import format_option, print_json
+from streamgauge.flags import load, settings_options
+from streamgauge.values import format_option, print_json
 
 
 @click.command("rebuild")

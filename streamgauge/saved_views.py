@@ -6,7 +6,7 @@ import re
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from streamgauge.text_pairs import text_pairs
+from streamgauge.values import text_pairs
 
 EXAMPLE = "rate limits=streams?status=429&range=24h"
 MAX_VIEWS = 50

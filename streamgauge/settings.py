@@ -12,11 +12,13 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_origin
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ByteSize,
     Field,
@@ -35,37 +37,65 @@ from pydantic_settings import (
 
 from streamgauge.analytics.alerts.webhook_url import check_url
 from streamgauge.analytics.schema.clients import Client
-from streamgauge.analytics.schema.objectives import DEFAULT, Objective
+from streamgauge.analytics.schema.objectives import DEFAULT, LIMITS, Objective
+from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.location import locate
 from streamgauge.client_names import parse_clients
-from streamgauge.durations import parse_duration_s, parse_seconds
 from streamgauge.ingest.addresses import split_address
 from streamgauge.ingest.allowed_hosts import parse_allowed_host
 from streamgauge.ingest.session_ids import MAX_HEADERS, parse_session_header
 from streamgauge.ingest.tap.header_rewrite import XForwarded
-from streamgauge.ingest.tap.upstreams import Upstream, default_index, parse_upstreams
+from streamgauge.ingest.tap.upstreams import Upstream, parse_upstreams
 from streamgauge.objective_tables import EXAMPLE, parse_objectives
 from streamgauge.saved_views import SavedView, parse_saved_views
+from streamgauge.values import check_age, parse_capture, parse_duration_s, parse_seconds
 
 CONFIG_FILE = "streamgauge.toml"
 PREFIX = "STREAMGAUGE_"
-OTHER_VARIABLES = ("CONFIG", "SECRETS_DIR")
+OTHER_VARIABLES = ("config", "secrets_dir")
 """Variables, without the prefix, that are not settings."""
 RENAMED = {
+    "capture_routes": "capture_content",
+    "dashboard_allowed_host": "allowed_host",
+    "dashboard_host": "dashboard_listen",
+    "dashboard_port": "dashboard_listen",
     "data_path": "lake_path",
-    "log_age": "record_log_max_age",
     "log_cap": "record_log_max_bytes",
+    "mcp_host": "mcp_listen",
+    "mcp_port": "mcp_listen",
     "no_x_forwarded": "x_forwarded",
-    "quack_host": "sql_host",
-    "quack_port": "sql_port",
+    "quack_host": "sql_listen",
+    "quack_port": "sql_listen",
     "quack_token": "sql_token",
+    "sql_host": "sql_listen",
+    "sql_port": "sql_listen",
 }
 """Former names of settings."""
+_OBJECTIVE = """use an objective without globs, such as --objectives '{"ttft": "2s", "itl": "100ms", "error_rate": 0.05}'"""
+REMOVED = {
+    "connect_timeout": "the limit is always 30s",
+    "default_upstream": "the first --upstream is the default, unless it is on the Internet",
+    "export_unsampled": "set OTEL_TRACES_SAMPLER=always_on",
+    "forwarded": "upstreams get X-Forwarded-* headers, see --x-forwarded",
+    "log_age": "the limit is always 7d",
+    "no_otlp": "set OTEL_SDK_DISABLED=true",
+    "no_spans": "set OTEL_TRACES_EXPORTER=none to export none; the table `spans` always has them",
+    "preserve_host": "the Host of requests that the client signed for AWS is always kept",
+    "record_log_max_age": "the limit is always 7d",
+    "semconv": "set OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental for the newest conventions",
+    "slo_error_rate": _OBJECTIVE,
+    "slo_itl": _OBJECTIVE,
+    "slo_ttft": _OBJECTIVE,
+    "tap_gone_after": "the limit is always 24h",
+    "tap_queue": "the limit is always 64MiB per worker",
+    "via": "no gateway needs a Via header",
+}
+"""Settings that are constants now, or that a standard variable or header replaces."""
 KUBERNETES = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$")
 """Ends of the variables that Kubernetes creates from the names of Services. The value of `…_PORT` is a URL."""
 KAFKA_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 SIMILAR = 0.8
-"""Least similarity of a misspelt name and the name it stands for."""
+"""Least similarity of a misspelt name and the name it stands for. Lower values suggest unrelated names for short ones."""
 
 
 def config_file() -> Path:
@@ -94,26 +124,60 @@ def variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def correct_name(name: str) -> str | None:
-    """The setting that a misspelt or former name stands for."""
-    similar = difflib.get_close_matches(name.lower(), Settings.model_fields, 1, SIMILAR)
-    return RENAMED.get(name.lower()) or (similar[0] if similar else None)
+def correction(name: str, spell: Callable[[str], str], *others: str) -> str | None:
+    """What to write instead of a former or misspelt name, as a sentence. None for a name that resembles no setting.
+
+    `others`: names that are valid besides those of the settings.
+    """
+    name = name.lower()
+    if name in REMOVED:
+        return f"It was removed: {REMOVED[name]}."
+    if name in RENAMED:
+        return f"It is now {spell(RENAMED[name])}."
+    # After the former names: `slo_itl` resembles nothing, but `log_age` resembles a current name.
+    similar = difflib.get_close_matches(name, (*Settings.model_fields, *others), 1, SIMILAR)
+    return f"Did you mean {spell(similar[0])}?" if similar else None
 
 
 def unknown_variables() -> dict[str, str | None]:
-    """Unknown STREAMGAUGE_* variables → the one that each stands for, if any. Without those of Kubernetes."""
+    """Unknown STREAMGAUGE_* variables → the `correction` of each. Without those of Kubernetes."""
     known = {variable(name) for name in (*Settings.model_fields, *OTHER_VARIABLES)}
-    found: dict[str, str | None] = {}
-    for name, value in os.environ.items():
-        if not name.upper().startswith(PREFIX) or name.upper() in known:
-            continue
-        if KUBERNETES.search(name) or value.startswith(("tcp://", "udp://", "sctp://")):
-            continue
-        suffix = name[len(PREFIX) :].upper()
-        other = difflib.get_close_matches(suffix, OTHER_VARIABLES, 1, SIMILAR)
-        setting = other[0] if other else correct_name(suffix)
-        found[name] = variable(setting) if setting else None
-    return found
+    return {
+        name: correction(name[len(PREFIX) :], variable, *OTHER_VARIABLES)
+        for name, value in os.environ.items()
+        if name.upper().startswith(PREFIX) and name.upper() not in known
+        # Kubernetes creates variables for each Service, also for one that is named like a setting of ours.
+        if not KUBERNETES.search(name) and not value.startswith(("tcp://", "udp://", "sctp://"))
+    }
+
+
+def settings_of(*commands: str) -> tuple[str, ...]:
+    """The settings of these commands. `up` has those of the parts, too."""
+    wanted = {*commands, *(PARTS_OF_UP if "up" in commands else ())}
+    return tuple(name for name in Settings.model_fields if wanted & {*about(name)["commands"]})
+
+
+def about(name: str) -> dict[str, Any]:
+    """Group, metavar and commands of a setting. Switches have no metavar."""
+    extra: Any = Settings.model_fields[name].json_schema_extra
+    return cast("dict[str, Any]", extra)
+
+
+def option_name(name: str) -> str:
+    """The field of an option dataclass that takes this setting: its name with the unit, in the plural for several values."""
+    unit = {"DURATION": "_s", "BYTES": "_bytes"}.get(about(name)["metavar"] or "", "")
+    several = get_origin(Settings.model_fields[name].annotation) is tuple and not name.endswith("s")
+    return name.removesuffix(unit) + unit + ("s" if several else "")
+
+
+def option_value(settings: Settings, name: str) -> Any:
+    """The value as an option: secrets as text, ages in seconds, None for an empty text."""
+    value = getattr(settings, name)
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, str) and about(name)["metavar"] == "DURATION":
+        return parse_duration_s(value)
+    return None if value == "" else value
 
 
 def setting_sources(flags: Collection[str]) -> dict[str, str]:
@@ -124,7 +188,8 @@ def setting_sources(flags: Collection[str]) -> dict[str, str]:
         sources |= {name: f"file {path}" for name in tomllib.loads(path.read_text()) if name in sources}
     folder = secrets_dir()
     secrets = {p.name.lower() for p in folder.iterdir()} if folder is not None else set()
-    environment = {name.upper() for name in os.environ}
+    environment = {name.upper() for name in os.environ}  # pydantic ignores the case of variables
+    # In the order of precedence, which pydantic does not report.
     for name in sources:
         if name in flags:
             sources[name] = f"flag --{name.replace('_', '-')}"
@@ -150,184 +215,175 @@ GROUPS = (COMMON, TAP, TLS, RECORD_LOG, STORE, MEASUREMENT, TELEMETRY, ALERTS, D
 """Groups of `--help`, in this order."""
 
 Seconds = Annotated[float, BeforeValidator(parse_seconds)]
+Age = Annotated[str | None, AfterValidator(check_age)]
+"""A duration with its unit, or 'forever'. It stays text, because a child process and `config check` show it as it was given."""
 LEAST_HUNG_AFTER_S = 10.0
 """`up` needs 5 s to detect that a starting part uses the CPU, and longer on a busy machine."""
+PARTS_OF_UP = ("tap", "ship", "analyze", "serve", "dashboard")
+PARTS = " ".join(PARTS_OF_UP)
 
 
-def _setting(group: str, metavar: str | None, description: str, default: Any = None, **field: Any) -> Any:
-    extra: dict[str, Any] = {"group": group, "metavar": metavar}
+def _setting(
+    group: str, commands: str, metavar: str | None, description: str, default: Any = None, **field: Any
+) -> Any:
+    """A field with everything that is said about the setting. `commands`: those that run a part with this setting.
+
+    An option of the part has the name that `option_name` returns, and takes its value from here.
+    """
+    extra: dict[str, Any] = {"group": group, "metavar": metavar, "commands": tuple(commands.split())}
     if "default_factory" not in field:
         field["default"] = default
     return Field(description=description, json_schema_extra=extra, **field)
 
 
-def _switch(group: str, description: str) -> Any:
-    return _setting(group, None, description, default=False)
+def _switch(group: str, commands: str, description: str) -> Any:
+    return _setting(group, commands, None, description, default=False)
 
 
 class Settings(BaseSettings):
     """All settings. Sizes are bytes and durations seconds, unless the value has a unit (`64MiB`, `30s`)."""
 
+    # A misspelt key must not be ignored, and a limit of "inf" or "nan" would never be reached without an error.
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", allow_inf_nan=False)
 
+    # `NoDecode`: variables may have lists in plain text (`a,b` or `a b`), which pydantic-settings would refuse as no JSON. A validator
+    # parses both.
     # fmt: off
     upstream: Annotated[tuple[Upstream, ...], NoDecode] = _setting(
-        COMMON, "[NAME=]URL",
-        "Gateway or inference server; repeatable, selected by path prefix /NAME/ or header x-streamgauge-upstream.",
+        COMMON, "tap", "[NAME=]URL",
+        "Gateway or inference server; repeatable, selected by path prefix /NAME/ or header x-streamgauge-upstream, by default the "
+        "first, unless that is on the Internet.",
         default=())
-    listen: str = _setting(COMMON, "HOST:PORT", "Address for client requests.", default="127.0.0.1:4100")
-    data: Path = _setting(COMMON, "FOLDER", "Data folder.", default=Path("streamgauge-data"))
-    dashboard_port: int = _setting(COMMON, "PORT", "Dashboard port; 0 = any free port.", default=8501, ge=0, le=65535)
-    no_dashboard: bool = _switch(COMMON, "Do not start the dashboard.")
+    listen: str = _setting(COMMON, "tap", "HOST:PORT", "Address for client requests.", default="127.0.0.1:4100")
+    data: Path = _setting(COMMON, PARTS + " mcp", "FOLDER", "Data folder.", default=Path("streamgauge-data"))
+    dashboard_listen: str = _setting(
+        COMMON, "dashboard", "HOST:PORT", "Address of the dashboard; port 0 = any free port.", default="127.0.0.1:8501")
+    no_dashboard: bool = _switch(COMMON, "up", "Do not start the dashboard.")
     kafka: str | None = _setting(
-        COMMON, "HOST:PORT", "Kafka brokers for the record log, separated by commas.")
-    workers: int = _setting(COMMON, "N", "Worker processes of the tap.", default=1, ge=1, le=256)
-    serve: bool = _switch(COMMON, "Also start the read-only SQL server (`serve`).")
+        COMMON, "ship analyze", "HOST:PORT", "Kafka brokers for the record log, separated by commas.")
+    workers: int = _setting(COMMON, "tap", "N", "Worker processes of the tap.", default=1, ge=1, le=256)
+    serve: bool = _switch(COMMON, "up", "Also start the read-only SQL server (`serve`).")
     hung_after: Seconds = _setting(
-        COMMON, "DURATION", "Kill and restart a part that makes no progress for this long, at least 10s; 0 = never.", default=60.0, ge=0)
-    capture_content: bool = _switch(
-        COMMON, "Store generated text and error messages; do not redact prompts and text sent to Kafka.")
+        COMMON, "up", "DURATION", "Kill and restart a part that makes no progress for this long, at least 10s; 0 = never.",
+        default=60.0, ge=0)
+    capture_content: Annotated[str | None, BeforeValidator(parse_capture)] = _setting(
+        COMMON, "ship analyze", "[GLOBS]",
+        "Store generated text and error messages, and do not redact prompts and text sent to Kafka, for all request paths or for these, "
+        "such as /v1/chat/*,/v1/messages.")
+    objectives: Annotated[tuple[Objective, ...], NoDecode] = _setting(
+        COMMON, "analyze dashboard mcp", "JSON",
+        "Objective of the streams that its globs match, such as " + EXAMPLE + "; repeatable, the first match applies. One without "
+        "globs replaces the default.", default=())
+    retain_streams: Age = _setting(
+        COMMON, "analyze", "DURATION", "Delete rows of streams older than this; 'forever' keeps them.", default="90d")
 
-    default_upstream: str | None = _setting(
-        TAP, "NAME",
-        "Upstream of several for requests that name none; by default the first, 'none' answers them with status 404.")
     admin: str = _setting(
-        TAP, "HOST:PORT", "Address of the tap's /healthz, /readyz, /recordingz and /metrics.", default="127.0.0.1:4101")
-    tap_name: str = _setting(TAP, "NAME", "Name of this tap in every row.", default_factory=socket.gethostname)
+        TAP, "tap", "HOST:PORT", "Address of the tap's /healthz, /readyz, /recordingz and /metrics.", default="127.0.0.1:4101")
+    tap_name: str = _setting(TAP, "tap", "NAME", "Name of this tap in every row.", default_factory=socket.gethostname)
     client_key: SecretStr | None = _setting(
-        TAP, "SECRET", "Secret for hashing API keys and session ids; by default generated in the data folder.")
+        TAP, "tap ship analyze", "SECRET", "Secret for hashing API keys and session ids; by default generated in the data folder.")
     session_header: Annotated[tuple[str, ...], NoDecode] = _setting(
-        TAP, "NAME[:plain]", "Header with a session id, besides those of well-known clients; repeatable. Values are hashed unless "
+        TAP, "tap", "NAME[:plain]", "Header with a session id, besides those of well-known clients; repeatable. Values are hashed unless "
         "declared :plain.", default=())
-    tap_queue: ByteSize = _setting(
-        TAP, "BYTES", "Memory limit per worker for records not yet written to the record log.",
-        default=ByteSize(64 * 2**20), ge=2**16)
-    connect_timeout: Seconds = _setting(
-        TAP, "DURATION", "Time limit for connecting to the upstream; 0 = no limit.", default=30.0, ge=0)
     headers_timeout: Seconds = _setting(
-        TAP, "DURATION", "Longest upstream silence before the first response byte; 0 = no limit.", default=0.0, ge=0)
+        TAP, "tap", "DURATION", "Longest upstream silence before the first response byte; 0 = no limit.", default=0.0, ge=0)
     idle_timeout: Seconds = _setting(
-        TAP, "DURATION", "Longest upstream silence within a response; 0 = no limit.", default=0.0, ge=0)
+        TAP, "tap", "DURATION", "Longest upstream silence within a response; 0 = no limit.", default=0.0, ge=0)
     idle_output_timeout: Seconds = _setting(
-        TAP, "DURATION", "Like --idle-timeout, but comments (keep-alives) do not reset it; 0 = no limit.",
+        TAP, "tap", "DURATION", "Like --idle-timeout, but comments (keep-alives) do not reset it; 0 = no limit.",
         default=0.0, ge=0)
     max_request_bytes: ByteSize = _setting(
-        TAP, "BYTES", "Reject larger request bodies with status 413; 0 = no limit.", default=ByteSize(0), ge=0)
+        TAP, "tap", "BYTES", "Reject larger request bodies with status 413; 0 = no limit.", default=ByteSize(0), ge=0)
     relay: Literal["auto", "native", "python"] = _setting(
-        TAP, "auto|native|python", "Implementation that forwards and records: native (compiled) or python; auto = native if installed.",
-        default="auto")
+        TAP, "tap", "auto|native|python",
+        "Implementation that forwards and records: native (compiled) or python; auto = native if installed.", default="auto")
     drain_timeout: Seconds = _setting(
-        TAP, "DURATION", "Time for open streams to finish after SIGTERM.", default=20.0, ge=0)
+        TAP, "tap", "DURATION", "Time for open streams to finish after SIGTERM.", default=20.0, ge=0)
 
     upstream_ca: Path | None = _setting(
-        TLS, "FILE", "CA certificates (PEM) for https upstreams, instead of the system's.")
-    upstream_cert: Path | None = _setting(TLS, "FILE", "Client certificate (PEM) for https upstreams.")
-    upstream_key: Path | None = _setting(TLS, "FILE", "Key of --upstream-cert (PEM), if in a separate file.")
-    tls_cert: Path | None = _setting(TLS, "FILE", "Server certificate (PEM); the tap then serves https.")
-    tls_key: Path | None = _setting(TLS, "FILE", "Key of --tls-cert (PEM).")
+        TLS, "tap", "FILE", "CA certificates (PEM) for https upstreams, instead of the system's.")
+    upstream_cert: Path | None = _setting(TLS, "tap", "FILE", "Client certificate (PEM) for https upstreams.")
+    upstream_key: Path | None = _setting(TLS, "tap", "FILE", "Key of --upstream-cert (PEM), if in a separate file.")
+    tls_cert: Path | None = _setting(TLS, "tap", "FILE", "Server certificate (PEM); the tap then serves https.")
+    tls_key: Path | None = _setting(TLS, "tap", "FILE", "Key of --tls-cert (PEM).")
     x_forwarded: XForwarded = _setting(
-        TLS, "always|private|never", "Send X-Forwarded-* headers upstream; private = not to https upstreams on the Internet.",
+        TLS, "tap", "always|private|never", "Send X-Forwarded-* headers upstream; private = not to https upstreams on the Internet.",
         default="private")
-    forwarded: bool = _switch(TLS, "Send a Forwarded header (RFC 7239) upstream.")
-    via: bool = _switch(TLS, "Send a Via header upstream.")
-    preserve_host: bool = _switch(TLS, "Send the client's Host header upstream.")
 
     record_log_max_bytes: ByteSize = _setting(
-        RECORD_LOG, "BYTES", "Size limit of the tap's record log, for all workers together.",
+        RECORD_LOG, "tap", "BYTES", "Size limit of the tap's record log, for all workers together.",
         default=ByteSize(2 * 2**30), ge=2**20)
-    record_log_max_age: str | None = _setting(
-        RECORD_LOG, "DURATION", "Drop unread log data older than this and record it as lost; 'forever' keeps it.",
-        default="7d")
-    kafka_topic: str = _setting(RECORD_LOG, "TOPIC", "Kafka topic of the record log.", default="streamgauge")
+    kafka_topic: str = _setting(
+        RECORD_LOG, "ship analyze", "TOPIC", "Kafka topic of the record log.", default="streamgauge")
     kafka_options: Annotated[dict[str, Any], NoDecode] = _setting(
-        RECORD_LOG, "JSON", "kafka-python client options, such as security_protocol or ssl_cafile.",
+        RECORD_LOG, "ship analyze", "JSON", "kafka-python client options, such as security_protocol or ssl_cafile.",
         default_factory=dict)
 
     store: str = _setting(
-        STORE, "sqlite|postgres:DSN", "Catalog of the tables: DATA/catalog.sqlite, or PostgreSQL shared by several hosts.",
-        default="sqlite", repr=False)
+        STORE, "analyze serve dashboard mcp", "sqlite|postgres:DSN",
+        "Catalog of the tables: DATA/catalog.sqlite, or PostgreSQL shared by several hosts.", default="sqlite", repr=False)
     lake_path: str | None = _setting(
-        STORE, "FOLDER|s3://…", "Parquet folder shared by all hosts; requires --store postgres:DSN.")
-    retain_events: str | None = _setting(
-        STORE, "DURATION", "Delete rows of events older than this; 'forever' keeps them.", default="7d")
-    retain_streams: str | None = _setting(
-        STORE, "DURATION", "Delete rows of streams older than this; 'forever' keeps them.", default="90d")
-    retain_rollups: str | None = _setting(
-        STORE, "DURATION", "Delete roll-ups older than this, but never before the streams they count.",
-        default="400d")
+        STORE, "analyze", "FOLDER|s3://…", "Parquet folder shared by all hosts; requires --store postgres:DSN.")
+    retain_events: Age = _setting(
+        STORE, "analyze", "DURATION", "Delete rows of events older than this; 'forever' keeps them.", default="7d")
+    retain_rollups: Age = _setting(
+        STORE, "analyze", "DURATION", "Delete roll-ups older than this, but never before the streams they count.", default="400d")
 
-    capture_routes: str | None = _setting(
-        MEASUREMENT, "GLOBS", "Limit --capture-content to these request paths, such as /v1/chat/*,/v1/messages.")
-    stall_floor: Seconds = _setting(MEASUREMENT, "DURATION", "Gaps up to this length are never stalls.", default=0.5, gt=0)
+    stall_floor: Seconds = _setting(
+        MEASUREMENT, "analyze dashboard", "DURATION", "Gaps up to this length are never stalls.",
+        default=StallLimit().floor_ns / 1e9, gt=0)
     stall_factor: float = _setting(
-        MEASUREMENT, "N", "A stall is longer than N times the median gap of its stream.", default=5.0, gt=0)
-    objectives: Annotated[tuple[Objective, ...], NoDecode] = _setting(
-        MEASUREMENT, "JSON",
-        "Objective of the streams that its globs match, such as " + EXAMPLE + "; repeatable, the first match applies.",
-        default=())
+        MEASUREMENT, "analyze dashboard", "N", "A stall is longer than N times the median gap of its stream.",
+        default=StallLimit().factor, gt=0)
     clients: Annotated[tuple[Client, ...], NoDecode] = _setting(
-        MEASUREMENT, "ID=NAME", "Name of a client id, shown instead of it; repeatable.", default=())
+        MEASUREMENT, "analyze", "ID=NAME", "Name of a client id, shown instead of it; repeatable.", default=())
     price_file: Path | None = _setting(
-        MEASUREMENT, "FILE", "CSV or TOML file with prices of tokens, for the cost of wasted tokens.")
-    slo_ttft: Seconds = _setting(
-        MEASUREMENT, "DURATION", "Time to first token of the default objective.", default=2.0, gt=0)
-    slo_itl: Seconds = _setting(
-        MEASUREMENT, "DURATION", "Inter-token latency of the default objective.", default=0.1, gt=0)
-    slo_error_rate: float = _setting(
-        MEASUREMENT, "SHARE", "Share of failed streams of the default objective.", default=0.05, ge=0, le=1)
-    tap_gone_after: str | None = _setting(
-        MEASUREMENT, "DURATION", "Mark open streams as lost when their tap sends nothing for this long, but other taps do.",
-        default="24h")
+        MEASUREMENT, "analyze", "FILE", "CSV or TOML file with prices of tokens, for the cost of wasted tokens.")
 
     metrics: str = _setting(
-        TELEMETRY, "HOST:PORT", "Address of analytics' Prometheus /metrics and /recordingz; empty = off.", default="127.0.0.1:4102")
-    semconv: Literal["1.41", "genai-main"] = _setting(
-        TELEMETRY, "1.41|genai-main", "Version of the GenAI semantic conventions for spans and metrics.",
-        default="1.41")
+        TELEMETRY, "analyze", "HOST:PORT", "Address of analytics' Prometheus /metrics and /recordingz; empty = off.",
+        default="127.0.0.1:4102")
     server_metrics: bool = _switch(
-        TELEMETRY, "Also export the metrics of model servers in the GenAI conventions, for a tap directly before them.")
-    no_spans: bool = _switch(TELEMETRY, "Do not create spans for streams.")
-    no_otlp: bool = _switch(TELEMETRY, "Do not export over OTLP, even if OTEL_EXPORTER_OTLP_ENDPOINT is set.")
-    export_unsampled: bool = _switch(TELEMETRY, "Also export spans of traces that the caller did not sample.")
+        TELEMETRY, "analyze",
+        "Also export the metrics of model servers in the GenAI conventions, for a tap directly before them.")
     otlp_listen: str = _setting(
-        TELEMETRY, "HOST:PORT", "Address of the OTLP/HTTP receiver for spans, such as 127.0.0.1:4318; empty = off.",
+        TELEMETRY, "analyze", "HOST:PORT", "Address of the OTLP/HTTP receiver for spans, such as 127.0.0.1:4318; empty = off.",
         default="")
     otlp_token: SecretStr | None = _setting(
-        TELEMETRY, "SECRET", "Bearer token of senders of spans and markers; required if they are on other machines.")
+        TELEMETRY, "analyze", "SECRET",
+        "Bearer token of senders of spans and markers; required if they are on other machines.")
     allowed_host: Annotated[tuple[str, ...], NoDecode] = _setting(
-        TELEMETRY, "NAME", "Host name in requests to --admin, --metrics, --mcp-port and, without a token, --otlp-listen, besides localhost "
-        "and this machine's name; repeatable. IP addresses are always allowed.", default=())
+        TELEMETRY, "tap analyze dashboard mcp", "NAME",
+        "Host name in requests, such as that of a reverse proxy, besides localhost and this machine's name; repeatable. IP addresses "
+        "are always allowed. For --dashboard-listen, --admin, --metrics, --mcp-listen and, without a token, --otlp-listen.", default=())
     log_format: Literal["text", "json"] = _setting(
-        TELEMETRY, "text|json", "Format of log lines on stderr.", default="text")
+        TELEMETRY, PARTS + " mcp", "text|json", "Format of log lines on stderr.", default="text")
 
     alert_silence: Seconds = _setting(
-        ALERTS, "DURATION", "Alert when a stream that has produced output is silent for longer; 0 = off.", default=5.0, ge=0)
+        ALERTS, "analyze", "DURATION", "Alert when a stream that has produced output is silent for longer; 0 = off.",
+        default=5.0, ge=0)
     alert_first_output: Seconds = _setting(
-        ALERTS, "DURATION", "Alert when a request has no output after this time; 0 = off.", default=60.0, ge=0)
+        ALERTS, "analyze", "DURATION", "Alert when a request has no output after this time; 0 = off.", default=60.0, ge=0)
     alert_webhook: SecretStr | None = _setting(
-        ALERTS, "URL", "Receiver of alerts as JSON, such as an incoming webhook of Slack.")
+        ALERTS, "analyze", "URL", "Receiver of alerts as JSON, such as an incoming webhook of Slack.")
 
-    dashboard_host: str = _setting(DASHBOARD, "HOST", "Address that the dashboard listens on.", default="127.0.0.1")
     dashboard_token: SecretStr | None = _setting(
-        DASHBOARD, "SECRET", "Token for access from other machines; by default generated in the data folder.")
+        DASHBOARD, "dashboard", "SECRET", "Token for access from other machines; by default generated in the data folder.")
     dashboard_oidc: Path | None = _setting(
-        DASHBOARD, "FILE", "TOML file of an OpenID Connect provider; sign-in then replaces the token.")
-    dashboard_allowed_host: Annotated[tuple[str, ...], NoDecode] = _setting(
-        DASHBOARD, "NAME", "Host name of the dashboard, such as that of a reverse proxy, besides localhost and this "
-        "machine's name; repeatable. IP addresses are always allowed.", default=())
+        DASHBOARD, "dashboard", "FILE", "TOML file of an OpenID Connect provider; sign-in then replaces the token.")
     saved_views: Annotated[tuple[SavedView, ...], NoDecode] = _setting(
-        DASHBOARD, "NAME=ADDRESS", "Named page with its time range and filters, listed in the sidebar of the dashboard; repeatable.",
-        default=())
+        DASHBOARD, "dashboard", "NAME=ADDRESS",
+        "Named page with its time range and filters, listed in the sidebar of the dashboard; repeatable.", default=())
 
-    sql_host: str = _setting(SQL, "HOST", "Address that the SQL server listens on.", default="localhost")
-    sql_port: int = _setting(SQL, "PORT", "SQL server port; 0 = any free port.", default=9494, ge=0, le=65535)
+    sql_listen: str = _setting(
+        SQL, "serve", "HOST:PORT", "Address of the SQL server; port 0 = any free port.", default="localhost:9494")
     sql_token: SecretStr | None = _setting(
-        SQL, "SECRET", "SQL server token, at least 16 characters; by default generated.")
+        SQL, "serve", "SECRET", "SQL server token, at least 16 characters; by default generated.")
 
-    mcp_host: str = _setting(MCP, "HOST", "Address that the MCP server listens on with --http.", default="127.0.0.1")
-    mcp_port: int = _setting(MCP, "PORT", "MCP server port; 0 = any free port.", default=9495, ge=0, le=65535)
+    mcp_listen: str = _setting(
+        MCP, "mcp", "HOST:PORT", "Address of the MCP server with --http; port 0 = any free port.", default="127.0.0.1:9495")
     mcp_token: SecretStr | None = _setting(
-        MCP, "SECRET", "MCP server token, at least 16 characters; by default generated.")
+        MCP, "mcp", "SECRET", "MCP server token, at least 16 characters; by default generated.")
     # fmt: on
 
     # A combination of settings is checked at the later field, so that each error names the setting, and thus its parts.
@@ -335,7 +391,7 @@ class Settings(BaseSettings):
     @field_validator("store")
     @classmethod
     def _store(cls, value: str) -> str:
-        locate(value, Path())
+        locate(value, Path())  # only the check: the data folder may come from another source
         return value
 
     @field_validator("lake_path")
@@ -343,13 +399,6 @@ class Settings(BaseSettings):
     def _lake_path(cls, value: str | None, info: ValidationInfo) -> str | None:
         if "store" in info.data:
             locate(info.data["store"], Path(), value)
-        return value
-
-    @field_validator("default_upstream")
-    @classmethod
-    def _default_upstream(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if info.data.get("upstream"):
-            default_index(info.data["upstream"], value)
         return value
 
     @field_validator("kafka_options", mode="before")
@@ -363,7 +412,7 @@ class Settings(BaseSettings):
     @field_validator("alert_webhook")
     @classmethod
     def _webhook(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
+        if value is not None:  # here, because a wrong address would show only when the first alert fires
             check_url(value.get_secret_value())
         return value
 
@@ -413,11 +462,17 @@ class Settings(BaseSettings):
 
     @property
     def all_objectives(self) -> tuple[Objective, ...]:
-        """The objectives in the order of their priority, the default one last."""
-        limits = round(self.slo_ttft * 1e9), round(self.slo_itl * 1e9), self.slo_error_rate
-        return (*self.objectives, Objective(DEFAULT.name, "*", "*", "*", *limits))
+        """The objectives in the order of their priority, the default one last: the first without globs, if there is one.
 
-    @field_validator("allowed_host", "dashboard_allowed_host", mode="before")
+        It has the default's limits where it has none, so that the dashboard has a limit for each figure.
+        """
+        for i, found in enumerate(self.objectives):
+            if found.model == found.gateway == found.client == "*":
+                limits = {key: value for key in LIMITS if (value := getattr(found, key)) is not None}
+                return (*self.objectives[:i], replace(DEFAULT, name=found.name, **limits))
+        return (*self.objectives, DEFAULT)
+
+    @field_validator("allowed_host", mode="before")
     @classmethod
     def _host_names(cls, value: Any) -> tuple[str, ...]:
         if isinstance(value, str):
@@ -426,32 +481,17 @@ class Settings(BaseSettings):
             raise ValueError("the value is not a list of host names such as ['gauge.example.com']")
         return tuple(map(parse_allowed_host, value))
 
-    @field_validator(
-        "retain_events", "retain_streams", "retain_rollups", "record_log_max_age", "tap_gone_after"
-    )
-    @classmethod
-    def _durations(cls, value: str | None) -> str | None:
-        parse_duration_s(value)
-        return value
-
     @property
     def captured_routes(self) -> tuple[str, ...]:
         """Globs of the request paths whose content is captured."""
-        if not self.capture_content:
-            return ()
-        return tuple(self.capture_routes.replace(",", " ").split()) if self.capture_routes else ("*",)
+        return tuple((self.capture_content or "").replace(",", " ").split())
 
-    @field_validator("capture_routes")
-    @classmethod
-    def _capture(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value and info.data.get("capture_content") is False:
-            raise ValueError("--capture-routes requires --capture-content")
-        return value
-
-    @field_validator("listen", "admin", "metrics", "otlp_listen")
+    @field_validator(
+        "listen", "admin", "metrics", "otlp_listen", "dashboard_listen", "sql_listen", "mcp_listen"
+    )
     @classmethod
     def _addresses(cls, value: str, info: ValidationInfo) -> str:
-        if value or info.field_name in ("listen", "admin"):
+        if value or info.field_name not in ("metrics", "otlp_listen"):
             split_address(value)
         return value
 
@@ -480,6 +520,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # No .env file: one that belongs to another program in the working directory must not change the settings.
         sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings, env_settings)
         if (folder := secrets_dir()) is not None:
             sources += (SecretsSettingsSource(settings_cls, secrets_dir=folder),)

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import click
 
-from streamgauge.allowed_values import Duration, WholeNumber
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.storage.location import StoreLocation, locate
-from streamgauge.flags_from_settings import settings_options
+from streamgauge.flags import load_with_running_parts, settings_options
 from streamgauge.ingest.ready_file import silence
-from streamgauge.running_parts import load_with_running_parts
 from streamgauge.settings import Settings
 from streamgauge.store_client import MAX_ROWS, StoreClient
+from streamgauge.values import Duration, WholeNumber
 
 
 @click.command("sql")

@@ -20,9 +20,9 @@ from streamgauge.analytics.query.reader import Reader, limited
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.storage.database import load, new_database, one_line
 from streamgauge.analytics.storage.location import locate
+from streamgauge.flags import load_with_running_parts
 from streamgauge.ingest.ready_file import read_of_running
 from streamgauge.python_instants import use_zoneinfo
-from streamgauge.running_parts import load_with_running_parts
 
 DEFAULT_PORT = 9494
 DATABASE = "gauge"

@@ -32,7 +32,7 @@ from streamgauge.analytics.storage.reconciliation import (
     stored_ids,
     unread_in_folder,
 )
-from streamgauge.flags_from_settings import settings_options
+from streamgauge.flags import load_with_running_parts, settings_in_use, settings_options
 from streamgauge.ingest.guards import fault_lines
 from streamgauge.ingest.private_files import MOVABLE
 from streamgauge.ingest.ready_file import (
@@ -44,7 +44,6 @@ from streamgauge.ingest.ready_file import (
 )
 from streamgauge.ingest.record_log.reader_cursors import read_cursors
 from streamgauge.ingest.record_log.run_totals import RunTotals, read_run_totals, unreported_streams
-from streamgauge.running_parts import load_with_running_parts, settings_in_use
 from streamgauge.settings import Settings
 from streamgauge.store_client import StoreClient
 

@@ -1,11 +1,11 @@
 """`streamgauge up`: run each part as a process.
 
 - One `up` per data folder (`up.lock`). A part is ready when `run/<part>.json` has its pid.
-- `up` refuses to start only for settings of the tap and of itself, which `streamgauge.start_checks` finds, and if the
+- `up` refuses to start only for settings of the tap and of itself, which `streamgauge.process_options` finds, and if the
   tap refuses its first start with exit code 2.
 - A part that exits, or cannot start for any other reason, is started again with increasing delays, and the other parts
   run meanwhile. The reason is the part's newest error line. It is logged, and `run/up.json` has it until the part is ready.
-- A part that makes no progress (`part_progress`) is reported after `SILENT_AFTER_S`, and killed and restarted after
+- A part that makes no progress (`PartProgress`) is reported after `SILENT_AFTER_S`, and killed and restarted after
   `--hung-after`.
 - Parts stop in the order of the data flow: tap (drains), ship, analytics, dashboard.
 """
@@ -27,18 +27,116 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import SecretStr
 
 from streamgauge.analytics.storage.data_folder_lock import UP, lock_data_folder
-from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP
-from streamgauge.flags_from_settings import flag, flags
+from streamgauge.flags import flag, flags
 from streamgauge.ingest.addresses import bind
 from streamgauge.ingest.guards import Guard, Guards
 from streamgauge.ingest.private_files import write_json
-from streamgauge.ingest.ready_file import SILENT_AFTER_S, read_ready_file
-from streamgauge.last_error import VARIABLE, LastError
-from streamgauge.part_progress import PartProgress
-from streamgauge.settings import Settings, unknown_variables
-from streamgauge.start_checks import start_faults
+from streamgauge.ingest.ready_file import (
+    SILENT_AFTER_S,
+    TICKS_PER_S,
+    heartbeat_ns,
+    process_stat,
+    read_ready_file,
+)
+from streamgauge.process_logging import VARIABLE, LastError
+from streamgauge.process_options import start_faults
+from streamgauge.settings import Settings, settings_of, unknown_variables, variable
+
+MAX_INTERVAL_S = 2.0
+WINDOW_S = 5.0
+BUSY_SHARE = 0.02
+"""A process that uses less of a CPU over `WINDOW_S` is idle: the other threads of a hung process use about 0.5 %."""
+LONGEST_WORK_S = 3600.0
+
+
+class PartProgress:
+    """Whether one process makes progress.
+
+    - A part that is ready touches its ready file every second (`streamgauge.ingest.ready_file`).
+    - A part that is starting has no ready file. It makes progress while a process of its group uses the CPU or waits for
+      the disk: the tap starts its workers one after the other.
+    - A part whose file another process replaced, or removed, is not judged.
+    - Analytics touches its file between commits. During a long commit, the second rule applies to it as well, for at most
+      `LONGEST_WORK_S`.
+
+    Silence is measured in observed time: a pause of `up` or of the machine adds at most one interval.
+    """
+
+    def __init__(self, pid: int, ready_file: Path, *, works_silently: bool) -> None:
+        """`works_silently`: CPU use counts as progress although the part is ready."""
+        self.silent_s = 0.0
+        """Observed seconds without progress."""
+        self.ready = False
+        """Whether the process has been ready. Stays True."""
+        self._pid, self._ready_file, self._works_silently = pid, ready_file, works_silently
+        self._heartbeat_ns: int | None = None
+        self._since_heartbeat_s = 0.0
+        self._start_window()
+
+    def observe(self, elapsed_s: float) -> None:
+        """Update after `elapsed_s`, which is about a second."""
+        # After a suspend of the machine the parts had no time to work either, so that the pause is no silence of theirs.
+        elapsed_s = min(elapsed_s, MAX_INTERVAL_S)
+        content = read_ready_file(self._ready_file)
+        has_file = content is not None and content["pid"] == self._pid
+        self.ready = self.ready or has_file
+        beat_ns = heartbeat_ns(self._ready_file) if has_file else None
+        # A ready part without its file was replaced or is about to end: it cannot be judged, so it counts as alive.
+        if beat_ns != self._heartbeat_ns or (self.ready and not has_file):
+            self._heartbeat_ns = beat_ns
+            self._since_heartbeat_s = self.silent_s = 0.0
+            self._start_window()
+            return
+        self._since_heartbeat_s += elapsed_s
+        if self._may_work() and self._works(elapsed_s):
+            self.silent_s = 0.0
+        else:
+            self.silent_s += elapsed_s
+
+    def _may_work(self) -> bool:
+        return not self.ready or (self._works_silently and self._since_heartbeat_s < LONGEST_WORK_S)
+
+    def _works(self, elapsed_s: float) -> bool:
+        """Whether a process waits for the disk, or used the CPU in the window that ends now."""
+        self._window_s += elapsed_s
+        pids = self._pids()
+        if self._window_s < WINDOW_S:
+            return any(map(waits_for_disk, pids))
+        worked = sum(map(cpu_s, pids)) - self._cpu_s >= BUSY_SHARE * self._window_s
+        self._start_window()
+        return worked or any(map(waits_for_disk, pids))
+
+    def _start_window(self) -> None:
+        self._window_s = 0.0
+        self._cpu_s = sum(map(cpu_s, self._pids()))
+
+    def _pids(self) -> list[int]:
+        # The children of a part that is ready do not count: a worker that spins must not hide that its parent hangs.
+        return [self._pid] if self.ready else [self._pid, *members(self._pid)]
+
+
+def members(group: int) -> list[int]:
+    """The other processes of a process group. `up` starts each part as the leader of one."""
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal() and int(entry) != group]
+    return [pid for pid in pids if process_stat(Path(f"/proc/{pid}"))[2:3] == [str(group)]]
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process and of its children that have ended; 0 if it has ended itself."""
+    return sum(map(int, process_stat(Path(f"/proc/{pid}"))[11:15])) / TICKS_PER_S
+
+
+def waits_for_disk(pid: int) -> bool:
+    """Whether a thread of the process is in uninterruptible sleep."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return False
+    return any(fields[0] == "D" for thread in threads if (fields := process_stat(thread)))
+
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +183,7 @@ class Part:
 
     def start(self, run_dir: Path) -> None:
         """Raises OSError, for example if the system has too many processes."""
+        # One file for all processes of the part: the reason of the last one must survive until `up` has read it.
         if self.last_error is None:
             self.last_error = LastError(self.name)
         self.last_error.clear()
@@ -107,6 +206,7 @@ class Part:
     @property
     def settled(self) -> bool:
         """The start of the other parts need not wait for this one."""
+        # The tap never settles by a failure: `up` without a tap must not report that it is ready.
         return self.is_ready or (self.failure is not None and self.name != "tap")
 
     def why_it_ended(self, code: int) -> str:
@@ -116,12 +216,12 @@ class Part:
 
 
 @dataclass
-class Supervisor:
+class Pipeline:
     """Starts, restarts and stops the parts, which are listed in stop order."""
 
     run_dir: Path
-    parts: list[Part] = field(default_factory=list)
-    hung_after_s: float = 60.0
+    parts: list[Part]
+    hung_after_s: float
     """0: never kill a part."""
     stopping: bool = False
     refused: bool = False
@@ -133,6 +233,7 @@ class Supervisor:
     def start(self) -> None:
         """Start all parts. Returns when the tap is ready, and each other part is ready or cannot start, or when `stopping`."""
         for part in self.parts:
+            # A file of an earlier `up` that was killed may have the pid of a process that runs now.
             (self.run_dir / f"{part.name}.json").unlink(missing_ok=True)
         began_s = reported_s = time.monotonic()
         while not self.stopping and (waiting := [part for part in self.parts if not part.settled]):
@@ -153,6 +254,7 @@ class Supervisor:
     def _step(self) -> None:
         """Check every part once. An unexpected error must not end `up`, because the tap would end with it."""
         self._guard.attempt(self._observe)
+        # Before the loop: the parts of one step must not depend on the order in which they are listed.
         unsettled = {part.name for part in self.parts if not part.settled}
         for part in self.parts:
             self._guard.attempt(self._step_part, part, unsettled)
@@ -165,6 +267,7 @@ class Supervisor:
         code = part.process.poll()
         if code is None:
             self._check(part)
+        # Only at the first start: later, `up` has reported that it is ready, and somebody may correct the setting meanwhile.
         elif part.name == "tap" and code == REFUSED and not part.restarts and not part.is_ready:
             self.refused = self.stopping = True
         else:
@@ -197,6 +300,7 @@ class Supervisor:
     def _ended(self, part: Part, reason: str, event: str) -> None:
         """Plan the next start of a part."""
         now_s = time.monotonic()
+        # A part that becomes ready and fails at once, again and again, must not be started twice a second.
         if part.is_ready and now_s - part.started_s > HEALTHY_S:
             part.backoff_s = BACKOFF_FIRST_S
         part.restarts += 1
@@ -207,6 +311,7 @@ class Supervisor:
             "%s %s: %s. Restarting in %.1f s (restart %d).",
             part.name, event, reason.rstrip("."), part.backoff_s, part.restarts,
         )  # fmt: skip
+        # The tap is tried often, whatever the reason: while it does not run, clients get no answers.
         longest_s = BACKOFF_MAX_S if part.is_ready or part.name == "tap" else START_BACKOFF_MAX_S
         part.backoff_s = min(part.backoff_s * 2, longest_s)
         part.is_ready, part.silent_since = False, None
@@ -223,7 +328,9 @@ class Supervisor:
         if elapsed_s < OBSERVE_S:
             return
         self._observed_s += elapsed_s
-        if not self._can_write():
+        if (
+            not self._can_write()
+        ):  # on a full disk no heartbeat can be written, and every part would look hung
             return
         for part in self.parts:
             if part.process is None or part.progress is None or part.process.returncode is not None:
@@ -297,75 +404,73 @@ def run(settings: Settings, invalid: Collection[str] = ()) -> int:
     if faults := start_faults(settings, "tap"):
         raise OSError(faults[0].message)
     with lock_data_folder(settings.data, UP):
+        # Here and not in the tap: one line before anything starts is clearer than a part that is started again and again.
         for name in ("listen", "admin"):
             bind(getattr(settings, name), flag=flag(name)).close()
         return _run_parts(settings, invalid)
 
 
 def _run_parts(settings: Settings, invalid: Collection[str]) -> int:
-    supervisor = Supervisor(settings.data / "run", _parts(settings, invalid), settings.hung_after)
+    pipeline = Pipeline(settings.data / "run", _parts(settings, invalid), settings.hung_after)
 
     def on_signal(number: int, frame: object) -> None:
-        if supervisor.stopping:  # second signal: do not drain
-            for part in supervisor.parts:
+        if pipeline.stopping:  # second signal: do not drain
+            for part in pipeline.parts:
                 part.grace_s = 1.0
-        supervisor.stopping = True
+        pipeline.stopping = True
 
     signal.signal(signal.SIGINT, on_signal)
     signal.signal(signal.SIGTERM, on_signal)
     try:
-        supervisor.start()
-        if supervisor.refused:
+        pipeline.start()
+        if pipeline.refused:
             return REFUSED
-        if not supervisor.stopping:
+        if not pipeline.stopping:
             with contextlib.suppress(OSError):  # nothing reads stdout any more
-                _welcome(supervisor, settings)
-            supervisor.watch()
+                _welcome(pipeline, settings)
+            pipeline.watch()
             click.echo("Stopping when open streams have finished. Press Ctrl-C again to stop now.", err=True)
         return 0
     finally:
-        supervisor.stopping = True
-        supervisor.stop()
+        pipeline.stopping = True
+        pipeline.stop()
         with contextlib.suppress(OSError):
-            (supervisor.run_dir / "up.json").unlink(missing_ok=True)
+            (pipeline.run_dir / "up.json").unlink(missing_ok=True)
 
 
 def _parts(settings: Settings, invalid: Collection[str]) -> list[Part]:
     ignored = unknown_variables()  # reported once, by this process
     environment = {name: value for name, value in os.environ.items() if name not in ignored}
-    environment["STREAMGAUGE_PARENT"] = str(os.getpid())
+    environment["STREAMGAUGE_PARENT"] = str(os.getpid())  # a part ends with `up`, even if that is killed
+    # In the environment, because every user of the machine can read the flags of a process.
     if settings.kafka_options:
         environment["STREAMGAUGE_KAFKA_OPTIONS"] = json.dumps(settings.kafka_options)
+    # The DSN may have a password. An invalid one is left out, so that the part reads it on its own and reports it.
     if "store" not in invalid:
         environment["STREAMGAUGE_STORE"] = settings.store
-    for secret in ("sql_token", "client_key", "dashboard_token", "otlp_token"):
-        if (value := getattr(settings, secret)) is not None:
-            environment[f"STREAMGAUGE_{secret.upper()}"] = value.get_secret_value()
+    for name in settings_of("up"):
+        if isinstance(secret := getattr(settings, name), SecretStr):
+            environment[variable(name)] = secret.get_secret_value()
 
-    def part(name: str, fields: tuple[str, ...], **options: Any) -> Part:
-        return Part(
-            name,
-            [
-                sys.executable, "-P", "-m", "streamgauge", name,
-                *flags(settings, [field for field in fields if field not in invalid]),
-            ],
-            environment,
-            **options,
-        )  # fmt: skip
+    def part(name: str, **options: Any) -> Part:
+        valid = [setting for setting in settings_of(name) if setting not in invalid]
+        # -P: a folder named like a module in the working directory is never imported.
+        argv = [sys.executable, "-P", "-m", "streamgauge", name, *flags(settings, valid)]
+        return Part(name, argv, environment, **options)
 
-    parts = [part("tap", TAP, grace_s=settings.drain_timeout + STOP_GRACE_S)]
+    parts = [part("tap", grace_s=settings.drain_timeout + STOP_GRACE_S)]
     if settings.kafka or "kafka" in invalid:
-        parts.append(part("ship", SHIP))
-    parts.append(part("analyze", ANALYZE, works_silently=True))
+        parts.append(part("ship"))
+    parts.append(part("analyze", works_silently=True))
     if settings.serve:
-        parts.append(part("serve", SERVE, after="analyze"))  # analytics creates the store
+        parts.append(part("serve", after="analyze"))  # analytics creates the store
     if not settings.no_dashboard:
-        parts.append(part("dashboard", DASHBOARD))
+        parts.append(part("dashboard"))
     return parts
 
 
-def _welcome(supervisor: Supervisor, settings: Settings) -> None:
-    ready = {part.name: supervisor.ready(part) or {} for part in supervisor.parts if part.is_ready}
+def _welcome(pipeline: Pipeline, settings: Settings) -> None:
+    ready = {part.name: pipeline.ready(part) or {} for part in pipeline.parts if part.is_ready}
     analyze = ready.get("analyze", {})
     upstreams = ", ".join(f"{u.name} = {u.url}" for u in settings.upstream)
     lines = [
@@ -382,7 +487,7 @@ def _welcome(supervisor: Supervisor, settings: Settings) -> None:
         lines.insert(0, ("dashboard", str(ready["dashboard"].get("url"))))
     if settings.kafka:
         lines.append(("kafka", f"{settings.kafka}, topic {settings.kafka_topic}"))
-    lines += [("not ready", f"{part.name}: {part.failure}") for part in supervisor.parts if not part.is_ready]
+    lines += [("not ready", f"{part.name}: {part.failure}") for part in pipeline.parts if not part.is_ready]
     click.echo("streamgauge is ready: point your clients at the tap. Ctrl-C stops.")
     for name, value in lines:
         click.echo(f"  {name:<10} {value}")

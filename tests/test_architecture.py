@@ -15,7 +15,7 @@ def test_settings_and_their_imports_need_no_duckdb() -> None:
     """The image of the tap has no DuckDB, and its commands read the settings."""
     code = (
         "import sys; sys.modules['duckdb'] = None; sys.modules['polars'] = None\n"
-        "import streamgauge.settings, streamgauge.cli, streamgauge.part_options, streamgauge.analytics.storage.location\n"
+        "import streamgauge.settings, streamgauge.cli, streamgauge.process_options, streamgauge.analytics.storage.location\n"
         "from streamgauge.settings import Settings; Settings(store='postgres:host=db')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

@@ -46,9 +46,9 @@ ABANDONED_S = 3 * REPEAT_S
 class AlertOptions:
     """Limits of the rules and where alerts are sent. A limit of 0 turns its rule off."""
 
-    silence_s: float = 5.0
-    first_output_s: float = 60.0
-    webhook: str | None = field(default=None, repr=False)
+    silence_s: float
+    first_output_s: float
+    webhook: str | None = field(repr=False)
 
 
 class AlertEvaluator:

@@ -4,7 +4,7 @@
   started after the stream in question was opened, so duplicates of old records and two taps of one name are harmless.
 - An incarnation is *silent* when another one has been alive for longer than the limit since its last `Alive`. Time is
   measured on the observer's monotonic clock, never across clocks, so a wrong or stepped wall clock has no effect.
-- The limit is `lost_after_ns` for an observer of the same slot and `tap_gone_after_ns` (`--tap-gone-after`) for any other.
+- The limit is `lost_after_ns` for an observer of the same slot and `tap_gone_after_ns` for any other.
   Ships drain at different speeds after an outage, so simultaneous records of different slots can be hours apart in the log.
   The log cannot distinguish a dead host from a disconnected one. The default is a day, because a late verdict costs little
   and a wrong one loses the end of a stream.

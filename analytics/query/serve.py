@@ -32,6 +32,7 @@ from streamgauge.analytics.query.errors import QueryError, to_wire
 from streamgauge.analytics.query.limits import MIB, UNTRUSTED, Limits
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.storage.location import StoreLocation
+from streamgauge.ingest.addresses import split_address
 from streamgauge.ingest.bearer_tokens import check_token
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import HEARTBEAT_S, Heartbeat, remove_ready_file, write_ready_file
@@ -68,10 +69,9 @@ class ServeOptions:
     location: StoreLocation
     data: Path
     """The folder of `run/serve.json`."""
-    host: str = "localhost"
-    port: int = 9494
-    """0: a free port."""
-    token: str | None = field(default=None, repr=False)
+    listen: str
+    """HOST:PORT. Port 0: a free port."""
+    token: str | None = field(repr=False)
     """None: a random one. Clients read it from `run/serve.json`."""
     limits: Limits = SERVE_LIMITS
     ready: Callable[[Endpoint], None] | None = None
@@ -87,10 +87,10 @@ def run(options: ServeOptions) -> int:
     A later failure of the store is logged and retried.
     """
     check_token("--sql-token", options.token)
-    if options.port and is_listening(options.host, options.port):
+    host, port = split_address(options.listen)
+    if port and is_listening(host, port):
         raise OSError(
-            f"cannot listen on {options.host}:{options.port}: address already in use. "
-            "Pass --sql-port or stop the other process."
+            f"cannot listen on {options.listen}: address already in use. Pass --sql-listen or stop the other process."
         )
     supervisor = _Supervisor(options)
     try:
@@ -105,7 +105,8 @@ class _Supervisor:
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
         self._ready_file = options.data / "run" / "serve.json"
-        self._port = options.port or _free_port()
+        self._host, port = split_address(options.listen)
+        self._port = port or _free_port()
         self._token = options.token or secrets.token_urlsafe(32)
         limits = options.limits
         self._pool = QueryPool(options.location, untrusted=True, limits=limits, exact_types=True)
@@ -126,7 +127,7 @@ class _Supervisor:
     def run(self) -> None:
         options = self._options
         self._start()
-        endpoint = Endpoint(f"quack:{options.host}:{self._port}", self._token)
+        endpoint = Endpoint(f"quack:{self._host}:{self._port}", self._token)
         prepare_data_folder(options.data)  # a failed start creates nothing
         write_ready_file(self._ready_file, asdict(endpoint))
         log.info("SQL server is ready: %s", endpoint.quack)
@@ -162,7 +163,7 @@ class _Supervisor:
         self._child = ChildProcess(
             MODULE,
             replace(self._pool.child_options, limits=limits),
-            more={"host": options.host, "port": self._port, "token": self._token},
+            more={"host": self._host, "port": self._port, "token": self._token},
             on_event=self._on_event,
             on_end=self._wake.set,
         )

@@ -83,9 +83,7 @@ def serve(options: ChildOptions, host: str, port: int, token: str, report: Any) 
             [token],
         )
     except duckdb.Error as e:
-        raise OSError(
-            f"cannot listen on {host}:{port}: {one_line(e)}. Pass --sql-port or --sql-host."
-        ) from None
+        raise OSError(f"cannot listen on {host}:{port}: {one_line(e)}. Pass --sql-listen.") from None
     return gate
 
 

@@ -95,8 +95,9 @@ class Objective:
 
 COLUMNS = tuple(field.name for field in fields(Objective))
 """Columns of the table `objectives`, after `priority`."""
+LIMITS = ("ttft_ns", "itl_ns", "error_rate", "goodput")
 DEFAULT = Objective("default", ttft_ns=2_000_000_000, itl_ns=100_000_000, error_rate=0.05)
-"""The objective of streams that match no other one, with the defaults of `--slo-ttft`, `--slo-itl` and `--slo-error-rate`."""
+"""The objective of streams that match no other one."""
 
 
 class Objectives:

@@ -128,6 +128,17 @@ def is_enabled(signal: str) -> bool:
     return any(os.environ.get(name, "").strip() for name in names)
 
 
+def respects_sampling() -> bool:
+    """Whether only traces are exported that the caller sampled, as with the SDK's default sampler, `parentbased_always_on`."""
+    return os.environ.get("OTEL_TRACES_SAMPLER", "").strip() != "always_on"
+
+
+def semconv_profile() -> str:
+    """The profile of `semconv`. Applications choose the newest GenAI conventions with the same variable."""
+    chosen = os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",")
+    return "genai-main" if "gen_ai_latest_experimental" in map(str.strip, chosen) else "1.41"
+
+
 def exporter_of(signal: str) -> Any:
     """The OTLP exporter of `traces`, `metrics` or `logs` for the configured protocol (default: http/protobuf).
 

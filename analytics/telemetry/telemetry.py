@@ -4,7 +4,7 @@ Rules
 1. Spans are built before a commit and stored with it. They are exported, and streams counted, after it. So a crash in between
    can lose exports, but only stored spans are exported.
 2. Nothing here fails or delays a commit. A stream whose spans cannot be built is counted.
-3. The caller's sampling flag controls export (`respect_sampling`). The table has all spans.
+3. The caller's sampling flag controls export, unless OTEL_TRACES_SAMPLER=always_on. The table has all spans.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.telemetry import metrics as telemetry_metrics
 from streamgauge.analytics.telemetry import spans
 from streamgauge.analytics.telemetry.exception_events import ExceptionEvents
-from streamgauge.analytics.telemetry.otlp_export import ExportQueue, exporter_of, is_enabled, span_queue
+from streamgauge.analytics.telemetry.otlp_export import (
+    ExportQueue,
+    exporter_of,
+    is_enabled,
+    respects_sampling,
+    semconv_profile,
+    span_queue,
+)
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
 from streamgauge.analytics.telemetry.semconv import names_of
 from streamgauge.analytics.telemetry.span_table import SpanTable
@@ -40,19 +47,13 @@ _COLUMNS = tuple(dict.fromkeys((*spans.COLUMNS, *telemetry_metrics.COLUMNS)))
 
 @dataclass(frozen=True, slots=True)
 class TelemetryOptions:
-    """Which telemetry is produced. The standard OTEL_* variables configure the OTLP endpoint."""
+    """What the standard OTEL_* variables do not configure."""
 
-    semconv: str = "1.41"
-    server_metrics: bool = False
+    server_metrics: bool
     """Also export `gen_ai.server.*`."""
-    spans: bool = True
-    """Build spans, for the table and for export."""
-    export: bool = True
-    """Export over OTLP if the environment configures it."""
-    respect_sampling: bool = True
-    metrics: str | None = None
+    metrics: str | None
     """HOST:PORT of the Prometheus endpoint. None: no endpoint."""
-    allowed_hosts: Sequence[str] = ()
+    allowed_hosts: Sequence[str]
     """Further names in requests to the endpoint (`streamgauge.ingest.allowed_hosts`)."""
 
 
@@ -68,14 +69,14 @@ class Telemetry:
         apps: Mapping[str, WsgiApp] | None = None,
         guards: Guards | None = None,
     ) -> None:
-        """Raises ValueError (one line) for an unknown profile or protocol. A metrics address in use is only a warning here,
+        """Raises ValueError (one line) for an unknown protocol. A metrics address in use is only a warning here,
         because streams must still be stored (`up` checks the address before it starts anything). `apps`: other applications of the
         metrics address, by path. `guards`: the threads of this process.
         """
         guards = guards or Guards()
-        names = names_of(options.semconv)
+        names = names_of(semconv_profile())
         resource = resource_of(version)
-        self._respect_sampling = options.respect_sampling
+        self._respect_sampling = respects_sampling()
         self._build = spans.SpanBuilder(
             names,
             resource,
@@ -83,7 +84,6 @@ class Telemetry:
             stall=stall,
             content=content_enabled(),
         ).build
-        self._make_spans = options.spans
         self._table = SpanTable()
         self._to_export: list[ReadableSpan] = []
         self._finished: Sequence[FinishedStream] = ()
@@ -91,14 +91,12 @@ class Telemetry:
         self.failures = 0
         """Streams whose spans could not be built."""
         self._spans: ExportQueue[Any] | None = None
-        if options.export and options.spans and is_enabled("traces"):
+        if is_enabled("traces"):
             self._spans = span_queue(exporter_of("traces"), guards)
         self._exceptions = (
-            ExceptionEvents(exporter_of("logs"), resource, names, guards)
-            if options.export and is_enabled("logs")
-            else None
+            ExceptionEvents(exporter_of("logs"), resource, names, guards) if is_enabled("logs") else None
         )
-        exporter = exporter_of("metrics") if options.export and is_enabled("metrics") else None
+        exporter = exporter_of("metrics") if is_enabled("metrics") else None
         self.metrics: telemetry_metrics.Metrics | None = None
         if exporter is not None or options.metrics is not None:
             self.metrics = telemetry_metrics.Metrics(
@@ -166,8 +164,6 @@ class Telemetry:
             return {}
         columns = [name for name in _COLUMNS if name in streams.columns]
         self._finished, self._rows = finished, list(streams.select(columns).iter_rows(named=True))
-        if not self._make_spans:
-            return {}
         for stream, row in zip(finished, self._rows, strict=True):
             try:
                 built = self._build(stream, row)

@@ -54,7 +54,7 @@ REFRESH_INTERVAL_S = 2.1
 def running(data: Path, rate: float) -> Iterator[dict[str, object]]:
     """Run a demo over the data folder; yields the content of run/dashboard.json."""
     command = [sys.executable, "-m", "streamgauge", "demo", "--data", str(data), "--rate", str(rate)]
-    command += ["--dashboard-port", "0", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    command += ["--dashboard-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
     ready_file, analyze_file = data / "run" / "dashboard.json", data / "run" / "analyze.json"
     for file in (ready_file, analyze_file):
         file.unlink(missing_ok=True)

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.tap.processes import children
-from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.upstreams import parse_upstreams
+from tests.options import tap_options
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -202,7 +202,7 @@ def nginx(folder: Path, upstream: int) -> Iterator[Target | None]:
 @contextlib.contextmanager
 def tap(name: str, data: Path, upstream: int, **overrides: Any) -> Iterator[Target]:
     """Run a tap with these options."""
-    options = TapOptions(
+    options = tap_options(
         upstreams=parse_upstreams([f"bench=http://127.0.0.1:{upstream}"]),
         data=data,
         listen="127.0.0.1:0",

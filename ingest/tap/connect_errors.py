@@ -53,7 +53,7 @@ def connect_timeout_problem(upstream: Upstream, limit_s: float | None) -> str:
     limit = "in time" if limit_s is None else f"within {limit_s:g} s"
     return (
         f"cannot be reached: {upstream.address} did not accept the connection {limit}. "
-        "Check --upstream and the network, or raise --connect-timeout."
+        "Check --upstream and the network."
     )
 
 

@@ -73,7 +73,7 @@ class TapContext:
         self.failures = RecordingFailures(self.counters, self.guards)
         self.loop_monitor = LoopMonitor(loop, clock_ns)
         self.refusals = Refusals(self.counters)
-        self.router = Router(options.upstreams, options.default_upstream)
+        self.router = Router(options.upstreams)
         self.timeouts = Timeouts(options)
         self.hangups = HangupWatch(loop, self.guards.guard("hang-ups"))
         self.recorders: Recorders | None = None  # None: do not record

@@ -213,9 +213,9 @@ class Exchange:
         if now_ns - self._last_ns > LONG_SILENCE_NS:
             self._waits.silence_ended(self._last_ns, now_ns)
         client = self._client
-        forwarding = self._context.options.forwarding
+        x_forwarded = self._context.options.x_forwarded
         head = self._context.heads.request_for_upstream(
-            self._head, self._route, self._trace, forwarding, client.address, client.scheme
+            self._head, self._route, self._trace, x_forwarded, client.address, client.scheme
         )
         upstream.transport.write(head + self._unsent if self._unsent else head)
         self._unsent = b""

@@ -6,7 +6,7 @@ the fields that the tap adds. `streamgauge.ingest.header_fields` decides which f
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from streamgauge.ingest.tap.client_identity import API_KEY_FIELDS
 from streamgauge.ingest.tap.http_head import RequestHead, ResponseHead
@@ -31,37 +31,25 @@ NEVER_DROPPED = frozenset(
 XForwarded = Literal["always", "private", "never"]
 
 
-class Forwarding(NamedTuple):
-    """Options: which fields about the client and the proxies the tap sends upstream.
-
-    `via` is off by default because a Via header makes some servers (nginx) stop compressing. `forwarded` is RFC 7239's
-    equivalent of `x_forwarded`. Fields that the client sent are kept in any case.
-    """
-
-    x_forwarded: XForwarded = "private"
-    via: bool = False
-    preserve_host: bool = False
-    forwarded: bool = False
-
-
-DEFAULT = Forwarding()
-
-
-def adds_x_forwarded(forwarding: Forwarding, upstream: Upstream) -> bool:
+def adds_x_forwarded(choice: XForwarded, upstream: Upstream) -> bool:
     """Whether requests to this upstream get X-Forwarded-* fields. By default a provider on the Internet gets none, because they
     have the addresses and host names of the network in which the clients are."""
-    choice = forwarding.x_forwarded
     return choice == "always" or (choice == "private" and not upstream.is_public)
 
 
+def host_is_signed(head: RequestHead) -> bool:
+    """Whether the client signed the request for AWS (SigV4). The signature covers the Host, so that another Host would break it."""
+    return head.known.get(b"authorization", b"").startswith(b"AWS4-")
+
+
 def request_for_upstream(
-    head: RequestHead, route: Route, trace: TraceContext, forwarding: Forwarding, address: str, scheme: str
+    head: RequestHead, route: Route, trace: TraceContext, choice: XForwarded, address: str, scheme: str
 ) -> bytes:
     """The request's head for the upstream. `address` and `scheme` are the client's."""
-    host_line = route.upstream.host_line
-    x_forwarded = adds_x_forwarded(forwarding, route.upstream)
-    if forwarding.preserve_host and head.host:
-        host_line = b"Host: %b\r\n" % head.host
+    host_line = (
+        b"Host: %b\r\n" % head.host if head.host and host_is_signed(head) else route.upstream.host_line
+    )
+    x_forwarded = adds_x_forwarded(choice, route.upstream)
     named = head.connection - NEVER_DROPPED if head.connection else head.connection
     lines = [f"{head.method} {route.target} HTTP/1.1\r\n".encode()]
     add = lines.append
@@ -78,8 +66,6 @@ def request_for_upstream(
             pass
         elif name == b"te":
             trailers = trailers or b"trailers" in value.lower()
-        elif (name == b"via" and forwarding.via) or (name == b"forwarded" and forwarding.forwarded):
-            received[name] = received[name] + b", " + value if name in received else value
         elif name in _X_FORWARDED and x_forwarded:
             if name == b"x-forwarded-for":
                 received[name] = received[name] + b", " + value if name in received else value
@@ -102,8 +88,6 @@ def request_for_upstream(
         add(f"traceparent: {trace.header}\r\n".encode())
         if x_forwarded:
             add(_x_forwarded_lines(head, received, address, scheme))
-    if forwarding.forwarded or forwarding.via:
-        add(_standard_lines(head, received, forwarding, address, scheme))
     if trailers:
         add(b"TE: trailers\r\n")
     if head.upgrade is not None and asks_for_tunnel(head):
@@ -122,25 +106,6 @@ def _x_forwarded_lines(head: RequestHead, received: dict[bytes, bytes], address:
         lines += b"X-Forwarded-Proto: %b\r\n" % scheme.encode()
     if b"x-forwarded-host" not in received and head.host:
         lines += b"X-Forwarded-Host: %b\r\n" % head.host
-    return lines
-
-
-def _standard_lines(
-    head: RequestHead, received: dict[bytes, bytes], forwarding: Forwarding, address: str, scheme: str
-) -> bytes:
-    """`Forwarded` and `Via`, appended to the values of earlier proxies."""
-    lines = b""
-    if forwarding.forwarded:
-        node = f'"[{address}]"' if ":" in address else address
-        element = b"for=%b;proto=%b" % (node.encode(), scheme.encode())
-        if head.host:
-            element += b';host="%b"' % head.host.translate(None, b'"\\')
-        previous = received.get(b"forwarded")
-        lines += b"Forwarded: %b\r\n" % (previous + b", " + element if previous else element)
-    if forwarding.via:
-        element = b"1.%d streamgauge" % head.minor
-        previous = received.get(b"via")
-        lines += b"Via: %b\r\n" % (previous + b", " + element if previous else element)
     return lines
 
 

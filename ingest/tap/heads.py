@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from streamgauge.ingest.tap.header_rewrite import Forwarding
+from streamgauge.ingest.tap.header_rewrite import XForwarded
 from streamgauge.ingest.tap.header_rewrite import request_for_upstream as request_for_upstream
 from streamgauge.ingest.tap.http_head import HeadLimits, RequestHead, ResponseHead
 from streamgauge.ingest.tap.http_head import read_request_head as read_request_head
@@ -25,7 +25,7 @@ class Heads(Protocol):
         head: RequestHead,
         route: Route,
         trace: TraceContext,
-        forwarding: Forwarding,
+        x_forwarded: XForwarded,
         address: str,
         scheme: str,
     ) -> bytes: ...

@@ -93,7 +93,7 @@ class FieldTable(dict[bytes, Field]):
 _CACHED = frozenset(b"host connection content-length transfer-encoding keep-alive te upgrade".split())
 SPECIAL_IN_REQUESTS = (
     *b"""
-    host content-length content-type transfer-encoding connection upgrade te expect via forwarded traceparent
+    host content-length content-type transfer-encoding connection upgrade te expect traceparent
     keep-alive proxy-connection proxy-authorization http2-settings
     x-forwarded-for x-forwarded-proto x-forwarded-host
     """.split(),

@@ -31,7 +31,6 @@ from streamgauge.ingest.tap.option_checks import check_options
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.relay_choice import uses_native_code
 from streamgauge.ingest.tap.supervisor import Supervisor
-from streamgauge.ingest.tap.upstreams import default_index
 from streamgauge.ingest.tap.worker import TapWorker, reduce_gc
 
 logger = logging.getLogger("streamgauge.tap")
@@ -130,10 +129,9 @@ async def _ready(
         write_ready_file(path, ready)
     except OSError as e:
         logger.error("cannot write %s, trying again: %s. Requests are served", path, e)
-    default = default_index(options.upstreams, options.default_upstream)
     several = len(options.upstreams) > 1
     upstreams = ", ".join(
-        f"{u.name} ({u.url}{', default' if several and i == default else ''})"
+        f"{u.name} ({u.url}{', default' if several and i == 0 and not u.is_public else ''})"
         for i, u in enumerate(options.upstreams)
     )
     relay = "native" if uses_native_code(options.relay) else "Python"

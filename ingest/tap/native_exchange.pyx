@@ -26,14 +26,15 @@ cdef int64_t SILENCE_NS = LONG_SILENCE_NS
 cdef class NativeExchanges:
     """Starts the exchanges of one worker."""
 
-    cdef object _context, _counters, _forwarding
+    cdef object _context, _counters
+    cdef str _x_forwarded
     cdef set _open
     cdef int64_t _max_request_bytes
 
     def __init__(self, context):
         self._context = context
         self._counters = context.counters
-        self._forwarding = context.options.forwarding
+        self._x_forwarded = context.options.x_forwarded
         self._max_request_bytes = context.options.max_request_bytes
         self._open = context.exchanges
 
@@ -60,7 +61,7 @@ cdef class NativeExchanges:
         exchange._t0_ns, exchange._request_bytes = now_ns, len(body)
         self._open.add(exchange)
         client.exchange = upstream.exchange = exchange
-        forwarded = request_for_upstream(head, route, trace, self._forwarding, client.address, client.scheme)
+        forwarded = request_for_upstream(head, route, trace, self._x_forwarded, client.address, client.scheme)
         upstream.transport.write(forwarded + body if body else forwarded)
         if recorder is not None:
             try:

@@ -4,4 +4,4 @@ from libc.stdint cimport int64_t
 
 cdef int64_t content_length(bytes value)
 cdef response_head(bytes head)
-cpdef request_for_upstream(head, route, trace, forwarding, str address, str scheme)
+cpdef request_for_upstream(head, route, trace, str x_forwarded, str address, str scheme)

@@ -53,7 +53,7 @@ for number, name in enumerate(SPECIAL_IN_REQUESTS, 1):
 cdef object RequestHead = http_head.RequestHead, ResponseHead = http_head.ResponseHead
 cdef object cached_request_line = http_head.cached_request_line, request_line = http_head.request_line
 cdef object status_line = http_head.status_line, options = http_head.connection_options
-cdef object DEFAULT = header_rewrite.DEFAULT, NEVER_DROPPED = header_rewrite.NEVER_DROPPED
+cdef object NEVER_DROPPED = header_rewrite.NEVER_DROPPED
 cdef object NO_BODY = http_head.NO_BODY, LENGTH = http_head.LENGTH, NO_OPTIONS = frozenset()
 cdef Writer out
 
@@ -224,16 +224,17 @@ cdef inline int put_ascii(str text) except -1:
     return put(&out, data, size)
 
 
-cpdef request_for_upstream(head, route, trace, forwarding, str address, str scheme):
+cpdef request_for_upstream(head, route, trace, str x_forwarded, str address, str scheme):
     """See `header_rewrite.request_for_upstream`."""
     if (
-        forwarding == DEFAULT
+        x_forwarded == "private"
         and head.upgrade is None
+        and not header_rewrite.host_is_signed(head)
         and (not head.connection or head.connection <= NEVER_DROPPED)
-        and put_request(head, route, trace, address, scheme, not route.upstream.is_public)  # `adds_x_forwarded` by default
+        and put_request(head, route, trace, address, scheme, not route.upstream.is_public)  # as `adds_x_forwarded`
     ):
         return take(&out)
-    return header_rewrite.request_for_upstream(head, route, trace, forwarding, address, scheme)
+    return header_rewrite.request_for_upstream(head, route, trace, x_forwarded, address, scheme)
 
 
 cdef bint put_request(head, route, trace, str address, str scheme, bint x_forwarded) except -1:

@@ -6,7 +6,6 @@ from streamgauge.ingest.addresses import same_address
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.relay_choice import uses_native_code
 from streamgauge.ingest.tap.tls import client_context, upstream_context
-from streamgauge.ingest.tap.upstreams import default_index
 
 
 def check_options(options: TapOptions) -> None:
@@ -15,7 +14,6 @@ def check_options(options: TapOptions) -> None:
         raise ValueError("no upstream is configured. Pass one, for example --upstream http://localhost:4000.")
     client_context(options)
     upstream_context(options)  # even if no upstream uses https
-    default_index(options.upstreams, options.default_upstream)
     uses_native_code(options.relay)
     if same_address(options.listen, options.admin):
         raise ValueError(

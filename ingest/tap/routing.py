@@ -1,8 +1,9 @@
 """Choose the upstream of a request and the target of the forwarded request.
 
 A single upstream serves every path. With several, the header `x-streamgauge-upstream` or else the path prefix /NAME/
-selects one; the prefix is removed. Requests that name none go to the default upstream, with two exceptions that get a 404:
+selects one; the prefix is removed. Requests that name none go to the first upstream, with three exceptions that get a 404:
 
+- the first upstream is a provider on the Internet: the request, with its API key, may be meant for another one;
 - an unknown name in the header;
 - a path that begins with an unknown name: its API key is meant for another upstream. That is a segment before an API path
   (`/claude/v1/messages`), unless it belongs to an API path itself (`/openai/v1/responses`), or a configured name in another
@@ -18,7 +19,7 @@ from urllib.parse import unquote
 
 from streamgauge.ingest.tap.http_head import RequestHead
 from streamgauge.ingest.tap.http_header_fields import UPSTREAM
-from streamgauge.ingest.tap.upstreams import Upstream, default_index
+from streamgauge.ingest.tap.upstreams import Upstream
 
 _API_SEGMENT = re.compile(
     r"v\d[\w.]*|api|openai|model|models|chat|completions|embeddings|messages|responses|inference|engines|compatible-mode"
@@ -35,14 +36,14 @@ class Route(NamedTuple):
 
 
 class Router:
-    """Chooses one of the configured upstreams. `default`: see `default_index`."""
+    """Chooses one of the configured upstreams."""
 
-    def __init__(self, upstreams: tuple[Upstream, ...], default: str | None = None) -> None:
+    def __init__(self, upstreams: tuple[Upstream, ...]) -> None:
         if not upstreams:
             raise ValueError("no upstream is configured. Pass one with --upstream URL.")
         self._upstreams = upstreams
+        self._default = None if upstreams[0].is_public else 0
         self._by_name = {u.name: i for i, u in enumerate(upstreams)}
-        self._default = default_index(upstreams, default)
         self._only = upstreams[0] if len(upstreams) == 1 and not upstreams[0].base_path else None
         self._lower_names = frozenset(name.lower() for name in self._by_name)
 

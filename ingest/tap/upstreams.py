@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HOST_NAME = re.compile(r"(?=.{1,254}\Z)(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
 _PATH = re.compile(r"[\x21-\x7e]*")
-NO_DEFAULT = "none"
 _PRIVATE_NAMES = (
     ".cluster.local", ".corp", ".home", ".home.arpa", ".internal", ".intranet", ".invalid", ".lan", ".local", ".localdomain",
     ".localhost", ".private", ".svc", ".test",
@@ -118,17 +117,3 @@ def parse_upstreams(items: Iterable[str | Upstream]) -> tuple[Upstream, ...]:
         if names.count(name) > 1:
             raise ValueError(f"two upstreams are named {name!r}. Give them different names with NAME=URL.")
     return upstreams
-
-
-def default_index(upstreams: tuple[Upstream, ...], name: str | None) -> int | None:
-    """The position of the upstream for requests that name none: `name`, by default the first. None: they get a 404.
-
-    Raises ValueError for an unknown name.
-    """
-    for i, upstream in enumerate(upstreams):
-        if name in (None, upstream.name):
-            return i
-    if name is None or name == NO_DEFAULT:
-        return None
-    names = ", ".join(u.name for u in upstreams)
-    raise ValueError(f"no upstream is named {name!r}. Choose one of {names}, or {NO_DEFAULT!r}.")

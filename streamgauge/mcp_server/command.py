@@ -13,7 +13,8 @@ import click
 
 from streamgauge import __version__
 from streamgauge.analytics.extras import require
-from streamgauge.flags_from_settings import settings_options
+from streamgauge.flags import settings_options
+from streamgauge.settings import settings_of
 
 log = logging.getLogger("streamgauge")
 
@@ -22,11 +23,9 @@ log = logging.getLogger("streamgauge")
 @click.option(
     "--http",
     is_flag=True,
-    help="Serve over streamable HTTP at --mcp-host and --mcp-port instead of stdin and stdout.",
+    help="Serve over streamable HTTP at --mcp-listen instead of stdin and stdout.",
 )
-@settings_options(
-    "data", "store", "mcp_port", "mcp_host", "mcp_token", "allowed_host", "slo_ttft", "slo_itl", "slo_error_rate", "log_format",
-)  # fmt: skip
+@settings_options(*settings_of("mcp"))
 def mcp_command(http: bool, **given: Any) -> int:
     """Run the MCP server for agents.
 
@@ -35,11 +34,11 @@ def mcp_command(http: bool, **given: Any) -> int:
     """
     require("mcp")
     from streamgauge.analytics.storage.location import locate
+    from streamgauge.flags import load_with_running_parts
     from streamgauge.ingest.ready_file import silence
-    from streamgauge.log_format import configure_logging
     from streamgauge.mcp_server.server import new_server
     from streamgauge.mcp_server.tools import Source, Tools
-    from streamgauge.running_parts import load_with_running_parts
+    from streamgauge.process_logging import configure_logging
 
     settings = load_with_running_parts(given)
     configure_logging(settings.log_format)
@@ -56,15 +55,12 @@ def mcp_command(http: bool, **given: Any) -> int:
         server = new_server(tools, __version__, hidden=location.label if http else None)
         if http:
             from streamgauge.mcp_server.http_transport import serve
-            from streamgauge.part_options import warn_if_exposed
+            from streamgauge.process_options import warn_if_exposed
 
-            warn_if_exposed(
-                "the MCP port, which is not encrypted,", f"{settings.mcp_host}:{settings.mcp_port}"
-            )
+            warn_if_exposed("the MCP port, which is not encrypted,", settings.mcp_listen)
             serve(
                 server,
-                host=settings.mcp_host,
-                port=settings.mcp_port,
+                listen=settings.mcp_listen,
                 token=settings.mcp_token.get_secret_value() if settings.mcp_token else None,
                 allowed_hosts=settings.allowed_host,
                 data=settings.data,

@@ -20,7 +20,7 @@ from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
 from streamgauge.analytics.otlp_receiver.receiver_limits import ReceiverLimits
-from streamgauge.ingest.addresses import bind, join_address
+from streamgauge.ingest.addresses import bind, join_address, split_address
 from streamgauge.ingest.allowed_hosts import AllowedHosts, AsgiApp, HostGate, Message, Receive, Send, refuse
 from streamgauge.ingest.bearer_tokens import check_token
 from streamgauge.ingest.private_files import prepare_data_folder
@@ -62,20 +62,20 @@ def gated(server: MCPServer[Any], token: str, hosts: AllowedHosts) -> AsgiApp:
 def serve(
     server: MCPServer[Any],
     *,
-    host: str,
-    port: int,
+    listen: str,
     token: str | None,
     allowed_hosts: Iterable[str],
     data: Path,
     ready: Callable[[str], None],
 ) -> None:
-    """Run until stopped. `port` 0: any free port. `token` None: a random one. Clients read both from `run/mcp.json`.
+    """Run until stopped. `listen`: HOST:PORT, port 0 any free port. `token` None: a random one. Clients read both from `run/mcp.json`.
 
     `ready` gets the URL. Raises ValueError for a token that is too short, OSError if it cannot listen.
     """
     check_token("--mcp-token", token)
     token = token or secrets.token_urlsafe(32)
-    listener = bind(join_address(host.strip("[]"), port), flag="--mcp-port")
+    listener = bind(listen, flag="--mcp-listen")
+    host, _ = split_address(listen)
     listener.listen(MAX_CONNECTIONS)
     limits = ReceiverLimits(max_connections=MAX_CONNECTIONS, max_bytes=MAX_BODIES_BYTES)
     config = uvicorn.Config(
@@ -85,7 +85,7 @@ def serve(
         timeout_graceful_shutdown=STOP_WITHIN_S,
     )  # fmt: skip
     service = uvicorn.Server(config)
-    url = f"http://{join_address(host.strip('[]'), listener.getsockname()[1])}{PATH}"
+    url = f"http://{join_address(host, listener.getsockname()[1])}{PATH}"
     ready_file = data / "run" / "mcp.json"
     prepare_data_folder(data)  # a failed start creates nothing
     write_ready_file(ready_file, {"url": url, "token": token})

@@ -29,7 +29,7 @@ from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.storage.location import StoreLocation
-from streamgauge.durations import parse_duration_s
+from streamgauge.values import parse_duration_s
 
 MAX_ROWS = 1000
 DEFAULT_ROWS = 100

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from streamgauge.allowed_values import Address, Duration, Number, WholeNumber
 from streamgauge.simulator.server import Simulator, SimulatorOptions, run
+from streamgauge.values import Address, Duration, Number, WholeNumber
 
 
 @click.command("simulate")

@@ -15,18 +15,16 @@ import polars as pl
 from rich.console import Console
 from rich.live import Live
 
-from streamgauge.allowed_values import Duration
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports.diagnosis_report import Report, as_json, read_report
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import locate
-from streamgauge.flags_from_settings import settings_options
+from streamgauge.flags import load_with_running_parts, settings_options
 from streamgauge.ingest.ready_file import silence
-from streamgauge.output_format import format_option, print_json
-from streamgauge.running_parts import load_with_running_parts
 from streamgauge.settings import Settings
 from streamgauge.top import screen
+from streamgauge.values import Duration, format_option, print_json
 
 MAX_ROWS = 20_000
 TIMEOUT_S = 20.0
@@ -56,7 +54,7 @@ FOOTER = "Ctrl-C ends."
     "--once", is_flag=True, help="Print one report and exit. The default if the output is not a terminal."
 )
 @format_option(" json prints one report.")
-@settings_options("data", "store", "slo_ttft", "slo_itl", "slo_error_rate")
+@settings_options("data", "store", "objectives")
 def top_command(
     length_s: float,
     models: tuple[str, ...],

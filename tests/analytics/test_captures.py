@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.read_command import members
-from streamgauge.recorded_response import ExchangeHints, read_file
+from streamgauge.recorded_response import ExchangeHints, members, read_file
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*/*.sse"))
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.read_command import members
-from streamgauge.recorded_response import ExchangeHints, read_file
+from streamgauge.recorded_response import ExchangeHints, members, read_file
 from tests.analytics.corpus import SKIP_REASON, Recording, recordings
 
 RECORDINGS = recordings()

@@ -21,7 +21,6 @@ from streamgauge.analytics.main import AnalyzeOptions, Ready, run_until
 from streamgauge.analytics.query.query_socket import NotListening, ask
 from streamgauge.analytics.storage import upkeep as upkeep_module
 from streamgauge.analytics.telemetry.otlp_export import ExportQueue
-from streamgauge.analytics.telemetry.telemetry import TelemetryOptions
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.ready_file import written_faults
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
@@ -31,6 +30,7 @@ from tests.analytics.stores import ask as ask_store
 from tests.analytics.stores import new_store
 from tests.analytics.test_consumer import consumer, drain, outcomes
 from tests.guard_injection import Injection
+from tests.options import analyze_options, telemetry_options
 
 DEADLINE_S = 60.0
 ENDS_THE_PROCESS = {"consumer"}
@@ -109,8 +109,8 @@ def test_each_thread_of_analytics_survives_an_exception_and_is_named(
         EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer,
     ):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
-        telemetry = TelemetryOptions(metrics="127.0.0.1:0")
-        options = AnalyzeOptions(data=tmp_path, telemetry=telemetry, otlp_listen="127.0.0.1:0")
+        telemetry = telemetry_options(metrics="127.0.0.1:0")
+        options = analyze_options(data=tmp_path, telemetry=telemetry, otlp_listen="127.0.0.1:0")
         written = itertools.count()
         with running(tmp_path, options) as ready:
             assert probe(ready) == (200, "recording\n")

@@ -11,15 +11,16 @@ from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.commit_policy import CommitPolicy
 from streamgauge.analytics.consumer import Consumer
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.telemetry.telemetry import Telemetry, TelemetryOptions
+from streamgauge.analytics.telemetry.telemetry import Telemetry
 from streamgauge.ingest.record_log.interface import Entry
 from tests.analytics.log_entries import MemoryLog, entries
 from tests.analytics.stores import new_store
+from tests.options import telemetry_options
 
 
 def test_commits_leave_no_reference_cycles(tmp_path: Path) -> None:
     """The number of collected objects does not grow with the number of streams."""
-    store, telemetry = new_store(tmp_path), Telemetry(TelemetryOptions())
+    store, telemetry = new_store(tmp_path), Telemetry(telemetry_options())
     policy = CommitPolicy(commit_interval_s=3600.0)
     consumer = Consumer(MemoryLog({"w0": []}), store, Assembler(), measure, policy, hooks=[telemetry])
     consumer.start()

@@ -17,7 +17,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from streamgauge.analytics.main import AnalyzeOptions, Ready, run_until
+from streamgauge.analytics.main import Ready, run_until
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
@@ -30,6 +30,7 @@ from streamgauge.ingest.record_log.reader_cursors import read_cursors
 from streamgauge.ingest.records import pack
 from tests.analytics.log_entries import alive, entries, stream, stream_id
 from tests.analytics.stores import place_empty_catalog
+from tests.options import analyze_options
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -37,9 +38,11 @@ DEADLINE_S = 60.0
 PROGRAM = """
 import logging, sys
 from pathlib import Path
-from streamgauge.analytics.main import AnalyzeOptions, run
+from streamgauge.analytics.main import run
+from streamgauge.process_options import analyze_options
+from streamgauge.settings import Settings
 logging.basicConfig(level=logging.INFO)
-sys.exit(run(AnalyzeOptions(data=Path(sys.argv[1]), retain_events_s=None, retain_streams_s=None)))
+sys.exit(run(analyze_options(Settings(data=sys.argv[1], retain_events="forever", retain_streams="forever", metrics=""))))
 """
 
 
@@ -133,14 +136,14 @@ def test_second_analytics_on_a_folder_fails_with_one_line(tmp_path: Path) -> Non
         lock_data_folder(tmp_path),
         pytest.raises(OSError, match=f"another analytics .pid {os.getpid()}.") as refused,
     ):
-        run_until(AnalyzeOptions(data=tmp_path), threading.Event())
+        run_until(analyze_options(data=tmp_path), threading.Event())
     assert "\n" not in str(refused.value)
 
 
 def test_unwritable_folder_fails_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="--data") as refused:
-        run_until(AnalyzeOptions(data=tmp_path / "file"), threading.Event())
+        run_until(analyze_options(data=tmp_path / "file"), threading.Event())
     assert "\n" not in str(refused.value)
 
 
@@ -152,11 +155,11 @@ def test_lock_that_cannot_be_opened_fails_with_one_line(tmp_path: Path) -> None:
 
 def test_unknown_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--store"):
-        run_until(AnalyzeOptions(data=tmp_path, store="oracle"), threading.Event())
+        run_until(analyze_options(data=tmp_path, store="oracle"), threading.Event())
 
 
 def test_data_folder_is_unlocked_when_the_start_fails(tmp_path: Path) -> None:
-    options = AnalyzeOptions(data=tmp_path, otlp_listen="127.0.0.1:0", otlp_token="short")
+    options = analyze_options(data=tmp_path, otlp_listen="127.0.0.1:0", otlp_token="short")
     with pytest.raises(ValueError, match="token"):
         run_until(options, threading.Event())
     lock_data_folder(tmp_path).close()
@@ -184,7 +187,7 @@ def test_row_becomes_visible_without_further_traffic(tmp_path: Path) -> None:
 
         threading.Thread(target=write_and_query).start()
 
-    assert run_until(AnalyzeOptions(data=tmp_path), stop, ready) == 0
+    assert run_until(analyze_options(data=tmp_path), stop, ready) == 0
     assert not failed
 
 
@@ -209,7 +212,7 @@ def run_until_rows(data: Path, count: int) -> list[str]:
 
         threading.Thread(target=wait_for_rows).start()
 
-    assert run_until(AnalyzeOptions(data=data), stop, ready) == 0
+    assert run_until(analyze_options(data=data), stop, ready) == 0
     assert not failed
     return found
 
@@ -266,7 +269,7 @@ def test_analytics_continues_when_the_topic_is_replaced(
     from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
 
     topic, stop = f"replaced-{uuid.uuid4()}", threading.Event()
-    options = AnalyzeOptions(
+    options = analyze_options(
         data=tmp_path, kafka=kafka_broker, kafka_topic=topic, kafka_options={"metadata_max_age_ms": 500}
     )
     codes: list[int] = []

@@ -39,7 +39,7 @@ def check(result: Result, *, exact_times: bool, grown_bytes: int) -> None:
 @pytest.mark.timeout(240)
 def test_500_hostile_statements(tmp_path: Path) -> None:
     """By the port and the page, then some also by the `sql` command."""
-    with run(tmp_path, "--serve", "--sql-port", "0", rate_per_s=3, faults=0.0) as chaos:
+    with run(tmp_path, "--serve", "--sql-listen", "localhost:0", rate_per_s=3, faults=0.0) as chaos:
         result = attack(
             chaos, tmp_path, seed="500", statements=500, timeout_s=0.3, by_port=3, by_page=1, deadline_s=180
         )
@@ -56,7 +56,7 @@ def test_500_hostile_statements(tmp_path: Path) -> None:
 @pytest.mark.timeout(5400)
 def test_20000_hostile_statements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Parts keep their pids and memory, statements end within 2 s of their limits, rows stay fresh, other readers get right answers."""
-    with run(tmp_path, "--serve", "--sql-port", "0", rate_per_s=5, faults=0.02) as chaos:
+    with run(tmp_path, "--serve", "--sql-listen", "localhost:0", rate_per_s=5, faults=0.02) as chaos:
         result = attack(
             chaos,
             tmp_path,

@@ -27,7 +27,8 @@ from tests.e2e.running import until
 from tests.tables import tables
 
 MIB = 2**20
-QUEUE_BYTES = 8 * MIB
+QUEUE_BYTES = 64 * MIB
+"""`TapOptions.queue_bytes`."""
 OVERHEAD = 2.0
 """Memory per queued byte: the body, its record, and the allocator's overhead."""
 
@@ -47,9 +48,7 @@ def test_memory_is_bounded_by_the_queue_on_a_full_disk(tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
     try:
-        with run(
-            tmp_path, "--tap-queue", str(QUEUE_BYTES), data=disk / "data", faults=0.0, rate_per_s=4
-        ) as chaos:
+        with run(tmp_path, data=disk / "data", faults=0.0, rate_per_s=4) as chaos:
             chaos.wait_for_requests(5)
             pid = chaos.pid("tap")
             assert pid is not None
@@ -57,7 +56,7 @@ def test_memory_is_bounded_by_the_queue_on_a_full_disk(tmp_path: Path) -> None:
             before_bytes = resident_bytes(pid)
             filler = disk / "filler"
             fill(filler)
-            bulky(chaos, 600, seed=1)  # 36 MiB of request bodies
+            bulky(chaos, 1500, seed=1)  # 90 MiB of request bodies
             grown_bytes = resident_bytes(pid) - before_bytes
             counters = chaos.tap_ledger()
             filler.unlink()
@@ -77,10 +76,12 @@ DUCKDB_BYTES = 512 * MIB
 ANALYZE = f"""
 import sys
 from pathlib import Path
-from streamgauge.analytics.main import AnalyzeOptions, run
-sys.exit(run(AnalyzeOptions(
-    data=Path(sys.argv[1]), memory_limit_bytes={DUCKDB_BYTES}, retain_events_s=None, retain_streams_s=None
-)))
+from dataclasses import replace
+from streamgauge.analytics.main import run
+from streamgauge.process_options import analyze_options
+from streamgauge.settings import Settings
+options = analyze_options(Settings(data=sys.argv[1], retain_events="forever", retain_streams="forever", metrics=""))
+sys.exit(run(replace(options, memory_limit_bytes={DUCKDB_BYTES})))
 """
 
 

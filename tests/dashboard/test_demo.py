@@ -43,8 +43,7 @@ def wait_until(condition: Callable[[], bool], demo: subprocess.Popen[bytes], awa
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The data folder of a running demo."""
     data = tmp_path_factory.mktemp("demo")
-    ports = ["--dashboard-port", "0"]
-    ports += [word for flag in ("--listen", "--admin") for word in (flag, "127.0.0.1:0")]
+    ports = [word for flag in ("--listen", "--admin", "--dashboard-listen") for word in (flag, "127.0.0.1:0")]
     command = [sys.executable, "-m", "streamgauge", "demo", "--rate", "5", "--data", str(data), *ports]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from streamgauge.dashboard import launch
-from streamgauge.dashboard.launch import DashboardOptions, run
+from streamgauge.dashboard.launch import run
+from streamgauge.ingest.addresses import join_address
 from tests import host_headers
 from tests.dashboard.running_dashboard import running
+from tests.options import dashboard_options
 
 
 def test_ready_file_exists_while_the_dashboard_responds(tmp_path: Path) -> None:
@@ -43,9 +45,9 @@ def assert_only_own_hosts_are_served(url: str) -> None:
     for headers in host_headers.FOREIGN:
         for path in ("/", "/_stcore/health", "/static/nothing.js"):
             status, text = host_headers.answer(url + path, headers)
-            assert (status, "--dashboard-allowed-host" in text) == (403, True)
+            assert (status, "--allowed-host" in text) == (403, True)
         status, text = host_headers.answer(f"{url}/_stcore/stream", f"{headers}\r\n{host_headers.WEBSOCKET}")
-        assert (status, "--dashboard-allowed-host" in text) == (403, True)
+        assert (status, "--allowed-host" in text) == (403, True)
     for headers in ("Host: 127.0.0.1", "Host: localhost\r\nOrigin: http://[::1]:1"):
         assert host_headers.answer(f"{url}/_stcore/health", headers)[0] == 200
         upgrade = f"{headers}\r\n{host_headers.WEBSOCKET}"
@@ -57,20 +59,20 @@ def test_port_in_use_is_a_one_line_error(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(
             OSError,
-            match=rf"^dashboard cannot bind 127\.0\.0\.1:{port}: address already in use\. .*--dashboard-port.*$",
+            match=rf"^dashboard cannot bind 127\.0\.0\.1:{port}: address already in use\. .*--dashboard-listen.*$",
         ):
-            run(DashboardOptions(data=tmp_path, port=port))
+            run(dashboard_options(data=tmp_path, listen=f"127.0.0.1:{port}"))
 
 
 def test_foreign_address_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"^dashboard cannot bind 192\.0\.2\.1:0: .*$"):
-        run(DashboardOptions(data=tmp_path, host="192.0.2.1", port=0))
+        run(dashboard_options(data=tmp_path, listen="192.0.2.1:0"))
 
 
 def test_data_folder_that_is_not_writable_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"^cannot write to the data folder .*file: .*$"):
-        run(DashboardOptions(data=tmp_path / "file", port=0))
+        run(dashboard_options(data=tmp_path / "file"))
 
 
 def test_no_requests_to_other_sites() -> None:
@@ -87,7 +89,7 @@ def test_no_requests_to_other_sites() -> None:
     [("127.0.0.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("10.1.2.3", True)],
 )
 def test_token_is_required_beyond_loopback_and_stored(host: str, required: bool, tmp_path: Path) -> None:
-    options = DashboardOptions(data=tmp_path, host=host)
+    options = dashboard_options(data=tmp_path, listen=join_address(host, 0))
     token = launch._token(options)
     assert (token is not None) is required
     assert launch._token(options) == token
@@ -97,4 +99,4 @@ def test_token_is_required_beyond_loopback_and_stored(host: str, required: bool,
 
 
 def test_token_of_the_options_is_used(tmp_path: Path) -> None:
-    assert launch._token(DashboardOptions(data=tmp_path, token="mine")) == "mine"
+    assert launch._token(dashboard_options(data=tmp_path, token="mine")) == "mine"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from streamgauge.dashboard import launch, oidc_login
-from streamgauge.dashboard.launch import DashboardOptions
 from tests.dashboard.app_test import open_page, page_text
+from tests.options import dashboard_options
 
 FILE = """
 [auth]
@@ -62,14 +62,14 @@ def test_invalid_file_is_a_one_line_error(text: str, words: str, tmp_path: Path)
     file = tmp_path / "oidc.toml"
     file.write_text(text)
     with pytest.raises(OSError, match=words) as refused:
-        launch.run(DashboardOptions(data=tmp_path, port=0, oidc=file))
+        launch.run(dashboard_options(data=tmp_path, oidc=file))
     assert "\n" not in str(refused.value)
 
 
 def test_host_of_the_redirect_uri_is_allowed_as_are_configured_hosts(tmp_path: Path) -> None:
     file = tmp_path / "oidc.toml"
     file.write_text(FILE.replace("http://127.0.0.1:1/", "https://login.example.com/"))
-    hosts = launch.check(DashboardOptions(data=tmp_path, allowed_hosts=("gauge.example.com",), oidc=file))
+    hosts = launch.check(dashboard_options(data=tmp_path, allowed_hosts=("gauge.example.com",), oidc=file))
     for name in ("gauge.example.com", "login.example.com"):
         assert hosts.refusal([name], [f"https://{name}"]) is None
     assert hosts.refusal(["other.example.com"], []) is not None
@@ -77,13 +77,13 @@ def test_host_of_the_redirect_uri_is_allowed_as_are_configured_hosts(tmp_path: P
 
 def test_missing_file_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"cannot read .*nowhere\.toml"):
-        launch.run(DashboardOptions(data=tmp_path, port=0, oidc=tmp_path / "nowhere.toml"))
+        launch.run(dashboard_options(data=tmp_path, oidc=tmp_path / "nowhere.toml"))
 
 
 def test_login_needs_no_token_unless_one_is_set(tmp_path: Path) -> None:
-    options = {"data": tmp_path, "host": "0.0.0.0", "oidc": tmp_path / "oidc.toml"}
-    assert launch._token(DashboardOptions(**options)) is None  # type: ignore[arg-type]
-    assert launch._token(DashboardOptions(**options, token="both")) == "both"  # type: ignore[arg-type]
+    options = {"data": tmp_path, "listen": "0.0.0.0:0", "oidc": tmp_path / "oidc.toml"}
+    assert launch._token(dashboard_options(**options)) is None  # type: ignore[arg-type]
+    assert launch._token(dashboard_options(**options, token="both")) == "both"  # type: ignore[arg-type]
 
 
 def test_only_sign_in_button_before_sign_in(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def test_readers_sign_in_and_out(streams_data: Path, tmp_path: Path) -> None:
             '[streamgauge]\nadmit = ["@example.com"]\n'
         )
         command = [sys.executable, "-m", "streamgauge", "dashboard", "--data", str(streams_data)]
-        command += ["--dashboard-port", str(port), "--dashboard-oidc", str(file)]
+        command += ["--dashboard-listen", f"127.0.0.1:{port}", "--dashboard-oidc", str(file)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         try:
             until = time.monotonic() + READY_WITHIN_S

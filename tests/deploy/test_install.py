@@ -44,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_demo_runs_without_a_clone(version: str, wheel: Path, tmp_path: Path) -> None:
     python = interpreter(version)
-    addresses = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--dashboard-port", "0"]
+    addresses = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--dashboard-listen", "127.0.0.1:0"]
     done = subprocess.run(
         [UV, "tool", "run", "--python", python, "streamgauge[all]", "demo", "--seconds", "5", *addresses],
         cwd=tmp_path, env={**os.environ, "UV_FIND_LINKS": str(wheel.parent)}, capture_output=True, text=True,

@@ -126,7 +126,7 @@ def up(
     for flag in ("--listen", "--admin"):
         command += [flag, "127.0.0.1:0"]
     command += ["--drain-timeout", "3", "--metrics", "127.0.0.1:0"]
-    command += ["--dashboard-port", "0"] if dashboard else ["--no-dashboard"]
+    command += ["--dashboard-listen", "127.0.0.1:0"] if dashboard else ["--no-dashboard"]
     store = {**os.environ, **environment}.get("STREAMGAUGE_STORE", "sqlite")
     if store == "sqlite" and not creates_store and not data.exists():
         place_empty_catalog(data)

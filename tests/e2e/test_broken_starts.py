@@ -94,7 +94,7 @@ def up(upstream: str, data: Path, *argv: str, **environment: str) -> Iterator[tu
     log, port = data.parent / "up.log", free_port()
     command = [
         "up", "--upstream", upstream, "--data", str(data), "--listen", f"127.0.0.1:{port}", "--admin", "127.0.0.1:0",
-        "--metrics", "127.0.0.1:0", "--dashboard-port", "0", "--serve", "--sql-port", "0", "--drain-timeout", "1",
+        "--metrics", "127.0.0.1:0", "--dashboard-listen", "127.0.0.1:0", "--serve", "--sql-listen", "localhost:0", "--drain-timeout", "1",
         "--hung-after", "10",
     ]  # fmt: skip
     with log.open("w") as sink:

@@ -166,7 +166,7 @@ def answered_by_server(running: Up) -> bool | None:
 def test_serve_restarts_its_child_on_the_same_port_while_a_client_is_connected(
     upstream: str, tmp_path: Path
 ) -> None:
-    with up(upstream, tmp_path / "data", "--serve", "--sql-port", "0") as running:
+    with up(upstream, tmp_path / "data", "--serve", "--sql-listen", "localhost:0") as running:
         send(running, 2)
         running.rows(2)
         here = running.part("serve")

@@ -20,9 +20,9 @@ from typing import Any
 from streamgauge.ingest.addresses import bind
 from streamgauge.ingest.record_log.interface import LogWriter
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
-from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.upstreams import parse_upstreams
 from streamgauge.ingest.tap.worker import TapWorker
+from tests.options import tap_options
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -248,8 +248,8 @@ async def running_tap(
             **options,
         }
         open_log: Callable[[], LogWriter] = given.pop("open_log", lambda: log)
-        tap_options = TapOptions(upstreams=parse_upstreams(urls), data=Path(data), **given)
-        worker = TapWorker(tap_options, client_key=b"k" * 32, open_log=open_log, clock_ns=clock_ns)
+        made = tap_options(upstreams=parse_upstreams(urls), data=Path(data), **given)
+        worker = TapWorker(made, client_key=b"k" * 32, open_log=open_log, clock_ns=clock_ns)
         await worker.start(bind(f"{shown}:0", shared=False))
         tap = RunningTap(worker, log, port, [], connections, asyncio.create_task(worker.serve()))
         try:

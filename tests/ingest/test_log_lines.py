@@ -75,7 +75,7 @@ def test_errors_of_the_event_loop_do_not_show_arguments_of_callbacks(
 
 def test_uncaught_exceptions_are_logged_without_their_messages() -> None:
     code = (
-        "import threading; from streamgauge.log_format import configure_logging; configure_logging('text')\n"
+        "import threading; from streamgauge.process_logging import configure_logging; configure_logging('text')\n"
         f"t = threading.Thread(target=int, args=({SECRET!r},)); t.start(); t.join(); int({SECRET!r})"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

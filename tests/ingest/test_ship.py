@@ -22,9 +22,10 @@ from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.interface import LogInUse
 from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 from streamgauge.ingest.records import Alive, Damaged, Poison, unpack
-from streamgauge.ingest.ship import ShipOptions, run
+from streamgauge.ingest.ship import run
 from tests.ingest.record_log.entries import entry_of, frames, roll, segments_of, writer_of
 from tests.kafka import Broker
+from tests.options import ship_options
 
 SHIP = textwrap.dedent(
     """
@@ -33,7 +34,8 @@ SHIP = textwrap.dedent(
     from streamgauge.ingest.ship import ShipOptions, run
     logging.basicConfig(level=logging.INFO)
     data, brokers, topic = sys.argv[1:4]
-    sys.exit(run(ShipOptions(data=Path(data), brokers=brokers, redactor=None, topic=topic, drain_s=20)))
+    options = ShipOptions(data=Path(data), kafka=brokers, redactor=None, kafka_topic=topic, kafka_options={}, drain_s=20)
+    sys.exit(run(options))
     """
 )
 
@@ -292,13 +294,13 @@ def test_sockets_do_not_accumulate_while_kafka_is_unreachable(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"brokers": "nowhere"}, "not HOST:PORT of a Kafka broker"),
+        ({"kafka": "nowhere"}, "not HOST:PORT of a Kafka broker"),
         ({"kafka_options": {"sasl_mecanism": "PLAIN"}}, "has no option 'sasl_mecanism'"),
     ],
 )
 def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        run(ShipOptions(**{"data": tmp_path, "brokers": "127.0.0.1:1", "redactor": None, **options}))
+        run(ship_options(**{"data": tmp_path, "kafka": "127.0.0.1:1", "redactor": None, **options}))
 
 
 def test_a_second_ship_on_the_same_data_is_refused(tmp_path: Path) -> None:
@@ -306,4 +308,4 @@ def test_a_second_ship_on_the_same_data_is_refused(tmp_path: Path) -> None:
         EmbeddedReader(tmp_path / "log", "ship"),
         pytest.raises(LogInUse, match=r"another process already reads the log .* as 'ship'"),
     ):
-        run(ShipOptions(data=tmp_path, brokers="127.0.0.1:1", redactor=None))
+        run(ship_options(data=tmp_path, kafka="127.0.0.1:1", redactor=None))

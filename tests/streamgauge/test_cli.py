@@ -1,6 +1,7 @@
 """Output of the command; invalid input gives one line and exit code 2."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -41,13 +42,9 @@ def test_every_command_has_help(command: str) -> None:
         (["up"], "no upstream"),
         (["up", "--upstream", "localhost"], "is not a URL"),
         (["up", "--upstream", "http://a", "--upstream", "http://a"], "two upstreams are named"),
-        (
-            ["up", "--upstream", "http://a", "--default-upstream", "b"],
-            "no upstream is named 'b'. Choose one of a",
-        ),
         (["up", "--upstream", "http://a", "--nope"], "--nope"),
         (["up", "--upstream", "http://a", "--listen", "4100"], "HOST:PORT"),
-        (["up", "--upstream", "http://a", "--sql-port", "99999"], "--sql-port"),
+        (["up", "--upstream", "http://a", "--sql-listen", "a:99999"], "--sql-listen"),
         (["up", "--upstream", "http://a", "--store", "duckdb"], "--store must be sqlite or postgres:DSN"),
         (["up", "--upstream", "http://a", "--lake-path", "x"], "--lake-path requires --store postgres:DSN"),
         (["serve", "--sql-token", "short"], "at least 16 characters"),
@@ -57,7 +54,7 @@ def test_every_command_has_help(command: str) -> None:
         (["rebuild"], "cannot rebuild"),
         (["up", "--upstream", "http://a", "--kafka", "nowhere"], "HOST:PORT"),
         (["up", "--upstream", "http://a", "--kafka-options", "{"], "JSON"),
-        (["up", "--upstream", "http://a", "--tap-queue", "many"], "'many' is not a size"),
+        (["up", "--upstream", "http://a", "--max-request-bytes", "many"], "'many' is not a size"),
         (["up", "--upstream", "http://a", "--idle-timeout", "soon"], "--idle-timeout"),
         (["nope"], "nope"),
     ],
@@ -90,7 +87,7 @@ def test_unknown_variable_is_an_error_if_it_resembles_a_setting(tmp_path: Path) 
         done = streamgauge(*command, cwd=tmp_path, STREAMGAUGE_WROKERS="2")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(
-            "streamgauge: unknown environment variable STREAMGAUGE_WROKERS (did you mean STREAMGAUGE_WORKERS?)."
+            "streamgauge: unknown environment variable STREAMGAUGE_WROKERS (Did you mean STREAMGAUGE_WORKERS?)."
         )
     done = streamgauge("config", "check", cwd=tmp_path, STREAMGAUGE_BANANA="2")
     assert done.returncode == 0
@@ -99,7 +96,22 @@ def test_unknown_variable_is_an_error_if_it_resembles_a_setting(tmp_path: Path) 
 
 def test_former_flag_names_the_new_one(tmp_path: Path) -> None:
     done = streamgauge("serve", "--quack-port", "1", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "streamgauge: --quack-port is now --sql-port.\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "streamgauge: unknown option --quack-port. It is now --sql-listen.\n",
+    )
+
+
+def test_removed_setting_names_its_replacement(tmp_path: Path) -> None:
+    reason = "It was removed: set OTEL_SDK_DISABLED=true."
+    done = streamgauge("analyze", "--no-otlp", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"streamgauge: unknown option --no-otlp. {reason}\n")
+    done = streamgauge("analyze", cwd=tmp_path, STREAMGAUGE_NO_OTLP="true")
+    assert done.returncode == 2
+    assert f"STREAMGAUGE_NO_OTLP ({reason})" in done.stderr
+    (tmp_path / "streamgauge.toml").write_text("no_otlp = true\n")
+    done = streamgauge("config", "check", cwd=tmp_path)
+    assert f"unknown setting 'no_otlp' in streamgauge.toml. {reason} " in done.stderr
 
 
 def test_config_check_prints_a_configuration_file(tmp_path: Path) -> None:
@@ -110,20 +122,20 @@ def test_config_check_prints_a_configuration_file(tmp_path: Path) -> None:
         "http://b:1",
         "--idle-timeout",
         "90s",
-        "--via",
+        "--server-metrics",
         "--data",
         'a"\\b',
     )
     printed = streamgauge("config", "check", *flags, cwd=tmp_path, STREAMGAUGE_CLIENT_KEY="planted-secret")
     values = tomllib.loads(printed.stdout)
     assert values["upstream"] == ["a=http://a:80/v1", "b=http://b:1"]
-    assert (values["idle_timeout"], values["via"], values["data"]) == (90.0, True, 'a"\\b')
+    assert (values["idle_timeout"], values["server_metrics"], values["data"]) == (90.0, True, 'a"\\b')
     assert "idle_timeout = 90.0  # flag --idle-timeout\n" in printed.stdout
     assert "# client_key = (set)  # environment STREAMGAUGE_CLIENT_KEY\n" in printed.stdout
     (tmp_path / "printed.toml").write_text(printed.stdout)
     again = streamgauge("config", "check", "--config", "printed.toml", cwd=tmp_path)
     assert tomllib.loads(again.stdout) == values, again.stderr
-    assert "via = true  # file printed.toml\n" in again.stdout
+    assert "server_metrics = true  # file printed.toml\n" in again.stdout
 
 
 def test_secrets_are_never_printed(tmp_path: Path) -> None:
@@ -155,10 +167,14 @@ def test_help_groups_commands_and_options(tmp_path: Path) -> None:
     assert all(f"\n{title}:\n" in root for title in SECTIONS)
     up = help_of("up")
     titles = [line for line in up.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert titles == ["Common options:", "Other options:"]
+    assert len(re.findall(r"^  --", up, re.MULTILINE)) <= 14
+    up = CliRunner().invoke(cli, ["up", "--help-all"]).output
+    titles = [line for line in up.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert titles[0] == "Common options:"
     assert all(title.startswith("Advanced: ") for title in titles[1:-1])
-    assert up.index("--upstream") < up.index("Advanced: ") < up.index("--tap-queue")
-    assert "[default: 64MiB]" in " ".join(up.split())
+    assert up.index("--upstream") < up.index("Advanced: ") < up.index("--record-log-max-bytes")
+    assert "[default: 2GiB]" in " ".join(up.split())
 
 
 def test_help_imports_no_command(tmp_path: Path) -> None:
@@ -183,7 +199,7 @@ def test_summary_is_the_first_sentence_of_the_commands_help(command: str) -> Non
     [
         (("s",), ["ship", "serve", "sql", "status", "simulate"]),
         (("sql", "--format", ""), ["table", "json", "csv", "parquet"]),
-        (("tap", "--default-"), ["--default-upstream"]),
+        (("tap", "--drain-"), ["--drain-timeout"]),
     ],
 )
 def test_bash_completes_commands_flags_and_values(words: tuple[str, ...], offered: list[str]) -> None:

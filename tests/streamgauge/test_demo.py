@@ -50,6 +50,12 @@ def test_demo_with_seconds_ends_with_a_table_and_a_comparison(tmp_path: Path) ->
         assert not (data / "run" / f"{part}.json").exists()
 
 
+OPTIONS = DemoOptions(
+    listen="127.0.0.1:0", admin="127.0.0.1:0", dashboard_listen="127.0.0.1:0", no_dashboard=True, simulator=None, data=None, seconds=1,
+    seed=None, rate_per_s=6.0, concurrency=64, rate_faults=0.08, time_scale=1.0, up_flags=(),
+)  # fmt: skip
+
+
 def compare(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, streams: list[dict[str, Any]], rows: list[Any]
 ) -> tuple[int, str]:
@@ -63,7 +69,7 @@ def compare(
     monkeypatch.setattr(ledger, "rows", lambda: rows)
     monkeypatch.setattr(demo_run, "QueryPool", NoTables)
     output: list[str] = []
-    demo = Demo(DemoOptions(seconds=1), write=output.append)
+    demo = Demo(OPTIONS, write=output.append)
 
     async def stored_streams(*args: object) -> list[dict[str, Any]]:
         return streams
@@ -85,15 +91,15 @@ def test_one_wrong_value_fails_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert "1 value differs from the simulation" in output
 
 
-@pytest.mark.parametrize("flag", ["--listen", "--admin", "--dashboard-port"])
+@pytest.mark.parametrize("flag", ["--listen", "--admin", "--dashboard-listen"])
 def test_port_in_use_is_reported_before_any_process_starts(tmp_path: Path, flag: str) -> None:
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
         used.listen()
         port = used.getsockname()[1]
-        value = str(port) if flag.endswith("port") else f"127.0.0.1:{port}"
+        value = f"127.0.0.1:{port}"
         data = tmp_path / "data"
-        arguments = [*ANY_PORTS, "--dashboard-port", "0", "--data", str(data), flag, value]
+        arguments = [*ANY_PORTS, "--dashboard-listen", "127.0.0.1:0", "--data", str(data), flag, value]
         result = CliRunner().invoke(demo_command, arguments)
     assert isinstance(result.exception, OSError)
     assert flag in str(result.exception)

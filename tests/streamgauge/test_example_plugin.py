@@ -15,11 +15,11 @@ SCRIPT = """
 import logging, sys, threading
 from pathlib import Path
 from streamgauge.analytics.alerts.plugin_sinks import plugin_sinks
-from streamgauge.analytics.main import AnalyzeOptions, run_until
-from streamgauge.analytics.telemetry.telemetry import TelemetryOptions
+from streamgauge.analytics.main import run_until
 from streamgauge.cli import cli
-from streamgauge.flags_from_settings import load
-from streamgauge.part_options import tap_options
+from streamgauge.flags import load
+from streamgauge.process_options import tap_options
+from tests.options import analyze_options
 from tests.streamgauge.stored import write_streams
 
 logging.basicConfig(level=logging.WARNING)
@@ -30,7 +30,7 @@ for sink in plugin_sinks():
     sink.close()
 write_streams(folder / "data", range(5))
 stop = threading.Event()
-options = AnalyzeOptions(data=folder / "data", retain_events_s=None, retain_streams_s=None, telemetry=TelemetryOptions(metrics=None))
+options = analyze_options(data=folder / "data")
 assert run_until(options, stop, lambda ready: stop.set()) == 0
 cli.main(["read", str(folder / "body.sse"), "--path", "/acme/talk", "--format", "json"], standalone_mode=False)
 """

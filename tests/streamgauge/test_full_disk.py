@@ -38,6 +38,8 @@ from streamgauge.ingest.record_log import embedded_writer
 from streamgauge.ingest.tap.main import run
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.upstreams import parse_upstreams
+from streamgauge.process_options import options_of
+from streamgauge.settings import Settings
 logging.basicConfig(level=logging.INFO)
 data, upstream, relay, queue = sys.argv[1:]
 full = Path(data).parent / "injected"
@@ -51,9 +53,9 @@ def failing(action):
 
 for name in ("create_segment", "insert_entries"):
     setattr(embedded_writer, name, failing(getattr(embedded_writer, name)))
-sys.exit(run(TapOptions(
-    upstreams=parse_upstreams([upstream]), data=Path(data), listen="127.0.0.1:0", admin="127.0.0.1:0", tap_name="t", relay=relay,
-    queue_bytes=int(queue), log_stop_timeout_s=0.3, alive_s=0.2, drain_timeout_s=1.0,
+sys.exit(run(options_of(
+    TapOptions, Settings(), upstreams=parse_upstreams([upstream]), data=Path(data), listen="127.0.0.1:0", admin="127.0.0.1:0", tap_name="t",
+    relay=relay,    queue_bytes=int(queue), log_stop_timeout_s=0.3, alive_s=0.2, drain_timeout_s=1.0,
 )))
 """
 BATCH = 15

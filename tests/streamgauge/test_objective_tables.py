@@ -8,16 +8,14 @@ import pytest
 from click import UsageError
 from click.testing import CliRunner
 
-from streamgauge.analytics.schema.objectives import MAX_OBJECTIVES, Objective
+from streamgauge.analytics.schema.objectives import DEFAULT, MAX_OBJECTIVES, Objective
 from streamgauge.cli import cli
-from streamgauge.flags_from_settings import flags, load
+from streamgauge.flags import flags, load
 from streamgauge.objective_tables import parse_objectives
-from streamgauge.part_options import analyze_options
+from streamgauge.process_options import analyze_options, dashboard_options
 from streamgauge.settings import Settings
 
 FILE = """
-slo_ttft = "3s"
-
 [[objectives]]
 model = "gpt-*"
 ttft = "800ms"
@@ -46,8 +44,14 @@ def test_tables_of_the_file(folder: Path) -> None:
     (folder / "streamgauge.toml").write_text(FILE)
     settings = load({})
     assert settings.objectives == EXPECTED
-    default = Objective("default", ttft_ns=3_000_000_000, itl_ns=100_000_000, error_rate=0.05)
-    assert analyze_options(settings).objectives == (*EXPECTED, default)
+    assert analyze_options(settings).objectives == (*EXPECTED, DEFAULT)
+
+
+def test_objective_without_globs_is_the_default() -> None:
+    settings = load({"objectives": ('{"ttft": "3s"}', '{"model": "never reached", "ttft": "1s"}')})
+    (default,) = settings.all_objectives
+    assert default == Objective("all", ttft_ns=3_000_000_000, itl_ns=100_000_000, error_rate=0.05)
+    assert dashboard_options(settings).objective == default
 
 
 def test_flags_for_a_child_process_give_the_same_objectives() -> None:

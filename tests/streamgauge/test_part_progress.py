@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge import part_progress
+from streamgauge import up
 from streamgauge.ingest.ready_file import write_ready_file
-from streamgauge.part_progress import WINDOW_S, PartProgress
+from streamgauge.up import WINDOW_S, PartProgress
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def observe(progress: PartProgress, times: int) -> float:
 
 def until_it_used_the_cpu(pid: int) -> None:
     """Wait until the process has used 0.3 s of a CPU."""
-    before_s, end_s = part_progress.cpu_s(pid), time.monotonic() + 30
-    while part_progress.cpu_s(pid) - before_s < 0.3:
+    before_s, end_s = up.cpu_s(pid), time.monotonic() + 30
+    while up.cpu_s(pid) - before_s < 0.3:
         assert time.monotonic() < end_s
         time.sleep(0.02)
 
@@ -62,7 +62,7 @@ def test_pause_of_the_observer_counts_as_one_interval(file: Path) -> None:
     progress = PartProgress(os.getpid(), file, works_silently=False)
     progress.observe(1.0)
     progress.observe(86_400.0)
-    assert progress.silent_s == part_progress.MAX_INTERVAL_S
+    assert progress.silent_s == up.MAX_INTERVAL_S
 
 
 @pytest.mark.parametrize("works_silently", [True, False])
@@ -79,7 +79,7 @@ def test_work_without_heartbeats_is_progress_only_for_analytics(
 def test_work_without_heartbeats_has_a_limit(
     busy: subprocess.Popen[bytes], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part_progress, "LONGEST_WORK_S", WINDOW_S)
+    monkeypatch.setattr(up, "LONGEST_WORK_S", WINDOW_S)
     file.write_text(f'{{"pid": {busy.pid}}}')
     progress = PartProgress(busy.pid, file, works_silently=True)
     progress.observe(1.0)

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from streamgauge.analytics.schema.prices import Price
 from streamgauge.analytics.storage.prices_table import write_prices
 from streamgauge.cli import cli
-from streamgauge.part_options import analyze_options
 from streamgauge.price_file import read_prices
+from streamgauge.process_options import analyze_options
 from streamgauge.settings import Settings
 from tests.analytics.stores import ask, new_store
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from streamgauge.running_parts import load_with_running_parts
+from streamgauge.flags import load_with_running_parts
 from streamgauge.settings import Settings
 
 USED = {

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from streamgauge.cli import cli
 from streamgauge.dashboard.saved_views import markup
-from streamgauge.flags_from_settings import flags, load
-from streamgauge.part_options import dashboard_options
+from streamgauge.flags import flags, load
+from streamgauge.process_options import dashboard_options
 from streamgauge.saved_views import EXAMPLE, MAX_VIEWS, SavedView, parse_saved_views
 from streamgauge.settings import Settings
 from tests.dashboard.app_test import open_page

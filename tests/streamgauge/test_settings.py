@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import pytest
 
-from streamgauge.flags_from_settings import flags, load
-from streamgauge.part_options import analyze_options, dashboard_options, tap_options
-from streamgauge.settings import RENAMED, Settings, setting_sources, unknown_variables
+from streamgauge.flags import flags, load
+from streamgauge.process_options import analyze_options, dashboard_options, tap_options
+from streamgauge.settings import REMOVED, RENAMED, Settings, setting_sources, unknown_variables
 
 HARNESS = {name for name in os.environ if name.startswith("STREAMGAUGE_")}
 """Variables of the machine that runs the tests."""
@@ -63,15 +63,16 @@ def test_unknown_variables_and_what_they_stand_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("STREAMGAUGE_TAP_PORT", "tcp://10.0.0.1:4100")  # from a Service named streamgauge-tap
     found = {name: correct for name, correct in unknown_variables().items() if name not in HARNESS}
     assert found == {
-        "STREAMGAUGE_WROKERS": "STREAMGAUGE_WORKERS",
-        "STREAMGAUGE_QUACK_PORT": "STREAMGAUGE_SQL_PORT",
-        "STREAMGAUGE_CONFG": "STREAMGAUGE_CONFIG",
+        "STREAMGAUGE_WROKERS": "Did you mean STREAMGAUGE_WORKERS?",
+        "STREAMGAUGE_QUACK_PORT": "It is now STREAMGAUGE_SQL_LISTEN.",
+        "STREAMGAUGE_CONFG": "Did you mean STREAMGAUGE_CONFIG?",
         "STREAMGAUGE_BANANA": None,
     }
 
 
 def test_former_names_stand_for_settings() -> None:
-    assert not set(RENAMED) & set(Settings.model_fields)
+    assert not {*RENAMED, *REMOVED} & set(Settings.model_fields)
+    assert not set(RENAMED) & set(REMOVED)
     assert set(RENAMED.values()) <= set(Settings.model_fields)
 
 
@@ -122,12 +123,8 @@ def test_allowed_hosts_come_from_environment_and_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STREAMGAUGE_ALLOWED_HOST", "tap, Gauge.example.com")
-    (tmp_path / "streamgauge.toml").write_text(
-        'dashboard_allowed_host = ["a.example.com", "*.b.example.com"]'
-    )
     settings = Settings()
     assert settings.allowed_host == ("tap", "gauge.example.com")
-    assert settings.dashboard_allowed_host == ("a.example.com", "*.b.example.com")
     assert flags(settings, ["allowed_host"]) == [
         "--allowed-host",
         "tap",
@@ -137,9 +134,12 @@ def test_allowed_hosts_come_from_environment_and_file(
     assert tap_options(settings).allowed_hosts == settings.allowed_host
     assert analyze_options(settings).allowed_hosts == settings.allowed_host
     assert analyze_options(settings).telemetry.allowed_hosts == settings.allowed_host
-    assert dashboard_options(settings).allowed_hosts == settings.dashboard_allowed_host
+    assert dashboard_options(settings).allowed_hosts == settings.allowed_host
+    monkeypatch.delenv("STREAMGAUGE_ALLOWED_HOST")
+    (tmp_path / "streamgauge.toml").write_text('allowed_host = ["a.example.com", "*.b.example.com"]')
+    assert Settings().allowed_host == ("a.example.com", "*.b.example.com")
     with pytest.raises(ValueError, match="'https://a' is not a host name such as"):
-        Settings(dashboard_allowed_host=("https://a",))
+        Settings(allowed_host=("https://a",))
 
 
 @pytest.mark.parametrize("value", ["0", "10s", 60])

@@ -11,12 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from streamgauge.cli import cli
-from streamgauge.command_settings import TAP
-from streamgauge.flags_from_settings import load_used
-from streamgauge.settings import Settings
-from streamgauge.start_checks import start_faults
+from streamgauge.flags import load_used
+from streamgauge.process_options import start_faults
+from streamgauge.settings import Settings, settings_of
 
 UPSTREAM = 'upstream = "http://localhost:4000"\n'
+
+
+TAP = settings_of("tap")
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +33,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"listen": "127.0.0.1:4100", "admin": "127.0.0.1:4100"}, "tap", "are the same address"),
         ({"tls_cert": "none.pem"}, "tap", "none.pem has no usable certificate"),
         ({"tls_key": "none.pem"}, "tap", "--tls-cert"),
-        ({"listen": "0.0.0.0:8501"}, "tap", "--listen and --dashboard-port have the same address"),
+        ({"listen": "0.0.0.0:8501"}, "tap", "--listen and --dashboard-listen have the same address"),
         (
             {"metrics": "127.0.0.1:9494", "serve": True},
             "serve",
-            "--metrics and --sql-port have the same address",
+            "--metrics and --sql-listen have the same address",
         ),
         ({"price_file": "none.csv"}, "analyze", "cannot read the price file none.csv"),
         ({"otlp_listen": "0.0.0.0:4318"}, "analyze", "Set --otlp-token"),
@@ -80,8 +82,8 @@ def test_command_refuses_invalid_values_of_its_own_settings_and_flags_alone(fold
     )
     with pytest.raises(click.UsageError, match="stall-factor"):
         load_used({}, ("stall_factor",))
-    with pytest.raises(click.UsageError, match="'x' is not a whole number"):
-        load_used({"dashboard_port": "x"}, TAP)
+    with pytest.raises(click.UsageError, match="'x' is not HOST:PORT"):
+        load_used({"dashboard_listen": "x"}, TAP)
     (folder / "streamgauge.toml").write_text("lisen = 1\n")
     with pytest.raises(click.UsageError, match="unknown setting 'lisen'"):
         load_used({}, TAP)

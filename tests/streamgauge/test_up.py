@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from streamgauge import part_progress, up
+from streamgauge import up
 from streamgauge.ingest.ready_file import read_ready_file
-from streamgauge.up import Part, Supervisor
+from streamgauge.up import Part, Pipeline
 
 PART = """
 import sys, threading, time
@@ -46,17 +46,17 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up, "OBSERVE_S", 0.1)
     monkeypatch.setattr(up, "SILENT_AFTER_S", 1.0)
     monkeypatch.setattr(up, "WAITING_S", 0.3)
-    monkeypatch.setattr(part_progress, "WINDOW_S", 0.5)
+    monkeypatch.setattr(up, "WINDOW_S", 0.5)
 
 
-def supervisor(run_dir: Path, *, start: str = "", hung_after_s: float = 60.0) -> Supervisor:
+def supervisor(run_dir: Path, *, start: str = "", hung_after_s: float = 60.0) -> Pipeline:
     run_dir.mkdir(exist_ok=True)
     argv = [sys.executable, "-c", PART.format(start=start), str(run_dir / "analyze.json")]
-    return Supervisor(run_dir, [Part("analyze", argv, dict(os.environ), backoff_s=0.05)], hung_after_s)
+    return Pipeline(run_dir, [Part("analyze", argv, dict(os.environ), backoff_s=0.05)], hung_after_s)
 
 
 @contextmanager
-def watching(supervised: Supervisor) -> Iterator[Part]:
+def watching(supervised: Pipeline) -> Iterator[Part]:
     supervised.start()
     thread = threading.Thread(target=supervised.watch)
     thread.start()
@@ -155,7 +155,7 @@ def test_slow_start_is_waited_for_while_the_part_works(
 
 
 FAILS_UNTIL_MENDED = """
-from streamgauge.last_error import LAST_ERROR
+from streamgauge.process_logging import LAST_ERROR
 if not path.with_suffix(".mended").exists():
     {fault}
 """
@@ -237,11 +237,11 @@ def test_error_in_the_supervisor_is_contained(
 
 def test_tap_that_refuses_its_first_start_ends_up_and_a_later_exit_does_not(tmp_path: Path) -> None:
     refuses = [sys.executable, "-c", "raise SystemExit(2)"]
-    supervised = Supervisor(tmp_path, [Part("tap", refuses, dict(os.environ))])
+    supervised = Pipeline(tmp_path, [Part("tap", refuses, dict(os.environ))])
     supervised.start()
     supervised.stop()
     assert supervised.refused
-    supervised = Supervisor(tmp_path, [part := Part("tap", refuses, dict(os.environ), restarts=1)])
+    supervised = Pipeline(tmp_path, [part := Part("tap", refuses, dict(os.environ), restarts=1)])
     starting = threading.Thread(target=supervised.start)
     starting.start()
     until(lambda: part.restarts > 1, "the next attempt")

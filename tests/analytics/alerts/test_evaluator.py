@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.analytics.alerts.evaluator import REPEAT_S, AlertEvaluator, AlertOptions
+from streamgauge.analytics.alerts.evaluator import REPEAT_S, AlertEvaluator
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.storage.commit import Commit
@@ -18,6 +18,7 @@ from streamgauge.ingest.records import Alive
 from tests.analytics.alerts.receiver import Receiver, receiver
 from tests.analytics.log_entries import alive, stream, stream_id
 from tests.analytics.stores import ask, new_store
+from tests.options import alert_options
 
 HISTORY = "SELECT rule, gateway, model, state, value, threshold, stream_id::VARCHAR FROM alerts"
 
@@ -43,7 +44,7 @@ CLOCK = Clock()
 
 @contextmanager
 def evaluator(store: Store, instance: str = "analytics", **options: object) -> Iterator[AlertEvaluator]:
-    made = AlertEvaluator(AlertOptions(**options), store.cursor, instance=instance, clock=CLOCK)  # type: ignore[arg-type]
+    made = AlertEvaluator(alert_options(**options), store.cursor, instance=instance, clock=CLOCK)  # type: ignore[arg-type]
     yield made
     made.close()
 

@@ -14,17 +14,17 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from streamgauge.analytics.main import AnalyzeOptions, Ready, run_until
+from streamgauge.analytics.main import Ready, run_until
 from streamgauge.analytics.markers import http_endpoint, marker_queue
 from streamgauge.analytics.markers.http_endpoint import MAX_BODY_BYTES, PATH, MarkersEndpoint
 from streamgauge.analytics.markers.marker_queue import MarkerQueue
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.telemetry import prometheus
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint
-from streamgauge.analytics.telemetry.telemetry import TelemetryOptions
 from streamgauge.cli import cli
 from tests import host_headers
 from tests.analytics.stores import ask_as_reader
+from tests.options import analyze_options, telemetry_options
 
 TOKEN = "a-token-of-some-length"
 
@@ -160,7 +160,7 @@ def test_command_stores_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
         threading.Thread(target=run).start()
 
-    options = AnalyzeOptions(tmp_path, telemetry=TelemetryOptions(metrics="127.0.0.1:0", export=False))
+    options = analyze_options(tmp_path, telemetry=telemetry_options(metrics="127.0.0.1:0", export=False))
     assert run_until(options, stop, ready) == 0
     assert results == [
         (0, "2026-03-01T12:00:00Z  deploy v2\n"),

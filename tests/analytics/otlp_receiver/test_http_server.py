@@ -20,7 +20,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from streamgauge.analytics.main import AnalyzeOptions, Ready, run_until
+from streamgauge.analytics.main import Ready, run_until
 from streamgauge.analytics.otlp_receiver import http_server
 from streamgauge.analytics.otlp_receiver.http_server import OtlpReceiver
 from streamgauge.analytics.otlp_receiver.span_queue import SpanQueue
@@ -32,6 +32,7 @@ from tests import host_headers
 from tests.analytics.log_entries import stream
 from tests.analytics.otlp_receiver.test_span_rows import protobuf, request, span
 from tests.analytics.stores import ask_as_reader, new_store
+from tests.options import analyze_options
 
 TOKEN = "a-token-of-some-length"
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -227,7 +228,7 @@ def test_spans_of_the_official_exporter_are_stored(tmp_path: Path, with_log: boo
     def ready(state: Ready) -> None:
         threading.Thread(target=export, args=(state,)).start()
 
-    options = AnalyzeOptions(data=tmp_path, otlp_listen="127.0.0.1:0")
+    options = analyze_options(data=tmp_path, otlp_listen="127.0.0.1:0")
     if with_log:
         with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
             writer.append([pack(stream(0), compress=True)])

@@ -23,7 +23,7 @@ from streamgauge.analytics.query.errors import StoreUnavailable
 from streamgauge.analytics.query.limits import MIB, Limits
 from streamgauge.analytics.query.quack_gate import directive
 from streamgauge.analytics.query.query_pool import QueryPool
-from streamgauge.analytics.query.serve import SERVE_LIMITS, Endpoint, ServeOptions, run
+from streamgauge.analytics.query.serve import SERVE_LIMITS, Endpoint, run
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.storage.database import load
 from streamgauge.analytics.storage.location import StoreLocation, locate
@@ -31,6 +31,7 @@ from streamgauge.ingest.ready_file import read_ready_file
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 from tests.analytics.query.test_query_pool import CATALOG_QUERIES, HOSTILE, INTERNAL_NAMES
 from tests.guard_injection import Fault, derived
+from tests.options import serve_options
 
 LIMITS = replace(SERVE_LIMITS, memory_bytes=512 * MIB, max_rows=10_000)
 
@@ -85,7 +86,7 @@ def serving(location: StoreLocation, data: Path, limits: Limits = LIMITS) -> Ite
         found.append(endpoint)
         started.set()
 
-    options = ServeOptions(location=location, data=data, port=0, limits=limits, ready=ready, stop=stop)
+    options = serve_options(location=location, data=data, limits=limits, ready=ready, stop=stop)
     thread = threading.Thread(target=lambda: results.append(run(options)))
     thread.start()
     try:
@@ -332,11 +333,15 @@ def test_only_plain_scans_have_no_limits(location: StoreLocation, tmp_path: Path
 def test_a_short_token_a_used_port_and_a_missing_store_are_errors(client: Client, tmp_path: Path) -> None:
     missing = locate("sqlite", tmp_path)
     with pytest.raises(ValueError, match="at least 16"):
-        run(ServeOptions(location=missing, data=tmp_path, token="short"))
+        run(serve_options(location=missing, data=tmp_path, token="short"))
     with pytest.raises(OSError, match="already in use"):
-        run(ServeOptions(location=missing, data=tmp_path, port=int(client.endpoint.quack.rpartition(":")[2])))
+        run(
+            serve_options(
+                location=missing, data=tmp_path, listen=client.endpoint.quack.removeprefix("quack:")
+            )
+        )
     with pytest.raises(StoreUnavailable, match="streamgauge up"):
-        run(ServeOptions(location=missing, data=tmp_path, port=0))
+        run(serve_options(location=missing, data=tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -345,7 +350,7 @@ def test_sigterm_stops_cleanly(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from streamgauge.analytics.query.serve import *; "
         "from streamgauge.analytics.storage.location import locate; data = Path(sys.argv[1]); "
-        "sys.exit(run(ServeOptions(location=locate('sqlite', data), data=data, port=0, "
+        "sys.exit(run(ServeOptions(location=locate('sqlite', data), data=data, listen='localhost:0', token=None, "
         "ready=lambda e: print('ready', flush=True))))"
     )
     with subprocess.Popen(

@@ -18,11 +18,12 @@ from streamgauge.analytics.consumer import Consumer
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.telemetry.semconv import names_of
 from streamgauge.analytics.telemetry.spans import MAX_STALLS, SpanBuilder
-from streamgauge.analytics.telemetry.telemetry import Telemetry, TelemetryOptions
+from streamgauge.analytics.telemetry.telemetry import Telemetry
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request, Wait
 from tests.analytics import log_entries, stream_records
 from tests.analytics.log_entries import MemoryLog, entries
 from tests.analytics.stores import new_store
+from tests.options import telemetry_options
 
 MS = 1_000_000
 
@@ -205,7 +206,7 @@ def test_spans_are_stored_once_despite_a_restart(tmp_path: Path) -> None:
             Assembler(),
             measure,
             CommitPolicy(commit_interval_s=0.0),
-            hooks=[Telemetry(TelemetryOptions())],
+            hooks=[Telemetry(telemetry_options())],
         )
         run.start()
         run.step(0)
@@ -284,7 +285,7 @@ def test_conditional_request_parameters() -> None:
 
 def test_stream_with_failing_spans_is_counted_and_committed() -> None:
     stream = finished(log_entries.stream(1))
-    telemetry = Telemetry(TelemetryOptions())
+    telemetry = Telemetry(telemetry_options())
     tables = measure([stream])
     stream.request = None  # type: ignore[assignment]  # simulates a bug
     assert telemetry.rows([stream], tables)["spans"].is_empty()

@@ -27,12 +27,13 @@ from streamgauge.analytics.telemetry.metrics import MAX_VALUES, Metrics
 from streamgauge.analytics.telemetry.otlp_export import ExportQueue
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, prometheus_name
 from streamgauge.analytics.telemetry.semconv import OTHER, PROFILES, SECONDS_BOUNDS
-from streamgauge.analytics.telemetry.telemetry import Telemetry, TelemetryOptions, resource_of
+from streamgauge.analytics.telemetry.telemetry import Telemetry, resource_of
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Request
 from tests import host_headers
 from tests.analytics import stream_records
 from tests.analytics.log_entries import MS, stream
 from tests.analytics.stores import new_store
+from tests.options import telemetry_options
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -44,10 +45,15 @@ def finished(*streams: list[AnyRecord]) -> list[FinishedStream]:
     return assembler.take_finished()
 
 
-def telemetry_of(streams: list[FinishedStream], **options: Any) -> tuple[Telemetry, dict[str, pl.DataFrame]]:
+def telemetry_of(
+    streams: list[FinishedStream], profile: str = "1.41", **options: Any
+) -> tuple[Telemetry, dict[str, pl.DataFrame]]:
     """Telemetry that has counted these streams, and their rows."""
     tables = measure(streams)
-    telemetry = Telemetry(TelemetryOptions(metrics="127.0.0.1:0", **options))
+    with pytest.MonkeyPatch.context() as environment:
+        if profile == "genai-main":
+            environment.setenv("OTEL_SEMCONV_STABILITY_OPT_IN", "http, gen_ai_latest_experimental")
+        telemetry = Telemetry(telemetry_options(metrics="127.0.0.1:0", **options))
     telemetry.rows(streams, tables)
     telemetry.committed()
     return telemetry, tables
@@ -239,7 +245,7 @@ def test_exported_spans_have_text_only_if_captured_and_enabled(
     assembler = Assembler(capture=("*",) if kept else ())
     assembler.feed("w0", 0, records)
     streams = assembler.take_finished()
-    telemetry = Telemetry(TelemetryOptions(metrics="127.0.0.1:0"))
+    telemetry = Telemetry(telemetry_options(metrics="127.0.0.1:0"))
     rows = telemetry.rows(streams, measure(streams))["spans"].write_json()
     exported = "".join(span.to_json() for span in telemetry._build(streams[0], telemetry._rows[0]))
     telemetry.committed()
@@ -325,7 +331,7 @@ def test_error_type_is_only_on_the_duration_metric() -> None:
 def test_server_metrics_are_optional_and_their_token_times_have_no_failures(profile: str) -> None:
     counts = {}
     for enabled in (False, True):
-        telemetry, _ = telemetry_of(finished(stream(1), failed(2)), semconv=profile, server_metrics=enabled)
+        telemetry, _ = telemetry_of(finished(stream(1), failed(2)), profile=profile, server_metrics=enabled)
         found = {m.name: m.data.data_points for m in metrics_of(telemetry) if "gen_ai.server." in m.name}
         telemetry.close()
         counts[enabled] = {name: sum(p.count for p in found[name]) for name in found}
@@ -339,7 +345,7 @@ def test_server_metrics_are_optional_and_their_token_times_have_no_failures(prof
 
 def test_genai_main_counts_tokens_and_excludes_failures_from_histograms() -> None:
     telemetry, tables = telemetry_of(
-        finished(stream(1), stream(2, chunks=30), failed(3)), semconv="genai-main"
+        finished(stream(1), stream(2, chunks=30), failed(3)), profile="genai-main"
     )
     named = {m.name: m for m in metrics_of(telemetry)}
     telemetry.close()
@@ -405,7 +411,7 @@ def silence(model: str, silent_s: int) -> Silence:
 
 
 def test_gauges_of_streams_in_flight_have_bounded_models_and_return_to_zero() -> None:
-    telemetry = Telemetry(TelemetryOptions(metrics="127.0.0.1:0"))
+    telemetry = Telemetry(telemetry_options(metrics="127.0.0.1:0"))
     for models in (range(MAX_VALUES), range(MAX_VALUES, 2 * MAX_VALUES)):
         telemetry.update_open_streams([silence(f"m{n}", n) for n in models])
     found = {
@@ -422,7 +428,7 @@ def test_gauges_of_streams_in_flight_have_bounded_models_and_return_to_zero() ->
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) -> None:
-    telemetry, _ = counted(semconv=profile, server_metrics=True)
+    telemetry, _ = counted(profile=profile, server_metrics=True)
     telemetry.update_health(
         {"streams.active": 1, "pipeline.lag": 0, "pipeline.since_commit": 0, "store.size": 1}
     )
@@ -471,7 +477,7 @@ def samples(profile: str = "1.41") -> set[str]:
 
 
 def test_hops_are_counted_by_gateway_and_model_without_negative_values() -> None:
-    telemetry = Telemetry(TelemetryOptions(metrics="127.0.0.1:0"))
+    telemetry = Telemetry(telemetry_options(metrics="127.0.0.1:0"))
     hop = {"outer_gateway": "litellm", "model": "m", "added_ttft_ns": 5 * MS, "added_event_p50_ns": -2 * MS}
     telemetry.count_hops(pl.DataFrame([hop, {**hop, "added_ttft_ns": None}]))
     [ttft], [delay] = (points(telemetry, f"streamgauge.hop.{name}") for name in ("added_ttft", "event_delay"))

@@ -10,13 +10,13 @@ from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, 
 from streamgauge.ingest.tap.counters import Counters
 from streamgauge.ingest.tap.deferred_recorder import DeferredRecorder
 from streamgauge.ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
-from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.record_buffer import RecordBuffer
 from streamgauge.ingest.tap.recording_failures import RecordingFailures
 from streamgauge.ingest.tap.routing import Router
 from streamgauge.ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
 from streamgauge.ingest.tap.trace_context import join_trace
 from streamgauge.ingest.tap.upstreams import parse_upstreams
+from tests.options import tap_options
 
 UPSTREAMS = parse_upstreams(["a=http://127.0.0.1:1"])
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n%b\r\n"
@@ -64,7 +64,7 @@ class RecorderGroup:
         self.buffer = RecordBuffer(
             self.sink, RecordingFailures(self.counters, Guards()), queue_bytes=queue_bytes
         )
-        options = TapOptions(upstreams=UPSTREAMS, data=Path("nowhere"))
+        options = tap_options(upstreams=UPSTREAMS, data=Path("nowhere"))
         self._deferred: dict[StreamRecorder, DeferredRecorder] = {}
         self._factory = RecorderFactory(self.buffer, options, incarnation="i", client_key=b"k" * 32)
 

@@ -360,26 +360,31 @@ async def test_upstream_is_chosen_by_prefix_or_header(path: bytes, extra: bytes,
         assert records[0].gateway == gateway
 
 
-@pytest.mark.parametrize(("default", "target"), [(None, b"/v1"), ("vllm", b"/base/v1")])
-async def test_request_that_names_no_upstream_goes_to_the_default(default: str | None, target: bytes):
-    ups = ["anthropic=http://127.0.0.1:{port}", "vllm=http://127.0.0.1:{port}/base"]
-    async with running_tap(_echo_target(b"got"), upstreams=ups, default_upstream=default) as tap:
+async def test_request_that_names_no_upstream_goes_to_the_first():
+    ups = ["anthropic=http://127.0.0.1:{port}/base", "vllm=http://127.0.0.1:{port}"]
+    async with running_tap(_echo_target(b"got"), upstreams=ups) as tap:
         _, body = await tap.request(b"GET /v1 HTTP/1.1\r\nHost: h\r\n\r\n")
-        assert body == b"got " + target
+        assert body == b"got /base/v1"
+
+
+def test_request_that_names_no_upstream_goes_to_no_provider_on_the_internet():
+    head = read_request_head(b"GET /v1/x HTTP/1.1\r\nHost: h\r\n\r\n", HeadLimits())
+    providers = parse_upstreams(["a=https://api.a.com", "b=https://api.b.com"])
+    assert Router(providers).route(head) is None
+    assert Router(providers[:1]).route(head) is not None
 
 
 @pytest.mark.parametrize(
-    ("default", "raw"),
+    "raw",
     [
-        ("none", b"GET /v1/x HTTP/1.1\r\nHost: h\r\n\r\n"),
-        (None, b"GET /antropic/v1 HTTP/1.1\r\nHost: h\r\n\r\n"),
-        (None, b"GET /vLLM?a=b HTTP/1.1\r\nHost: h\r\n\r\n"),
-        (None, b"GET /vllm/ HTTP/1.1\r\nHost: h\r\nx-streamgauge-upstream: c\r\n\r\n"),
+        b"GET /antropic/v1 HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"GET /vLLM?a=b HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"GET /vllm/ HTTP/1.1\r\nHost: h\r\nx-streamgauge-upstream: c\r\n\r\n",
     ],
 )
-async def test_unknown_upstream_is_a_404_with_the_configured_names(default: str | None, raw: bytes):
+async def test_unknown_upstream_is_a_404_with_the_configured_names(raw: bytes):
     ups = ["anthropic=http://127.0.0.1:{port}", "vllm=http://127.0.0.1:{port}"]
-    async with running_tap(_echo_target(b"x"), upstreams=ups, default_upstream=default) as tap:
+    async with running_tap(_echo_target(b"x"), upstreams=ups) as tap:
         head, body = await tap.request(raw)
         assert head.startswith(b"HTTP/1.1 404 ")
         assert json.loads(body)["error"]["upstreams"] == ["anthropic", "vllm"]

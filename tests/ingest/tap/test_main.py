@@ -27,6 +27,7 @@ from streamgauge.ingest.records import Alive, AnyRecord, Closed, Opened, unpack
 from streamgauge.ingest.tap.main import TapOptions, run
 from streamgauge.ingest.tap.upstreams import parse_upstreams
 from tests import host_headers
+from tests.options import tap_options
 
 LIMIT_S = 30.0
 PROGRAM = """
@@ -91,7 +92,7 @@ def tap(
 ) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
     import pickle
 
-    given = TapOptions(
+    given = tap_options(
         upstreams=parse_upstreams([upstream]), data=data, listen="127.0.0.1:0", admin="127.0.0.1:0", **options
     )
     process = subprocess.Popen([sys.executable, "-P", "-c", PROGRAM, pickle.dumps(given).hex()], cwd=cwd)
@@ -193,7 +194,7 @@ def test_workers_end_when_the_tap_is_killed(upstream: str, tmp_path: Path):
 
 def options(data: Path, **given: Any) -> TapOptions:
     defaults: dict[str, Any] = {"upstreams": parse_upstreams(["http://127.0.0.1:1"]), "data": data}
-    return TapOptions(**{**defaults, "listen": "127.0.0.1:0", "admin": "127.0.0.1:0", **given})
+    return tap_options(**{**defaults, "listen": "127.0.0.1:0", "admin": "127.0.0.1:0", **given})
 
 
 @pytest.mark.parametrize("workers", [1, 2])

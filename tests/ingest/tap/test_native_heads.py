@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from typing import get_args
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamgauge.ingest.tap import heads, http_head, relay_choice
-from streamgauge.ingest.tap.header_rewrite import Forwarding
+from streamgauge.ingest.tap.header_rewrite import XForwarded
 from streamgauge.ingest.tap.http_head import BadRequest, BadUpstream, HeadLimits
 from streamgauge.ingest.tap.http_header_fields import SPECIAL_IN_REQUESTS, SPECIAL_IN_RESPONSES
 from streamgauge.ingest.tap.routing import Router
@@ -28,17 +29,17 @@ TIGHT = HeadLimits(head_bytes=300, target_bytes=40, fields=4)
 ROUTERS = [
     Router(parse_upstreams([url])) for url in ("a=http://127.0.0.1:1/base", "a=https://api.example.com")
 ]
-OPTIONS = (
-    Forwarding(), Forwarding(x_forwarded="never"), Forwarding(via=True, forwarded=True), Forwarding(preserve_host=True),
-)  # fmt: skip
+OPTIONS = get_args(XForwarded)
 TRACES = TraceContext("1" * 32, "2" * 16, None, 1), TraceContext("1" * 32, "2" * 16, "3" * 16, 0)
 
-NAMES = [*SPECIAL_IN_REQUESTS, *SPECIAL_IN_RESPONSES, b"accept", b"cookie", b"x", b"x-streamgauge-upstream", b"content_length"]  # fmt: skip
+NAMES = [*SPECIAL_IN_REQUESTS, *SPECIAL_IN_RESPONSES, b"accept",
+         b"authorization", b"cookie", b"x", b"x-streamgauge-upstream", b"content_length"]  # fmt: skip
 NAME = st.sampled_from(NAMES).flatmap(lambda n: st.sampled_from([n, n.title(), n.upper()])) | st.binary(
     max_size=4
 )
 VALUE = st.sampled_from(
-    [b"5", b"0", b"05", b"12", b"h", b"a, b", b"", b"chunked", b"gzip, chunked", b"close", b"keep-alive", b"upgrade", b"x, accept",
+    [b"AWS4-HMAC-SHA256 x",
+     b"5", b"0", b"05", b"12", b"h", b"a, b", b"", b"chunked", b"gzip, chunked", b"close", b"keep-alive", b"upgrade", b"x, accept",
      b"trailers", b"application/json", b"1" * 19, b"a" * 300],
 ) | st.binary(max_size=6)  # fmt: skip
 EOL = st.sampled_from([b"\r\n"] * 20 + [b"\n", b"\r", b"\r\n ", b"\r\n\r\n"])
@@ -112,5 +113,5 @@ def test_usual_heads_are_handled_by_native_code(monkeypatch: pytest.MonkeyPatch)
     ) == expected
     route = ROUTERS[0].route(head)
     assert route is not None
-    rewritten = native_heads.request_for_upstream(head, route, TRACES[0], Forwarding(), "::1", "http")
+    rewritten = native_heads.request_for_upstream(head, route, TRACES[0], "private", "::1", "http")
     assert rewritten.startswith(b"POST /base/v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:1\r\n")

@@ -20,7 +20,6 @@ from streamgauge.ingest.tap import relay_choice
 from streamgauge.ingest.tap.counters import NAMES, Counters
 from streamgauge.ingest.tap.deferred_recorder import MAX_UNCOUNTED_BODY_BYTES, DeferredRecorders, Recorders
 from streamgauge.ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
-from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.record_buffer import RecordBuffer
 from streamgauge.ingest.tap.recording_failures import RecordingFailures
 from streamgauge.ingest.tap.routing import Router
@@ -28,6 +27,7 @@ from streamgauge.ingest.tap.stream_recorder import RecorderFactory
 from streamgauge.ingest.tap.trace_context import TraceContext
 from streamgauge.ingest.tap.upstreams import parse_upstreams
 from tests.ingest.tap.recorders import StalledSink
+from tests.options import tap_options
 
 pytestmark = pytest.mark.skipif(
     relay_choice.native_relay is None, reason="the native relay is not built: no C compiler"
@@ -118,7 +118,7 @@ class Worker:
         self.buffer = RecordBuffer(
             self.sink, RecordingFailures(self.counters, Guards()), queue_bytes=queue_bytes
         )
-        options = TapOptions(
+        options = tap_options(
             upstreams=UPSTREAMS, data=Path("nowhere"), tap_name="tap", request_capture_bytes=body_limit_bytes, clock_id="c"
         )  # fmt: skip
         factory = RecorderFactory(self.buffer, options, incarnation="i", client_key=b"k" * 32)

@@ -20,11 +20,11 @@ from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.tap import supervisor
 from streamgauge.ingest.tap.admin import Admin
 from streamgauge.ingest.tap.metrics import Report
-from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.sockets import HangupWatch
 from streamgauge.ingest.tap.supervisor import Supervisor
 from streamgauge.ingest.tap.upstreams import parse_upstreams
 from tests.guard_injection import Injection
+from tests.options import tap_options
 
 LIMIT_S = 10.0
 
@@ -106,7 +106,7 @@ async def test_supervisor_goes_on_after_a_restart_that_fails_and_after_exception
     monkeypatch.setattr(supervisor, "_POLL_INTERVAL_S", 0.05)
     with bind("127.0.0.1:0", shared=True) as reserved:
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
-        options = TapOptions(
+        options = tap_options(
             upstreams=parse_upstreams(["http://127.0.0.1:1"]), data=tmp_path, workers=2, listen=address
         )
         tap = Supervisor(options, b"k" * 32, address)

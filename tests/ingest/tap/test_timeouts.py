@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.timeouts import Timeouts
 from streamgauge.ingest.tap.upstreams import parse_upstreams
+from tests.options import tap_options
 
 SECOND_NS = 10**9
 FOREVER_NS = 10**18
@@ -18,7 +18,7 @@ def timeouts(**options: float) -> Timeouts:
     every = ("head", "body", "keep_alive", "headers", "idle", "idle_output")
     none = {f"{name}_timeout_s": 0.0 for name in every}
     return Timeouts(
-        TapOptions(upstreams=parse_upstreams(["http://h"]), data=Path(), **{**none, **options})  # type: ignore[arg-type]
+        tap_options(upstreams=parse_upstreams(["http://h"]), data=Path(), **{**none, **options})  # type: ignore[arg-type]
     )
 
 

@@ -351,7 +351,7 @@ def test_http_requires_a_token_and_an_allowed_host_and_ends_at_sigterm(tools: To
 
     assert threading.current_thread() is threading.main_thread()
     serve(
-        new_server(tools, "1"), host="127.0.0.1", port=0, token=None, allowed_hosts=(), data=tmp_path,
+        new_server(tools, "1"), listen="127.0.0.1:0", token=None, allowed_hosts=(), data=tmp_path,
         ready=lambda url: threading.Thread(target=ask, args=(url,), daemon=True).start(),
     )  # fmt: skip
     assert answered == [(401, 1), (401, 1), (403, 1), (403, 1), (200, 1)]
@@ -362,7 +362,7 @@ def test_http_requires_a_token_and_an_allowed_host_and_ends_at_sigterm(tools: To
     ("arguments", "message"),
     [
         (("--http", "--mcp-token", "short"), "cannot use the token: it must have at least 16 characters."),
-        (("--http", "--mcp-host", "192.0.2.1"), "cannot listen on 192.0.2.1:9495: "),
+        (("--http", "--mcp-listen", "192.0.2.1:9495"), "cannot listen on 192.0.2.1:9495: "),
         (("--data", "x", "--store", "duckdb"), "--store must be sqlite or postgres:DSN"),
     ],
 )

@@ -121,7 +121,7 @@ volumeClaimTemplates:
 {{- define "streamgauge.dashboard" -}}
 - name: dashboard
   {{- include "streamgauge.image" . | nindent 2 }}
-  args: [dashboard, --dashboard-host, 0.0.0.0]
+  args: [dashboard, --dashboard-listen, "0.0.0.0:8501"]
   {{- include "streamgauge.settings" . | nindent 2 }}
   ports:
     - {name: dashboard, containerPort: 8501}

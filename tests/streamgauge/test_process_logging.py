@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamgauge.log_format import configure_logging
+from streamgauge.process_logging import configure_logging
 
 
 @pytest.fixture
