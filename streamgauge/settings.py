@@ -268,8 +268,8 @@ class Settings(BaseSettings):
         default=60.0, ge=0)
     capture_content: Annotated[str | None, BeforeValidator(parse_capture)] = _setting(
         COMMON, "ship analyze", "[GLOBS]",
-        "Store generated text and error messages, and do not redact prompts and text sent to Kafka, for all request paths or for these, "
-        "such as /v1/chat/*,/v1/messages.")
+        "Store generated text and error messages, and do not redact what is sent to Kafka. GLOBS limit it to request paths, such as "
+        "/v1/chat/*,/v1/messages.")
     objectives: Annotated[tuple[Objective, ...], NoDecode] = _setting(
         COMMON, "analyze dashboard mcp", "JSON",
         "Objective of the streams that its globs match, such as " + EXAMPLE + "; repeatable, the first match applies. One without "

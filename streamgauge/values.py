@@ -1,6 +1,6 @@
 """Values that flags and settings accept: how they are parsed, and how messages name them (`a whole number from 1 to 256`).
 
-Imports only click and `ingest.addresses`, because every command uses it.
+Imports only click and the standard library, because `streamgauge --help` imports it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
-
-from streamgauge.ingest.addresses import split_address
 
 _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 DURATION = "500ms, 30s or 5m"
@@ -142,6 +140,8 @@ class Address(click.ParamType[str]):
     name = "address"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from streamgauge.ingest.addresses import split_address  # sockets, which `--help` need not import
+
         try:
             split_address(value)
         except ValueError as e:
