@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from streamgauge.settings import (
 )
 from streamgauge.values import format_option, print_json
 
+TABLES = ("objectives", "clients", "saved_views")
+
 
 @click.group("config")
 def config_command() -> None:
@@ -41,7 +44,10 @@ def check(form: str, **given: Any) -> int:
     settings, invalid = load_used(given, ())
     sources = setting_sources([name for name, value in given.items() if value is not None and value != ()])
     sources |= {name: f"{sources[name]}, invalid: the default is shown" for name in invalid}
-    faults = [*(Fault(_parts_with(name), line) for name, line in invalid.items()), *start_faults(settings)]
+    faults = [
+        *(Fault(", ".join(about(name)["commands"]), line) for name, line in invalid.items()),
+        *start_faults(settings),
+    ]
     if form == "json":
         print_json(_as_json(settings, sources, faults))
     else:
@@ -51,11 +57,6 @@ def check(form: str, **given: Any) -> int:
     if faults:
         click.get_current_context().exit(2)
     return 0
-
-
-def _parts_with(name: str) -> str:
-    """The parts that have a setting."""
-    return ", ".join(about(name)["commands"])
 
 
 def _as_json(settings: Settings, sources: Mapping[str, str], faults: Sequence[Fault]) -> dict[str, Any]:
@@ -78,20 +79,22 @@ def _count_prices(settings: Settings) -> int | None:
 
 
 def _setting(settings: Settings, name: str, source: str) -> dict[str, Any]:
+    hidden = _hidden(name, getattr(settings, name)) is not None
+    return {"value": None if hidden else _plain(settings, name), "source": source, "hidden": hidden}
+
+
+def _plain(settings: Settings, name: str) -> Any:
+    """A value as JSON and TOML have it."""
     value: Any = getattr(settings, name)
-    if hidden := _hidden(name, value) is not None:
-        value = None
-    elif name == "objectives":
-        value = [objective.table() for objective in settings.objectives]
-    elif name == "clients":
-        value = {client.client_id: client.name for client in settings.clients}
-    elif name == "saved_views":
-        value = {view.name: view.address for view in settings.saved_views}
-    elif isinstance(value, tuple):
-        value = [str(item) for item in value]
-    elif not isinstance(value, bool | int | float | dict | None):
-        value = str(value)
-    return {"value": value, "source": source, "hidden": hidden}
+    if name == "objectives":
+        return [objective.table() for objective in settings.objectives]
+    if name == "clients":
+        return {client.client_id: client.name for client in settings.clients}
+    if name == "saved_views":
+        return {view.name: view.address for view in settings.saved_views}
+    if isinstance(value, tuple):
+        return [str(item) for item in value]
+    return value if isinstance(value, bool | int | float | dict | None) else str(value)
 
 
 def _print_toml(settings: Settings, sources: Mapping[str, str]) -> None:
@@ -102,21 +105,15 @@ def _print_toml(settings: Settings, sources: Mapping[str, str]) -> None:
     for name in unknown_variables():
         click.echo(f"# {name} is ignored: it is not a setting.")
     for name in Settings.model_fields:
-        if name in ("objectives", "clients", "saved_views"):  # tables come last in TOML
-            continue
-        click.echo(f"{_assignment(name, getattr(settings, name))}  # {sources[name]}")
-    for objective in settings.objectives:
-        click.echo(f"\n[[objectives]]  # {sources['objectives']}")
-        for key, value in objective.table().items():
-            click.echo(f"{key} = {_toml(value)}")
-    if settings.clients:
-        click.echo(f"\n[clients]  # {sources['clients']}")
-        for client in settings.clients:
-            click.echo(f"{client.client_id} = {_toml(client.name)}")
-    if settings.saved_views:
-        click.echo(f"\n[saved_views]  # {sources['saved_views']}")
-        for view in settings.saved_views:
-            click.echo(f"{_toml(view.name)} = {_toml(view.address)}")
+        if name not in TABLES:
+            click.echo(f"{_assignment(name, getattr(settings, name))}  # {sources[name]}")
+    for name in TABLES:  # last, because in TOML a table ends only at the next one
+        found = _plain(settings, name)
+        heading = f"[[{name}]]" if isinstance(found, list) else f"[{name}]"
+        for table in found if isinstance(found, list) else [found] if found else []:
+            click.echo(f"\n{heading}  # {sources[name]}")
+            for key, value in table.items():
+                click.echo(f"{key if re.fullmatch('[a-z0-9_]+', key) else _toml(key)} = {_toml(value)}")
     default = settings.all_objectives[-1]
     click.echo(f"\n# All other streams: {', '.join(f'{k} {v}' for k, v in default.table().items())}")
 

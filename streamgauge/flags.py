@@ -185,7 +185,9 @@ def _one_line(error: Any, given: Collection[str]) -> str:
         value = "the value" if secret else repr(error["input"])
         message = f"{value} is not {allowed_values(name)}"
     # The message about a combination names its settings.
-    return f"{message}{origin}." if message.startswith("--") else f"{flag(name)}{origin}: {message}."
+    return (
+        f"{message}{origin}." if message.startswith("--") else f"{flag(name)}{origin}: {message.rstrip('.')}."
+    )
 
 
 def allowed_values(name: str) -> str:

@@ -12,7 +12,7 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_origin
@@ -214,9 +214,79 @@ MCP = "Advanced: MCP server"
 GROUPS = (COMMON, TAP, TLS, RECORD_LOG, STORE, MEASUREMENT, TELEMETRY, ALERTS, DASHBOARD, SQL, MCP)
 """Groups of `--help`, in this order."""
 
+
+def _list_of(kind: str, example: str, parse: Callable[[Sequence[Any]], tuple[Any, ...]]) -> BeforeValidator:
+    """A list, or its items in one text. `NoDecode` besides it, because pydantic-settings would require JSON in variables."""
+
+    def parse_list(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str):
+            value = value.replace(",", " ").split()
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str | Upstream) for item in value):
+            raise ValueError(f"the value is not a list of {kind} such as {[example]}")
+        return parse(value)
+
+    return BeforeValidator(parse_list)
+
+
+def _checked(check: Callable[[Any], object]) -> AfterValidator:
+    """The value as it is, unless it is empty and `check` raises ValueError."""
+
+    def checked(value: Any) -> Any:
+        if value:
+            check(value)
+        return value
+
+    return AfterValidator(checked)
+
+
+def _parse_session_headers(names: Sequence[Any]) -> tuple[Any, ...]:
+    for name in names:
+        parse_session_header(name)
+    if len(names) > MAX_HEADERS:
+        raise ValueError(f"there are {len(names)} headers, above the limit of {MAX_HEADERS}")
+    return tuple(names)
+
+
+def _parse_json(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError as e:
+        raise ValueError(f"the value is not JSON: {e}") from None
+
+
+def _check_address(value: str) -> str:
+    split_address(value)
+    return value
+
+
+def _check_topic(value: str) -> str:
+    if not KAFKA_TOPIC.fullmatch(value):
+        raise ValueError(f"{value!r} is not the name of a Kafka topic: use letters, digits, '.', '_' and '-'")
+    return value
+
+
+def _check_hung_after(value: float) -> None:
+    if value < LEAST_HUNG_AFTER_S:
+        raise ValueError(f"{value:g}s is not 0 or at least {LEAST_HUNG_AFTER_S:g}s")
+
+
 Seconds = Annotated[float, BeforeValidator(parse_seconds)]
 Age = Annotated[str | None, AfterValidator(check_age)]
 """A duration with its unit, or 'forever'. It stays text, because a child process and `config check` show it as it was given."""
+Address = Annotated[str, AfterValidator(_check_address)]
+OptionalAddress = Annotated[str, _checked(split_address)]
+"""Empty: the port is not opened."""
+Upstreams = Annotated[
+    tuple[Upstream, ...], NoDecode, _list_of("URLs", "http://localhost:4000", parse_upstreams)
+]
+SessionHeaders = Annotated[
+    tuple[str, ...], NoDecode, _list_of("header names", "x-my-session", _parse_session_headers)
+]
+HostNames = Annotated[
+    tuple[str, ...],
+    NoDecode,
+    _list_of("host names", "gauge.example.com", lambda names: tuple(map(parse_allowed_host, names))),
+]
 LEAST_HUNG_AFTER_S = 10.0
 """`up` needs 5 s to detect that a starting part uses the CPU, and longer on a busy machine."""
 PARTS_OF_UP = ("tap", "ship", "analyze", "serve", "dashboard")
@@ -246,43 +316,41 @@ class Settings(BaseSettings):
     # A misspelt key must not be ignored, and a limit of "inf" or "nan" would never be reached without an error.
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", allow_inf_nan=False)
 
-    # `NoDecode`: variables may have lists in plain text (`a,b` or `a b`), which pydantic-settings would refuse as no JSON. A validator
-    # parses both.
     # fmt: off
-    upstream: Annotated[tuple[Upstream, ...], NoDecode] = _setting(
+    upstream: Upstreams = _setting(
         COMMON, "tap", "[NAME=]URL",
         "Gateway or inference server; repeatable, selected by path prefix /NAME/ or header x-streamgauge-upstream, by default the "
         "first, unless that is on the Internet.",
         default=())
-    listen: str = _setting(COMMON, "tap", "HOST:PORT", "Address for client requests.", default="127.0.0.1:4100")
+    listen: Address = _setting(COMMON, "tap", "HOST:PORT", "Address for client requests.", default="127.0.0.1:4100")
     data: Path = _setting(COMMON, PARTS + " mcp", "FOLDER", "Data folder.", default=Path("streamgauge-data"))
-    dashboard_listen: str = _setting(
+    dashboard_listen: Address = _setting(
         COMMON, "dashboard", "HOST:PORT", "Address of the dashboard; port 0 = any free port.", default="127.0.0.1:8501")
     no_dashboard: bool = _switch(COMMON, "up", "Do not start the dashboard.")
-    kafka: str | None = _setting(
+    kafka: Annotated[str | None, _checked(lambda brokers: list(map(split_address, brokers.split(","))))] = _setting(
         COMMON, "ship analyze", "HOST:PORT", "Kafka brokers for the record log, separated by commas.")
     workers: int = _setting(COMMON, "tap", "N", "Worker processes of the tap.", default=1, ge=1, le=256)
     serve: bool = _switch(COMMON, "up", "Also start the read-only SQL server (`serve`).")
-    hung_after: Seconds = _setting(
+    hung_after: Annotated[Seconds, _checked(_check_hung_after)] = _setting(
         COMMON, "up", "DURATION", "Kill and restart a part that makes no progress for this long, at least 10s; 0 = never.",
         default=60.0, ge=0)
     capture_content: Annotated[str | None, BeforeValidator(parse_capture)] = _setting(
         COMMON, "ship analyze", "[GLOBS]",
         "Store generated text and error messages, and do not redact what is sent to Kafka. GLOBS limit it to request paths, such as "
         "/v1/chat/*,/v1/messages.")
-    objectives: Annotated[tuple[Objective, ...], NoDecode] = _setting(
+    objectives: Annotated[tuple[Objective, ...], NoDecode, BeforeValidator(parse_objectives)] = _setting(
         COMMON, "analyze dashboard mcp", "JSON",
         "Objective of the streams that its globs match, such as " + EXAMPLE + "; repeatable, the first match applies. One without "
         "globs replaces the default.", default=())
     retain_streams: Age = _setting(
         COMMON, "analyze", "DURATION", "Delete rows of streams older than this; 'forever' keeps them.", default="90d")
 
-    admin: str = _setting(
+    admin: Address = _setting(
         TAP, "tap", "HOST:PORT", "Address of the tap's /healthz, /readyz, /recordingz and /metrics.", default="127.0.0.1:4101")
     tap_name: str = _setting(TAP, "tap", "NAME", "Name of this tap in every row.", default_factory=socket.gethostname)
     client_key: SecretStr | None = _setting(
         TAP, "tap ship analyze", "SECRET", "Secret for hashing API keys and session ids; by default generated in the data folder.")
-    session_header: Annotated[tuple[str, ...], NoDecode] = _setting(
+    session_header: SessionHeaders = _setting(
         TAP, "tap", "NAME[:plain]", "Header with a session id, besides those of well-known clients; repeatable. Values are hashed unless "
         "declared :plain.", default=())
     headers_timeout: Seconds = _setting(
@@ -313,9 +381,9 @@ class Settings(BaseSettings):
     record_log_max_bytes: ByteSize = _setting(
         RECORD_LOG, "tap", "BYTES", "Size limit of the tap's record log, for all workers together.",
         default=ByteSize(2 * 2**30), ge=2**20)
-    kafka_topic: str = _setting(
+    kafka_topic: Annotated[str, AfterValidator(_check_topic)] = _setting(
         RECORD_LOG, "ship analyze", "TOPIC", "Kafka topic of the record log.", default="streamgauge")
-    kafka_options: Annotated[dict[str, Any], NoDecode] = _setting(
+    kafka_options: Annotated[dict[str, Any], NoDecode, BeforeValidator(_parse_json)] = _setting(
         RECORD_LOG, "ship analyze", "JSON", "kafka-python client options, such as security_protocol or ssl_cafile.",
         default_factory=dict)
 
@@ -335,24 +403,24 @@ class Settings(BaseSettings):
     stall_factor: float = _setting(
         MEASUREMENT, "analyze dashboard", "N", "A stall is longer than N times the median gap of its stream.",
         default=StallLimit().factor, gt=0)
-    clients: Annotated[tuple[Client, ...], NoDecode] = _setting(
+    clients: Annotated[tuple[Client, ...], NoDecode, BeforeValidator(parse_clients)] = _setting(
         MEASUREMENT, "analyze", "ID=NAME", "Name of a client id, shown instead of it; repeatable.", default=())
     price_file: Path | None = _setting(
         MEASUREMENT, "analyze", "FILE", "CSV or TOML file with prices of tokens, for the cost of wasted tokens.")
 
-    metrics: str = _setting(
+    metrics: OptionalAddress = _setting(
         TELEMETRY, "analyze", "HOST:PORT", "Address of analytics' Prometheus /metrics and /recordingz; empty = off.",
         default="127.0.0.1:4102")
     server_metrics: bool = _switch(
         TELEMETRY, "analyze",
         "Also export the metrics of model servers in the GenAI conventions, for a tap directly before them.")
-    otlp_listen: str = _setting(
+    otlp_listen: OptionalAddress = _setting(
         TELEMETRY, "analyze", "HOST:PORT", "Address of the OTLP/HTTP receiver for spans, such as 127.0.0.1:4318; empty = off.",
         default="")
     otlp_token: SecretStr | None = _setting(
         TELEMETRY, "analyze", "SECRET",
         "Bearer token of senders of spans and markers; required if they are on other machines.")
-    allowed_host: Annotated[tuple[str, ...], NoDecode] = _setting(
+    allowed_host: HostNames = _setting(
         TELEMETRY, "tap analyze dashboard mcp", "NAME",
         "Host name in requests, such as that of a reverse proxy, besides localhost and this machine's name; repeatable. IP addresses "
         "are always allowed. For --dashboard-listen, --admin, --metrics, --mcp-listen and, without a token, --otlp-listen.", default=())
@@ -364,23 +432,23 @@ class Settings(BaseSettings):
         default=5.0, ge=0)
     alert_first_output: Seconds = _setting(
         ALERTS, "analyze", "DURATION", "Alert when a request has no output after this time; 0 = off.", default=60.0, ge=0)
-    alert_webhook: SecretStr | None = _setting(
+    alert_webhook: Annotated[SecretStr | None, _checked(lambda url: check_url(url.get_secret_value()))] = _setting(
         ALERTS, "analyze", "URL", "Receiver of alerts as JSON, such as an incoming webhook of Slack.")
 
     dashboard_token: SecretStr | None = _setting(
         DASHBOARD, "dashboard", "SECRET", "Token for access from other machines; by default generated in the data folder.")
     dashboard_oidc: Path | None = _setting(
         DASHBOARD, "dashboard", "FILE", "TOML file of an OpenID Connect provider; sign-in then replaces the token.")
-    saved_views: Annotated[tuple[SavedView, ...], NoDecode] = _setting(
+    saved_views: Annotated[tuple[SavedView, ...], NoDecode, BeforeValidator(parse_saved_views)] = _setting(
         DASHBOARD, "dashboard", "NAME=ADDRESS",
         "Named page with its time range and filters, listed in the sidebar of the dashboard; repeatable.", default=())
 
-    sql_listen: str = _setting(
+    sql_listen: Address = _setting(
         SQL, "serve", "HOST:PORT", "Address of the SQL server; port 0 = any free port.", default="localhost:9494")
     sql_token: SecretStr | None = _setting(
         SQL, "serve", "SECRET", "SQL server token, at least 16 characters; by default generated.")
 
-    mcp_listen: str = _setting(
+    mcp_listen: Address = _setting(
         MCP, "mcp", "HOST:PORT", "Address of the MCP server with --http; port 0 = any free port.", default="127.0.0.1:9495")
     mcp_token: SecretStr | None = _setting(
         MCP, "mcp", "SECRET", "MCP server token, at least 16 characters; by default generated.")
@@ -401,65 +469,6 @@ class Settings(BaseSettings):
             locate(info.data["store"], Path(), value)
         return value
 
-    @field_validator("kafka_options", mode="before")
-    @classmethod
-    def _json(cls, value: Any) -> Any:
-        try:
-            return json.loads(value) if isinstance(value, str) else value
-        except ValueError as e:
-            raise ValueError(f"the value is not JSON: {e}") from None
-
-    @field_validator("alert_webhook")
-    @classmethod
-    def _webhook(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:  # here, because a wrong address would show only when the first alert fires
-            check_url(value.get_secret_value())
-        return value
-
-    @field_validator("hung_after")
-    @classmethod
-    def _not_shorter_than_a_busy_start(cls, value: float) -> float:
-        if 0 < value < LEAST_HUNG_AFTER_S:
-            raise ValueError(f"{value:g}s is not 0 or at least {LEAST_HUNG_AFTER_S:g}s")
-        return value
-
-    @field_validator("upstream", mode="before")
-    @classmethod
-    def _upstreams(cls, value: Any) -> tuple[Upstream, ...]:
-        if isinstance(value, str):
-            value = value.replace(",", " ").split()
-        if not isinstance(value, list | tuple) or not all(isinstance(v, str | Upstream) for v in value):
-            raise ValueError("the value is not a list of URLs such as ['http://localhost:4000']")
-        return parse_upstreams(value)
-
-    @field_validator("session_header", mode="before")
-    @classmethod
-    def _session_headers(cls, value: Any) -> tuple[str, ...]:
-        if isinstance(value, str):
-            value = value.replace(",", " ").split()
-        if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-            raise ValueError("the value is not a list of header names such as ['x-my-session']")
-        for name in value:
-            parse_session_header(name)
-        if len(value) > MAX_HEADERS:
-            raise ValueError(f"there are {len(value)} headers, above the limit of {MAX_HEADERS}")
-        return tuple(value)
-
-    @field_validator("objectives", mode="before")
-    @classmethod
-    def _objectives(cls, value: Any) -> tuple[Objective, ...]:
-        return parse_objectives(value)
-
-    @field_validator("clients", mode="before")
-    @classmethod
-    def _clients(cls, value: Any) -> tuple[Client, ...]:
-        return parse_clients(value)
-
-    @field_validator("saved_views", mode="before")
-    @classmethod
-    def _saved_views(cls, value: Any) -> tuple[SavedView, ...]:
-        return parse_saved_views(value)
-
     @property
     def all_objectives(self) -> tuple[Objective, ...]:
         """The objectives in the order of their priority, the default one last: the first without globs, if there is one.
@@ -472,44 +481,10 @@ class Settings(BaseSettings):
                 return (*self.objectives[:i], replace(DEFAULT, name=found.name, **limits))
         return (*self.objectives, DEFAULT)
 
-    @field_validator("allowed_host", mode="before")
-    @classmethod
-    def _host_names(cls, value: Any) -> tuple[str, ...]:
-        if isinstance(value, str):
-            value = value.replace(",", " ").split()
-        if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-            raise ValueError("the value is not a list of host names such as ['gauge.example.com']")
-        return tuple(map(parse_allowed_host, value))
-
     @property
     def captured_routes(self) -> tuple[str, ...]:
         """Globs of the request paths whose content is captured."""
         return tuple((self.capture_content or "").replace(",", " ").split())
-
-    @field_validator(
-        "listen", "admin", "metrics", "otlp_listen", "dashboard_listen", "sql_listen", "mcp_listen"
-    )
-    @classmethod
-    def _addresses(cls, value: str, info: ValidationInfo) -> str:
-        if value or info.field_name not in ("metrics", "otlp_listen"):
-            split_address(value)
-        return value
-
-    @field_validator("kafka_topic")
-    @classmethod
-    def _topic(cls, value: str) -> str:
-        if not KAFKA_TOPIC.fullmatch(value):
-            raise ValueError(
-                f"{value!r} is not the name of a Kafka topic: use letters, digits, '.', '_' and '-'"
-            )
-        return value
-
-    @field_validator("kafka")
-    @classmethod
-    def _brokers(cls, value: str | None) -> str | None:
-        for broker in (value or "").split(",") if value else ():
-            split_address(broker)
-        return value
 
     @classmethod
     def settings_customise_sources(

@@ -69,7 +69,7 @@ def test_config_check_prints_tables_that_are_valid_settings(folder: Path) -> Non
     (folder / "streamgauge.toml").write_text(FILE)
     printed = CliRunner().invoke(cli, ["config", "check"])
     assert printed.exit_code == 0, printed.output
-    assert "# All other streams: name default, ttft 3000ms, itl 100ms, error_rate 0.05" in printed.output
+    assert "# All other streams: name default, ttft 2000ms, itl 100ms, error_rate 0.05" in printed.output
     (folder / "streamgauge.toml").write_text(printed.output)
     assert load({}).objectives == EXPECTED
 

@@ -104,7 +104,7 @@ def check(message: str, name: str) -> None:
     ("given", "message"),
     [
         ({"workers": "0"}, "--workers: '0' is not a whole number from 1 to 256."),
-        ({"max_request_bytes": "many"}, "--max-request-bytes: 'many' is not a size, such as 64MiB."),
+        ({"max_request_bytes": "many"}, "--max-request-bytes: 'many' is not a size such as 64MiB."),
         ({"record_log_max_bytes": "1kB"}, "--record-log-max-bytes: '1kB' is not a size of at least 1MiB, such as 64MiB."),
         ({"idle_timeout": "soon"}, "--idle-timeout: 'soon' is not a duration such as 500ms, 30s or 5m."),
         ({"stall_floor": "0"}, "--stall-floor: '0' is not a duration greater than 0, such as 500ms, 30s or 5m."),
