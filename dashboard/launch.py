@@ -162,7 +162,7 @@ def check(options: DashboardOptions) -> AllowedHosts:
     names = list(options.allowed_hosts)
     if options.oidc is not None:
         names.append(oidc_login.check_file(options.oidc))
-    return AllowedHosts("--allowed-host", names, listen_host=split_address(options.listen)[0])
+    return AllowedHosts(names, listen_host=split_address(options.listen)[0])
 
 
 def _token(options: DashboardOptions) -> str | None:

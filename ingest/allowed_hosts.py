@@ -49,10 +49,9 @@ def parse_allowed_host(text: str) -> str:
 
 
 class AllowedHosts:
-    """The hosts that one port accepts. `flag` configures `names`; `listen_host` is the host that the port listens on."""
+    """The hosts that one port accepts. `--allowed-host` sets `names`; `listen_host` is the host that the port listens on."""
 
-    def __init__(self, flag: str, names: Iterable[str] = (), *, listen_host: str = "") -> None:
-        self._flag = flag
+    def __init__(self, names: Iterable[str] = (), *, listen_host: str = "") -> None:
         allowed = {parse_allowed_host(name) for name in names}
         suffixes = (name.removeprefix("*") for name in allowed if name.startswith("*."))
         self._suffixes = (".localhost", *suffixes)  # RFC 6761 reserves .localhost for the loopback
@@ -86,8 +85,8 @@ class AllowedHosts:
 
     def _reason(self, header: str, name: str | None) -> str:
         if name is None:
-            return f"request refused: its {header} is not a host name. {self._flag} NAME allows a name."
-        return f"request refused: the {header} {name} is not allowed. Allow it with {self._flag} {name}."
+            return f"request refused: its {header} is not a host name. --allowed-host NAME allows a name."
+        return f"request refused: the {header} {name} is not allowed. Allow it with --allowed-host {name}."
 
 
 class HostGate:

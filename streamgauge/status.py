@@ -46,6 +46,7 @@ from streamgauge.ingest.record_log.reader_cursors import read_cursors
 from streamgauge.ingest.record_log.run_totals import RunTotals, read_run_totals, unreported_streams
 from streamgauge.settings import Settings
 from streamgauge.store_client import StoreClient
+from streamgauge.values import format_option, print_json
 
 KAFKA_TIMEOUT_S = 20.0
 FULL_BYTES = 2**20
@@ -57,10 +58,7 @@ PARTS = ("tap", "ship", "analyze", "serve", "dashboard")
 
 @click.command("status")
 @settings_options("data", "store", "kafka", "kafka_topic", "kafka_options")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True,
-    help="Output format.",
-)  # fmt: skip
+@format_option()
 def status_command(form: str, **given: Any) -> int:
     """Show the counters of the pipeline and check that they reconcile.
 
@@ -71,6 +69,7 @@ def status_command(form: str, **given: Any) -> int:
     try:
         status = pipeline_status(settings)
     except QueryError as e:
+        # The parts are reported although the tables cannot be read: that is when one needs to know which part has failed.
         silent, failed, found = (
             silent_parts(settings.data),
             failed_parts(settings.data),
@@ -80,10 +79,17 @@ def status_command(form: str, **given: Any) -> int:
         if not failed:
             raise click.ClickException(". ".join((str(e).rstrip("."), *lines))) from None
         report = {"error": str(e), "silent_parts": silent, "failed_parts": failed, "faults": found}
-        click.echo(json.dumps(report, indent=1) if form == "json" else "\n".join([*lines, str(e)]))
+        _show(report, "\n".join([*lines, str(e)]), form)
         return 1
-    click.echo(json.dumps(status, indent=1) if form == "json" else render(status))
+    _show(status, render(status), form)
     return 0 if status["reconciles"] and not status["failed_parts"] and not status["faults"] else 1
+
+
+def _show(report: Mapping[str, Any], text: str, form: str) -> None:
+    if form == "json":
+        print_json(report)
+    else:
+        click.echo(text)
 
 
 def pipeline_status(settings: Settings) -> dict[str, Any]:
@@ -92,6 +98,7 @@ def pipeline_status(settings: Settings) -> dict[str, Any]:
     data = settings.data
     kafka = (settings.kafka, settings.kafka_topic, settings.kafka_options) if settings.kafka else None
     log_dir = data / "log"
+    # Before and after the other counts, which take a while: the truth of this moment is between the two.
     totals_before = read_run_totals(log_dir)
     location = locate(settings.store, data)
     with StoreClient([settings]) as tables:
@@ -213,7 +220,7 @@ def _count_unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple
         unread = unread_in_folder(log_dir, shipped if shipped is not None else local)
     if kafka is not None:
         missing = set(settings_in_use(data).get("kafka_options", ())) - set(kafka[2])
-        if missing:
+        if missing:  # without them, this would read as another user, or wait for a connection that fails
             notes.append(
                 f"unread streams in Kafka are not counted: analytics uses the Kafka options {', '.join(sorted(missing))}. "
                 "Pass --kafka-options or set STREAMGAUGE_KAFKA_OPTIONS."
@@ -233,7 +240,7 @@ def _count_unread_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, no
     """Count from analytics' positions to the current ends, for at most `KAFKA_TIMEOUT_S`."""
     from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 
-    reader = KafkaReader(*kafka)
+    reader = KafkaReader(*kafka)  # no consumer group: reading must not move the position of analytics
     deadline_s = time.monotonic() + KAFKA_TIMEOUT_S
     try:
         while not (partitions := reader.partitions()):
@@ -242,7 +249,9 @@ def _count_unread_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, no
                 return
             time.sleep(0.1)
         high = {p.partition: p.high for p in counts.positions if p.log_id == reader.log_id}
-        ends = {p: reader.end(p) for p in partitions}
+        ends = {
+            p: reader.end(p) for p in partitions
+        }  # fixed now: with traffic, the end moves faster than this reads
         for partition in partitions:
             reader.seek(partition, high.get(partition, 0))
         ends = {p: end for p, end in ends.items() if end > high.get(p, 0)}

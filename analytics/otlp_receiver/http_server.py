@@ -90,7 +90,7 @@ class OtlpReceiver:
         self.url = f"http://{join_address(host, self._socket.getsockname()[1])}"
         """The value of OTEL_EXPORTER_OTLP_ENDPOINT for senders."""
         self._limits, self._slots = _new_limits()
-        gate = Middleware(HostGate, hosts=AllowedHosts("--allowed-host", allowed_hosts, listen_host=host))
+        gate = Middleware(HostGate, hosts=AllowedHosts(allowed_hosts, listen_host=host))
         app = Starlette(
             routes=[Route(PATH, self._export, methods=["POST"])],
             middleware=[gate] if token is None else [],

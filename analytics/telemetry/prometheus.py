@@ -60,7 +60,7 @@ class PrometheusEndpoint:
         registry = CollectorRegistry()
         self.collector = _Families(read)
         registry.register(self.collector)
-        hosts = AllowedHosts("--allowed-host", allowed_hosts, listen_host=host)
+        hosts = AllowedHosts(allowed_hosts, listen_host=host)
         app = _checked(_by_path(apps or {}, make_wsgi_app(registry)), hosts)
         bare = host.strip("[]") or "127.0.0.1"
         try:

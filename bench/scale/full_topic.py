@@ -41,7 +41,6 @@ KILLED_SESSION_MS = 30_000
 """Session timeout after which a killed consumer is detected. Consumers are stopped for a shorter time."""
 STORED_S = 240.0
 """Timeout of a run, far above its usual duration."""
-STALL_NS, STALL_FACTOR = 500_000_000, 5.0
 """The defaults of `analyze`."""
 
 
@@ -130,13 +129,13 @@ def _median(results: Sequence[Result]) -> list[str]:
 def _in_sqlite(broker: Broker, topic: str) -> tuple[object, ...]:
     """The checksums of the rows after one process has read the topic into a SQLite store."""
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(locate("sqlite", Path(folder)), stall=StallLimit(STALL_NS, STALL_FACTOR))
+        store = Store(locate("sqlite", Path(folder)), stall=StallLimit())
         reader = KafkaReader(broker.address, topic, {})
         consumer = Consumer(
             reader,
             store,
             Assembler(),
-            lambda finished: measure(finished, StallLimit(STALL_NS, STALL_FACTOR)),
+            lambda finished: measure(finished, StallLimit()),
         )
         try:
             while not reader.partitions():

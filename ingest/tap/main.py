@@ -101,7 +101,7 @@ async def _run_several(options: TapOptions, key: bytes) -> None:
 
 
 def _admin_hosts(options: TapOptions) -> AllowedHosts:
-    return AllowedHosts("--allowed-host", options.allowed_hosts, listen_host=split_address(options.admin)[0])
+    return AllowedHosts(options.allowed_hosts, listen_host=split_address(options.admin)[0])
 
 
 def _on_signals(stop: Callable[[], None]) -> None:

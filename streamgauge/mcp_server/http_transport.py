@@ -79,7 +79,7 @@ def serve(
     listener.listen(MAX_CONNECTIONS)
     limits = ReceiverLimits(max_connections=MAX_CONNECTIONS, max_bytes=MAX_BODIES_BYTES)
     config = uvicorn.Config(
-        gated(server, token, AllowedHosts("--allowed-host", allowed_hosts, listen_host=host)),
+        gated(server, token, AllowedHosts(allowed_hosts, listen_host=host)),
         log_config=None, log_level="warning", access_log=False, ws="none", proxy_headers=False, server_header=False,
         http=limits.connection,  # type: ignore[arg-type]  # any callable
         timeout_graceful_shutdown=STOP_WITHIN_S,

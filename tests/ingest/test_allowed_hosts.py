@@ -8,9 +8,7 @@ import pytest
 
 from streamgauge.ingest.allowed_hosts import AllowedHosts, parse_allowed_host
 
-HOSTS = AllowedHosts(
-    "--allowed-host", ["gauge.example.com", "*.svc.cluster.local"], listen_host="gauge.internal"
-)
+HOSTS = AllowedHosts(["gauge.example.com", "*.svc.cluster.local"], listen_host="gauge.internal")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +41,7 @@ def test_foreign_and_malformed_hosts_are_refused(host: str):
 def test_full_name_of_this_machine_is_allowed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "gauge")
     monkeypatch.setattr(socket, "getfqdn", lambda: "Gauge.corp.example")
-    hosts = AllowedHosts("--allowed-host")
+    hosts = AllowedHosts()
     assert hosts.refusal(["gauge.corp.example:80"], ["http://gauge.corp.example"]) is None
     assert hosts.refusal(["gauge.evil.example"], []) is not None
     assert hosts.refusal(["other.corp.example"], []) is not None
@@ -84,7 +82,7 @@ def test_foreign_origins_are_refused(origin: str):
 
 
 def test_configured_address_is_an_allowed_origin():
-    hosts = AllowedHosts("--allowed-host", ["10.9.9.9", "[fd00::1]"])
+    hosts = AllowedHosts(["10.9.9.9", "[fd00::1]"])
     assert hosts.refusal(["localhost"], ["https://10.9.9.9"]) is None
     assert hosts.refusal(["localhost"], ["https://[fd00::1]:8443"]) is None
 

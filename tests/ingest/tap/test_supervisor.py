@@ -67,9 +67,7 @@ async def test_probes_of_the_admin_port_are_independent():
     async def report() -> Report:
         return Report({"faults_now": len(faults)}, faults, {"log thread": 2})
 
-    admin = Admin(
-        report, lambda: True, lambda: faults, AllowedHosts("--allowed-host", (), listen_host="127.0.0.1")
-    )
+    admin = Admin(report, lambda: True, lambda: faults, AllowedHosts((), listen_host="127.0.0.1"))
     sock = bind("127.0.0.1:0", shared=False)
     await admin.start(sock)
 

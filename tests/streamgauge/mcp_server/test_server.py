@@ -314,7 +314,7 @@ async def test_stdio_serves_every_tool_and_ends_with_its_input(data: Path, tmp_p
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_http_serves_every_tool(tools: Tools, mode: Any) -> None:
-    app: Any = gated(new_server(tools, "1"), TOKEN, AllowedHosts("--allowed-host"))
+    app: Any = gated(new_server(tools, "1"), TOKEN, AllowedHosts())
     service = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(service.serve())
     while not service.started:  # noqa: ASYNC110 - uvicorn has no event
