@@ -83,13 +83,14 @@ class Demo:
 
     def run(self) -> int:
         """Run until stopped. Returns 0, or 1 if measured and simulated values differ. Raises OSError if it cannot start."""
-        self._check_ports()
+        self._check_ports()  # before the folder exists, so that a failed start leaves nothing behind
         temporary = self.options.data is None
         data = self.options.data or Path(tempfile.mkdtemp(prefix="streamgauge-demo-"))
         try:
             return uvloop.run(self._run(data))
         finally:
             self._stop_processes()
+            # The tables are needed to find out why a value differs.
             if temporary and self.discrepancies:
                 self.write(f"Keeping the data folder {data}")
             elif temporary:
@@ -226,11 +227,14 @@ class Demo:
         ends_s = None if self.options.seconds is None else time.monotonic() + self.options.seconds
         traffic_ends = asyncio.Event()
         sending = asyncio.create_task(traffic.run(traffic_ends))
+        # Queries of the progress line run in another process: this one must send requests at their times.
         tables = QueryPool(locate(SQLITE, data), untrusted=False)
         progress = Progress(self.write)
         try:
             while not stop.is_set() and (ends_s is None or time.monotonic() < ends_s):
-                if ends_s is not None:
+                if (
+                    ends_s is not None
+                ):  # the simulator keeps a bounded number of rows, so they are fetched meanwhile
                     await asyncio.to_thread(_refresh, ledger)
                 if progress.due():
                     progress.show(traffic, await asyncio.to_thread(measured_text, tables), ends_s)
@@ -324,7 +328,7 @@ class Demo:
             )
 
     def _stop_processes(self) -> None:
-        for name in ("up", "simulator"):
+        for name in ("up", "simulator"):  # `up` first: the tap drains streams that the simulator still sends
             process = self.processes.get(name)
             if process is None or process.poll() is not None:
                 continue

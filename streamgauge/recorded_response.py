@@ -172,7 +172,7 @@ def _read_body(source: BinaryIO, hints: ExchangeHints, file: str | None, notes: 
 def read_timed(reads: Iterable[tuple[int, bytes]], hints: ExchangeHints) -> Response:
     """Decode reads: (ns since the request, bytes of the body), in order."""
     rest = iter(reads)
-    first = next(rest, None)
+    first = next(rest, None)  # the first bytes show a compression that no header names
     exchange = _exchange(hints, None, first[1] if first is not None else b"")
     decoder = StreamDecoder(exchange, keep_text=True)
     end_ns = 0
@@ -188,7 +188,7 @@ def _exchange(hints: ExchangeHints, head: _Head | None, body_start: bytes) -> Ex
     headers = dict(head.headers) if head else {}
     for magic, coding in _MAGIC:
         if body_start.startswith(magic):
-            headers.setdefault("content-encoding", coding)
+            headers.setdefault("content-encoding", coding)  # a header of the recording knows better
     return ExchangeInfo(
         path=url.path + (f"?{url.query}" if url.query else ""),
         host=url.hostname or "",
@@ -226,14 +226,17 @@ def _response(
         text=decoder.text,
         reasoning=decoder.reasoning,
         refusal=decoder.refusal or None,
+        # Servers send "" for an id that they do not have.
         tool_calls=[{**call, "id": call["id"] or None} for call in decoder.tool_calls],
         choices=decoder.choices if decoder.choice_count > 1 else None,
         finish_reason=decoder.finish_reason,
         usage=usage.raw if usage else None,
+        # Some servers report 0 for counts that they do not have, although there was a prompt or output.
         input_tokens=usage.input_tokens if usage and not decoder.usage_denies_input else None,
         output_tokens=usage.output_tokens if usage and not decoder.usage_denies_output else None,
         reasoning_tokens=usage.reasoning_tokens if usage else None,
         cached_input_tokens=usage.cached_input_tokens if usage else None,
+        # The elements of an array arrived as one body, so that none of them is an event. The tail is one that no client received.
         event_count=(0 if decoder.framing == "array" else decoder.event_count) + decoder.tail_event_count,
         output_event_count=decoder.output_event_count,
         content_event_count=decoder.content_event_count,
@@ -283,11 +286,14 @@ class _Head(msgspec.Struct):
 def _curl_head(start: bytes) -> tuple[_Head | None, bytes]:
     """Split off the headers that `curl -i` writes before the body; of several responses, the last one counts."""
     head: _Head | None = None
+    # curl writes a head for each redirect and for `100 Continue`, too.
     while start.startswith(b"HTTP/"):
         cut = min((at for sep in (b"\r\n\r\n", b"\n\n") if (at := start.find(sep)) >= 0), default=-1)
         if cut < 0:
             break
-        lines = start[:cut].decode("latin-1").splitlines()
+        lines = (
+            start[:cut].decode("latin-1").splitlines()
+        )  # Latin-1 decodes every byte: headers have no fixed encoding
         words = lines[0].split()
         status = int(words[1]) if len(words) > 1 and words[1].isdigit() and len(words[1]) == 3 else 200
         pairs = (line.partition(":") for line in lines[1:])
@@ -305,7 +311,11 @@ def _with_sidecar(hints: ExchangeHints, file: Path) -> tuple[ExchangeHints, bool
         return hints, False
     try:
         value = msgspec.json.decode(sidecar.read_bytes())
-    except (OSError, ValueError, RecursionError):
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ):  # any file may be named like a sidecar: it is no error of the recording
         return hints, False
     if not isinstance(value, dict) or not {"url", "http_status", "content_type"} & value.keys():
         return hints, False
@@ -382,6 +392,7 @@ def read_command(
             continue
         if form == "json":
             line = msgspec.json.encode(found)
+            # Bytes, because the encoding of stdout may not be UTF-8. Flushed, so that a pipe gets each file at once.
             sys.stdout.buffer.write(line + b"\n")
             sys.stdout.buffer.flush()
         else:

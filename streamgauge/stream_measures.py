@@ -173,6 +173,7 @@ def _measures(columns: EventColumns, chunks: Any, tokens: Mapping[str, Any]) -> 
 
 def _rows_of(events: Any) -> list[Mapping[str, Any]]:
     """The events as mappings, sorted by `seq` if rows of a table have it."""
+    # Data frames and Arrow tables are iterables as well, but of columns or batches.
     if isinstance(events, Iterable) and not hasattr(events, "__arrow_c_stream__"):
         found = list(events)
         if all(isinstance(event, Event) for event in found):
@@ -194,11 +195,13 @@ def _rows_of(events: Any) -> list[Mapping[str, Any]]:
     if "stream_id" in table.columns and (streams := table["stream_id"].n_unique()) > 1:
         raise _of_several(streams)
     rows: list[Mapping[str, Any]] = []
+    # Only these columns: a column of text would make Python objects of the whole answer.
     rows += table.select([name for name in _READ if name in table.columns]).to_dicts()
     return _in_order(rows)
 
 
 def _in_order(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    # SQL gives rows without ORDER BY in any order. Events of one read share a time, so that only `seq` has their order.
     if rows and all(row.get("seq") is not None for row in rows):
         rows.sort(key=lambda row: row["seq"])
     return rows
@@ -217,6 +220,7 @@ def _columns_of(rows: Sequence[Mapping[str, Any]]) -> EventColumns:
     columns = EventColumns()
     for i, row in enumerate(rows):
         read_seq = row.get("read_seq")
+        # Without read numbers each event counts as a read of its own, which is what the burstiness of separate reads needs.
         columns.read_seq.append(i if read_seq is None else read_seq)
         columns.at_ns.append(row["at_ns"])
         columns.kind.append(row["kind"])

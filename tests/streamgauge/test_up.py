@@ -237,11 +237,11 @@ def test_error_in_the_supervisor_is_contained(
 
 def test_tap_that_refuses_its_first_start_ends_up_and_a_later_exit_does_not(tmp_path: Path) -> None:
     refuses = [sys.executable, "-c", "raise SystemExit(2)"]
-    supervised = Pipeline(tmp_path, [Part("tap", refuses, dict(os.environ))])
+    supervised = Pipeline(tmp_path, [Part("tap", refuses, dict(os.environ))], 60.0)
     supervised.start()
     supervised.stop()
     assert supervised.refused
-    supervised = Pipeline(tmp_path, [part := Part("tap", refuses, dict(os.environ), restarts=1)])
+    supervised = Pipeline(tmp_path, [part := Part("tap", refuses, dict(os.environ), restarts=1)], 60.0)
     starting = threading.Thread(target=supervised.start)
     starting.start()
     until(lambda: part.restarts > 1, "the next attempt")
