@@ -160,7 +160,7 @@ def test_command_stores_a_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
         threading.Thread(target=run).start()
 
-    options = analyze_options(tmp_path, telemetry=telemetry_options(metrics="127.0.0.1:0", export=False))
+    options = analyze_options(data=tmp_path, telemetry=telemetry_options(metrics="127.0.0.1:0"))
     assert run_until(options, stop, ready) == 0
     assert results == [
         (0, "2026-03-01T12:00:00Z  deploy v2\n"),
