@@ -51,7 +51,7 @@ def test_all_parts_run(python: Path, tmp_path: Path) -> None:
     listen, admin, simulator, port = free_ports(4)
     done = subprocess.run(
         [
-            python, "-m", "streamgauge", "demo", "--seconds", "5", "--workers", "2", "--dashboard-port", str(port),
+            python, "-m", "streamgauge", "demo", "--seconds", "5", "--workers", "2", "--dashboard-listen", f"127.0.0.1:{port}",
             "--listen", f"127.0.0.1:{listen}", "--admin", f"127.0.0.1:{admin}", "--simulator", f"127.0.0.1:{simulator}",
         ],
         cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
