@@ -37,7 +37,16 @@ class Dashboard:
 @contextlib.contextmanager
 def running(data: Path) -> Iterator[Dashboard]:
     """Run the dashboard over a data folder until the end of the block."""
-    command = [sys.executable, "-m", "streamgauge.dashboard.launch", str(data), "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "streamgauge",
+        "dashboard",
+        "--data",
+        str(data),
+        "--dashboard-listen",
+        "127.0.0.1:0",
+    ]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     dashboard = Dashboard(process, data / "run" / "dashboard.json")
     try:
