@@ -35,7 +35,7 @@ from streamgauge.analytics.markers.marker_queue import MarkerQueue
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.options import AnalyzeOptions
-from streamgauge.analytics.query.query_server import QueryServer
+from streamgauge.analytics.query.query_socket import QueryServer
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.clients_table import write_clients

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from streamgauge.analytics.query.query_server import WARM_UP_AFTER_S
+from streamgauge.analytics.query.query_socket import WARM_UP_AFTER_S
 from tests.installed import OFFERED, ROOT
 from tests.ports import free_port
 

@@ -41,7 +41,7 @@ from streamgauge.dashboard.sql_recipes import RECIPES
 from streamgauge.flags import flag
 from streamgauge.ingest.tap import metrics as tap_metrics
 from streamgauge.mcp_server.server import INSTRUCTIONS, new_server
-from streamgauge.mcp_server.tools import Source, Tools
+from streamgauge.mcp_server.tools import Tools
 from streamgauge.settings import REMOVED, RENAMED, Settings, variable
 
 DOCS = Path(__file__).resolve().parent
@@ -333,7 +333,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _mcp() -> str:
-    tools = Tools(Source(location=locate(SQLITE, DOCS), objective=DEFAULT))
+    tools = Tools(locate(SQLITE, DOCS), DEFAULT)
     lines = [
         "# MCP tools",
         "",

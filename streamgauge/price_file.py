@@ -7,20 +7,37 @@ and defaults to `input`. Prices are per million tokens.
 from __future__ import annotations
 
 import csv
-import math
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from streamgauge.analytics.schema.prices import COLUMNS, MAX_PRICES, Price
+from streamgauge.setting_tables import problem
 
 MAX_BYTES = 4 * 2**20
 _REQUIRED = tuple(name for name in COLUMNS if name != "cached_input")
-_MODEL = re.compile(r"[^\s\[\]\\]{1,256}")
-_CURRENCY = re.compile(r"[A-Z]{3}")
-_MAX_PRICE = 1e9
+_Cost = Annotated[
+    float,
+    Field(ge=0, le=1e9, allow_inf_nan=False, description="a price. Write a number per million tokens"),
+]
+
+
+class PriceRow(BaseModel):
+    """One row. The description of a column says what is allowed."""
+
+    model: str = Field(pattern=r"^[^\s\[\]\\]{1,256}$", description="a name with the wildcards * and ?")
+    input: _Cost
+    cached_input: _Cost | None = Field(None, description="a price. Write a number per million tokens")
+    output: _Cost
+    currency: str = Field(pattern="^[A-Z]{3}$", description="a code such as USD")
+
+    def price(self) -> Price:
+        """The price, with the default of `cached_input`."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        return Price(self.model, self.input, cached, self.output, self.currency)
 
 
 def read_prices(path: Path) -> tuple[Price, ...]:
@@ -29,10 +46,12 @@ def read_prices(path: Path) -> tuple[Price, ...]:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES // 2**20} MiB. Remove rows.")
         text = path.read_text("utf-8-sig")
-        rows = list(_toml_rows(text) if path.suffix.lower() == ".toml" else _csv_rows(text))
+        is_toml = path.suffix.lower() == ".toml"
+        rows = list(_toml_rows(text) if is_toml else _csv_rows(text))
         if len(rows) > MAX_PRICES:
             raise ValueError(f"it has {len(rows)} prices, above the limit of {MAX_PRICES}. Use globs.")
-        return tuple(_price(where, row) for where, row in rows)
+        # Values of CSV are texts. TOML has types, so a text or `true` is no number there.
+        return tuple(_price(where, row, strict=is_toml) for where, row in rows)
     except OSError as e:
         raise ValueError(f"cannot read the price file {path}: {e.strerror}. Check --price-file.") from None
     except (ValueError, csv.Error) as e:
@@ -48,7 +67,7 @@ def _csv_rows(text: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
         where = f"line {reader.line_num}"
         if None in row:
             raise ValueError(f"{where}: it has more values than the header. Quote values with commas.")
-        yield where, {name: value.strip() for name, value in row.items() if value and value.strip()}
+        yield where, {name: (value or "").strip() or None for name, value in row.items()}
 
 
 def _toml_rows(text: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -70,24 +89,8 @@ def _check_names(where: str, names: Iterable[str]) -> None:
         raise ValueError(f"{where}: {problem}. The names are {', '.join(COLUMNS)}.")
 
 
-def _price(where: str, row: Mapping[str, Any]) -> Price:
-    def number(name: str) -> float:
-        given = row.get(name)
-        try:
-            value = math.nan if given is None or isinstance(given, bool) else float(given)
-        except (TypeError, ValueError):
-            value = math.nan
-        if not 0 <= value <= _MAX_PRICE:
-            raise ValueError(
-                f"{where}: {name} = {given!r} is not a price. Write a number per million tokens."
-            )
-        return value
-
-    model, currency = row.get("model"), row.get("currency")
-    if not isinstance(model, str) or not _MODEL.fullmatch(model):
-        raise ValueError(f"{where}: model = {model!r} is not a name with the wildcards * and ?.")
-    if not isinstance(currency, str) or not _CURRENCY.fullmatch(currency):
-        raise ValueError(f"{where}: currency = {currency!r} is not a code such as USD.")
-    input_price = number("input")
-    cached = number("cached_input") if row.get("cached_input") is not None else input_price
-    return Price(model, input_price, cached, number("output"), currency)
+def _price(where: str, row: Mapping[str, Any], *, strict: bool) -> Price:
+    try:
+        return PriceRow.model_validate(row, strict=strict).price()
+    except ValidationError as e:
+        raise ValueError(f"{where}: {problem(e, PriceRow)}.") from None

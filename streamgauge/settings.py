@@ -40,14 +40,18 @@ from streamgauge.analytics.schema.clients import Client
 from streamgauge.analytics.schema.objectives import DEFAULT, LIMITS, Objective
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.location import locate
-from streamgauge.client_names import parse_clients
 from streamgauge.ingest.addresses import split_address
 from streamgauge.ingest.allowed_hosts import parse_allowed_host
 from streamgauge.ingest.session_ids import MAX_HEADERS, parse_session_header
 from streamgauge.ingest.tap.header_rewrite import XForwarded
 from streamgauge.ingest.tap.upstreams import Upstream, parse_upstreams
-from streamgauge.objective_tables import EXAMPLE, parse_objectives
-from streamgauge.saved_views import SavedView, parse_saved_views
+from streamgauge.setting_tables import (
+    OBJECTIVE,
+    SavedView,
+    parse_clients,
+    parse_objectives,
+    parse_saved_views,
+)
 from streamgauge.values import check_age, parse_capture, parse_duration_s, parse_seconds
 
 CONFIG_FILE = "streamgauge.toml"
@@ -340,7 +344,7 @@ class Settings(BaseSettings):
         "/v1/chat/*,/v1/messages.")
     objectives: Annotated[tuple[Objective, ...], NoDecode, BeforeValidator(parse_objectives)] = _setting(
         COMMON, "analyze dashboard mcp", "JSON",
-        "Objective of the streams that its globs match, such as " + EXAMPLE + "; repeatable, the first match applies. One without "
+        "Objective of the streams that its globs match, such as " + OBJECTIVE + "; repeatable, the first match applies. One without "
         "globs replaces the default.", default=())
     retain_streams: Age = _setting(
         COMMON, "analyze", "DURATION", "Delete rows of streams older than this; 'forever' keeps them.", default="90d")

@@ -7,8 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import click
 from duckdb import DuckDBPyConnection, DuckDBPyRelation, tokenize
@@ -76,14 +75,14 @@ def connect(
     if running is not None:
         return Connection(_Server(str(running["quack"]), token or str(running["token"])))
     location = locate(settings.store, settings.data, settings.lake_path)
-    return Connection(_Store(Reader(location, lock_down=False), location.label))
+    return Connection(_Store(Reader(location), location.label))
 
 
 class Connection:
     """A read-only connection to the tables. Threads may share it: statements of each thread have their own cursor. Closes with a
     `with` block, or `close`."""
 
-    def __init__(self, source: _Source) -> None:
+    def __init__(self, source: _Server | _Store) -> None:
         """Use `connect`."""
         self._source = source
 
@@ -134,22 +133,11 @@ class Connection:
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
         return f"<streamgauge.Connection to {self.source}>"
-
-
-class _Source(Protocol):
-    @property
-    def label(self) -> str: ...
-    def relation(self, query: str, params: Params) -> DuckDBPyRelation: ...
-    def connection(self) -> DuckDBPyConnection: ...
-    def translated(self, error: DuckDBError, query: str) -> QueryError: ...
-    def close(self) -> None: ...
 
 
 class _Cursors:
@@ -266,7 +254,7 @@ def _with_values(cursor: DuckDBPyConnection, query: str, params: Params) -> str:
     named = (
         dict(params) if isinstance(params, Mapping) else {str(n): value for n, value in enumerate(params, 1)}
     )
-    raw = query.encode()
+    raw = query.encode()  # the offsets of `tokenize` are in bytes
     starts = [start for start, _ in tokenize(query)]
     made, done, position = [], 0, 0
     for start in starts:
@@ -285,6 +273,7 @@ def _with_values(cursor: DuckDBPyConnection, query: str, params: Params) -> str:
 
 
 def _literal_of(cursor: DuckDBPyConnection, value: object) -> str:
+    # DuckDB itself writes the value as text, so that each type has the form that its CAST reads.
     kind, text = cursor.execute("SELECT typeof($1), $1::VARCHAR", [value]).fetchall()[0]
     return "NULL" if text is None else f"CAST({literal(text)} AS {kind})"
 

@@ -45,7 +45,7 @@ from streamgauge.ingest.ready_file import (
 from streamgauge.ingest.record_log.reader_cursors import read_cursors
 from streamgauge.ingest.record_log.run_totals import RunTotals, read_run_totals, unreported_streams
 from streamgauge.settings import Settings
-from streamgauge.store_client import StoreClient
+from streamgauge.sql import StoreClient
 from streamgauge.values import format_option, print_json
 
 KAFKA_TIMEOUT_S = 20.0

@@ -63,7 +63,7 @@ def test_no_child_process_imports_from_the_current_folder() -> None:
 THREADS_WITHOUT_GUARD = {
     "ingest/guards.py",  # guarded_thread itself
     "analytics/query/child_process.py",  # ends with its child process, which is then replaced
-    "analytics/query/query_server.py",  # one per query, under the guard `queries`, and one that ends after the warm-up
+    "analytics/query/query_socket.py",  # one per query, under the guard `queries`, and one that ends after the warm-up
     "analytics/query/reader.py",  # one per query
 }
 TASKS_WITHOUT_GUARD = {

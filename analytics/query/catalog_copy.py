@@ -42,12 +42,6 @@ class CatalogCopy:
         self._lock = threading.Lock()
         self._state: tuple[_FileState, ...] | None = None
 
-    @property
-    def identity(self) -> tuple[int, int] | None:
-        """Device and inode of the catalog file that was copied last."""
-        state = self._state
-        return state[0][:2] if state and state[0] else None
-
     def refresh(self, wait_s: float = LOCK_WAIT_S) -> None:
         """Update the copy to the newest commit. Waits at most `wait_s` for locks.
 
@@ -106,7 +100,9 @@ def _copy(catalog: Path, path: Path, deadline_s: float) -> None:
     wait_s = max(0.0, deadline_s - time.monotonic())
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
-    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    os.close(
+        os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    )  # SQLite itself would create it with the umask
     uri = f"{catalog.as_uri()}?mode=ro"
     with (
         closing(sqlite3.connect(uri, uri=True, timeout=wait_s)) as live,
@@ -114,7 +110,9 @@ def _copy(catalog: Path, path: Path, deadline_s: float) -> None:
     ):
         copy.execute("PRAGMA synchronous = OFF")  # a lost copy is created again
         live.backup(copy, progress=check, sleep=0.05)
+        # The copy has the WAL mode of the original. Its readers would need write permission for a `-shm` file.
         copy.execute("PRAGMA journal_mode = DELETE")
+        # Otherwise the rows of the dropped tables would stay in free pages of a file that untrusted processes read.
         copy.execute("PRAGMA secure_delete = ON")
         names = copy.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, ?) = ?",

@@ -1,35 +1,92 @@
-"""The parent's side of one child process: start it, send requests, receive answers, kill it.
+"""Child processes for queries: their limits, their options, and the parent's side of one.
 
-A thread per child reads its answers. When the child ends, every open call completes with `Died`.
+The parent starts a child, sends it requests, receives answers and kills it. A thread per child reads its answers. When the
+child ends, every open call completes with `Died`. `query_process` and `quack_process` are the children.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from streamgauge.analytics.query import pipe_messages
-from streamgauge.analytics.query.child_options import ChildOptions
 from streamgauge.analytics.query.errors import QueryError, StoreUnavailable, of_kind
+from streamgauge.analytics.storage.location import StoreLocation
 
 log = logging.getLogger(__name__)
 
+MIB = 2**20
 START_S = 20.0
 """Longest start. It takes 0.5 s on an idle machine."""
 MESSAGE_OVERHEAD_BYTES = 2**20
 """Arrow's schema and padding."""
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "TMPDIR")
 """Environment of an untrusted child, which gets no credentials."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of one query. A caller can lower the limits of time and rows, but not raise them."""
+
+    memory_bytes: int = 1024 * MIB
+    """Address space that a child may add to its size after the start (1.5 GiB, most of it only reserved). DuckDB's own limit is
+    half: tables, sorts and caches. The other half is for memory that DuckDB does not count: strings, lists, states of
+    aggregates such as `quantile_cont`."""
+    cpu_s: int = 60
+    """CPU time of one query: the longest default timeout, 30 s, on two cores."""
+    timeout_s: float = 300.0
+    """Longest timeout that a caller may ask for."""
+    max_rows: int = 1_000_000
+    max_answer_bytes: int = 128 * MIB
+    """Arrow bytes of one answer. The child briefly holds them twice, a quarter of `memory_bytes`."""
+    concurrent: int = 2
+    """Queries that run at once. Each untrusted query has a child of its own, and one more is a spare: three children of about
+    150 MiB resident when idle, and 3 GiB + idle memory in the worst case."""
+    waiting: int = 32
+    """Queries that wait for a slot. Further ones are rejected at once."""
+
+    @property
+    def database_bytes(self) -> int:
+        """DuckDB's memory limit."""
+        return self.memory_bytes // 2
+
+
+UNTRUSTED = Limits()
+"""For untrusted statements: the SQL page and `streamgauge serve`."""
+TRUSTED = Limits(memory_bytes=2048 * MIB, cpu_s=600, concurrent=4)
+"""For the product's own queries and the `sql` command: one child runs four at once. `cpu_s` covers 300 s on two cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildOptions:
+    """Settings of one child."""
+
+    location: StoreLocation
+    others: Sequence[StoreLocation] = ()
+    """Further stores, queried together with the first."""
+    limits: Limits
+    untrusted: bool
+    low_priority: bool
+    folder: Path
+    """Private folder of the parent: spill files and the copy of the catalog."""
+    catalog_copy: Path | None = None
+    exact_types: bool = False
+    """Arrow answers keep DuckDB's types. Otherwise UUIDs become text, and HUGEINT becomes DECIMAL."""
+    hidden: Sequence[str] = ()
+    """Paths that errors do not show to readers."""
+    parent: int
+    """Process id of the parent. The child ends if it has another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +123,8 @@ class ChildProcess:
         *,
         alone: bool = False,
         more: dict[str, Any] | None = None,
-        on_event: Callable[[dict[str, Any]], None] | None = None,
-        on_end: Callable[[], None] | None = None,
+        on_event: Callable[[dict[str, Any]], None] = lambda message: None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         """Start the process. Raises OSError.
 
@@ -92,20 +149,23 @@ class ChildProcess:
         self._sending = threading.Lock()
         self._died: Died | None = None
         self._max_body_bytes = options.limits.max_answer_bytes + MESSAGE_OVERHEAD_BYTES
+        # A file, not a pipe: nobody reads it while the child runs, and a full pipe would stop the child.
         self._diagnostics = tempfile.TemporaryFile()  # noqa: SIM115 - the reading thread closes it
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._diagnostics,
-            cwd="/",
-            env=environment(options),
+            cwd="/",  # a child must not keep a file system busy that the user wants to unmount
+            env=_environment(options),
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        # A stopped child reads nothing. With a blocking pipe it would stop its caller as well.
         os.set_blocking(self._stdin, False)
-        self.send(options.to_json() | (more or {}), START_S)
+        # Pickle only goes this way. What a child sends may come from hostile SQL, so it is JSON and Arrow.
+        self.send(more or {}, START_S, pickle.dumps(options))
         threading.Thread(target=self._read, name=f"query-child-{self._process.pid}", daemon=True).start()
 
     @property
@@ -179,6 +239,7 @@ class ChildProcess:
             pass  # it ended, or sent a malformed message
         except Exception:  # a bug; its calls must not wait for ever
             log.exception("reading from a query process failed: it is ended")
+        # A child that has closed its end of the pipe, or sent nonsense, may still run. `wait` would then never return.
         self._process.kill()
         died = Died(self._process.wait(), self._last_stderr_line())
         with self._lock:
@@ -192,21 +253,19 @@ class ChildProcess:
                 f"cannot start a query process: {died.reason}. Try again."
             )
             self.ready.set()
-        with self._sending:
+        with self._sending:  # a closed descriptor's number may belong to another file at once
             for pipe in (self._process.stdin, self._process.stdout):
                 assert pipe is not None
                 pipe.close()
         self._diagnostics.close()
-        if self._on_end is not None:
-            self._on_end()
+        self._on_end()
 
     def _receive(self, header: dict[str, Any], body: bytes) -> None:
         if "id" not in header:
             if "error" in header:
                 self._start_error = of_kind(header["error"], header.get("message"))
             elif "ready" not in header:
-                if self._on_event is not None:
-                    self._on_event(header)
+                self._on_event(header)
                 return
             self.ready.set()
             return
@@ -232,14 +291,16 @@ def slow_start(waited_s: float) -> StoreUnavailable:
     )
 
 
-def environment(options: ChildOptions) -> dict[str, str]:
+def _environment(options: ChildOptions) -> dict[str, str]:
     """Environment of a child. An untrusted one gets credentials (S3, PostgreSQL) only if the store needs them."""
     location = options.location
     if location.dsn is not None or str(location.tables).startswith("s3://") or not options.untrusted:
         given = dict(os.environ)
     else:
         given = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    given["PYTHONPATH"] = str(Path(__file__).parents[3])
+    given["PYTHONPATH"] = str(
+        Path(__file__).parents[3]
+    )  # the child's folder is /, and a checkout is not installed
     given["OPENBLAS_NUM_THREADS"] = "1"  # numpy's library reserves memory for each thread
     given["MALLOC_ARENA_MAX"] = "2"  # each arena reserves 64 MiB of the limited address space
     given["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # returns memory to the system at once

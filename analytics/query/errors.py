@@ -48,7 +48,7 @@ MAX_MESSAGE_CHARS = 2000
 
 def to_wire(error: QueryError, *hidden: str | None) -> dict[str, str | int | None]:
     """The error's kind, message and position for another process. Paths in `hidden` are removed from the message."""
-    text = str(error)
+    text = str(error)  # DuckDB's messages about files name them
     for path in hidden:
         text = text.replace(path, "…") if path else text
     return {
@@ -60,6 +60,7 @@ def to_wire(error: QueryError, *hidden: str | None) -> dict[str, str | int | Non
 
 def of_kind(name: object, message: object, position: object = None) -> QueryError:
     """The inverse of `to_wire`. An unknown kind is QueryRejected."""
+    # The process may have been taken over by hostile SQL, so nothing of its error is trusted to have the right type.
     kind = _KINDS.get(str(name), QueryRejected)
     return kind(" ".join(str(message).split()), position=position if isinstance(position, int) else None)
 

@@ -64,6 +64,7 @@ def _write_while_read(fd: int, message: bytes, silence_s: float) -> bool:
     while unsent:
         try:
             unsent = unsent[os.write(fd, unsent) :]
+            # Progress extends the deadline: a large answer on a busy machine may take longer than the silence of a stopped process.
             deadline_s = time.monotonic() + silence_s
         except BlockingIOError:
             remaining_s = deadline_s - time.monotonic()
@@ -82,6 +83,7 @@ def _read(fd: int, size: int, *, at_start: bool = False) -> bytes:
     parts: list[bytes] = []
     missing = size
     while missing:
+        # `os.read` allocates what it is asked for, and the length is the word of another process.
         part = os.read(fd, min(missing, _PART_BYTES))
         if not part:
             if at_start and missing == size:

@@ -18,17 +18,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from streamgauge.analytics.query.arrow_answer import decode
+from streamgauge.analytics.query.answers import decode
+from streamgauge.analytics.query.child_process import Limits
 from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, of_kind, too_slow
-from streamgauge.analytics.query.limits import Limits
-from streamgauge.analytics.query.plain_scan import plain_scan
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.query.statement_filter import check_length
 from streamgauge.analytics.schema.sql_quoting import identifier, literal
@@ -43,19 +43,22 @@ LATE_S = 30.0
 """An answer that is this much past the time limit no longer comes: the pool stops queries, and starts of children, earlier."""
 
 _DIRECTIVE = re.compile(r"\s*/\*streamgauge max_rows=(\d{1,9}) timeout_s=(\d{1,6}(?:\.\d{1,6})?)\*/")
-_PREFIXES: dict[type[QueryError], str] = {QueryTimeout: "too slow"}
+
+_NAME = r'(?:"(?:[^"]|"")+"|[A-Za-z_]\w*)'
+_ITEM = rf"(?:{_NAME}|#\d{{1,4}})"
+_SCAN = re.compile(
+    rf"\s*(?:SELECT\s+(?P<items>\*|NULL::BOOLEAN|{_ITEM}(?:\s*,\s*{_ITEM})*)\s+)?"
+    rf"FROM\s+(?:(?:{ALIAS}\s*\.\s*)?main\s*\.\s*)?(?P<table>{_NAME})\s*;?\s*",
+    re.IGNORECASE,
+)
+_SCANNED = re.compile(_ITEM)
+_NO_COLUMNS = "NULL::BOOLEAN"
+"""What a client reads to count rows."""
 
 
 def directive(max_rows: int, timeout_s: float) -> str:
     """A comment in front of a statement that asks for smaller limits."""
     return f"/*streamgauge max_rows={max_rows} timeout_s={timeout_s:.3f}*/"
-
-
-@dataclass(slots=True)
-class _Asked:
-    done: threading.Event = field(default_factory=threading.Event)
-    header: dict[str, Any] = field(default_factory=dict)
-    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Gate:
         self._kept_bytes = KEPT_ANSWERS * limits.max_answer_bytes
         self._lock = threading.Lock()
         self._count = 0
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, Future[tuple[dict[str, Any], bytes]]] = {}
         self._kept: deque[_Kept] = deque()
 
     def __call__(self, session: str | None, sql: str | None) -> str:
@@ -85,8 +88,9 @@ class Gate:
         try:
             return self._statement(sql or "")
         except QueryError as e:
-            return _error(f"{_PREFIXES.get(type(e), 'refused')}: {e}")
-        except BaseException as e:
+            # Quack passes on only a text. `sql_connection` finds the kind of the error by its first words.
+            return _error(f"{'too slow' if isinstance(e, QueryTimeout) else 'refused'}: {e}")
+        except BaseException as e:  # whatever fails here, the client's statement must not run
             return _error(f"refused: query failed: {one_line(e)}")
 
     def check_database(self) -> None:
@@ -105,8 +109,7 @@ class Gate:
         with self._lock:
             asked = self._asked.get(header["answer"])
         if asked is not None:
-            asked.header, asked.body = header, body
-            asked.done.set()
+            asked.set_result((header, body))
 
     def _statement(self, sql: str) -> str:
         check_length(sql)
@@ -121,26 +124,29 @@ class Gate:
         return self._keep(f"a{number}", decode(body, untrusted=True))
 
     def _answer_of(self, sql: str | None, max_rows: int, timeout_s: float) -> tuple[int, bytes]:
-        asked = _Asked()
+        asked: Future[tuple[dict[str, Any], bytes]] = Future()
         with self._lock:
             self._count += 1
             number = self._count
             self._asked[number] = asked
         try:
             self._ask({"ask": number, "sql": sql, "max_rows": max_rows, "timeout_s": timeout_s})
-            if not asked.done.wait(timeout_s + LATE_S):
-                raise too_slow(timeout_s)
+            header, body = asked.result(timeout_s + LATE_S)
+        except TimeoutError:
+            raise too_slow(timeout_s) from None
         finally:
             with self._lock:
                 del self._asked[number]
-        if "error" in asked.header:
-            raise of_kind(asked.header["error"], asked.header.get("message"))
-        return number, asked.body
+        if "error" in header:
+            raise of_kind(header["error"], header.get("message"))
+        return number, body
 
     def _keep(self, name: str, table: pa.Table) -> str:
         """Write the answer into a table. Returns the statement that reads it."""
+        # Old answers are dropped here, not by a timer: between two answers they take no more memory.
         self._drop(table.nbytes)
-        names = [f"c{place}" for place in range(table.num_columns)]  # the client's may be equal
+        # A table needs different names. Those of the client's columns may be equal; its SELECT can show them again.
+        names = [f"c{place}" for place in range(table.num_columns)]
         columns = zip(names, table.column_names, strict=True)
         selected = ", ".join(f"{name} AS {identifier(shown)}" for name, shown in columns)
         with contextlib.closing(self._reader.connection.cursor()) as cursor:
@@ -186,3 +192,42 @@ class Gate:
 
 def _error(message: str) -> str:
     return f"SELECT error({literal(message)})"
+
+
+def plain_scan(sql: str, columns_of: Callable[[str], Sequence[str] | None]) -> str | None:
+    """The scan of one stored table, which an ATTACH client sends for each table it reads. None for any other statement.
+
+    The scan is composed here, from names that the store has. `columns_of` gives the columns of a table (lower-case name) in order,
+    None if it is not a stored table.
+    """
+    found = _SCAN.fullmatch(sql)
+    if found is None:
+        return None
+    table = _unquoted(found["table"])
+    columns = columns_of(table)
+    if columns is None:
+        return None
+    items: str | None = found["items"]
+    if items in (None, "*"):
+        selected = "*"
+    elif items.upper() == _NO_COLUMNS:
+        selected = _NO_COLUMNS
+    else:
+        names = [_column(item, columns) for item in _SCANNED.findall(items)]
+        if len(set(names)) < len(names) or None in names:  # repeated columns could make rows of any width
+            return None
+        selected = ", ".join(identifier(name) for name in names if name)
+    return f"SELECT {selected} FROM {ALIAS}.main.{identifier(table)}"
+
+
+def _column(item: str, columns: Sequence[str]) -> str | None:
+    if item.startswith("#"):
+        place = int(item[1:])
+        return columns[place - 1] if 0 < place <= len(columns) else None
+    name = _unquoted(item)
+    return next((column for column in columns if column.lower() == name), None)
+
+
+def _unquoted(name: str) -> str:
+    """In lower case, because names are compared without case."""
+    return (name[1:-1].replace('""', '"') if name.startswith('"') else name).lower()

@@ -21,18 +21,25 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import polars as pl
 
-from streamgauge.analytics.query.arrow_answer import decode
+from streamgauge.analytics.query.answers import decode, to_polars
 from streamgauge.analytics.query.catalog_copy import LOCK_WAIT_S, CatalogCopy, identity_of
-from streamgauge.analytics.query.child_options import ChildOptions
-from streamgauge.analytics.query.child_process import START_S, ChildProcess, Died, slow_start
+from streamgauge.analytics.query.child_process import (
+    START_S,
+    TRUSTED,
+    UNTRUSTED,
+    ChildOptions,
+    ChildProcess,
+    Died,
+    Limits,
+    slow_start,
+)
 from streamgauge.analytics.query.errors import (
     QueryError,
     QueryRejected,
@@ -43,16 +50,13 @@ from streamgauge.analytics.query.errors import (
     too_much_memory,
     too_slow,
 )
-from streamgauge.analytics.query.limits import TRUSTED, UNTRUSTED, Limits
-from streamgauge.analytics.query.query_slots import QuerySlots
-from streamgauge.analytics.query.to_polars import to_polars
 from streamgauge.analytics.storage.location import StoreLocation
 
 GRACE_S = 0.5
 """Time in which a child can interrupt the query itself before it is killed."""
 START_GRACE_S = 1.0
 """Time to start a child, in a running untrusted pool, that does not count towards a query's deadline."""
-MODULE = "streamgauge.analytics.query.query_child"
+MODULE = "streamgauge.analytics.query.query_process"
 
 
 class QueryPool:
@@ -74,15 +78,20 @@ class QueryPool:
         """
         self.limits = limits or (UNTRUSTED if untrusted else TRUSTED)
         self._location, self._others = location, others
-        self._untrusted, self._low_priority = untrusted, low_priority
+        # Hostile statements must not slow the tap and analytics down.
+        self._untrusted, self._low_priority = untrusted, low_priority or untrusted
         self._exact_types = exact_types
         self._folder = Path(tempfile.mkdtemp(prefix="streamgauge-query-"))
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        weakref.finalize(
+            self, shutil.rmtree, self._folder, ignore_errors=True
+        )  # of a pool that nobody closes
         self._copy = CatalogCopy(location.catalog, self._folder) if untrusted and location.catalog else None
         self._lock = threading.Lock()
-        self._slots = QuerySlots(self.limits)
+        self._slots = threading.BoundedSemaphore(self.limits.concurrent)
+        self._waiting = 0
         self._children: list[ChildProcess] = []
-        self._identity: tuple[int, int] | None = None
+        self.identity: tuple[int, int] | None = None
+        """Changes when the store is replaced (`identity_of`)."""
         self._has_started = False
         self._closed = False
         # One thread starts all children, because the kernel ends a child together with the thread that started it.
@@ -100,22 +109,23 @@ class QueryPool:
         body = self.answer(sql, max_rows=max_rows, timeout_s=timeout_s, truncate=truncate)
         return to_polars(decode(body, untrusted=self._untrusted))
 
-    def answer(self, sql: str, *, max_rows: int, timeout_s: float, truncate: bool = False) -> bytes:
-        """As `query`, as Arrow IPC bytes (`arrow_answer`). They are not validated."""
-        return self._ask({"sql": sql, "max_rows": max_rows, "truncate": truncate}, timeout_s)
+    def answer(
+        self, sql: str, *, max_rows: int, timeout_s: float, truncate: bool = False, form: str | None = None
+    ) -> bytes:
+        """As `query`, as Arrow IPC bytes (`answers.encode`). They are not validated.
 
-    def rendered(self, sql: str, form: str, *, max_rows: int, timeout_s: float) -> bytes:
-        """As `query`, as `render.render` writes the rows, for a trusted pool. Raises AnswerTooLarge above
-        `query_socket.MAX_RENDERED_BYTES`."""
-        return self._ask({"sql": sql, "max_rows": max_rows, "form": form}, timeout_s)
-
-    def _ask(self, request: dict[str, Any], timeout_s: float) -> bytes:
-        request["max_rows"] = min(request["max_rows"], self.limits.max_rows)
+        `form`: the rows as `render.render` writes them instead, for a trusted pool. Raises AnswerTooLarge above
+        `query_socket.MAX_RENDERED_BYTES`.
+        """
+        max_rows = min(max_rows, self.limits.max_rows)
+        request = {"sql": sql, "max_rows": max_rows, "truncate": truncate, "form": form}
         timeout_s = min(timeout_s, self.limits.timeout_s)
         deadline_s = time.monotonic() + timeout_s
         if self._closed:
             raise _closed()
-        with self._slots.slot(timeout_s):
+        with self._slot(timeout_s):
+            # Only the first query of an untrusted pool may wait long for a child: later a spare one is ready, and hostile statements
+            # that end their children must not make others wait.
             is_starting = not (self._untrusted and self._has_started)
             grace_s = START_S if is_starting else START_GRACE_S
             failed: _Repeat | None = None
@@ -127,6 +137,7 @@ class QueryPool:
                     is_starting=is_starting,
                 )
                 try:
+                    # A start does not count towards the deadline, which is for the statement. All starts share one grace.
                     waited_s = min(time.monotonic() - asked_s, grace_s)
                     grace_s, deadline_s = grace_s - waited_s, deadline_s + waited_s
                     return self._run(child, request, timeout_s, deadline_s)
@@ -144,6 +155,7 @@ class QueryPool:
             children, self._children = self._children, []
         for child in children:
             child.kill()
+        # A child that the starter has just started is killed by `_start`, because the pool is closed.
         self._starter.shutdown(wait=True, cancel_futures=True)
         with self._lock:
             children += self._children
@@ -154,10 +166,32 @@ class QueryPool:
     def __enter__(self) -> QueryPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextlib.contextmanager
+    def _slot(self, timeout_s: float) -> Iterator[None]:
+        """One of `Limits.concurrent` slots. Raises QueryRejected if too many queries wait, QueryTimeout without a slot in time."""
+        with self._lock:
+            is_free = self._slots.acquire(blocking=False)
+            if not is_free and self._waiting >= self.limits.waiting:
+                raise QueryRejected(
+                    f"busy: {self._waiting} queries are already waiting. Try again in a few seconds."
+                )
+            self._waiting += not is_free
+        try:
+            if not is_free:
+                is_free = self._slots.acquire(timeout=max(timeout_s, 0.0))
+                with self._lock:
+                    self._waiting -= 1
+            if not is_free:
+                raise QueryTimeout(
+                    f"busy: the query waited {timeout_s:g} s for {self.limits.concurrent} others to finish. Try again later."
+                )
+            yield
+        finally:
+            if is_free:
+                self._slots.release()
 
     def _ready_child(self, wait_s: float, *, alone: bool, is_starting: bool) -> ChildProcess:
         """A child that can answer, assigned to the query."""
@@ -189,12 +223,14 @@ class QueryPool:
             raise too_slow(timeout_s)
         answer = call.answer
         if isinstance(answer, Died):
-            if call.shared:  # another query may be the cause
+            if call.shared:  # another query may be the cause, so only one that fails alone is at fault
                 raise _Repeat(self._ended(answer), alone=True)
             raise self._ended(answer)
         assert answer is not None
         header, body = answer
-        child.retired |= bool(header.get("broken")) or self._has_grown(header)
+        # Little address space remains when DuckDB's half of it is full, and half of the rest is used.
+        has_grown = int(header.get("grown_bytes", 0)) > self.limits.memory_bytes * 3 // 4
+        child.retired |= has_grown or bool(header.get("broken"))
         if "error" in header:
             error = of_kind(header["error"], header.get("message"), header.get("position"))
             if isinstance(error, StoreUnavailable):  # compaction may have removed a file of the snapshot
@@ -205,6 +241,7 @@ class QueryPool:
     @property
     def child_options(self) -> ChildOptions:
         """Options of the children. An untrusted child reads the copy of the catalog that `refresh` updates."""
+        hidden = filter(None, (self._folder, self._location.tables, self._location.catalog))
         return ChildOptions(
             location=self._location,
             others=self._others,
@@ -214,13 +251,9 @@ class QueryPool:
             folder=self._folder,
             catalog_copy=self._copy.path if self._copy else None,
             exact_types=self._exact_types,
+            hidden=tuple(map(str, hidden)) if self._untrusted else (),
             parent=os.getpid(),
         )
-
-    @property
-    def identity(self) -> tuple[int, int] | None:
-        """Changes when the store is replaced (`identity_of`)."""
-        return self._identity
 
     def refresh(self, wait_s: float = LOCK_WAIT_S) -> None:
         """Refresh the copy of the catalog. If the store was replaced, retire the children that read the old one.
@@ -239,10 +272,10 @@ class QueryPool:
         if self._copy is not None:
             self._copy.refresh(wait_s)
         with self._lock:
-            if identity != self._identity:
-                for child in self._children if self._identity is not None else ():
+            if identity != self.identity:
+                for child in self._children if self.identity is not None else ():
                     child.retired = True
-                self._identity = identity
+                self.identity = identity
 
     def _assign(self, alone: bool, latest_s: float, late: QueryError) -> ChildProcess:
         """A child that can take another query, or a new one. Raises `late` if the starter needs longer than `latest_s`."""
@@ -272,6 +305,7 @@ class QueryPool:
         capacity = 1 if self._untrusted else self.limits.concurrent
         with self._lock:
             self._sweep()
+            # A trusted child runs several queries at once. An untrusted one runs one, so that its end has one cause.
             free = [c for c in self._children if c.alive and not c.alone and c.running < capacity]
             if not free:
                 return None
@@ -332,10 +366,6 @@ class QueryPool:
             if not child.alive and not child.running:
                 child.kill()
         self._children = [c for c in self._children if c.alive or c.running]
-
-    def _has_grown(self, header: dict[str, Any]) -> bool:
-        """Whether little address space remains: DuckDB's half is full, and half of the rest is used."""
-        return int(header.get("grown_bytes", 0)) > self.limits.memory_bytes * 3 // 4
 
     def _ended(self, died: Died) -> QueryError:
         if self._closed:

@@ -1,14 +1,22 @@
 """Run SELECT statements on the store, attached read-only to an in-memory DuckDB of this process.
 
 Each query has its own cursor and sees the newest commits. Names without a schema are looked up in the store, then in the
-in-memory database, which has the view `open_streams`. After `lock_down` a statement cannot read files outside the tables
-folder or change settings. It can still exhaust memory or crash DuckDB (see `streamgauge.analytics.query.query_pool`).
+in-memory database `memory`, which has what the store does not:
 
-DuckDB opens SQLite per transaction, so the next query reads a catalog file that was replaced.
+- The view `open_streams`.
+- With several stores, unions of their tables, and the views over them. The first store is attached as `lake`, the others as
+  `lake_2`, `lake_3`, …, in their order.
+- After `lock_down`, macros of the names of DuckDB's functions that list tables, columns and so on. DuckDB's own also list internal
+  databases, temporary views with paths of files, and system views. `SHOW TABLES` and the views of `information_schema` use these
+  names, so they show the same. The statement filter rejects `system.main.duckdb_tables()`.
+
+After `lock_down` a statement cannot read files outside the tables folder or change settings. It can still exhaust memory or crash
+DuckDB (see `streamgauge.analytics.query.query_pool`).
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -19,8 +27,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamgauge.analytics.query import open_streams_view, public_catalog, several_stores
-from streamgauge.analytics.query.error_position import in_part, position_of
+from streamgauge.analytics.query import open_streams_view
 from streamgauge.analytics.query.errors import (
     READ_ONLY,
     QueryError,
@@ -32,7 +39,8 @@ from streamgauge.analytics.query.errors import (
     too_much_memory,
     too_slow,
 )
-from streamgauge.analytics.query.statement_filter import without_explain
+from streamgauge.analytics.query.statement_filter import position_of_byte, without_explain
+from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.storage.database import attach, data_path_of, message, new_database
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
@@ -40,7 +48,22 @@ from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 if TYPE_CHECKING:
     import polars as pl
 
-SEARCH_PATH = f"SET search_path = '{ALIAS}.main,memory.main'"
+OF_STORE = f"database_name = '{ALIAS}' AND schema_name = 'main'"
+VISIBLE = {
+    "duckdb_schemas": OF_STORE,
+    "duckdb_tables": OF_STORE,
+    "duckdb_views": f"{OF_STORE} OR database_name = 'memory' AND view_name = '{open_streams_view.NAME}'",
+    "duckdb_columns": f"{OF_STORE} OR database_name = 'memory' AND table_name = '{open_streams_view.NAME}'",
+    "duckdb_constraints": OF_STORE,
+    "duckdb_indexes": OF_STORE,
+    "duckdb_functions": "internal",
+}
+"""Functions that list the catalog, and what readers see of it after `lock_down`."""
+FROM_SETTINGS = ("objectives", "prices", "clients")
+"""Stores with the same settings have the same rows in these tables, which count once."""
+_TABLES = """
+SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name IN ('main', 'internal')
+"""
 INTERRUPT_AGAIN_S = 0.05
 """An interrupt that arrives before the statement runs has no effect, so it is repeated."""
 _WRAPPER = "FROM (\n"
@@ -61,10 +84,10 @@ class Reader:
         catalog: Path | None = None,
         spill_folder: Path | None = None,
         exact_types: bool = False,
-        lock_down: bool,
+        lock_down: bool = False,
     ) -> None:
-        """`others`: further stores, queried together with the first (`several_stores`). `catalog`: a copy of the SQLite
-        catalog to read. `spill_folder`: for sorts and joins larger than memory.
+        """`others`: further stores, queried together with the first. `catalog`: a copy of the SQLite catalog to read.
+        `spill_folder`: for sorts and joins larger than memory.
 
         `exact_types`: Arrow answers keep DuckDB's types; they are not for polars. Raises StoreUnavailable.
         """
@@ -72,54 +95,72 @@ class Reader:
         self._memory_limit_bytes = memory_limit_bytes
         catalog = catalog or location.catalog
         for store, file in ((location, catalog), *((other, other.catalog) for other in others)):
-            if file is not None and not file.is_file():
+            if file is not None and not file.is_file():  # ATTACH would create it
                 raise no_tables(store)
-        self._search_path = several_stores.SEARCH_PATH if others else SEARCH_PATH
-        self._connection = new_database(memory_limit_bytes)
+        # The tables of `lake` would hide the unions of the same names.
+        self._search_path = f"SET search_path = '{'' if others else f'{ALIAS}.main,'}memory.main'"
+        self._connection = connection = new_database(memory_limit_bytes)
         try:
-            self._connection.execute(f"SET arrow_lossless_conversion = {exact_types}")
-            self._open(catalog, others, spill_folder, lock_down)
-        except (OSError, duckdb.Error) as e:
-            self._connection.close()
-            raise StoreUnavailable(message(e, location)) from None
-        except QueryError:
-            self._connection.close()
-            raise
+            connection.execute(f"SET arrow_lossless_conversion = {exact_types}")
+            # Without a folder, DuckDB would spill into the current one.
+            connection.execute(f"SET temp_directory = {literal(str(spill_folder or ''))}")
+            uri = f"ducklake:sqlite:{catalog}" if catalog else None
+            attach(connection, location, read_only=True, uri=uri)
+            found = connection.execute(
+                f"SELECT 1 FROM duckdb_tables() WHERE {OF_STORE} AND table_name = 'streams'"
+            ).fetchall()
+            if not found:  # analytics creates the catalog before its tables
+                raise no_tables(location)
+            self.data_path = data_path_of(connection)
+            """The tables folder, with a slash at the end."""
+            self._data_paths = [self.data_path]
+            open_streams_view.define(connection)
+            if others:
+                self._combine(others)
+            connection.execute(self._search_path)
+            if lock_down:
+                self.lock_down()
+        except (OSError, duckdb.Error, QueryError) as e:
+            connection.close()
+            raise e if isinstance(e, QueryError) else StoreUnavailable(message(e, location)) from None
 
-    def _open(
-        self,
-        catalog: Path | None,
-        others: Sequence[StoreLocation],
-        spill_folder: Path | None,
-        lock_down: bool,
-    ) -> None:
+    def _combine(self, others: Sequence[StoreLocation]) -> None:
+        """Attach the other stores and create the unions and views. Raises OSError and duckdb.Error."""
         connection = self._connection
-        connection.execute(f"SET temp_directory = {literal(str(spill_folder or ''))}")
-        uri = f"ducklake:sqlite:{catalog}" if catalog else None
-        attach(connection, self._location, read_only=True, uri=uri)
-        found = connection.execute(
-            "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'main' AND table_name = 'streams'",
-            [ALIAS],
-        ).fetchall()
-        if not found:
-            raise no_tables(self._location)
-        self.data_path = data_path_of(connection)
-        """The tables folder, with a slash at the end."""
-        self._data_paths = [self.data_path]
-        open_streams_view.define(connection)
-        if others:
-            self._data_paths += several_stores.combine(connection, others)
-        connection.execute(self._search_path)
-        if lock_down:
-            self.lock_down()
+        aliases = [ALIAS, *(f"{ALIAS}_{number}" for number in range(2, len(others) + 2))]
+        for location, alias in zip(others, aliases[1:], strict=True):
+            attach(connection, location, read_only=True, alias=alias)
+            self._data_paths.append(data_path_of(connection, alias))
+        connection.execute(f"USE memory; CREATE SCHEMA IF NOT EXISTS internal; {self._search_path}")
+        for schema, table in connection.execute(_TABLES, [ALIAS]).fetchall():
+            # The histograms of one minute in two stores must be merged, as those of minutes that are not settled.
+            columns = "* REPLACE (false AS settled)" if table == "histogram_minutes" else "*"
+            all_rows = "" if table in FROM_SETTINGS else "ALL "
+            # By name, because stores that were created by different versions have their columns in another order.
+            union = f" UNION {all_rows}BY NAME ".join(
+                f"SELECT {columns} FROM {alias}.{schema}.{table}" for alias in aliases
+            )
+            connection.execute(f"CREATE VIEW memory.{schema}.{table} AS {union}")
+        connection.execute(statements()[1])
 
     def lock_down(self) -> None:
         """Hide internal names. Forbid files outside the tables folder, extensions and settings. Cannot be undone."""
         connection = self._connection
-        public_catalog.define(connection)
-        connection.execute("SET enable_external_file_cache = false")
+        for name, visible in VISIBLE.items():
+            # Definitions of some views name tables of the schema `internal`.
+            shown = (
+                "* REPLACE (if(contains(sql, 'internal.'), NULL, sql) AS sql)"
+                if name == "duckdb_views"
+                else "*"
+            )
+            connection.execute(
+                f"CREATE OR REPLACE MACRO memory.main.{name}() AS TABLE SELECT {shown} FROM system.main.{name}() WHERE {visible}"
+            )
+        connection.execute("SET enable_external_file_cache = false")  # counts towards the memory limit
+        # Otherwise a name that is no table is looked up among the variables of this program's functions.
         connection.execute("SET python_enable_replacements = false")
         connection.execute(f"SET allowed_directories = [{literal(self.data_path)}]")
+        # Both are last: after them no folder can be added, and no setting be changed.
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
 
@@ -133,15 +174,14 @@ class Reader:
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A further connection to the database, with the search path set."""
+        # DuckDB opens SQLite per transaction, so each cursor reads the newest commit, also of a catalog file that was replaced.
         cursor = self._connection.cursor()
         cursor.execute(self._search_path)
         return cursor
 
     def query(self, sql: str, max_rows: int, timeout_s: float) -> pl.DataFrame:
         """The rows of one SELECT. Raises QueryRejected (also for more than `max_rows` rows), QueryTimeout, StoreUnavailable."""
-        from streamgauge.analytics.query.to_polars import (
-            to_polars,  # loads polars, which a child process does not need
-        )
+        from streamgauge.analytics.query.answers import to_polars
 
         return to_polars(self.arrow(sql, max_rows, timeout_s))
 
@@ -173,14 +213,18 @@ class Reader:
         """The QueryError for an error of DuckDB. `sql`: the statement that `limited` wrapped."""
         if isinstance(error, duckdb.InterruptException):
             return too_slow(timeout_s)
-        text = message(error, self._location)
+        plain, position = _decoded(error)
+        text = message(plain, self._location)
         if isinstance(error, duckdb.OutOfMemoryException) or any(part in text for part in _NO_MEMORY):
             return too_much_memory(self._memory_limit_bytes)
         if "Unsupported Arrow type" in text:
-            return not_convertible(error)
+            return not_convertible(plain)
         if isinstance(error, duckdb.IOException) or any(reason in text for reason in _UNREADABLE):
             return StoreUnavailable(f"cannot read the store {self._location.label}: {text}")
-        return QueryRejected(text, position=_position(str(error), sql))
+        if not isinstance(error, duckdb.ParserException):
+            position = _position(position, sql)
+        # The parser counts characters, of the statement before it is wrapped. All others count bytes, of the wrapped one.
+        return QueryRejected(text, position=position)
 
     def close(self) -> None:
         """Close the database. Running queries end with an error."""
@@ -205,7 +249,9 @@ def limited(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> str:
         raise not_one_statement(len(statements))
     if statements[0].type != duckdb.StatementType.SELECT:
         raise QueryRejected(READ_ONLY)
+    # A subquery leaves the statement's own ORDER BY and LIMIT as they are. The line breaks end its `--` comments.
     wrapped = f"{_WRAPPER}{_inner(statements[0].query)}\n) LIMIT {max_rows + 1}"
+    # Parsed again, because only the text that runs counts.
     if (count := len(cursor.extract_statements(wrapped))) != 1:
         raise not_one_statement(count)
     return wrapped if selected == sql else sql
@@ -215,10 +261,26 @@ def _inner(sql: str) -> str:
     return sql.strip().rstrip(";")
 
 
-def _position(error: str, sql: str) -> int | None:
-    """The position in the statement of an error about the wrapped statement."""
+def _decoded(error: duckdb.Error) -> tuple[Exception, int | None]:
+    """The error as text, and the position in its JSON (`errors_as_json`, which not all databases set)."""
+    kind, _, rest = str(error).partition(": ")
+    try:
+        found = json.loads(rest)
+        position = found.get("position")
+        return Exception(f"{kind}: {found['exception_message']}"), None if position is None else int(position)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return error, None
+
+
+def _position(byte: int | None, sql: str) -> int | None:
+    """The position in the statement of a byte of the statement that `limited` makes of it."""
+    if without_explain(sql) != sql:  # `limited` leaves it as it is
+        return position_of_byte(sql, byte)
     inner = _inner(sql)
-    return in_part(position_of(error, _WRAPPER + inner), sql, inner, start=len(_WRAPPER))
+    position = position_of_byte(_WRAPPER + inner, byte)
+    if position is None or position < len(_WRAPPER):
+        return None
+    return sql.find(inner) + position - len(_WRAPPER)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 `confine` runs before libraries start threads, because Landlock applies to the calling thread and its later threads. `limit`
 runs after the start, because the limit of the address space counts from the size at that moment. A feature that the kernel
-lacks is skipped, and `Confinement` shows it.
+lacks is skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import signal
 import struct
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -52,40 +51,27 @@ SYSTEM_PATHS = (
 """Paths that Python and DuckDB read. Not all of /proc, where root could read the environment of other processes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Confinement:
-    """Restrictions that `confine` has applied."""
-
-    landlock_abi: int
-    """0: the kernel has no Landlock, so only DuckDB's own settings protect files."""
-    network_denied: bool
-    oom_score_set: bool
-
-
 def confine(
     *,
     readable: Iterable[str] | None,
     writable: Iterable[str],
     network: bool,
     bind_port: int | None = None,
-) -> Confinement:
+) -> int:
     """End with the parent thread, gain no privileges, and lose access to other files and, without `network`, to the network.
 
     `readable`: folders and files in addition to the system's and Python's. None: everything may be read. `writable`: folders.
     `bind_port`: the only TCP port to listen on when `network` is false.
+
+    Returns the version of Landlock, 0 if the kernel has none. Then only DuckDB's own settings protect files.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    oom_score_set = prefer_oom_kill()  # while /proc is still writable
-    privileges_kept = libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    abi = (
-        0
-        if privileges_kept
-        else max(0, libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), RULESET_VERSION))
-    )
-    if abi and not _landlock(libc, abi, readable, writable, network, bind_port):
-        abi = 0
-    return Confinement(abi, not network and abi >= NETWORK_ABI, oom_score_set)
+    _prefer_oom_kill()  # while /proc is still writable
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        return 0  # the kernel requires it for Landlock
+    abi = max(0, libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), RULESET_VERSION))
+    return abi if abi and _landlock(libc, abi, readable, writable, network, bind_port) else 0
 
 
 def lower_priority() -> None:
@@ -102,7 +88,7 @@ def limit(*, memory_bytes: int, file_bytes: int) -> None:
     """
     _lower(resource.RLIMIT_AS, address_space_bytes() + memory_bytes)
     _lower(resource.RLIMIT_FSIZE, file_bytes)
-    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_CORE, 0)  # it would contain rows of the store, and its credentials
     _lower(resource.RLIMIT_NOFILE, OPEN_FILES)
 
 
@@ -130,14 +116,11 @@ def stack_bytes() -> int:
     return soft if soft != resource.RLIM_INFINITY else DEFAULT_STACK_BYTES
 
 
-def prefer_oom_kill() -> bool:
-    """Raise this process's OOM score to at least `OOM_SCORE`. False where the system does not permit it."""
-    try:
+def _prefer_oom_kill() -> None:
+    """Raise this process's OOM score to at least `OOM_SCORE`, where the system permits it."""
+    with contextlib.suppress(OSError, ValueError):
         score = Path("/proc/self/oom_score_adj")
         score.write_text(str(max(int(score.read_text()), OOM_SCORE)))
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def _lower(kind: int, value: int) -> None:
@@ -155,6 +138,7 @@ def _landlock(
     network: bool,
     bind_port: int | None,
 ) -> bool:
+    # The kernel refuses a ruleset with rights that its version does not know.
     every = (1 << max(count for version, count in RIGHTS_OF_ABI.items() if version <= abi)) - 1
     attributes = struct.pack("=Q", every)
     if abi >= NETWORK_ABI:
@@ -180,10 +164,11 @@ def _landlock(
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
     """Add a rule. A path that does not exist needs none."""
     try:
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)  # names the file without the right to read it
     except OSError:
         return
     try:
+        # The kernel refuses a rule for a file with the rights of folders.
         if not Path(path).is_dir():
             rights &= FILE_RIGHTS
         libc.syscall(ADD_RULE, ruleset, RULE_PATH, struct.pack("=Qi", rights, fd), 0)

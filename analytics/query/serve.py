@@ -2,7 +2,7 @@
 
 The supervisor runs two kinds of confined processes:
 
-- One Quack process (`serve_child`) listens. It sends each statement to the supervisor and returns the answer to the client.
+- One Quack process (`quack_process`) listens. It sends each statement to the supervisor and returns the answer to the client.
   It parses no reader's text, and itself runs only scans of one table.
 - The query pool runs the statements, each in a process of its own for the time of the query. So a statement cannot affect
   another reader, and no reader sees the answer of another.
@@ -21,15 +21,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from streamgauge.analytics.query.child_process import Call, ChildProcess
+from streamgauge.analytics.query.child_process import MIB, UNTRUSTED, Call, ChildProcess, Limits
 from streamgauge.analytics.query.errors import QueryError, to_wire
-from streamgauge.analytics.query.limits import MIB, UNTRUSTED, Limits
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.storage.location import StoreLocation
 from streamgauge.ingest.addresses import split_address
@@ -39,11 +37,9 @@ from streamgauge.ingest.ready_file import HEARTBEAT_S, Heartbeat, remove_ready_f
 
 log = logging.getLogger(__name__)
 
-MODULE = "streamgauge.analytics.query.serve_child"
+MODULE = "streamgauge.analytics.query.quack_process"
 SEND_S = 10.0
 """A Quack process that reads nothing of an answer for this long is killed."""
-STOP_CHECK_S = 0.2
-"""Interval of checks of `ServeOptions.stop`."""
 CHILD_SILENT_S = 30.0
 RESTART_PAUSE_S = 1.0
 """Pause between attempts to start a child. The first attempt has none."""
@@ -51,15 +47,6 @@ SERVE_LIMITS = replace(UNTRUSTED, timeout_s=25.0, concurrent=4)
 """Limits of each query. 25 s is below the 30 s timeout of a stock DuckDB client."""
 QUACK_MEMORY_BYTES = 2048 * MIB
 """Memory of the Quack process. It holds answers (`quack_gate.KEPT_ANSWERS`) until their clients have read them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Address of a running server, in `run/serve.json`."""
-
-    quack: str
-    """For example `quack:localhost:9494`."""
-    token: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,38 +61,30 @@ class ServeOptions:
     token: str | None = field(repr=False)
     """None: a random one. Clients read it from `run/serve.json`."""
     limits: Limits = SERVE_LIMITS
-    ready: Callable[[Endpoint], None] | None = None
-    """Called when the server is ready."""
-    stop: threading.Event | None = None
-    """Stops the server when set; signals do so as well."""
 
 
 def run(options: ServeOptions) -> int:
-    """Serve until stopped. Returns 0.
-
-    Raises ValueError for a token that is too short, OSError for a port in use, StoreUnavailable without a store.
-    A later failure of the store is logged and retried.
-    """
-    check_token("--sql-token", options.token)
-    host, port = split_address(options.listen)
-    if port and is_listening(host, port):
-        raise OSError(
-            f"cannot listen on {options.listen}: address already in use. Pass --sql-listen or stop the other process."
-        )
-    supervisor = _Supervisor(options)
-    try:
-        with _signals(supervisor.stop):
-            supervisor.run()
-    finally:
-        supervisor.close()
+    """Serve until SIGTERM or SIGINT. Returns 0. Raises as `SqlServer`."""
+    with contextlib.closing(SqlServer(options)) as server:
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(kind, lambda *_: server.stop())
+        server.run()
     return 0
 
 
-class _Supervisor:
+class SqlServer:
+    """Supervises the Quack process. A failure of the store after the start is logged and retried."""
+
     def __init__(self, options: ServeOptions) -> None:
+        """Raises ValueError for a token that is too short, OSError for a port in use."""
+        check_token("--sql-token", options.token)
+        self._host, port = split_address(options.listen)
+        if port and _is_listening(self._host, port):
+            raise OSError(
+                f"cannot listen on {options.listen}: address already in use. Pass --sql-listen or stop the other process."
+            )
         self._options = options
         self._ready_file = options.data / "run" / "serve.json"
-        self._host, port = split_address(options.listen)
         self._port = port or _free_port()
         self._token = options.token or secrets.token_urlsafe(32)
         limits = options.limits
@@ -120,49 +99,48 @@ class _Supervisor:
         self._checked_s = 0.0
 
     def stop(self) -> None:
-        """End `run`. Safe in a signal handler."""
+        """End `run`. Safe in a signal handler, and in other threads."""
         self._stopped = True
         self._wake.set()
 
     def run(self) -> None:
+        """Serve until `stop`. Raises StoreUnavailable without a store, OSError for an address that cannot be used."""
         options = self._options
         self._start()
-        endpoint = Endpoint(f"quack:{self._host}:{self._port}", self._token)
+        address = f"quack:{self._host}:{self._port}"
         prepare_data_folder(options.data)  # a failed start creates nothing
-        write_ready_file(self._ready_file, asdict(endpoint))
-        log.info("SQL server is ready: %s", endpoint.quack)
-        if options.ready is not None:
-            options.ready(endpoint)
+        write_ready_file(self._ready_file, {"quack": address, "token": self._token})
+        log.info("SQL server is ready: %s", address)
         heartbeat = Heartbeat(self._ready_file)
-        while not self._is_stopped():
+        while not self._stopped:
             heartbeat.beat()
             if self._child is None or self._child.died is not None:
                 self._restart()
             else:
                 self._check_child(self._child)
-            self._wake.wait(HEARTBEAT_S if self._options.stop is None else STOP_CHECK_S)
+            self._wake.wait(HEARTBEAT_S)
             self._wake.clear()
 
     def close(self) -> None:
-        remove_ready_file(self._ready_file)
+        """End all processes."""
+        remove_ready_file(self._ready_file)  # first, so that no client finds a server that ends
         self._stopped = True
+        # The Quack process before the pool: then no further statements come.
         if self._child is not None:
             self._child.close()
         self._pool.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _is_stopped(self) -> bool:
-        return self._stopped or (self._options.stop is not None and self._options.stop.is_set())
-
     def _start(self) -> None:
         """Start a Quack process and wait until it listens. Raises StoreUnavailable, OSError."""
-        self._pool.refresh()
+        self._pool.refresh()  # the Quack process reads the same copy of the catalog, and needs one
         self._identity = self._pool.identity
         options = self._options
         limits = replace(options.limits, memory_bytes=QUACK_MEMORY_BYTES)
         self._child = ChildProcess(
             MODULE,
-            replace(self._pool.child_options, limits=limits),
+            # It serves all readers, so it keeps its priority, and its errors are for the operator, so they keep their paths.
+            replace(self._pool.child_options, limits=limits, low_priority=False, hidden=()),
             more={"host": self._host, "port": self._port, "token": self._token},
             on_event=self._on_event,
             on_end=self._wake.set,
@@ -190,7 +168,7 @@ class _Supervisor:
             self._child = None
             self._wake.clear()
             self._wake.wait(RESTART_PAUSE_S)
-            self._wake.set()
+            self._wake.set()  # `run` must not wait for another heartbeat
 
     def _on_event(self, asked: dict[str, Any]) -> None:
         with contextlib.suppress(RuntimeError):  # stopping
@@ -215,11 +193,11 @@ class _Supervisor:
         if child is None:
             return
         if self._pool.identity != self._identity:
-            child.kill()  # the store was replaced
+            child.kill()  # the store was replaced, and this process streams scans of the old one
         child.send(header, SEND_S, body)
 
 
-def is_listening(host: str, port: int) -> bool:
+def _is_listening(host: str, port: int) -> bool:
     """Whether a process accepts connections. Binding is no test, because Quack sets SO_REUSEPORT."""
     try:
         with socket.create_connection((host, port), timeout=1.0):
@@ -234,17 +212,3 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-@contextlib.contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Stop at SIGTERM and SIGINT. Does nothing outside the main thread, which alone may set handlers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {kind: signal.signal(kind, lambda *_: stop()) for kind in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)

@@ -9,7 +9,7 @@ estimate the cost of a statement, and a statement that crashes the parser ends o
 2. A table is a table or view of the store's schema `main`, `open_streams`, a WITH query, or in `information_schema`.
 3. Functions are those that DuckDB itself defines, except those that have effects, read the environment or settings, or run
    SQL in strings. Table functions are listed one by one. Functions of extensions are never allowed. Those that list tables
-   are macros that `public_catalog` defines, so their names have no schema.
+   are macros that `Reader.lock_down` defines, so their names have no schema.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Any
 
 import duckdb
 
-from streamgauge.analytics.query.error_position import of_byte
 from streamgauge.analytics.query.errors import READ_ONLY, QueryRejected, not_one_statement
 from streamgauge.analytics.query.open_streams_view import NAME as OPEN_STREAMS
 from streamgauge.analytics.storage.database import new_database, one_line
@@ -88,6 +87,7 @@ class StatementFilter:
     def check(self, sql: str) -> dict[str, Any]:
         """The statement's tree from `json_serialize_sql`. Raises QueryRejected."""
         check_length(sql)
+        # Before the parser, which recurses for each level and would overflow the stack.
         if nesting(sql) > MAX_NESTING:
             raise _too_deep()
         sql = without_explain(sql)
@@ -100,11 +100,12 @@ class StatementFilter:
                     raise QueryRejected(
                         f"cannot run the statement: a WITH query cannot be named {name!r}. Rename it."
                     )
+            # Every object, not only those of known places: a new version of DuckDB may nest them elsewhere.
             for item in _objects(node):
                 try:
                     self._check(item, ctes)
                 except QueryRejected as error:
-                    error.position = of_byte(sql, item.get("query_location"))
+                    error.position = position_of_byte(sql, item.get("query_location"))
                     raise
         return tree
 
@@ -200,6 +201,7 @@ def allowed_functions() -> frozenset[str]:
 
     They come from a database without extensions.
     """
+    # The store's database has extensions, whose functions read files, catalogs and other servers.
     connection = new_database()
     try:
         rows = connection.execute(
@@ -218,6 +220,14 @@ def without_explain(sql: str) -> str:
     return sql if found is None else re.sub(r"\S", " ", found[0]) + sql[found.end() :]
 
 
+def position_of_byte(statement: str, offset: object) -> int | None:
+    """The position of a byte offset that DuckDB reports. Unknown offsets are negative or 2**64 - 1."""
+    encoded = statement.encode(errors="replace")
+    if not isinstance(offset, int) or not 0 <= offset <= len(encoded):
+        return None
+    return len(encoded[:offset].decode(errors="ignore"))
+
+
 def check_length(sql: str) -> None:
     """Raises QueryRejected for a statement that is too long."""
     if len(sql.encode(errors="replace")) > MAX_SQL_BYTES:
@@ -228,6 +238,7 @@ def check_length(sql: str) -> None:
 
 def nesting(sql: str) -> int:
     """The deepest level of brackets in the text. Brackets in strings count too."""
+    # To leave out strings and comments, this would have to be a second parser of hostile text.
     level = deepest = 0
     for character in sql:
         if character in _OPENING:
@@ -240,11 +251,13 @@ def nesting(sql: str) -> int:
 
 def _did_you_mean(name: str, offered: Iterable[str]) -> str:
     """A question with the nearest name, empty if none is near."""
+    # Only from `offered`, the public names: a suggestion must not show that an internal table exists.
     near = difflib.get_close_matches(name[:MAX_NAME_CHARS], sorted(offered), n=1, cutoff=0.7)
     return f"Did you mean {near[0]!r}?" if near else ""
 
 
 def _check_columns(names: Any) -> None:
+    # As a selected column it would show paths. DuckDB resolves these lists by name, so no column reference is in the tree.
     if isinstance(names, list) and any(str(name).lower() in HIDDEN_COLUMNS for name in names):
         raise QueryRejected(
             "cannot run the statement: the column 'filename' is internal. Use another column or alias."
@@ -267,6 +280,7 @@ def _too_deep() -> QueryRejected:
 
 def _objects(node: Any) -> Iterator[dict[str, Any]]:
     """Every object of the tree, parents first."""
+    # Not recursive: a tree that the parser accepts may be deeper than Python's stack.
     stack = [node]
     while stack:
         item = stack.pop()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench._stored import bytes_by_table, catalog_bytes, maintain, roll_up
-from streamgauge.analytics.query.limits import TRUSTED
+from streamgauge.analytics.query.child_process import TRUSTED
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store

@@ -36,25 +36,18 @@ def mcp_command(http: bool, **given: Any) -> int:
     from streamgauge.analytics.storage.location import locate
     from streamgauge.flags import load_with_running_parts
     from streamgauge.ingest.ready_file import silence
-    from streamgauge.mcp_server.server import new_server
-    from streamgauge.mcp_server.tools import Source, Tools
+    from streamgauge.mcp_server.server import new_server, serve
+    from streamgauge.mcp_server.tools import Tools
     from streamgauge.process_logging import configure_logging
 
     settings = load_with_running_parts(given)
     configure_logging(settings.log_format)
     os.umask(0o077)
     location = locate(settings.store, settings.data)
-    tools = Tools(
-        Source(
-            location=location,
-            objective=settings.all_objectives[-1],
-            silence=lambda: silence(settings.data, "analyze"),
-        )
-    )
+    tools = Tools(location, settings.all_objectives[-1], lambda: silence(settings.data, "analyze"))
     with contextlib.closing(tools):
         server = new_server(tools, __version__, hidden=location.label if http else None)
         if http:
-            from streamgauge.mcp_server.http_transport import serve
             from streamgauge.process_options import warn_if_exposed
 
             warn_if_exposed("the MCP port, which is not encrypted,", settings.mcp_listen)

@@ -1,31 +1,38 @@
-"""The tools with their descriptions, registered with the official SDK.
+"""The tools with their descriptions, registered with the official SDK, and their service over streamable HTTP at `/mcp`.
 
 The descriptions are for a language model that is on call: what the tool answers, its units, and what to call next.
+
+Over HTTP
+- Every request needs the bearer token, and must name an allowed host and origin (`streamgauge.ingest.allowed_hosts`).
+- There are no sessions: each request stands for itself, so a client that leaves keeps nothing here.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hmac
 import json
 import logging
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+import secrets
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+import uvicorn
 from mcp.server import MCPServer
+from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field
 
+from streamgauge.analytics.otlp_receiver.receiver_limits import ReceiverLimits
 from streamgauge.analytics.query.errors import QueryError, to_wire
-from streamgauge.mcp_server.tools import (
-    DEFAULT_ROWS,
-    MAX_ANSWER_BYTES,
-    MAX_ROWS,
-    TIMEOUT_S,
-    Rows,
-    Stream,
-    Tables,
-    Tools,
-    Verdict,
-)
+from streamgauge.ingest.addresses import bind, join_address, split_address
+from streamgauge.ingest.allowed_hosts import AllowedHosts, AsgiApp, HostGate, Message, Receive, Send, refuse
+from streamgauge.ingest.bearer_tokens import check_token
+from streamgauge.ingest.private_files import prepare_data_folder
+from streamgauge.ingest.ready_file import remove_ready_file, write_ready_file
+from streamgauge.mcp_server.tools import MAX_ANSWER_BYTES, MAX_ROWS, TIMEOUT_S, Tools
 
 INSTRUCTIONS = f"""Streamgauge measures every request through an LLM gateway: time to first token (TTFT), inter-token latency \
 (ITL), tokens, stalls, errors and who caused a delay. All tools only read.
@@ -64,7 +71,11 @@ upstream. `phases`: where the time went, in order: connect, send, wait, first by
 gaps with the cause upstream, gateway, tap or client. `waited_for`: nanoseconds by cause, to the first token and for the whole \
 stream. Generated text is not included."""
 
-log = logging.getLogger(__name__)
+PATH = "/mcp"
+MAX_BODY_BYTES = 256 * 1024
+MAX_BODIES_BYTES = 64 * MAX_BODY_BYTES
+MAX_CONNECTIONS = 64
+STOP_WITHIN_S = 2
 READ_ONLY = ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
@@ -77,56 +88,113 @@ def new_server(tools: Tools, version: str, *, hidden: str | None = None) -> MCPS
         "streamgauge", title="Streamgauge", instructions=INSTRUCTIONS, version=version, log_level="ERROR"
     )
 
-    def answer(run: Callable[[], Mapping[str, Any]]) -> CallToolResult:
-        try:
-            found = dict(run())
-        except (QueryError, ValueError) as e:
-            error = e if isinstance(e, QueryError) else QueryError(str(e))
-            text = str(to_wire(error, hidden)["message"])
-            if error.position is not None:
-                text += f" Position: character {error.position + 1}."
-            return CallToolResult(content=[TextContent(text=text)], is_error=True)
-        compact = json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        return CallToolResult(content=[TextContent(text=compact)], structured_content=found)
+    def answering(tool: Callable[..., Mapping[str, Any]]) -> Callable[..., CallToolResult]:
+        @functools.wraps(tool)  # the SDK reads the schemas of arguments and answers from its annotations
+        def answer(**arguments: Any) -> CallToolResult:
+            try:
+                found = dict(tool(**arguments))
+            except (QueryError, ValueError) as e:
+                error = e if isinstance(e, QueryError) else QueryError(str(e))
+                text = str(to_wire(error, hidden)["message"])
+                if error.position is not None:
+                    text += f" Position: character {error.position + 1}."
+                return CallToolResult(content=[TextContent(text=text)], is_error=True)
+            compact = json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            return CallToolResult(content=[TextContent(text=compact)], structured_content=found)
 
-    @server.tool(title="Describe tables", description=DESCRIBE_TABLES, annotations=READ_ONLY)
-    def describe_tables(
-        tables: Annotated[list[str] | None, Field(description="Names of tables or views.")] = None,
-    ) -> Annotated[CallToolResult, Tables]:
-        return answer(lambda: tools.describe_tables(tables or ()))
+        return answer
 
-    @server.tool(title="Query", description=QUERY, annotations=READ_ONLY)
-    def query(
-        sql: Annotated[str, Field(description="One statement.")],
-        max_rows: Annotated[
-            int, Field(description="Rows to return, at most.", ge=1, le=MAX_ROWS)
-        ] = DEFAULT_ROWS,
-    ) -> Annotated[CallToolResult, Rows]:
-        return answer(lambda: tools.query(sql, max_rows))
-
-    @server.tool(title="Diagnose", description=DIAGNOSE, annotations=READ_ONLY)
-    def diagnose(
-        range: Annotated[
-            str, Field(description="Length of the range before `until`, such as 15m, 2h or 7d.")
-        ] = "15m",
-        since: Annotated[
-            str | None, Field(description="Begin of the range (ISO 8601, UTC), instead of `range`.")
-        ] = None,
-        until: Annotated[
-            str | None, Field(description="End of the range (ISO 8601, UTC). Default: now.")
-        ] = None,
-        models: Annotated[list[str] | None, Field(description="Only these models.")] = None,
-        gateways: Annotated[list[str] | None, Field(description="Only these gateways.")] = None,
-        clients: Annotated[list[str] | None, Field(description="Only these clients, by id or name.")] = None,
-    ) -> Annotated[CallToolResult, Verdict]:
-        return answer(
-            lambda: tools.diagnose(range, since, until, models or (), gateways or (), clients or ())
-        )
-
-    @server.tool(title="Stream", description=STREAM, annotations=READ_ONLY)
-    def stream(
-        stream_id: Annotated[str, Field(description="UUID from `streams` or `open_streams`.")],
-    ) -> Annotated[CallToolResult, Stream]:
-        return answer(lambda: tools.stream(stream_id))
-
+    for tool, title, description in (
+        (tools.describe_tables, "Describe tables", DESCRIBE_TABLES),
+        (tools.query, "Query", QUERY),
+        (tools.diagnose, "Diagnose", DIAGNOSE),
+        (tools.stream, "Stream", STREAM),
+    ):
+        server.add_tool(answering(tool), title=title, description=description, annotations=READ_ONLY)
     return server
+
+
+class TokenGate:
+    """ASGI middleware that admits requests with `Authorization: Bearer TOKEN`.
+
+    The SDK's own check of tokens is a part of OAuth: it publishes an authorization server, which clients then ask, and we have none.
+    """
+
+    def __init__(self, app: AsgiApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            # Two headers are refused: a proxy in front may have checked only the other one.
+            given = [value for name, value in scope["headers"] if name == b"authorization"]
+            if len(given) != 1 or not hmac.compare_digest(given[0], self._expected):
+                reason = (
+                    "request refused: it has no valid token. Send the header Authorization: Bearer TOKEN."
+                )
+                await refuse(scope, send, reason, 401, (b"www-authenticate", b"Bearer"))
+                return
+        await self._app(scope, receive, send)
+
+
+def gated(server: MCPServer[Any], token: str, hosts: AllowedHosts) -> AsgiApp:
+    """The ASGI application behind both gates."""
+    app: AsgiApp = server.streamable_http_app(
+        streamable_http_path=PATH, json_response=True, stateless_http=True, max_request_body_size=MAX_BODY_BYTES,
+        # `HostGate` protects. The SDK compares whole Host headers with a list, which would refuse addresses and subdomains.
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+    )  # fmt: skip
+    # The host comes first: a page of a foreign site must not find out whether its token is right.
+    return HostGate(TokenGate(app, token), hosts)
+
+
+def serve(
+    server: MCPServer[Any],
+    *,
+    listen: str,
+    token: str | None,
+    allowed_hosts: Iterable[str],
+    data: Path,
+    ready: Callable[[str], None],
+) -> None:
+    """Run until stopped. `listen`: HOST:PORT, port 0 any free port. `token` None: a random one. Clients read both from `run/mcp.json`.
+
+    `ready` gets the URL. Raises ValueError for a token that is too short, OSError if it cannot listen.
+    """
+    check_token("--mcp-token", token)
+    token = token or secrets.token_urlsafe(32)
+    # Not by uvicorn, which exits when the port is in use, and so could not name the flag.
+    listener = bind(listen, flag="--mcp-listen")
+    host, _ = split_address(listen)
+    listener.listen(MAX_CONNECTIONS)
+    limits = ReceiverLimits(max_connections=MAX_CONNECTIONS, max_bytes=MAX_BODIES_BYTES)
+    config = uvicorn.Config(
+        gated(server, token, AllowedHosts(allowed_hosts, listen_host=host)),
+        log_config=None, log_level="warning", access_log=False, ws="none", proxy_headers=False, server_header=False,
+        # With deadlines, and a share for each client address, which uvicorn's `limit_concurrency` does not have.
+        http=limits.connection,  # type: ignore[arg-type]  # any callable
+        timeout_graceful_shutdown=STOP_WITHIN_S,
+    )  # fmt: skip
+    service = uvicorn.Server(config)
+    url = f"http://{join_address(host, listener.getsockname()[1])}{PATH}"
+    ready_file = data / "run" / "mcp.json"
+    prepare_data_folder(data)  # a failed start creates nothing
+    write_ready_file(ready_file, {"url": url, "token": token})
+    try:
+        ready(url)
+        with _without_a_second_signal():
+            service.run(sockets=[listener])
+    finally:
+        remove_ready_file(ready_file)
+        listener.close()
+
+
+@contextlib.contextmanager
+def _without_a_second_signal() -> Iterator[None]:
+    """uvicorn raises the signal that stopped it again when it has ended. Ignore it, so that the command ends cleanly."""
+    before = {kind: signal.signal(kind, lambda *_: None) for kind in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

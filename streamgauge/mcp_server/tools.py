@@ -1,5 +1,7 @@
 """The tools as functions: SQL in, values of JSON out. Nothing here writes, and nothing depends on the protocol.
 
+The annotations of arguments and answers are the schemas that agents read.
+
 Statements of an agent run in the confined query pool of the SQL page, through its statement filter. `diagnose` and `stream` have
 a pool of their own, as the pages have, so that no statement can take their memory. Answers are bounded, because an agent
 reads them whole: at most `MAX_ROWS` rows and `MAX_ANSWER_BYTES` of JSON.
@@ -10,17 +12,18 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, cast
 from uuid import UUID
 
 import polars as pl
 from polars.exceptions import PanicException
+from pydantic import Field
 
+from streamgauge.analytics.query.child_process import MIB, UNTRUSTED
 from streamgauge.analytics.query.errors import QueryRejected
-from streamgauge.analytics.query.limits import MIB, UNTRUSTED
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.render import json_value
 from streamgauge.analytics.reports import blame, hops, one_stream, table_columns
@@ -94,21 +97,14 @@ class Stream(TypedDict):
     note: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where the tools read."""
-
-    location: StoreLocation
-    objective: Objective
-    silence: Callable[[], str | None] = lambda: None
-    """Why newer rows are missing, as a sentence without its end."""
-
-
 class Tools:
     """The tools on one store. Threads may share it. The first call starts the query processes."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(
+        self, location: StoreLocation, objective: Objective, silence: Callable[[], str | None] = lambda: None
+    ) -> None:
+        """`objective`: that of streams without one of their own. `silence`: why newer rows are missing, without a full stop."""
+        self._location, self._objective, self._silence = location, objective, silence
         self._lock = threading.Lock()
         self._pools: dict[bool, QueryPool] = {}
         """Untrusted and trusted, each from its first use on."""
@@ -121,7 +117,9 @@ class Tools:
         for pool in self._pools.values():
             pool.close()
 
-    def describe_tables(self, tables: Sequence[str] = ()) -> Tables:
+    def describe_tables(
+        self, tables: Annotated[list[str] | None, Field(description="Names of tables or views.")] = None
+    ) -> Tables:
         """All tables with the names of their columns, or some with types and comments. Raises QueryError, ValueError."""
         rows = self._untrusted(_TABLES).to_dicts()
         by_table: dict[str, list[dict[str, str]]] = {row["name"]: [] for row in rows}
@@ -132,7 +130,7 @@ class Tools:
                 "comment": column["comment"] or "",
             }
             by_table.setdefault(column["table_name"], []).append(found)
-        wanted = [name.lower() for name in tables]
+        wanted = [name.lower() for name in tables or ()]
         unknown = [name for name in wanted if name not in by_table]
         if unknown:
             raise ValueError(
@@ -153,12 +151,17 @@ class Tools:
             ]
         }
 
-    def query(self, sql: str, max_rows: int = DEFAULT_ROWS) -> Rows:
+    def query(
+        self,
+        sql: Annotated[str, Field(description="One statement.")],
+        max_rows: Annotated[
+            int, Field(description="Rows to return, at most.", ge=1, le=MAX_ROWS)
+        ] = DEFAULT_ROWS,
+    ) -> Rows:
         """The first rows of one SELECT. Raises QueryError."""
-        max_rows = min(max(max_rows, 1), MAX_ROWS)
         try:
             frame = self._untrusted(sql.strip().rstrip(";"), max_rows)
-            return _bounded(frame, max_rows, self._silence())
+            return _bounded(frame, max_rows, self._silence_note())
         except UnicodeError:
             raise QueryRejected(
                 "cannot run the statement: it is not valid Unicode. Correct the text."
@@ -171,40 +174,45 @@ class Tools:
 
     def diagnose(
         self,
-        range: str = "15m",
-        since: str | None = None,
-        until: str | None = None,
-        models: Sequence[str] = (),
-        gateways: Sequence[str] = (),
-        clients: Sequence[str] = (),
+        range: Annotated[
+            str, Field(description="Length of the range before `until`, such as 15m, 2h or 7d.")
+        ] = "15m",
+        since: Annotated[
+            str | None, Field(description="Begin of the range (ISO 8601, UTC), instead of `range`.")
+        ] = None,
+        until: Annotated[
+            str | None, Field(description="End of the range (ISO 8601, UTC). Default: now.")
+        ] = None,
+        models: Annotated[list[str] | None, Field(description="Only these models.")] = None,
+        gateways: Annotated[list[str] | None, Field(description="Only these gateways.")] = None,
+        clients: Annotated[list[str] | None, Field(description="Only these clients, by id or name.")] = None,
     ) -> Verdict:
         """The diagnosis of a range of time. Raises QueryError, ValueError."""
         begin, end = _range(range, since, until)
         selection = Selection(
-            since=begin, until=end, models=tuple(models), gateways=tuple(gateways), clients=tuple(clients)
+            since=begin,
+            until=end,
+            models=tuple(models or ()),
+            gateways=tuple(gateways or ()),
+            clients=tuple(clients or ()),
         )
-        report = as_json(read_report(self._query, selection, self._source.objective))
+        report = as_json(read_report(self._query, selection, self._objective))
         left_out = len(report["groups"]) - MAX_GROUPS
         cut = (
             f"{left_out} groups with fewer requests are left out: filter by model or gateway"
             if left_out > 0
             else None
         )
-        return {
-            "state": report["state"],
-            "headline": report["headline"],
-            "since": report["since"],
-            "until": report["until"],
-            "causes": report["causes"],
-            "notes": report["notes"],
-            "objectives": report["objectives"],
-            "in_flight": report["in_flight"],
+        shown = {
             "groups": [_known(group) for group in report["groups"][:MAX_GROUPS]],
             "offenders": [_known(offender) for offender in report["offenders"]],
-            "note": _note(cut, self._silence()),
+            "note": _note(cut, self._silence_note()),
         }
+        return cast("Verdict", report | shown)
 
-    def stream(self, stream_id: str) -> Stream:
+    def stream(
+        self, stream_id: Annotated[str, Field(description="UUID from `streams` or `open_streams`.")]
+    ) -> Stream:
         """One stream, finished or in flight. Raises QueryError, ValueError."""
         try:
             wanted = UUID(stream_id.strip())
@@ -217,15 +225,10 @@ class Tools:
             return self._finished(wanted, row)
         row = one_stream.in_flight(self._query, wanted)
         if row is not None:
-            note = _note(self._silence())
             return {
-                "state": "in_flight",
-                "row": _known(row),
-                "phases": [],
-                "stalls": [],
-                "waited_for": {},
-                "note": note,
-            }
+                "state": "in_flight", "row": _known(row), "phases": [], "stalls": [], "waited_for": {},
+                "note": _note(self._silence_note()),
+            }  # fmt: skip
         raise ValueError(
             f"cannot find the stream {wanted}: it is not stored, or older than the retention. Check the id, or query streams."
         )
@@ -253,15 +256,16 @@ class Tools:
             ],
             "stalls": [_known(stall) for stall in stalls.iter_rows(named=True)],
             "waited_for": {name: parts for name, parts in waited.items() if parts},
-            "note": _note(text, self._silence()),
+            "note": _note(text, self._silence_note()),
         }
 
-    def _silence(self) -> str | None:
-        silent = self._source.silence()
+    def _silence_note(self) -> str | None:
+        silent = self._silence()
         return None if silent is None else f"{silent}: newer rows are missing"
 
     def _untrusted(self, sql: str, max_rows: int = OWN_ROWS) -> pl.DataFrame:
         """The first `max_rows` + 1 rows. The statement sees only what is public."""
+        # Truncated, not refused: an agent that gets some rows and a note writes a better statement than one with an error.
         pool = self._pool(untrusted=True)
         return pool.query(sql, max_rows=max_rows, timeout_s=TIMEOUT_S, truncate=True)
 
@@ -274,7 +278,7 @@ class Tools:
                 raise QueryRejected("cannot run the query: the server stops. Start it again.")
             if untrusted not in self._pools:
                 limits = LIMITS if untrusted else None
-                self._pools[untrusted] = QueryPool(self._source.location, untrusted=untrusted, limits=limits)
+                self._pools[untrusted] = QueryPool(self._location, untrusted=untrusted, limits=limits)
             return self._pools[untrusted]
 
 
@@ -323,7 +327,7 @@ def _bounded(frame: pl.DataFrame, max_rows: int, note: str | None) -> Rows:
         row = [_shortened(value) for value in whole]
         size += len(json.dumps(row, ensure_ascii=False).encode(errors="replace"))
         if size > MAX_ANSWER_BYTES:
-            break
+            break  # a shorter row behind it would look like the next one
         rows.append(row)
         is_cut |= row != whole
     missing = long = None

@@ -12,8 +12,8 @@ from typing import Any
 
 import duckdb
 
+from streamgauge.analytics.query.answers import to_polars
 from streamgauge.analytics.query.reader import Reader
-from streamgauge.analytics.query.to_polars import to_polars
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.storage.location import StoreLocation, locate
 from streamgauge.analytics.storage.store import Store

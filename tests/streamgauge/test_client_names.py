@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from streamgauge.analytics.schema.clients import MAX_CLIENTS, Client
 from streamgauge.analytics.storage.clients_table import write_clients
 from streamgauge.cli import cli
-from streamgauge.client_names import parse_clients
 from streamgauge.flags import flags, load
 from streamgauge.process_options import analyze_options
+from streamgauge.setting_tables import parse_clients
 from streamgauge.settings import Settings
 from tests.analytics.stores import ask, new_store
 

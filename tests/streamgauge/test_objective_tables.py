@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from streamgauge.analytics.schema.objectives import DEFAULT, MAX_OBJECTIVES, Objective
 from streamgauge.cli import cli
 from streamgauge.flags import flags, load
-from streamgauge.objective_tables import parse_objectives
 from streamgauge.process_options import analyze_options, dashboard_options
+from streamgauge.setting_tables import parse_objectives
 from streamgauge.settings import Settings
 
 FILE = """

@@ -12,7 +12,7 @@ from streamgauge.cli import cli
 from streamgauge.dashboard.saved_views import markup
 from streamgauge.flags import flags, load
 from streamgauge.process_options import dashboard_options
-from streamgauge.saved_views import EXAMPLE, MAX_VIEWS, SavedView, parse_saved_views
+from streamgauge.setting_tables import MAX_VIEWS, SAVED_VIEW, SavedView, parse_saved_views
 from streamgauge.settings import Settings
 from tests.dashboard.app_test import open_page
 
@@ -65,10 +65,10 @@ def test_view_of_the_first_page_leads_there_from_other_pages() -> None:
     ("given", "message"),
     [
         (("=streams",), "the name '' is not text of 1 to 64 characters without equals signs"),
-        (("a",), "the value is not a table of addresses by name, such as " + EXAMPLE),
+        (("a",), "the value is not a table of addresses by name, such as " + SAVED_VIEW),
         (("a=x", "a=y"), "'a' is given twice. Choose another name"),
         *(
-            ((f"a={address}",), f"the address of 'a' is not a page of the dashboard with parameters, such as in {EXAMPLE}")
+            ((f"a={address}",), f"the address of 'a' is not a page of the dashboard with parameters, such as in {SAVED_VIEW}")
             for address in ("", "javascript:alert(1)", "Ünknown", "/", "streams?" + "x" * 2000)
         ),
     ],

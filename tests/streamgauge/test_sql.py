@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from streamgauge import store_client
+from streamgauge import sql as sql_module
 from streamgauge.analytics.query.errors import AnswerTooLarge
 from streamgauge.analytics.query.render import render
 from streamgauge.analytics.storage.commit import Commit
@@ -127,7 +127,7 @@ def test_the_running_analytics_answers_unless_another_store_is_meant(
         asked.append(folder)
         return b"answer"
 
-    monkeypatch.setattr(store_client, "ask", ask)
+    monkeypatch.setattr(sql_module, "ask", ask)
     write_ready_file(tmp_path / "run" / "analyze.json", {"store": "sqlite"})
     assert sql(tmp_path, "SELECT 1") == (0, "answer")
     assert asked == [tmp_path]
@@ -143,7 +143,7 @@ def test_an_answer_that_is_too_large_for_the_socket_is_read_by_the_command(
     def ask(*_: object, **__: object) -> bytes:
         raise AnswerTooLarge("the answer is larger than 32 MiB.")
 
-    monkeypatch.setattr(store_client, "ask", ask)
+    monkeypatch.setattr(sql_module, "ask", ask)
     write_ready_file(data / "run" / "analyze.json", {"store": "sqlite"})
     try:
         assert sql(data, COUNT, "--format", "csv") == (0, "n\n3\n")

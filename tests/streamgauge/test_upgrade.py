@@ -18,8 +18,8 @@ from streamgauge.analytics.storage.store import Store
 from streamgauge.cli import cli
 from streamgauge.ingest.record_log.kafka_messages import group_by_stream
 from streamgauge.ingest.records import PLAIN, Alive, Closed, encode, unpack
-from streamgauge.rebuild import rebuild_command
 from streamgauge.settings import RENAMED, Settings, variable
+from streamgauge.store_commands import rebuild_command
 from tests.analytics.storage.rows import new_ids, streams
 from tests.analytics.stores import ask_as_reader
 from tests.streamgauge.stored import analyse, write_streams

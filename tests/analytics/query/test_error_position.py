@@ -1,16 +1,14 @@
-"""The position of an error is that of the character that DuckDB's caret points to."""
+"""The position of an error is that of the character that the message is about."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import duckdb
 import pytest
 
-from streamgauge.analytics.query.error_position import in_part, of_byte, position_of
 from streamgauge.analytics.query.errors import QueryRejected, of_kind, to_wire
 from streamgauge.analytics.query.reader import Reader
-from streamgauge.analytics.query.statement_filter import StatementFilter
+from streamgauge.analytics.query.statement_filter import StatementFilter, position_of_byte
 from streamgauge.analytics.storage.location import StoreLocation
 
 LONG = "x" * 150
@@ -18,7 +16,9 @@ LONG = "x" * 150
 
 @pytest.fixture(scope="module")
 def reader(location: StoreLocation) -> Iterator[Reader]:
-    found = Reader(location, lock_down=True)
+    found = Reader(location)
+    found.connection.execute("SET GLOBAL errors_as_json = true")  # as in the child processes
+    found.lock_down()
     yield found
     found.close()
 
@@ -38,6 +38,7 @@ def statement_filter(reader: Reader) -> StatementFilter:
         f"SELECT wrong, '{LONG}' FROM streams",
         "SELECT outcome FROM streams WHERE outcome = 1 +\n  wrong",
         "SELECT s.outcome, s.wrong FROM streams s",
+        "EXPLAIN SELECT 'é', wrong FROM streams",
     ],
 )
 def test_error_of_a_column_has_its_position(
@@ -77,18 +78,20 @@ def test_suggested_tables_are_public(statement_filter: StatementFilter) -> None:
     assert "ducklake_snapshot" not in str(caught.value)
 
 
-def test_texts_without_a_position_have_none() -> None:
-    assert position_of("Binder Error: no line", "SELECT 1") is None
-    assert position_of("x\nLINE 9: SELECT\n        ^", "SELECT 1") is None
-    assert position_of("x\nLINE 1: other\n        ^", "SELECT 1") is None
-    assert (in_part(3, "a", "a", start=4), in_part(None, "a", "a", start=0)) == (None, None)
-    assert (of_byte("é", 2**64 - 1), of_byte("é", 2), of_byte("é", None)) == (None, 1, None)
-
-
-def test_caret_after_the_end_of_a_line_is_its_end() -> None:
-    with pytest.raises(duckdb.Error) as caught:
-        duckdb.execute("SELECT (1")
-    assert position_of(str(caught.value), "SELECT (1") in (None, len("SELECT (1"))
+def test_positions_outside_of_the_statement_are_none(location: StoreLocation, reader: Reader) -> None:
+    assert (position_of_byte("é", 2**64 - 1), position_of_byte("é", 2), position_of_byte("é", None)) == (
+        None,
+        1,
+        None,
+    )
+    with pytest.raises(QueryRejected) as caught:
+        reader.arrow("SELECT (1", 10, 10)
+    assert caught.value.position in (None, len("SELECT (1"))
+    plain = Reader(location)
+    with pytest.raises(QueryRejected, match="wrong") as caught:
+        plain.arrow("SELECT wrong FROM streams", 10, 10)
+    plain.close()
+    assert caught.value.position is None
 
 
 def test_larger_answers_are_cut_only_on_request(reader: Reader) -> None:

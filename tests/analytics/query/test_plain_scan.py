@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamgauge.analytics.query.plain_scan import plain_scan
+from streamgauge.analytics.query.quack_gate import plain_scan
 
 TABLES = {"streams": ["stream_id", "Outcome", 'od"d']}
 

@@ -12,8 +12,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from streamgauge.analytics.query.arrow_answer import encode
-from streamgauge.analytics.query.limits import MIB, UNTRUSTED
+from streamgauge.analytics.query.answers import encode
+from streamgauge.analytics.query.child_process import MIB, UNTRUSTED
 from streamgauge.analytics.query.quack_gate import KEPT_ANSWERS, Gate
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.storage.location import StoreLocation

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from streamgauge.analytics.query import query_pool
-from streamgauge.analytics.query.child_process import ChildProcess
+from streamgauge.analytics.query.child_process import MIB, TRUSTED, UNTRUSTED, ChildProcess
 from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
-from streamgauge.analytics.query.limits import MIB, TRUSTED, UNTRUSTED
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.sandbox import NICENESS
 from streamgauge.analytics.storage.location import StoreLocation, locate

@@ -16,10 +16,10 @@ import json, os, resource, socket, sys, threading
 from streamgauge.analytics.query import sandbox
 
 given = json.loads(sys.argv[1])
-state = sandbox.confine(
+abi = sandbox.confine(
     readable=given["readable"], writable=given["writable"], network=False, bind_port=given["port"]
 )
-found = {"abi": state.landlock_abi, "oom": int(open("/proc/self/oom_score_adj").read())}
+found = {"abi": abi, "oom": int(open("/proc/self/oom_score_adj").read())}
 
 def attempt(name, action):
     def run():

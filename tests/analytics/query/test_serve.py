@@ -8,9 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,11 @@ import duckdb
 import pytest
 
 from streamgauge.analytics.query import serve
-from streamgauge.analytics.query.child_process import ChildProcess
+from streamgauge.analytics.query.child_process import MIB, ChildProcess, Limits
 from streamgauge.analytics.query.errors import StoreUnavailable
-from streamgauge.analytics.query.limits import MIB, Limits
 from streamgauge.analytics.query.quack_gate import directive
 from streamgauge.analytics.query.query_pool import QueryPool
-from streamgauge.analytics.query.serve import SERVE_LIMITS, Endpoint, run
+from streamgauge.analytics.query.serve import SERVE_LIMITS, SqlServer, run
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.storage.database import load
 from streamgauge.analytics.storage.location import StoreLocation, locate
@@ -34,6 +33,12 @@ from tests.guard_injection import Fault, derived
 from tests.options import serve_options
 
 LIMITS = replace(SERVE_LIMITS, memory_bytes=512 * MIB, max_rows=10_000)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    quack: str
+    token: str
 
 
 @dataclass
@@ -78,28 +83,31 @@ def ready_file(data: Path) -> Path:
 
 @contextmanager
 def serving(location: StoreLocation, data: Path, limits: Limits = LIMITS) -> Iterator[Client]:
-    started, stop = threading.Event(), threading.Event()
-    found: list[Endpoint] = []
-    results: list[int] = []
-
-    def ready(endpoint: Endpoint) -> None:
-        found.append(endpoint)
-        started.set()
-
-    options = serve_options(location=location, data=data, limits=limits, ready=ready, stop=stop)
-    thread = threading.Thread(target=lambda: results.append(run(options)))
-    thread.start()
-    try:
-        assert started.wait(20)
-        with duckdb.connect() as connection:
-            load(connection, "httpfs", "quack")
-            connection.execute("SET http_retries = 0")
-            yield Client(connection, found[0])
-    finally:
-        stop.set()
-        thread.join(10)
-    assert results == [0]
+    server = SqlServer(serve_options(location=location, data=data, limits=limits))
+    thread = threading.Thread(target=server.run)
+    with closing(server):
+        thread.start()
+        try:
+            found = until_ready(data, thread.is_alive)
+            with duckdb.connect() as connection:
+                load(connection, "httpfs", "quack")
+                connection.execute("SET http_retries = 0")
+                yield Client(connection, Endpoint(found["quack"], found["token"]))
+        finally:
+            server.stop()
+            thread.join(10)
+    assert not thread.is_alive()
     assert read_ready_file(ready_file(data)) is None
+
+
+def until_ready(data: Path, is_running: Callable[[], bool]) -> dict[str, Any]:
+    """The ready file of a server that starts."""
+    until_s = time.monotonic() + 20
+    while (found := read_ready_file(ready_file(data))) is None:
+        assert is_running()
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +128,7 @@ def client(served: tuple[StoreLocation, Client]) -> Client:
 
 
 def test_endpoint_is_published(client: Client, data: Path) -> None:
-    assert read_ready_file(ready_file(data)) == {"pid": os.getpid(), **asdict(client.endpoint)}
-    assert client.endpoint.token not in repr(client.endpoint)
+    assert read_ready_file(ready_file(data)) == {"pid": os.getpid(), **vars(client.endpoint)}
 
 
 def test_queries_are_answered(client: Client) -> None:
@@ -194,7 +201,7 @@ def listener_of(server: int) -> int:
     """The process of this server that listens. The others run queries."""
     for children in Path(f"/proc/{server}/task").glob("*/children"):
         for pid in children.read_text().split():
-            if b"serve_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"quack_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)
     raise AssertionError("no process listens")
 
@@ -246,7 +253,7 @@ def test_a_killed_or_stopped_listener_is_replaced_at_the_same_address(
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(serve._Supervisor, "_on_event"), (ChildProcess, "_receive"), (QueryPool, "answer")],
+    [(SqlServer, "_on_event"), (ChildProcess, "_receive"), (QueryPool, "answer")],
 )
 def test_an_exception_in_a_thread_costs_at_most_the_queries_of_that_time(
     kind: type, name: str, client: Client, monkeypatch: pytest.MonkeyPatch
@@ -340,8 +347,11 @@ def test_a_short_token_a_used_port_and_a_missing_store_are_errors(client: Client
                 location=missing, data=tmp_path, listen=client.endpoint.quack.removeprefix("quack:")
             )
         )
-    with pytest.raises(StoreUnavailable, match="streamgauge up"):
-        run(serve_options(location=missing, data=tmp_path))
+    with (
+        closing(SqlServer(serve_options(location=missing, data=tmp_path))) as server,
+        pytest.raises(StoreUnavailable, match="streamgauge up"),
+    ):
+        server.run()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -350,15 +360,10 @@ def test_sigterm_stops_cleanly(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from streamgauge.analytics.query.serve import *; "
         "from streamgauge.analytics.storage.location import locate; data = Path(sys.argv[1]); "
-        "sys.exit(run(ServeOptions(location=locate('sqlite', data), data=data, listen='localhost:0', token=None, "
-        "ready=lambda e: print('ready', flush=True))))"
+        "sys.exit(run(ServeOptions(location=locate('sqlite', data), data=data, listen='localhost:0', token=None)))"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        assert server.stdout.readline() == "ready\n"
-        assert read_ready_file(ready_file(tmp_path)) is not None
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) as server:
+        until_ready(tmp_path, lambda: server.poll() is None)
         server.send_signal(signal.SIGTERM)
         assert server.wait(10) == 0
     assert read_ready_file(ready_file(tmp_path)) is None

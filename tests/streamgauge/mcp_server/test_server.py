@@ -11,7 +11,6 @@ import stat
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,8 @@ from streamgauge.analytics.storage.location import locate
 from streamgauge.cli import cli
 from streamgauge.ingest.allowed_hosts import AllowedHosts
 from streamgauge.ingest.ready_file import read_ready_file
-from streamgauge.mcp_server.http_transport import gated, serve
-from streamgauge.mcp_server.server import new_server
-from streamgauge.mcp_server.tools import MAX_ANSWER_BYTES, MAX_CELL_CHARS, MAX_ROWS, Source, Tools
+from streamgauge.mcp_server.server import gated, new_server, serve
+from streamgauge.mcp_server.tools import MAX_ANSWER_BYTES, MAX_CELL_CHARS, MAX_ROWS, Tools
 from tests.analytics.query.test_statement_filter import REFUSED
 from tests.dashboard.generated_incident import GATEWAY, MODEL, with_incident
 from tests.hostile_sql import verdict
@@ -61,7 +59,7 @@ def data(incident: tuple[Path, datetime]) -> Path:
 
 @pytest.fixture(scope="module")
 def tools(data: Path) -> Iterator[Tools]:
-    found = Tools(Source(location=locate("sqlite", data), objective=DEFAULT))
+    found = Tools(locate("sqlite", data), DEFAULT)
     yield found
     found.close()
 
@@ -268,13 +266,13 @@ async def test_unknown_stream_is_one_line(client: Client, stream_id: str) -> Non
 
 
 async def test_missing_store_and_silent_analytics_are_reported(tmp_path: Path, tools: Tools) -> None:
-    missing = Tools(Source(location=locate("sqlite", tmp_path), objective=DEFAULT))
+    missing = Tools(locate("sqlite", tmp_path), DEFAULT)
     async with Client(new_server(missing, "1", hidden=str(tmp_path))) as client:
         message = await error(client, "query", sql="SELECT 1")
         assert "has no tables yet" in message
         assert str(tmp_path) not in message
     missing.close()
-    silent = Tools(replace(tools._source, silence=lambda: SILENT))
+    silent = Tools(tools._location, DEFAULT, lambda: SILENT)
     silent._pools = tools._pools
     assert silent.query("SELECT 1")["note"] == f"Analyze{SILENT[7:]}: newer rows are missing."
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from streamgauge.analytics.query import query_server, query_socket
+from streamgauge.analytics.query import query_socket
 from streamgauge.analytics.query.errors import (
     AnswerTooLarge,
     QueryError,
@@ -28,8 +28,7 @@ from streamgauge.analytics.query.errors import (
     StoreUnavailable,
 )
 from streamgauge.analytics.query.query_pool import QueryPool
-from streamgauge.analytics.query.query_server import QueryServer
-from streamgauge.analytics.query.query_socket import SOCKET, NotListening, ask
+from streamgauge.analytics.query.query_socket import SOCKET, NotListening, QueryServer, ask
 from streamgauge.analytics.query.render import render
 from streamgauge.analytics.query.sandbox import NICENESS
 from streamgauge.analytics.storage.location import locate
@@ -166,8 +165,8 @@ def test_a_crash_of_the_query_process_leaves_the_server(data: Path) -> None:
 def test_further_callers_are_refused_and_silent_ones_dropped(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query_server, "MAX_CONNECTIONS", 1)
-    monkeypatch.setattr(query_server, "REQUEST_S", 1.0)
+    monkeypatch.setattr(query_socket, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(query_socket, "REQUEST_S", 1.0)
     with serving(data) as server, socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(data / SOCKET))
         assert silent.recv(100)
@@ -209,7 +208,7 @@ def test_a_malformed_request_is_answered(data: Path) -> None:
 def test_a_stopped_server_is_not_listening(data: Path) -> None:
     """SIGSTOP: the kernel still accepts the connection."""
     script = (
-        "import sys, time; from pathlib import Path; from streamgauge.analytics.query.query_server import QueryServer;"
+        "import sys, time; from pathlib import Path; from streamgauge.analytics.query.query_socket import QueryServer;"
         "from streamgauge.analytics.storage.location import locate; data = Path(sys.argv[1]);"
         "server = QueryServer(data, locate('sqlite', data)); print('up', flush=True); time.sleep(60)"
     )

@@ -1,0 +1,210 @@
+"""Settings that are tables: `objectives`, `clients` and `saved_views`.
+
+Each is a table of the configuration file, JSON text of it, or flags. The parsers raise ValueError with one line, which names the key
+and what it may be.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from streamgauge.analytics.schema.clients import MAX_CLIENTS, NO_CLIENT_NAMES, Client, is_client_id
+from streamgauge.analytics.schema.objectives import DEFAULT, MAX_OBJECTIVES, Objective
+from streamgauge.values import parse_seconds, text_pairs
+
+OBJECTIVE = '{"model": "gpt-*", "ttft": "800ms", "goodput": 0.95}'
+CLIENT = "9f86d081884c7d659a2feaa0c55ad015=billing"
+SAVED_VIEW = "rate limits=streams?status=429&range=24h"
+"""Examples for help texts and errors."""
+MAX_TEXT = 256
+MAX_NAME_CHARS = 64
+MAX_VIEWS = 50
+MAX_ADDRESS_CHARS = 2000
+NOT_SAVED = frozenset({"token"})
+"""URL parameters that a view leaves out."""
+_PAGE = re.compile(r"[a-z]*")
+
+
+class SavedView(NamedTuple):
+    """A named page with its time range and filters."""
+
+    name: str
+    address: str
+    """Relative to the dashboard: `PAGE?PARAMETERS`."""
+
+    def __str__(self) -> str:
+        """As the flag `--saved-views` accepts it."""
+        return f"{self.name}={self.address}"
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("text in quotes")
+    return text
+
+
+def _glob(text: str) -> str:
+    # `fnmatch` would take […] as a set of characters, and only * and ? are documented.
+    if set(text) & set("[]\\"):
+        raise ValueError("a name with the wildcards * and ?")
+    return text
+
+
+Text = Annotated[
+    str, Field(min_length=1, max_length=MAX_TEXT, description="text in quotes"), AfterValidator(_printable)
+]
+Glob = Annotated[Text, AfterValidator(_glob)]
+Limit = Annotated[
+    float | None,
+    BeforeValidator(parse_seconds),
+    Field(gt=0, le=86_400, allow_inf_nan=False, description="a duration such as 800ms or 2s"),
+]
+
+
+class ObjectiveTable(BaseModel):
+    """One table `[[objectives]]`. The description of a key says what is allowed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)  # strict: 1 is no text, and true is no number
+
+    name: Text = ""
+    """By default the globs."""
+    model: Glob = "*"
+    gateway: Glob = "*"
+    client: Glob = "*"
+    ttft: Limit = None
+    itl: Limit = None
+    error_rate: float | None = Field(None, ge=0, le=1, allow_inf_nan=False, description="a share from 0 to 1")
+    goodput: float | None = Field(
+        None, ge=0, lt=1, allow_inf_nan=False, description="a share from 0 to less than 1"
+    )
+
+    def objective(self) -> Objective:
+        """The objective. Raises ValueError for a table without a limit."""
+        limits: dict[str, Any] = {
+            "ttft_ns": self.ttft and round(self.ttft * 1e9),
+            "itl_ns": self.itl and round(self.itl * 1e9),
+            "error_rate": self.error_rate,
+            "goodput": self.goodput,
+        }
+        if all(limit is None for limit in limits.values()):
+            raise ValueError("it has no limit. Add one of ttft, itl, error_rate, goodput")
+        globs = self.model_dump(include={"model", "gateway", "client"})
+        name = self.name or " ".join(f"{key}={glob}" for key, glob in globs.items() if glob != "*") or "all"
+        return Objective(name, **globs, **limits)
+
+
+def parse_objectives(value: object) -> tuple[Objective, ...]:
+    """Tables, objectives or JSON text of them, in the order of their priority."""
+    try:
+        given: Any = json.loads(value) if isinstance(value, str) else value
+        items = [
+            json.loads(item) if isinstance(item, str) else item
+            for item in ([given] if isinstance(given, Mapping) else given)
+        ]
+    except (ValueError, TypeError):
+        items = [None]
+    found: list[Objective] = []
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, Mapping | Objective):
+            raise ValueError(f"the value is not a list of tables such as {OBJECTIVE}")
+        try:
+            found.append(
+                item if isinstance(item, Objective) else ObjectiveTable.model_validate(item).objective()
+            )
+        except ValidationError as e:
+            raise ValueError(f"objective {number}: {problem(e, ObjectiveTable)}") from None
+        except ValueError as e:
+            raise ValueError(f"objective {number}: {e}") from None
+    if twice := _twice([DEFAULT.name, *(objective.name for objective in found)]):
+        raise ValueError(f"the name {twice!r} is taken: give each objective its own name")
+    if len(found) > MAX_OBJECTIVES:
+        raise ValueError(f"there are {len(found)} objectives, above the limit of {MAX_OBJECTIVES}")
+    return tuple(found)
+
+
+def problem(error: ValidationError, model: type[BaseModel]) -> str:
+    """What is wrong with the first key, and what is allowed: the description of its field, or the text of a validator's ValueError."""
+    found = error.errors(include_url=False)[0]
+    key = str(found["loc"][0])
+    if found["type"] == "extra_forbidden":
+        similar = difflib.get_close_matches(key, model.model_fields, 1)
+        hint = f", did you mean {similar[0]!r}?" if similar else "."
+        return f"unknown key {key!r}{hint} Allowed: {', '.join(model.model_fields)}"
+    allowed = found["ctx"]["error"] if found["type"] == "value_error" else model.model_fields[key].description
+    return f"{key} = {found['input']!r} is not {allowed}"
+
+
+def parse_clients(value: object) -> tuple[Client, ...]:
+    """A table of names by client id, JSON text of it, or texts such as `CLIENT`."""
+    found = tuple(
+        _client(client_id, name)
+        for client_id, name in text_pairs(value, what=f"a table of names by client id, such as {CLIENT}")
+    )
+    if twice := _twice([client.client_id for client in found]) or _twice([client.name for client in found]):
+        raise ValueError(f"{twice!r} is given twice: each client id has one name of its own")
+    if len(found) > MAX_CLIENTS:
+        raise ValueError(f"there are {len(found)} names, above the limit of {MAX_CLIENTS}")
+    return found
+
+
+def _client(client_id: object, name: object) -> Client:
+    if not isinstance(client_id, str) or not is_client_id(client_id):
+        raise ValueError(f"{client_id!r} is not a client id: 32 hexadecimal digits, such as in {CLIENT}")
+    text = _name(name)
+    if text is None or is_client_id(text):  # a name that looks like an id could be taken for another client
+        raise ValueError(f"the name of {client_id} is not text of 1 to {MAX_NAME_CHARS} characters")
+    if text in NO_CLIENT_NAMES:
+        raise ValueError(f"the name {text!r} has another meaning. Choose another name")
+    return Client(client_id, text)
+
+
+def parse_saved_views(value: object) -> tuple[SavedView, ...]:
+    """A table of addresses by name, JSON text of it, or texts such as `SAVED_VIEW`."""
+    found = tuple(
+        _view(name, address)
+        for name, address in text_pairs(value, what=f"a table of addresses by name, such as {SAVED_VIEW}")
+    )
+    if twice := _twice([view.name for view in found]):
+        raise ValueError(f"{twice!r} is given twice. Choose another name")
+    if len(found) > MAX_VIEWS:
+        raise ValueError(f"there are {len(found)} views, above the limit of {MAX_VIEWS}")
+    return found
+
+
+def _view(name: object, address: object) -> SavedView:
+    """The page and the parameters of an address, which may be copied from a browser. Its host and its token are left out."""
+    text = _name(name)
+    if text is None or "=" in text:  # a flag is NAME=ADDRESS
+        raise ValueError(
+            f"the name {str(name).strip()[:80]!r} is not text of 1 to {MAX_NAME_CHARS} characters without equals signs"
+        )
+    parts = urlsplit(address.strip() if isinstance(address, str) else "")
+    page = parts.path.rpartition("/")[2]
+    if (
+        parts.scheme not in ("", "http", "https")  # the sidebar makes a link of it: no `javascript:`
+        or not (page or parts.query)
+        or not _PAGE.fullmatch(page)
+        or len(str(address)) > MAX_ADDRESS_CHARS
+    ):
+        raise ValueError(
+            f"the address of {name!r} is not a page of the dashboard with parameters, such as in {SAVED_VIEW}"
+        )
+    kept = [(key, v) for key, v in parse_qsl(parts.query, keep_blank_values=True) if key not in NOT_SAVED]
+    return SavedView(text, f"{page}?{urlencode(kept)}" if kept else page)
+
+
+def _name(given: object) -> str | None:
+    """A name of a client or a view, None if it is not one."""
+    name = given.strip() if isinstance(given, str) else ""
+    return name if 0 < len(name) <= MAX_NAME_CHARS and name.isprintable() else None
+
+
+def _twice(texts: Sequence[str]) -> str | None:
+    return next((text for text in texts if texts.count(text) > 1), None)
