@@ -129,5 +129,5 @@ def _run_prefetches(waiting: queue.Queue[tuple[Future[Any], Callable[[], Any]]],
             continue
         try:
             prefetched.set_result(run_queries())
-        except Exception as error:
+        except BaseException as error:  # the page waits for a result
             prefetched.set_exception(error)

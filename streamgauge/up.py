@@ -73,8 +73,7 @@ class PartProgress:
         """Whether the process has been ready. Stays True."""
         self._pid, self._ready_file, self._works_silently = pid, ready_file, works_silently
         self._heartbeat_ns: int | None = None
-        self._since_heartbeat_s = 0.0
-        self._start_window()
+        self._since_heartbeat_s = self._window_s = self._cpu_s = 0.0
 
     def observe(self, elapsed_s: float) -> None:
         """Update after `elapsed_s`, which is about a second."""
@@ -211,7 +210,7 @@ class Part:
 
     def why_it_ended(self, code: int) -> str:
         if code < 0:
-            return f"signal {signal.Signals(-code).name}"
+            return f"signal {next((s.name for s in signal.Signals if s == -code), -code)}"
         return (self.last_error.read() if self.last_error else "") or f"exit code {code}"
 
 
@@ -226,7 +225,7 @@ class Pipeline:
     stopping: bool = False
     refused: bool = False
     """The tap refused its first start."""
-    _guard: Guard = field(default_factory=lambda: Guards().guard("up"))
+    guard: Guard = field(default_factory=lambda: Guards().guard("up"))
     _state_is_written: bool = True
     _observed_s: float = field(default_factory=time.monotonic)
 
@@ -234,7 +233,7 @@ class Pipeline:
         """Start all parts. Returns when the tap is ready, and each other part is ready or cannot start, or when `stopping`."""
         for part in self.parts:
             # A file of an earlier `up` that was killed may have the pid of a process that runs now.
-            (self.run_dir / f"{part.name}.json").unlink(missing_ok=True)
+            self.guard.attempt((self.run_dir / f"{part.name}.json").unlink, True)
         began_s = reported_s = time.monotonic()
         while not self.stopping and (waiting := [part for part in self.parts if not part.settled]):
             self._step()
@@ -243,7 +242,7 @@ class Pipeline:
                 names = " and ".join(part.name for part in waiting)
                 log.info("still starting after %.0f s: %s", now_s - began_s, names)
             time.sleep(POLL_S)
-        self.write_state()
+        self.guard.attempt(self.write_state)
 
     def watch(self) -> None:
         """Restart parts that exit or make no progress, until `stopping`."""
@@ -253,11 +252,12 @@ class Pipeline:
 
     def _step(self) -> None:
         """Check every part once. An unexpected error must not end `up`, because the tap would end with it."""
-        self._guard.attempt(self._observe)
         # Before the loop: the parts of one step must not depend on the order in which they are listed.
         unsettled = {part.name for part in self.parts if not part.settled}
-        for part in self.parts:
-            self._guard.attempt(self._step_part, part, unsettled)
+        done = [self.guard.attempt(self._step_part, part, unsettled) for part in self.parts]
+        if not (self.guard.attempt(self._observe) and all(done)):
+            # The exception may have prevented an update, and without the file no part would be judged.
+            self._state_is_written = False
 
     def _step_part(self, part: Part, unsettled: Collection[str]) -> None:
         if part.process is None or part.restart_at_s is not None:
@@ -426,8 +426,7 @@ def _run_parts(settings: Settings, invalid: Collection[str]) -> int:
         if pipeline.refused:
             return REFUSED
         if not pipeline.stopping:
-            with contextlib.suppress(OSError):  # nothing reads stdout any more
-                _welcome(pipeline, settings)
+            pipeline.guard.attempt(_welcome, pipeline, settings)  # it fails if nothing reads stdout
             pipeline.watch()
             click.echo("Stopping when open streams have finished. Press Ctrl-C again to stop now.", err=True)
         return 0

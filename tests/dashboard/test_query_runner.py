@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import polars as pl
 import pytest
@@ -12,6 +14,7 @@ import streamlit as st
 
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.dashboard import query_runner
+from tests.guard_injection import Injection
 
 DEADLINE_S = 30.0
 Queries = tuple[Counter[str], threading.Event, threading.Event]
@@ -63,6 +66,25 @@ def test_error_of_a_prefetch_is_raised_by_the_page(
     assert started.wait(DEADLINE_S)
     with pytest.raises(QueryError):
         result()
+
+
+def test_threads_of_prefetches_survive_exceptions(queries: Queries) -> None:
+    queries[2].set()
+
+    def end() -> None:
+        raise SystemExit
+
+    for number in range(query_runner.LANES):
+        with Injection(query_runner.GUARDS.guard(f"prefetch {number}")) as injection:
+            while not injection.raised:
+                with suppress(SystemExit):
+                    query_runner.prefetch(end)()
+                time.sleep(0.01)  # the queue must not fill up
+        assert "Injected" in query_runner.GUARDS.faults()[f"prefetch {number}"]
+    started = threading.Event()
+    result = query_runner.prefetch(lambda: started.set() or query_runner.query("SELECT 1"))  # type: ignore[func-returns-value]
+    assert started.wait(DEADLINE_S)
+    assert result()["n"][0] == 1
 
 
 def test_full_queue_runs_queries_when_they_are_needed(

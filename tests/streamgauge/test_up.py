@@ -19,7 +19,9 @@ import pytest
 
 from streamgauge import up
 from streamgauge.ingest.ready_file import read_ready_file
-from streamgauge.up import Part, Pipeline
+from streamgauge.process_logging import LastError
+from streamgauge.up import Part, PartProgress, Pipeline
+from tests.guard_injection import Fault, derived, methods
 
 PART = """
 import sys, threading, time
@@ -47,6 +49,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up, "SILENT_AFTER_S", 1.0)
     monkeypatch.setattr(up, "WAITING_S", 0.3)
     monkeypatch.setattr(up, "WINDOW_S", 0.5)
+
+
+CONTAIN_OTHERS = {"Pipeline.start", "Pipeline.watch", "Pipeline.stop", "Pipeline._step"}
+ONLY_VALUES = {"Pipeline.__init__", "Part.__init__", "Part.settled", "PartProgress.__init__"}
+METHODS = [
+    (kind, name)
+    for kind in (Pipeline, Part, PartProgress, LastError)
+    for name in methods(kind)
+    if f"{kind.__name__}.{name}" not in CONTAIN_OTHERS | ONLY_VALUES
+]
+EXITS_ONCE = (
+    "once = path.with_suffix('.once')\nif not once.exists(): once.touch(); sys.exit(1)\ntime.sleep(0.4)"
+)
 
 
 def supervisor(run_dir: Path, *, start: str = "", hung_after_s: float = 60.0) -> Pipeline:
@@ -233,6 +248,34 @@ def test_error_in_the_supervisor_is_contained(
         assert part.pid is not None
         os.kill(part.pid, signal.SIGKILL)
         until(lambda: part.restarts == 1 and part.is_ready, "the restart")
+
+
+@pytest.mark.parametrize(
+    "only",
+    [None, *(pytest.param(m, id=f"{m[0].__name__}.{m[1]}", marks=pytest.mark.slow) for m in METHODS)],
+)
+def test_an_exception_in_any_method_delays_parts_at_most(
+    only: tuple[type, str] | None, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The methods raise at their first call from each place, while a part starts, hangs, is killed and starts again."""
+    faults = {}
+    for kind, name in METHODS if only is None else [only]:
+        faults[kind, name] = fault = Fault(always=False)
+        monkeypatch.setattr(kind, name, derived(kind, name, fault))
+    supervised = supervisor(tmp_path, start=EXITS_ONCE, hung_after_s=1.5)
+    with watching(supervised) as part:
+        for end in ("hang", "kill"):
+            until(lambda: part.is_ready, "the part to be ready")
+            assert part.process is not None
+            pid, restarts = part.process.pid, part.restarts
+            if end == "hang":
+                (tmp_path / "analyze.hang").write_text("")
+            else:
+                os.kill(pid, signal.SIGKILL)
+            until(lambda: part.restarts > restarts and part.is_ready, "the restart")  # noqa: B023
+        until(lambda: in_state_file(tmp_path)["pid"] == part.process.pid, "the state file")
+    assert [fault for fault, found in faults.items() if not found.raised] == []
+    assert supervised.guard.failures >= len(faults)
 
 
 def test_tap_that_refuses_its_first_start_ends_up_and_a_later_exit_does_not(tmp_path: Path) -> None:
