@@ -12,7 +12,9 @@ from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.interface import LogBroken, LogFull, LogInUse
 from streamgauge.ingest.records import Frames, Lost, Request, encode, unpack
+from streamgauge.ingest.tap import record_log_thread
 from streamgauge.ingest.tap.record_log_thread import LogThread
+from tests.analytics.log_entries import stream
 from tests.ingest.running_tap import (
     END,
     SSE_HEAD,
@@ -47,6 +49,27 @@ def test_start_is_refused_while_another_process_writes_the_log():
     thread = LogThread(broken)
     with pytest.raises(LogInUse, match="another tap"):
         thread.start()
+
+
+def test_batch_that_cannot_be_packed_is_dropped_alone(monkeypatch: pytest.MonkeyPatch):
+    good = [encode(record) for record in stream(1)]
+    pack = record_log_thread.pack_encoded
+
+    def pack_or_raise(records: list[bytes]) -> bytes:
+        if records == [b"bad"]:
+            raise ValueError("cannot pack")
+        return pack(records)
+
+    monkeypatch.setattr(record_log_thread, "pack_encoded", pack_or_raise)
+    log = MemoryLog()
+    thread = LogThread(lambda: log)
+    for batch in ([b"bad"], good, [b"bad"]):
+        thread.put(batch, 10)
+    thread.start()
+    thread.stop(5)
+    assert thread.take_dropped() == [[b"bad"], [b"bad"]]
+    assert [encode(record) for record in log.records] == good
+    assert thread.done_bytes == 30
 
 
 @pytest.mark.parametrize(
