@@ -23,12 +23,10 @@ from typing import TYPE_CHECKING
 from streamgauge.analytics.alerts.evaluator import STORE_EVERY_S, AlertEvaluator
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.partition import LOG_GONE
-from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.commit_policy import IDLE_WAIT_S
-from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.consumer import CommitHook, Consumer, tune_gc
 from streamgauge.analytics.dialects import all_dialects
-from streamgauge.analytics.gc_tuning import tune_gc
-from streamgauge.analytics.hop_matching.job import HopJob
+from streamgauge.analytics.hops.hop_job import HopJob
 from streamgauge.analytics.markers.http_endpoint import PATH as MARKERS_PATH
 from streamgauge.analytics.markers.http_endpoint import MarkersEndpoint
 from streamgauge.analytics.markers.marker_queue import MarkerQueue

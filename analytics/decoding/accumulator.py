@@ -16,20 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.decoding.stream_output import (
+    KEPT_CHARS,
+    Choice,
+    EventColumns,
+    OutputStart,
+    ToolCall,
+    add_part,
+)
+from streamgauge.analytics.dialects.events import (
     OUTPUT_KINDS,
     ChoiceDelta,
     DecodedEvent,
     DeltaRun,
+    ErrorReport,
+    RawEvent,
+    ServerStat,
     TextDelta,
     ToolCallDelta,
+    Usage,
+    finish_failed,
 )
-from streamgauge.analytics.decoded.event_columns import EventColumns
-from streamgauge.analytics.decoded.raw_event import RawEvent
-from streamgauge.analytics.decoded.reports import ErrorReport, ServerStat, Usage, finish_failed
-from streamgauge.analytics.decoded.tolerant_json import HALF, join_halves
-from streamgauge.analytics.decoding.output_start import KEPT_CHARS, OutputStart, add_part
-from streamgauge.analytics.decoding.response_choice import Choice, ToolCall
+from streamgauge.analytics.dialects.tolerant_json import HALF, join_halves
 from streamgauge.ingest.identifiers import identifier, name
 
 MAX_TOOL_CALLS = 10_000

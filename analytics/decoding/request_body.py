@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from streamgauge.analytics.decoded.tolerant_json import compact
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.analytics.dialects.tolerant_json import compact
 from streamgauge.ingest import identifiers
 
 MAX_INFLATED_BYTES = 2**20

@@ -12,14 +12,15 @@ blank line, because a client can use it from then on. How the bytes are divided 
 - An event without its blank line at the end of the body is not dispatched; `finish` returns it.
 
 An event whose lines exceed `max_event_bytes` is counted in `oversized_events` and skipped. Lines with an unknown field name
-are kept in `unframed_lines`, up to `MAX_UNFRAMED_BYTES`: some servers report errors in such lines.
+are kept in `unframed_lines`, up to `MAX_UNFRAMED_BYTES`: some servers report errors in such lines. `UnframedJSON` finds the values.
 """
 
 from __future__ import annotations
 
 import re
 
-from streamgauge.analytics.decoded.raw_event import RawEvent
+from streamgauge.analytics.dialects.events import RawEvent
+from streamgauge.analytics.dialects.tolerant_json import json_or_none
 
 MAX_EVENT_BYTES = 16 * 2**20
 """More than the largest legitimate event (an image as base64 is a few MB)."""
@@ -223,3 +224,43 @@ class SSEDecoder:
         elif name not in (b"id", b"retry") and self._unframed_bytes + len(line) <= MAX_UNFRAMED_BYTES:
             self._unframed_bytes += len(line)
             self.unframed_lines.append(line)
+
+
+MAX_PARSE_ATTEMPTS = 64
+_SPACE = b" \t\r\n"
+
+
+class UnframedJSON:
+    """Joins the lines of one stream that are no SSE fields into JSON values.
+
+    A value starts with a line that begins with "{" or "[", and ends with the line that completes it.
+    """
+
+    # llama.cpp and GPUStack have sent `error: {…}`. Gemini sends a bare JSON error over many lines. The lines are bounded
+    # by `MAX_UNFRAMED_BYTES`, and `MAX_PARSE_ATTEMPTS` bounds the attempts: each parses all lines so far, so without it a
+    # body of closing brackets would cost the square of its size.
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+        self._attempts = 0
+
+    def add(self, line: bytes) -> tuple[str, bytes] | None:
+        """Return (event name, data) when this line completes a value."""
+        if not self._lines or (line[:1] == b"{" and self._lines[0][:1] == b"{"):
+            name, _, value = line.partition(b":")
+            value = value.strip(_SPACE)
+            if name.lower() == b"error" and value:
+                return "error", value
+            if line[:1] not in (b"{", b"["):
+                return None
+            self._lines = [line]
+        else:
+            self._lines.append(line)
+        if line.rstrip(_SPACE)[-1:] not in (b"}", b"]") or self._attempts >= MAX_PARSE_ATTEMPTS:
+            return None
+        self._attempts += 1
+        data = b"\n".join(self._lines)
+        if json_or_none(data) is None:
+            return None
+        self._lines = []
+        return "", data

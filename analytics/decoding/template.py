@@ -22,10 +22,9 @@ from operator import itemgetter
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import DialectReader
-from streamgauge.analytics.decoded.event import DecodedEvent, DeltaRun, EventKind, TextDelta
-from streamgauge.analytics.decoded.raw_event import RawEvent
-from streamgauge.analytics.decoded.tolerant_json import FAULTS
+from streamgauge.analytics.dialects.dialect import DialectReader
+from streamgauge.analytics.dialects.events import DecodedEvent, DeltaRun, EventKind, RawEvent, TextDelta
+from streamgauge.analytics.dialects.tolerant_json import FAULTS
 
 _decode_string = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.encode

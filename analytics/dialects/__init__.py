@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from functools import cache
 
-from streamgauge.analytics.decoded.dialect import Dialect
+from streamgauge.analytics.dialects.dialect import Dialect
 
 
 @cache

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_event, failed_event
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none
 
 
 class _Completion(msgspec.Struct):

@@ -19,12 +19,24 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, EventKind, TextDelta, ToolCallDelta
-from streamgauge.analytics.decoded.reports import ServerStat, Usage
-from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_event, failed_event
-from streamgauge.analytics.dialects.numbers import finite_number, whole_number
+from streamgauge.analytics.dialects.events import (
+    ChoiceDelta,
+    DecodedEvent,
+    EventKind,
+    ServerStat,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from streamgauge.analytics.dialects.tolerant_json import (
+    arguments_of,
+    compact,
+    decode_or_none,
+    finite_number,
+    whole_number,
+)
 
 SERVER_TOOLS = frozenset({"server_tool_use", "mcp_tool_use"})
 _EVENT_NAMES = frozenset({

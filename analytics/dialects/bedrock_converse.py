@@ -12,12 +12,23 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta
-from streamgauge.analytics.decoded.reports import ServerStat, Usage
-from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.errors import failed_event
-from streamgauge.analytics.dialects.numbers import finite_number, whole_number
+from streamgauge.analytics.dialects.events import (
+    ChoiceDelta,
+    DecodedEvent,
+    ServerStat,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from streamgauge.analytics.dialects.tolerant_json import (
+    arguments_of,
+    compact,
+    decode_or_none,
+    finite_number,
+    whole_number,
+)
 
 _EVENT_NAMES = frozenset((
     "messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata",

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none, json_or_none
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_from, error_in_event, failed_event
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
 from streamgauge.analytics.dialects.openai_tool_calls import ToolCallKeys
 from streamgauge.analytics.dialects.openai_usage import usage_of
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none, json_or_none
 
 
 class _Event(msgspec.Struct, gc=False):

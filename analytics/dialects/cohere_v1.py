@@ -10,19 +10,18 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.dialects.cohere_v2 import finish_error
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.errors import error_event, error_from, failed_event
+from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     TextDelta,
     ToolCallDelta,
+    Usage,
     tool_call_event,
 )
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import arguments_of, decode_or_none
-from streamgauge.analytics.dialects.cohere_v2 import finish_error
-from streamgauge.analytics.dialects.errors import error_event, error_from, failed_event
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.tolerant_json import arguments_of, decode_or_none, whole_number
 
 
 class _Meta(msgspec.Struct):

@@ -11,18 +11,18 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.errors import error_event, error_from, error_in_event, failed_event
+from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
+    ErrorReport,
     TextDelta,
     ToolCallDelta,
+    Usage,
     tool_call_event,
 )
-from streamgauge.analytics.decoded.reports import ErrorReport, Usage
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none
-from streamgauge.analytics.dialects.errors import error_event, error_from, error_in_event, failed_event
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none, whole_number
 
 _EVENT_NAMES = frozenset({
     "message-start", "content-start", "content-delta", "content-end", "tool-plan-delta", "tool-call-start",

@@ -11,19 +11,19 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.errors import error_in_event, failed_event
+from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     EventKind,
     TextDelta,
     as_decoded_event,
 )
-from streamgauge.analytics.decoded.tolerant_json import FAULTS, decode_or_none
-from streamgauge.analytics.dialects.errors import error_in_event, failed_event
 from streamgauge.analytics.dialects.openai_delta import read_delta
 from streamgauge.analytics.dialects.openai_tool_calls import ToolCallKeys, text_of
 from streamgauge.analytics.dialects.openai_usage import usage_of
+from streamgauge.analytics.dialects.tolerant_json import FAULTS, decode_or_none
 
 _NO_REASON = ("", "null")
 _PLAIN_REASONS = (None, *_NO_REASON)

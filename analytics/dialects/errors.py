@@ -13,9 +13,8 @@ import html
 import re
 from typing import Any
 
-from streamgauge.analytics.decoded.event import DecodedEvent
-from streamgauge.analytics.decoded.reports import ErrorReport
-from streamgauge.analytics.decoded.tolerant_json import compact, json_or_none, text_of
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, ErrorReport
+from streamgauge.analytics.dialects.tolerant_json import compact, json_or_none, text_of
 
 MAX_TEXT_CHARS = 4096
 """Limit of a message, and of the kept part of an HTML or plain-text body."""
@@ -175,3 +174,16 @@ def _sse_data(body: bytes) -> bytes:
     """The data of the first event, for an error body in SSE framing."""
     first = re.split(rb"\r?\n\r?\n", body, maxsplit=1)[0]
     return b"\n".join(line[5:].strip() for line in first.splitlines() if line.startswith(b"data:"))
+
+
+def add_final_status(event: DecodedEvent, status: str, error: Any, *, failed: bool) -> None:
+    """Make `event` the terminal of an API that sends the status of a response, run or interaction in place of a finish reason.
+
+    The status becomes the finish reason, and an error if `failed`; `error` is the object reported.
+    """
+    event.kind, event.terminal = "finish", True
+    event.deltas = [ChoiceDelta(finish_reason=status)]
+    if failed:
+        report = error_from(error) if error else ErrorReport(None)
+        report.type = report.type or status
+        event.kind, event.error = "error", report

@@ -15,20 +15,19 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.errors import failed_event
+from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     EventKind,
     TextDelta,
     ToolCallDelta,
+    Usage,
     as_decoded_event,
 )
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import compact, decode_or_none, json_or_none
-from streamgauge.analytics.dialects.errors import failed_event
 from streamgauge.analytics.dialects.gemini_partial_args import ArgumentJoiner
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.tolerant_json import compact, decode_or_none, json_or_none, whole_number
 
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount")
 _PATH = re.compile(r":(streamGenerateContent|generateContent)$")

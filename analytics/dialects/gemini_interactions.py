@@ -13,19 +13,17 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.errors import add_final_status, error_event, failed_event
+from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     TextDelta,
     ToolCallDelta,
+    Usage,
     tool_call_event,
 )
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from streamgauge.analytics.dialects.errors import error_event, failed_event
-from streamgauge.analytics.dialects.final_status import add_final_status
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none, whole_number
 
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled"})
 _FAILED = frozenset({"failed", "cancelled"})

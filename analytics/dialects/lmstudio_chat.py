@@ -14,13 +14,18 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta
-from streamgauge.analytics.decoded.reports import ServerStat, Usage
-from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_event, failed_event
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.events import (
+    ChoiceDelta,
+    DecodedEvent,
+    ServerStat,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
 from streamgauge.analytics.dialects.server_stats import stats_of
+from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none, whole_number
 
 _PROGRESS = ("model_load.", "prompt_processing.")
 _EVENT_NAMES = frozenset({

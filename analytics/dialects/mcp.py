@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import DecodedEvent
-from streamgauge.analytics.decoded.reports import ErrorReport
-from streamgauge.analytics.decoded.tolerant_json import compact, decode_or_none
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.events import DecodedEvent, ErrorReport
+from streamgauge.analytics.dialects.tolerant_json import compact, decode_or_none
 
 METHODS = frozenset((
     "completion/complete", "initialize", "logging/setLevel", "ping", "prompts/get", "prompts/list", "resources/list",

@@ -12,19 +12,17 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.errors import add_final_status, failed_event
+from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     TextDelta,
     ToolCallDelta,
+    Usage,
     tool_call_event,
 )
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none
-from streamgauge.analytics.dialects.errors import failed_event
-from streamgauge.analytics.dialects.final_status import add_final_status
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none, whole_number
 
 _PATH = re.compile(r"/threads(/[^/]+)?/runs(/[^/]+(/submit_tool_outputs)?)?/?$")
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled", "expired"})

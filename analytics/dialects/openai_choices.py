@@ -16,16 +16,24 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, EventKind, TextDelta, ToolCallDelta
-from streamgauge.analytics.decoded.raw_event import RawEvent
-from streamgauge.analytics.decoded.reports import ErrorReport, ServerStat, Usage
-from streamgauge.analytics.decoded.tolerant_json import FAULTS, compact, json_or_none
 from streamgauge.analytics.dialects.errors import error_from, error_in
+from streamgauge.analytics.dialects.events import (
+    ChoiceDelta,
+    DecodedEvent,
+    ErrorReport,
+    EventKind,
+    RawEvent,
+    ServerStat,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
 from streamgauge.analytics.dialects.openai_chunk_types import Choice, Chunk, FirstChunk
 from streamgauge.analytics.dialects.openai_delta import read_delta, token_count
 from streamgauge.analytics.dialects.openai_tool_calls import ToolCallKeys, text_of
 from streamgauge.analytics.dialects.openai_usage import usage_of
 from streamgauge.analytics.dialects.server_stats import server_timing_stats, stats_of
+from streamgauge.analytics.dialects.tolerant_json import FAULTS, compact, json_or_none
 
 MAX_CHOICES = 4096
 MAX_CHOICE_INDEX = 2**15

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.openai_choices import ChoicesReader
 
 _OBJECT = re.compile(rb'"object"\s*:\s*"text_completion')

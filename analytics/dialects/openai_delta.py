@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamgauge.analytics.decoded.event import ChoiceDelta, ToolCallDelta
-from streamgauge.analytics.decoded.tolerant_json import arguments_of
+from streamgauge.analytics.dialects.events import ChoiceDelta, ToolCallDelta
 from streamgauge.analytics.dialects.openai_tool_calls import ToolCallKeys, text_of
+from streamgauge.analytics.dialects.tolerant_json import arguments_of
 
 IMAGE_PARTS = ("image", "image_url", "output_image")  # a tuple: what is looked up may not be hashable
 

@@ -16,20 +16,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.errors import add_final_status, error_event, failed_event
+from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     EventKind,
     TextDelta,
     ToolCallDelta,
+    Usage,
     tool_call_event,
 )
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from streamgauge.analytics.dialects.errors import error_event, failed_event
-from streamgauge.analytics.dialects.final_status import add_final_status
-from streamgauge.analytics.dialects.numbers import whole_number
 from streamgauge.analytics.dialects.openai_responses_tool_calls import ToolCall, ToolCalls
 from streamgauge.analytics.dialects.openai_responses_types import (
     Event,
@@ -44,6 +41,7 @@ from streamgauge.analytics.dialects.openai_responses_types import (
     item_event_decoder,
 )
 from streamgauge.analytics.dialects.server_stats import stats_of
+from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none, whole_number
 
 CLIENT_TOOLS = frozenset({"function_call", "custom_tool_call"})
 IMAGE_ITEM = "image_generation_call"

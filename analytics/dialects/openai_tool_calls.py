@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from streamgauge.analytics.decoded.event import ToolCallDelta
-from streamgauge.analytics.decoded.tolerant_json import arguments_of
+from streamgauge.analytics.dialects.events import ToolCallDelta
 from streamgauge.analytics.dialects.openai_chunk_types import Call
+from streamgauge.analytics.dialects.tolerant_json import arguments_of
 
 
 class ToolCallKeys:

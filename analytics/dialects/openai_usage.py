@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.events import Usage
+from streamgauge.analytics.dialects.tolerant_json import whole_number
 
 _INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
 _OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details")

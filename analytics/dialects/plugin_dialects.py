@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from streamgauge.analytics.decoded.dialect import Dialect, DialectReader, ExchangeInfo
-from streamgauge.analytics.decoded.event import DecodedEvent, TextDelta
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
+from streamgauge.analytics.dialects.events import DecodedEvent, TextDelta
 from streamgauge.ingest.plugins import DIALECTS, load_plugins
 
 log = logging.getLogger(__name__)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.decoded.reports import ErrorReport
-from streamgauge.analytics.decoded.tolerant_json import json_or_none
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_event
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, ErrorReport, TextDelta
+from streamgauge.analytics.dialects.tolerant_json import json_or_none
 
 _NAMES = frozenset({"output", "done", "error", "logs"})
 

@@ -11,9 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from streamgauge.analytics.decoded.reports import ServerStat
-from streamgauge.analytics.decoded.tolerant_json import compact
-from streamgauge.analytics.dialects.numbers import finite_number
+from streamgauge.analytics.dialects.events import ServerStat
+from streamgauge.analytics.dialects.tolerant_json import compact, finite_number
 
 MAX_STATS = 64
 MAX_RAW_CHARS = 200

@@ -10,13 +10,20 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, as_decoded_event
-from streamgauge.analytics.decoded.reports import ErrorReport, ServerStat, Usage, finish_failed
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none, json_or_none
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_from, failed_event
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.events import (
+    ChoiceDelta,
+    DecodedEvent,
+    ErrorReport,
+    ServerStat,
+    TextDelta,
+    Usage,
+    as_decoded_event,
+    finish_failed,
+)
 from streamgauge.analytics.dialects.server_stats import stats_of
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none, json_or_none, whole_number
 
 
 class _Event(msgspec.Struct):

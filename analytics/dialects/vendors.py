@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.reports import ServerStat
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.events import ServerStat
 from streamgauge.analytics.dialects.server_stats import SERVER_TIMING, server_timing_stats, stats_of
 
 _HOSTS_BY_VENDOR: dict[str, tuple[str, ...]] = {

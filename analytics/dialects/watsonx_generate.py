@@ -10,13 +10,17 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, as_decoded_event
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_in_event, failed_event
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.events import (
+    ChoiceDelta,
+    DecodedEvent,
+    TextDelta,
+    Usage,
+    as_decoded_event,
+)
 from streamgauge.analytics.dialects.openai_tool_calls import text_of
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none, whole_number
 
 _NOT_FINISHED = ("", "not_finished")
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from streamgauge.analytics.decoded.event import OUTPUT_KINDS
+from streamgauge.analytics.dialects.events import OUTPUT_KINDS
 
 MAX_CHANNELS = 100
 """Further kinds of events, choices and channels of a stream are not aligned: each costs a pass over its events."""

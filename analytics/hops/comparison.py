@@ -9,15 +9,18 @@ changes, because the client received nothing of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 import polars as pl
 
 from streamgauge.analytics.hops.alignment import AlignedChannel, align
+from streamgauge.analytics.hops.candidate import ClockOffsets, start_ns
 from streamgauge.analytics.hops.changes import CHANGE_COLUMNS, Change, changes
+from streamgauge.analytics.hops.matching import Match
 from streamgauge.analytics.measures.latency import BURST_NS, quantile
+from streamgauge.analytics.schema.tables import GATEWAY_STALLS, HOP_CHANGES, HOPS, frame_of_rows
 
 STREAM_COLUMNS = (*CHANGE_COLUMNS, "ttft_ns", "end_ns")
 """Columns of `streams` that `Stream.row` must have."""
@@ -190,3 +193,70 @@ def _due(channel: AlignedChannel, transit_ns: int) -> Iterator[tuple[int, int]]:
             first += 1
         yield seq, inner.times_ns[min(first, last)] + transit_ns
         start = end
+
+
+Row = dict[str, Any]
+
+
+class HopRows:
+    """Collects the rows of `hops`, `hop_changes` and `gateway_stalls` of several outer streams."""
+
+    def __init__(self, offsets: ClockOffsets) -> None:
+        self._offsets = offsets
+        self._hops: list[Row] = []
+        self._changes: list[Row] = []
+        self._stalls: set[tuple[str, int]] = set()
+
+    def add(self, attempts: Sequence[Match], streams: Mapping[str, Stream]) -> None:
+        """Add an outer stream with its inner ones. `streams` by id."""
+        ordered = sorted((self._start_ns(match), n) for n, match in enumerate(attempts))
+        for number, (begin_ns, n) in enumerate(ordered, 1):
+            match = attempts[n]
+            offset = self._offsets.between(match.outer, match.inner)
+            outer, inner = streams[match.outer.stream_id], streams[match.inner.stream_id]
+            found = compare(outer, inner, begin_ns, offset.error_ns)
+            key = {
+                "outer_stream_id": match.outer.stream_id,
+                "inner_stream_id": match.inner.stream_id,
+                "outer_started_at": match.outer.wall_ns // 1000,
+            }
+            self._hops.append(
+                key
+                | found.measures._asdict()
+                | {
+                    "outer_gateway": match.outer.gateway,
+                    "inner_gateway": match.inner.gateway,
+                    "model": outer.row["request_model"] or outer.row["response_model"],
+                    "matched_by": match.matched_by,
+                    "attempt": number,
+                    "inner_outcome": match.inner.outcome,
+                    "inner_error_type": inner.row["error_type"],
+                    "lost_ns": ordered[number][0] - begin_ns if number < len(ordered) else None,
+                    "gateway_before_ns": begin_ns,
+                    "clock_offset_ns": offset.ns,
+                    "clock_error_ns": offset.error_ns,
+                }
+            )
+            self._changes += (key | change for change in _changes(found))
+            self._stalls.update((match.outer.stream_id, seq) for seq in found.gateway_stall_seqs)
+
+    def _start_ns(self, match: Match) -> int:
+        return start_ns(match.outer, match.inner, self._offsets.between(match.outer, match.inner))
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """The rows by table."""
+        stalls = [dict(zip(GATEWAY_STALLS, stall, strict=True)) for stall in sorted(self._stalls)]
+        return {
+            "hops": frame_of_rows(HOPS, list(_in_order(self._hops, HOPS))),
+            "hop_changes": frame_of_rows(HOP_CHANGES, list(_in_order(self._changes, HOP_CHANGES))),
+            "gateway_stalls": frame_of_rows(GATEWAY_STALLS, list(_in_order(stalls, GATEWAY_STALLS))),
+        }
+
+
+def _changes(found: Comparison) -> Iterator[Row]:
+    return (change._asdict() for change in found.changes)
+
+
+def _in_order(rows: Iterable[Row], columns: Iterable[str]) -> Iterator[tuple[Any, ...]]:
+    names = tuple(columns)
+    return (tuple(row.get(name) for name in names) for row in rows)

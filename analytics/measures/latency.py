@@ -6,7 +6,7 @@ Times are in ns since t0. None means unknown or undefined. docs/explanation/meas
 - ttst: time between the first two output events of the choice that began first.
 - icl (inter-chunk latency): gap between two consecutive output events of one choice, pooled over the choices. Events of one
   read have gap 0. Quantiles interpolate linearly, as DuckDB's `quantile_cont`.
-- A stall is a gap in which one party (`streamgauge.analytics.measures.blame`) took longer than `StallLimit`.
+- A stall is a gap in which one party (`streamgauge.analytics.measures.waits`) took longer than `StallLimit`.
 - itl (inter-token latency): time from first to last output, divided by tokens - 1. Undefined with several choices.
 - Waits for the client and delays by the tap do not count in ttst, gaps and itl: these are figures of the upstream. Columns
   count only the stalls that the upstream caused.
@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 import polars as pl
 
-from streamgauge.analytics.decoded.event import OUTPUT_KINDS
-from streamgauge.analytics.decoded.event_columns import EventColumns
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
-from streamgauge.analytics.measures.blame import Cause, WaitedTime, waits_between
+from streamgauge.analytics.decoding.stream_output import EventColumns
+from streamgauge.analytics.dialects.events import OUTPUT_KINDS
+from streamgauge.analytics.measures.waits import Cause, WaitedTime, waits_between
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_STALLS, with_all_columns
 from streamgauge.ingest.records import Closed, Wait

@@ -17,7 +17,8 @@ Rows are built column by column over the whole batch, which is fast for one stre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -25,10 +26,9 @@ import msgspec
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoded.reports import ServerStat, Usage
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
-from streamgauge.analytics.measures.blame import split_stream
-from streamgauge.analytics.measures.event_rows import event_frame
+from streamgauge.analytics.dialects.events import ServerStat, Usage
+from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.fingerprints import fingerprints
 from streamgauge.analytics.measures.headers import (
     request_id_of,
@@ -45,8 +45,9 @@ from streamgauge.analytics.measures.latency import (
     token_rates,
 )
 from streamgauge.analytics.measures.operation import operation_of
-from streamgauge.analytics.measures.outcome import Verdict, verdict_of
+from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
 from streamgauge.analytics.measures.sessions import Sessions
+from streamgauge.analytics.measures.waits import split_stream
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import (
@@ -349,3 +350,91 @@ def _json(value: Any) -> str | None:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, UnicodeError, RecursionError):
         return None
+
+
+_LISTS = ("read_seq", "at_ns", "kind", "event_name", "choice", "chars", "tokens", "bytes", "finish_reason")
+
+
+def event_frame(finished: Sequence[FinishedStream]) -> pl.DataFrame:
+    """The events of finished streams, in order. A number outside its column's range becomes NULL."""
+    sources = [
+        (s.stream_id, s.decoder.events) for s in finished if s.decoder is not None and s.decoder.events
+    ]
+    owners = pl.DataFrame(
+        {"stream_id": [stream_id for stream_id, _ in sources], "n": [len(columns) for _, columns in sources]},
+        schema={"stream_id": EVENTS["stream_id"], "n": pl.Int64},
+    )
+    lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
+    for _, columns in sources:
+        for name in _LISTS:
+            lists[name] += (
+                _event_names(columns.event_name) if name == "event_name" else getattr(columns, name)
+            )
+    return owners.select(
+        pl.col("stream_id").repeat_by("n"), pl.int_ranges("n", dtype=pl.Int32).alias("seq")
+    ).select(pl.all().explode(), *(_series(name, values) for name, values in lists.items()))
+
+
+def _event_names(names: list[str]) -> list[str]:
+    """SSE event names that may be stored. A stream has few distinct ones."""
+    replaced = {name: kept for name in set(names) if name and (kept := identifiers.name(name) or "") != name}
+    return [replaced.get(name, name) for name in names] if replaced else names
+
+
+def _series(name: str, values: list[Any]) -> pl.Series:
+    kind = EVENTS[name]
+    if kind == pl.String:
+        series = pl.Series(name, values, kind)
+        return series if name in ("stream_id", "kind") else series.replace("", None)
+    wide = pl.Series(name, values, pl.Int64, strict=False)
+    return wide if kind == pl.Int64 else wide.cast(kind, strict=False)
+
+
+log = logging.getLogger(__name__)
+
+Measure = Callable[[Sequence[FinishedStream]], dict[str, pl.DataFrame]]
+
+
+def measured_rows(
+    finished: Sequence[FinishedStream], measure: Measure, dead_letters: DeadLetters
+) -> dict[str, pl.DataFrame]:
+    """Rows by table, whatever a stream contains.
+
+    If measuring the batch raises, its streams are measured one by one. One that raises is stored as `tap_lost` without measures,
+    and added to `dead_letters`.
+    """
+    if not finished:
+        return {}
+    try:
+        return dict(measure(finished))
+    except Exception:
+        log.exception(
+            "measuring a batch of %d streams failed. Its streams are measured one by one.", len(finished)
+        )
+    parts: list[dict[str, pl.DataFrame]] = []
+    for stream in finished:
+        try:
+            parts.append(measure([stream]))
+        except Exception as e:
+            reason = f"measure: {type(e).__name__}"
+            dead_letters.add(stream.partition, -1, stream.stream_id, reason, 0, stream.stream_id.encode())
+            opened = stream.opened
+            gateway, tap = (opened.gateway, opened.tap) if opened else (None, None)
+            parts.append({"streams": lost_row(stream.stream_id, stream.started_wall_ns, gateway, tap)})
+    names = {name for part in parts for name in part}
+    return {name: pl.concat([p[name] for p in parts if name in p], how="diagonal_relaxed") for name in names}
+
+
+def lost_row(stream_id: str, started_wall_ns: int, gateway: str | None, tap: str | None) -> pl.DataFrame:
+    """The row of a lost stream without further data."""
+    return pl.DataFrame(
+        {
+            "stream_id": [stream_id],
+            "started_at": [started_wall_ns // 1000],
+            "gateway": [gateway],
+            "tap": [tap],
+            "outcome": [LOST.outcome],
+            "error_type": [LOST.error_type],
+        },
+        schema_overrides={"gateway": pl.String, "tap": pl.String},
+    ).with_columns(pl.col("started_at").cast(pl.Datetime("us", "UTC")))

@@ -26,8 +26,8 @@ from typing import Literal, get_args
 import msgspec
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoded.reports import ErrorReport
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.events import ErrorReport
 from streamgauge.analytics.measures.latency import first_output_ns
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.records import Cause, Refusal

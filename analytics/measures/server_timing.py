@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamgauge.analytics.decoded.reports import ServerStat
+from streamgauge.analytics.dialects.events import ServerStat
 from streamgauge.analytics.schema.server_timing_names import MAX_VALUE, SERVER_TIMING_NAMES
 
 _NONE: dict[str, str] = {}

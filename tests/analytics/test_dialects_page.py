@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.decoding import dialect_selection
 from streamgauge.analytics.dialects import all_dialects, vendors
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.openai_choices import PROVIDER_FIELDS
 from streamgauge.recorded_response import ExchangeHints, members, read_file
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta, Usage
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none
 
 
 class _Event(msgspec.Struct):

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.decoding import framing
 from streamgauge.analytics.decoding.accumulator import StreamAccumulator
 from streamgauge.analytics.decoding.dialect_selection import DialectSelector
@@ -20,6 +19,7 @@ from streamgauge.analytics.decoding.framing import Framer
 from streamgauge.analytics.decoding.sse import SSEDecoder
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects import all_dialects
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.openai_choices import ChoicesReader
 from streamgauge.analytics.measures.latency import first_event_ns, first_output_ns, last_output_ns
 from tests.analytics.corpus import Recording, recordings

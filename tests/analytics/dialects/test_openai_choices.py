@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.decoding.template import EventTemplate
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.events import (
     DecodedEvent,
     DeltaRun,
+    RawEvent,
     TextDelta,
     ToolCallDelta,
     as_decoded_event,
 )
-from streamgauge.analytics.decoded.raw_event import RawEvent
-from streamgauge.analytics.decoding.template import EventTemplate
 from streamgauge.analytics.dialects.openai_chat import DIALECT as CHAT
 from streamgauge.analytics.dialects.openai_choices import ChoicesReader
 from streamgauge.analytics.dialects.openai_completions import DIALECT as COMPLETIONS

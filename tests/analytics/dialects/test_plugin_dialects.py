@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import DecodedEvent, TextDelta
 from streamgauge.analytics.dialects import plugin_dialects
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.events import DecodedEvent, TextDelta
 from streamgauge.analytics.dialects.plugin_dialects import PluginDialect
 
 EXCHANGE = ExchangeInfo(path="/x")

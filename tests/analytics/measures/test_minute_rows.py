@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.measures.rollup import METRICS, rollups
+from streamgauge.analytics.measures.minute_rows import METRICS, rollups
 from streamgauge.analytics.schema.histogram_buckets import ZERO_BUCKET
 from streamgauge.analytics.schema.tables import EVENTS, STREAMS, frame
 from streamgauge.analytics.storage.rollup_compaction import MOST_NAMES, OTHER, compact_rollups

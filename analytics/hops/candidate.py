@@ -1,6 +1,7 @@
-"""Estimate the offset between the monotonic clocks of two taps from nested requests, as NTP does. No I/O, no clock.
+"""One stored stream as the matcher uses it, and the offsets of clocks between two of them. No I/O, no clock.
 
-The offset is the inner tap's clock minus the outer tap's. For a matched pair on clocks of two taps:
+The offset between the monotonic clocks of two taps, the inner one's minus the outer one's, is estimated from nested requests, as NTP
+does. For a matched pair on clocks of two taps:
 
 - The gateway sends the inner request after it received the outer one: offset <= inner request's first byte - outer request's last byte.
 - It sends output after it received it: offset >= inner output - outer output, for the first and the last output event.
@@ -13,8 +14,8 @@ the wall clocks are assumed to agree within `WALL_ERROR_NS`.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 WINDOW_NS = 300_000_000_000
 DRIFT = 1e-4
@@ -32,27 +33,6 @@ class ClockOffset(NamedTuple):
 
 
 SAME_CLOCK = ClockOffset(0, 0)
-
-
-class Timed(Protocol):
-    """Fields of a stream that the estimate uses (`candidate.Candidate`)."""
-
-    @property
-    def wall_ns(self) -> int: ...
-    @property
-    def clock_id(self) -> str: ...
-    @property
-    def clock_ns(self) -> int: ...
-    @property
-    def client_start_ns(self) -> int | None: ...
-    @property
-    def request_sent_ns(self) -> int | None: ...
-    @property
-    def ttft_ns(self) -> int | None: ...
-    @property
-    def last_output_ns(self) -> int | None: ...
-    @property
-    def ttfb_ns(self) -> int | None: ...
 
 
 _Bound = tuple[int, int]
@@ -89,7 +69,7 @@ class ClockOffsets:
     def __init__(self) -> None:
         self._bounds: OrderedDict[tuple[str, str], _Bounds] = OrderedDict()
 
-    def between(self, outer: Timed, inner: Timed) -> ClockOffset:
+    def between(self, outer: Candidate, inner: Candidate) -> ClockOffset:
         """The offset of the clocks of two streams at the start of the outer one."""
         if outer.clock_id == inner.clock_id:
             return SAME_CLOCK
@@ -101,7 +81,7 @@ class ClockOffsets:
         middle = (least + greatest) // 2
         return ClockOffset(middle, max(greatest - middle, middle - least))
 
-    def add(self, outer: Timed, inner: Timed, *, same_output: bool) -> None:
+    def add(self, outer: Candidate, inner: Candidate, *, same_output: bool) -> None:
         """Use a matched pair. `same_output`: both streams have the same output."""
         if outer.clock_id == inner.clock_id:
             return
@@ -126,13 +106,13 @@ def _or(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
-def _upper_bounds(outer: Timed, inner: Timed) -> Iterable[_Bound]:
+def _upper_bounds(outer: Candidate, inner: Candidate) -> Iterable[_Bound]:
     if outer.request_sent_ns is not None:
         sent_ns = outer.clock_ns + outer.request_sent_ns
         yield sent_ns, inner.clock_ns + (inner.client_start_ns or 0) - sent_ns
 
 
-def _lower_bounds(outer: Timed, inner: Timed) -> Iterable[_Bound]:
+def _lower_bounds(outer: Candidate, inner: Candidate) -> Iterable[_Bound]:
     pairs = [(outer.ttft_ns, inner.ttft_ns), (outer.last_output_ns, inner.last_output_ns)]
     if outer.ttft_ns is None and inner.ttft_ns is None:  # not streamed
         pairs = [(outer.ttfb_ns, inner.ttfb_ns)]
@@ -140,3 +120,94 @@ def _lower_bounds(outer: Timed, inner: Timed) -> Iterable[_Bound]:
         if outer_ns is not None and inner_ns is not None:
             at_ns = outer.clock_ns + outer_ns
             yield at_ns, inner.clock_ns + inner_ns - at_ns
+
+
+Side = tuple[str | None, str | None]
+"""Tap and upstream: where a stream was measured."""
+
+
+class Candidate(NamedTuple):
+    """Columns of `streams`, and the time of `started_at` in ns. Times in ns since t0, if not stated otherwise."""
+
+    stream_id: str
+    wall_ns: int
+    tap: str | None
+    gateway: str | None
+    clock_id: str
+    clock_ns: int
+    trace_id: str | None
+    span_id: str | None
+    parent_span_id: str | None
+    response_id: str | None
+    request_id: str | None
+    output_fingerprint: str | None
+    tool_fingerprint: str | None
+    outcome: str
+    client_start_ns: int | None
+    request_sent_ns: int | None
+    ttfb_ns: int | None
+    ttft_ns: int | None
+    last_output_ns: int | None
+    end_ns: int | None
+
+    @property
+    def side(self) -> Side:
+        return self.tap, self.gateway
+
+    @property
+    def fingerprint(self) -> str | None:
+        """That of the text, else that of the tool calls."""
+        return self.output_fingerprint or self.tool_fingerprint
+
+
+SQL_COLUMNS = tuple(
+    {"stream_id": "stream_id::VARCHAR AS stream_id", "wall_ns": "epoch_us(started_at) * 1000 AS wall_ns"}.get(
+        name, name
+    )
+    for name in Candidate._fields
+)
+"""The fields as SQL over `streams`. `candidate` requires `clock_id` and `clock_ns`."""
+
+
+def candidate(row: Mapping[str, Any]) -> Candidate:
+    """The candidate of a row with at least `SQL_COLUMNS`."""
+    return Candidate(*(row[name] for name in Candidate._fields))
+
+
+def start_ns(outer: Candidate, inner: Candidate, offset: ClockOffset) -> int:
+    """The start of `inner` in ns since that of `outer`."""
+    return inner.clock_ns - offset.ns - outer.clock_ns
+
+
+def starts_within(outer: Candidate, inner: Candidate, offset: ClockOffset) -> bool:
+    """Whether `inner` may have started while `outer` was open, at another upstream or tap."""
+    if outer.side == inner.side or outer.stream_id == inner.stream_id:
+        return False
+    start = start_ns(outer, inner, offset)
+    return start >= -offset.error_ns and (outer.end_ns is None or start <= outer.end_ns + offset.error_ns)
+
+
+def same_output(outer: Candidate, inner: Candidate) -> bool:
+    """Whether both streams have the same output."""
+    return outer.fingerprint is not None and outer.fingerprint == inner.fingerprint
+
+
+def may_carry(outer: Candidate, inner: Candidate, offset: ClockOffset) -> bool:
+    """Whether `outer` may have the output of `inner`: nothing leaves a gateway before it has arrived there."""
+    earliest = max(0, start_ns(outer, inner, offset) - offset.error_ns)
+    pairs = ((outer.ttft_ns, inner.ttft_ns), (outer.last_output_ns, inner.last_output_ns))
+    if outer.ttft_ns is None and inner.ttft_ns is None:  # not streamed
+        pairs = ((outer.ttfb_ns, inner.ttfb_ns),) * 2
+    return all(a is None or b is None or a >= earliest + b for a, b in pairs)
+
+
+def contradicts(outer: Candidate, inner: Candidate) -> bool:
+    """Whether both streams are complete and have different output."""
+    if outer.outcome != "ok" or inner.outcome != "ok":
+        return False
+    channels = (
+        (outer.output_fingerprint, inner.output_fingerprint),
+        (outer.tool_fingerprint, inner.tool_fingerprint),
+    )
+    known = [(a, b) for a, b in channels if a is not None and b is not None]
+    return bool(known) and all(a != b for a, b in known)

@@ -1,7 +1,7 @@
 """Find hops in the background. A thread looks for the inner streams of stored streams; the consumer's commits write the rows.
 
 Rules
-1. Each stream that this process stored is looked up as an outer one, `pending.DELAYS_S` after its commit. Its rows are final once an
+1. Each stream that this process stored is looked up as an outer one, `DELAYS_S` after its commit. Its rows are final once an
    inner stream that answered is found, or after the last attempt.
 2. Rows are written once. A batch is computed and committed in an elected section (`Catalog.elected`), after a check for stored rows.
    At its start the process looks up the streams of the last `LOOK_BACK_S` that have no hops: those that a stopped process left.
@@ -15,23 +15,76 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.hop_matching.candidate import Candidate, candidate
-from streamgauge.analytics.hop_matching.clock_offsets import ClockOffsets
-from streamgauge.analytics.hop_matching.hop_rows import HopRows
-from streamgauge.analytics.hop_matching.matching import Match, Matches, match
-from streamgauge.analytics.hop_matching.pending import DELAYS_S, Due, Pending
-from streamgauge.analytics.hop_matching.side_order import SideOrder
-from streamgauge.analytics.hop_matching.stored_streams import StoredStreams
+from streamgauge.analytics.hops.candidate import Candidate, ClockOffsets, candidate
+from streamgauge.analytics.hops.comparison import HopRows
+from streamgauge.analytics.hops.matching import Match, Matches, SideOrder, match
+from streamgauge.analytics.hops.stored_streams import StoredStreams
 from streamgauge.analytics.schema.tables import STREAMS, with_all_columns
 from streamgauge.analytics.storage.database import reason
 from streamgauge.analytics.storage.store import Store
 from streamgauge.ingest.guards import Guards, guarded_thread
+
+DELAYS_S = (1.0, 4.0, 15.0, 60.0)
+"""Before each attempt. The first one gives other processes time to commit the inner streams. The last one is only for streams whose
+client left: the gateway may read on."""
+MAX_PENDING = 20_000
+
+
+class Due(NamedTuple):
+    stream: Candidate
+    attempt: int
+    is_last: bool
+    """Nothing is attempted after this."""
+
+
+class Pending:
+    """Outer streams whose inner streams are not found yet, and when to look for them.
+
+    One queue for each delay: its streams wait equally long, so the first is always due first.
+    """
+
+    def __init__(self, delays_s: Sequence[float] = DELAYS_S) -> None:
+        self._delays_s = delays_s
+        self._queues: list[deque[tuple[float, Candidate]]] = [deque() for _ in delays_s]
+        self.dropped = 0
+        """Streams that did not fit. The oldest are dropped."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues))
+
+    def add(self, streams: Iterable[Candidate], now_s: float, attempt: int = 0) -> None:
+        self._queues[attempt].extend((now_s + self._delays_s[attempt], stream) for stream in streams)
+        for queue in reversed(self._queues):
+            while queue and len(self) > MAX_PENDING:
+                queue.popleft()
+                self.dropped += 1
+
+    def due(self, now_s: float, limit: int) -> list[Due]:
+        """Remove and return at most `limit` due streams."""
+        found: list[Due] = []
+        for attempt, queue in enumerate(self._queues):
+            while queue and queue[0][0] <= now_s and len(found) < limit:
+                _, stream = queue.popleft()
+                last = len(self._delays_s) - (1 if stream.outcome == "client_abort" else 2)
+                found.append(Due(stream, attempt, attempt >= last))
+        return found
+
+    def retry(self, due: Due, now_s: float) -> None:
+        """Wait for the next attempt."""
+        self.add((due.stream,), now_s, min(due.attempt + 1, len(self._delays_s) - 1))
+
+    def postpone(self, due: Iterable[Due], now_s: float) -> None:
+        """Wait for the same attempt again."""
+        for each in due:
+            self.add((each.stream,), now_s, each.attempt)
+
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +113,7 @@ class HopJob:
         on_stored: Callable[[pl.DataFrame], None] = lambda rows: None,
         guards: Guards | None = None,
     ) -> None:
-        """`delays_s` as `pending.DELAYS_S`. `on_stored` receives the committed rows of `hops`, on the consumer's thread."""
+        """`delays_s` as `DELAYS_S`. `on_stored` receives the committed rows of `hops`, on the consumer's thread."""
         self._on_stored = on_stored
         self._round_s = round_s
         self._stored = StoredStreams(store.cursor())

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from streamgauge.analytics.decoded.event import DecodedEvent, TextDelta
+from streamgauge.analytics.dialects.events import DecodedEvent, TextDelta
 
 
 class ExchangeInfo(msgspec.Struct, frozen=True):

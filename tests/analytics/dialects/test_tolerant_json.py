@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamgauge.analytics.decoded.tolerant_json import (
+from streamgauge.analytics.dialects.tolerant_json import (
     compact,
     decode_or_none,
     join_halves,

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.hop_matching.candidate import Candidate
-from streamgauge.analytics.hop_matching.clock_offsets import ClockOffsets
-from streamgauge.analytics.hop_matching.identical_output import Output
-from streamgauge.analytics.hop_matching.matching import MAX_GROUP, Matches, match
-from streamgauge.analytics.hop_matching.side_order import SideOrder
-from tests.analytics.hop_matching.gateway import MS, SECOND, Clock, Exchange, Side, exchange
+from streamgauge.analytics.hops.candidate import Candidate, ClockOffsets
+from streamgauge.analytics.hops.identical_output import Output
+from streamgauge.analytics.hops.matching import MAX_GROUP, Matches, SideOrder, match
+from tests.analytics.hops.gateway import MS, SECOND, Clock, Exchange, Side, exchange
 
 START = 1_800_000_000 * SECOND
 

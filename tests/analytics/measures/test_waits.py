@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.decoded.event_columns import EventColumns
-from streamgauge.analytics.measures.blame import TimeSplit, WaitedTime, split_stream, waits_between
+from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.measures.latency import (
     Stall,
     chunk_latencies,
@@ -24,6 +23,7 @@ from streamgauge.analytics.measures.latency import (
     stalls_of,
 )
 from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.waits import TimeSplit, WaitedTime, split_stream, waits_between
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_WAITS, STREAMS, frame, frame_of_rows
 from streamgauge.ingest.records import AnyRecord, Wait

@@ -8,10 +8,9 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from streamgauge.analytics.hop_matching.candidate import SQL_COLUMNS, Candidate, candidate
-from streamgauge.analytics.hop_matching.clock_offsets import WALL_ERROR_NS
-from streamgauge.analytics.hop_matching.identical_output import Output
+from streamgauge.analytics.hops.candidate import SQL_COLUMNS, WALL_ERROR_NS, Candidate, candidate
 from streamgauge.analytics.hops.comparison import EVENT_COLUMNS, STREAM_COLUMNS, Stall, Stream
+from streamgauge.analytics.hops.identical_output import Output
 from streamgauge.ingest.ids import smallest_uuid7
 
 _COLUMNS = ", ".join(

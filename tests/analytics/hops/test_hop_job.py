@@ -11,8 +11,8 @@ import pytest
 
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store
-from tests.analytics.hop_matching.gateway import MS, Exchange, Side, exchange
-from tests.analytics.hop_matching.running_job import Analytics
+from tests.analytics.hops.gateway import MS, Exchange, Side, exchange
+from tests.analytics.hops.running_job import Analytics
 from tests.analytics.stores import ask, new_store
 from tests.postgres import Postgres
 
@@ -141,7 +141,7 @@ def test_error_of_the_job_does_not_stop_the_consumer(
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("streamgauge.analytics.hop_matching.job.match", fail)
+    monkeypatch.setattr("streamgauge.analytics.hops.hop_job.match", fail)
     sent = exchange(time.time_ns(), propagate="trace")
     analytics.store_records(sent.records())
     assert analytics.counter("hops_skipped") == 2

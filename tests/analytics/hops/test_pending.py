@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from streamgauge.analytics.hop_matching.candidate import Candidate
-from streamgauge.analytics.hop_matching.pending import Pending
-from tests.analytics.hop_matching.gateway import exchange
-from tests.analytics.hop_matching.test_matching import START, candidate
+from streamgauge.analytics.hops.candidate import Candidate
+from streamgauge.analytics.hops.hop_job import Pending
+from tests.analytics.hops.gateway import exchange
+from tests.analytics.hops.test_matching import START, candidate
 
 
 def streams(n: int, outcome: str = "ok") -> list[Candidate]:
@@ -39,7 +39,7 @@ def test_postponed_stream_keeps_its_attempt() -> None:
 
 
 def test_oldest_streams_are_dropped_when_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamgauge.analytics.hop_matching.pending.MAX_PENDING", 10)
+    monkeypatch.setattr("streamgauge.analytics.hops.hop_job.MAX_PENDING", 10)
     pending, many = Pending(), streams(15)
     pending.add(many, 0.0)
     assert (len(pending), pending.dropped) == (10, 5)

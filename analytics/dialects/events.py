@@ -1,4 +1,4 @@
-"""Decoded events, common to all dialects.
+"""What dialects read and return: raw events, decoded events, and the reports of servers (usage, errors, statistics).
 
 A dialect returns a `DecodedEvent`, or a `TextDelta` for the frequent event that carries one text. None and "" mean that the
 event does not have the value. Bad data becomes `kind="malformed"`, never an exception.
@@ -6,11 +6,9 @@ event does not have the value. Bad data becomes `kind="malformed"`, never an exc
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
-
-from streamgauge.analytics.decoded.reports import ErrorReport, ServerStat, Usage
 
 EventKind = Literal[
     # output: at least one non-empty fragment of generated content
@@ -127,3 +125,57 @@ def tool_call_event(*calls: ToolCallDelta) -> DecodedEvent:
     """An event with only deltas of tool calls. It is output if one has a name or arguments."""
     output = any(call.name or call.arguments for call in calls)
     return DecodedEvent("tool_call" if output else "annotation", [ChoiceDelta(tool_calls=list(calls))])
+
+
+class RawEvent(msgspec.Struct, gc=False):
+    """An SSE event, a JSON line or an element of a JSON array, framed but not yet decoded by a dialect."""
+
+    name: str
+    """The SSE `event` field; "" when there is none."""
+    data: bytes
+    at_ns: int
+    """Arrival of the read that completed the event, in ns from t0."""
+    read_seq: int
+    """Number of that read, from 0. Events of one read share a time."""
+
+
+class Usage(msgspec.Struct, gc=False):
+    """One usage report, normalised. None = not reported."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    raw: Any = None
+    """The object as reported."""
+
+
+FAILED_FINISHES = frozenset({"error", "abort", "network_error", "insufficient_system_resource"})
+"""Finish reasons that mean failure, in lower case, of all dialects."""
+
+
+def finish_failed(reason: str | None) -> bool:
+    """Whether the model server gave up: the stream is an in-band error of this type."""
+    return reason is not None and reason.lower() in FAILED_FINISHES
+
+
+class ErrorReport(msgspec.Struct, gc=False):
+    """An error inside the stream or in an error response."""
+
+    type: str | None
+    """The provider's type, else its code."""
+    message: str | None = None
+    raw: Any = None
+    """The error object as sent."""
+
+
+class ServerStat(msgspec.Struct, gc=False):
+    """One statistic that the server reports about its processing."""
+
+    source: str
+    name: str
+    value: float | None
+    """In `unit`."""
+    unit: str
+    """ns, tok/s, tokens or 1."""
+    raw: str

@@ -19,8 +19,7 @@ from math import atanh, sqrt
 from operator import mul
 from typing import NamedTuple
 
-from streamgauge.analytics.hop_matching.candidate import Candidate, contradicts, may_carry, start_ns
-from streamgauge.analytics.hop_matching.clock_offsets import ClockOffsets
+from streamgauge.analytics.hops.candidate import Candidate, ClockOffsets, contradicts, may_carry, start_ns
 
 ALONE_NS = 5_000_000_000
 PARTS = 64

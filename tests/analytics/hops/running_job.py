@@ -10,7 +10,7 @@ import polars as pl
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.commit_policy import CommitPolicy
 from streamgauge.analytics.consumer import Consumer
-from streamgauge.analytics.hop_matching.job import HopJob
+from streamgauge.analytics.hops.hop_job import HopJob
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.storage.store import Store
 from streamgauge.ingest.records import AnyRecord, pack
