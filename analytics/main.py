@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -189,10 +189,8 @@ class _Parts:
     hop_job: HopJob
     telemetry: Telemetry
     receiver: OtlpReceiver | None
-    alerts: AlertEvaluator
-    markers: MarkerQueue
-    exporters: PluginExporters
-    query_server: QueryServer
+    health: Sequence[Callable[[], Mapping[str, float]]]
+    """Gauges and totals of the parts without a public method here."""
 
 
 def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib.ExitStack) -> _Parts:
@@ -256,19 +254,8 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         guards=guards,
     )
     closing.callback(upkeep.close)
-    return _Parts(
-        store,
-        read_log,
-        guards,
-        upkeep,
-        hop_job,
-        telemetry,
-        receiver,
-        alerts,
-        markers,
-        exporters,
-        query_server,
-    )
+    health = [part.health for part in (alerts, hop_job, markers, exporters, query_server)]
+    return _Parts(store, read_log, guards, upkeep, hop_job, telemetry, receiver, health)
 
 
 def _consume(
@@ -334,20 +321,14 @@ def _consume(
 
 def _report_health(parts: _Parts) -> None:
     store, receiver = parts.store, parts.receiver
-    health = {"store.conflicts": float(store.conflicts), "store.size": float(store.size_bytes())}
-    received = receiver.health() if receiver is not None else {}
-    parts.telemetry.update_health(
-        {
-            **parts.log.consumer.health(),
-            **health,
-            **received,
-            **parts.alerts.health(),
-            **parts.hop_job.health(),
-            **parts.markers.health(),
-            **parts.exporters.health(),
-            **parts.query_server.health(),
-        }
-    )
+    found = {"store.conflicts": float(store.conflicts), "store.size": float(store.size_bytes())}
+    for health in (
+        parts.log.consumer.health,
+        *parts.health,
+        *([receiver.health] if receiver is not None else ()),
+    ):
+        found |= health()
+    parts.telemetry.update_health(found)
 
 
 def _instance(options: AnalyzeOptions) -> str:

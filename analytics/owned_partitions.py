@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 import polars as pl
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.assembly.log_position import LogPosition
-from streamgauge.analytics.assembly.partition import LOG_GONE
+from streamgauge.analytics.assembly.partition import LOG_GONE, LogPosition
 from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.measure import lost_row
 from streamgauge.analytics.storage.commit import Commit

@@ -30,9 +30,8 @@ from collections.abc import Collection, Iterable, Sequence
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.assembly.log_position import LogPosition
 from streamgauge.analytics.assembly.open_stream import OpenStream
-from streamgauge.analytics.assembly.partition import Checkpoint, Failure, Outbox, Partition
+from streamgauge.analytics.assembly.partition import Checkpoint, Failure, LogPosition, Outbox, Partition
 from streamgauge.analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.schema.tables import LOSSES, frame

@@ -4,6 +4,8 @@
 Duplicates, records after a gap and first records go through `_stream_expecting`. Frames are decoded in batches
 (`MAX_PENDING_FRAMES`, at the end of the stream, or when its row is requested), which costs a fraction of decoding them one
 by one.
+
+How far one log partition is consumed: the columns of `log_positions` with the same names.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream, RecordGap
-from streamgauge.analytics.assembly.log_position import LogPosition
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.assembly.record_validation import invalid_frames, invalid_record, stream_of
 from streamgauge.analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS, Liveness
@@ -458,3 +459,12 @@ class Partition:
         stream.held_bytes = 0
         stream.held = []
         stream.held_offset = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """All entries before `high` are consumed. A restart reads [low, high) again for the open streams."""
+
+    high: int
+    low: int
+    open_stream_ids: tuple[str, ...]

@@ -123,8 +123,9 @@ class StreamAccumulator:
             self._add_deltas(event, at_ns, row=row) if event.deltas else (None, None, 0, None, None)
         )
         kind: str = channel or event.kind
-        if channel is None and kind in OUTPUT_KINDS:
-            kind = "other"
+        if channel is None and (kind == "other" or kind in OUTPUT_KINDS):
+            # A kind of output was a claim of the dialect without a character that proves it.
+            kind = "finish" if finish_reason is not None else "other"
         if event.response_id and not self.response_id:
             self.response_id = identifier(event.response_id)
         if event.model and not self.response_model:
@@ -205,14 +206,7 @@ class StreamAccumulator:
             self._resume(choice)
         self.output_event_count += count
         self.content_event_count += count
-        if kind == "text":
-            if self.text_chars < KEPT_CHARS:
-                add_part(self.output_start.text, "".join(texts))
-            self.text_chars += sum(sizes)
-        else:
-            if self.reasoning_chars < KEPT_CHARS:
-                add_part(self.output_start.reasoning, "".join(texts))
-            self.reasoning_chars += sum(sizes)
+        self._count_content(kind, "".join(texts), sum(sizes))
         if self.keep_text:
             channel = choice.text if kind == "text" else choice.reasoning
             for text in texts:
@@ -273,35 +267,31 @@ class StreamAccumulator:
         if delta.tool_plan:
             chars += len(delta.tool_plan)
             channel, content = "reasoning", True
-        if delta.reasoning:
-            delta.reasoning = self._whole_characters(delta.choice, "reasoning", delta.reasoning)
-            chars += len(delta.reasoning)
-            if self.reasoning_chars < KEPT_CHARS:
-                add_part(self.output_start.reasoning, delta.reasoning)
-            self.reasoning_chars += len(delta.reasoning)
-            channel, content = "reasoning", True
-            if self.keep_text:
-                choice.reasoning.add(delta.reasoning)
-        if delta.refusal:
-            delta.refusal = self._whole_characters(delta.choice, "refusal", delta.refusal)
-            chars += len(delta.refusal)
-            channel, content = "refusal", True
-            if self.keep_text:
-                choice.refusal.add(delta.refusal)
-        if delta.text:
-            delta.text = self._whole_characters(delta.choice, "text", delta.text)
-            chars += len(delta.text)
-            if self.text_chars < KEPT_CHARS:
-                add_part(self.output_start.text, delta.text)
-            self.text_chars += len(delta.text)
-            channel, content = "text", True
-            if self.keep_text:
-                choice.text.add(delta.text)
+        for kind, text in (("reasoning", delta.reasoning), ("refusal", delta.refusal), ("text", delta.text)):
+            if text:
+                whole = self._whole_characters(delta.choice, kind, text)
+                chars += len(whole)
+                channel, content = kind, True
+                if kind != "refusal":
+                    self._count_content(kind, whole, len(whole))
+                if self.keep_text:
+                    getattr(choice, kind).add(whole)
         if channel is not None and choice.finished:
             self._resume(choice)
         if delta.finish_reason:
             self._add_finish(choice, delta.finish_reason, at_ns)
         return chars, content, channel
+
+    def _count_content(self, kind: str, text: str, size: int) -> None:
+        """Count text or reasoning of `size` characters, and keep it while the start of the output is incomplete."""
+        if kind == "text":
+            if self.text_chars < KEPT_CHARS:
+                add_part(self.output_start.text, text)
+            self.text_chars += size
+        else:
+            if self.reasoning_chars < KEPT_CHARS:
+                add_part(self.output_start.reasoning, text)
+            self.reasoning_chars += size
 
     def _whole_characters(self, choice: int, channel: str, text: str) -> str:
         """The text after the half of a character that ended the previous event, without a half at its own end."""

@@ -10,14 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
-from streamgauge.analytics.dialects.tolerant_json import compact
+from streamgauge.analytics.dialects.tolerant_json import FAULTS, compact
 from streamgauge.ingest import identifiers
+
+T = TypeVar("T")
 
 MAX_INFLATED_BYTES = 2**20
 """Limit for decompressed request bodies."""
@@ -88,7 +91,6 @@ class _Body(msgspec.Struct):
 
 _MEMBERS = frozenset(_Body.__struct_fields__)
 _decoder = msgspec.json.Decoder(_Body)
-_any_decoder = msgspec.json.Decoder()
 
 NO_PARAMETERS = RequestParameters()
 
@@ -102,7 +104,7 @@ def parse_request_body(
     """
     headers = headers or {}
     body, truncated = plain_body(body, truncated, headers)
-    members = _members(body, truncated)
+    members = decode_members(_decoder, body, truncated, _MEMBERS)
     if members is None:
         members = _multipart(body, headers.get("content-type", ""))
     return _parameters(members, path)
@@ -117,27 +119,32 @@ def plain_body(body: bytes, truncated: bool, headers: Mapping[str, str]) -> tupl
     return plain, truncated or decoder.broken or decoder.bomb or decoder.unfinished
 
 
-def _members(body: bytes, truncated: bool) -> _Body | None:
+def decode_members(
+    decoder: msgspec.json.Decoder[T], body: bytes, truncated: bool, names: frozenset[str]
+) -> T | None:
+    """The body as the decoder's Struct. Of a body that is cut or invalid, the complete members with `names`. None: no object."""
     if not truncated:
-        try:
-            return _decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # cut or invalid JSON: scan for complete members
-    start = body[:64].lstrip(b" \t\r\n\xef\xbb\xbf")[:1]
-    if start != b"{":
+        with suppress(*FAULTS):
+            return decoder.decode(body)
+    if body[:64].lstrip(b" \t\r\n\xef\xbb\xbf")[:1] != b"{":
         return None
-    found = _Body()
-    for name, value in scan_members(body):
-        if name in _MEMBERS:
+    found = decoder.decode(b"{}")
+    if any(key in body for key in _quoted(names)):  # a search costs a fortieth of the scan
+        for name, value in scan_members(body, names):
             setattr(found, name, value)
     return found
+
+
+@cache
+def _quoted(names: frozenset[str]) -> tuple[bytes, ...]:
+    return tuple(f'"{name}"'.encode() for name in names)
 
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]', re.DOTALL)
 """Complete strings and JSON punctuation. Whitespace and scalars lie between the matches."""
 
 
-def scan_members(body: bytes, names: frozenset[str] = _MEMBERS) -> Iterator[tuple[str, Any]]:
+def scan_members(body: bytes, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
     """The complete top-level members with `names` of a JSON object that may be cut anywhere, in order.
 
     A cut member is skipped, because a cut number would be another number.
@@ -158,8 +165,8 @@ def scan_members(body: bytes, names: frozenset[str] = _MEMBERS) -> Iterator[tupl
                 name, value_from = _text(body[slice(*last_string)]), match.end()
         elif depth == 1:  # "," or "}": the member is complete
             if name is not None and name in names:
-                with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    yield name, _any_decoder.decode(body[value_from : match.start()])
+                with suppress(*FAULTS):
+                    yield name, msgspec.json.decode(body[value_from : match.start()])
             name, value_from = None, -1
             if first == b"}":
                 return
@@ -169,8 +176,8 @@ def scan_members(body: bytes, names: frozenset[str] = _MEMBERS) -> Iterator[tupl
 
 def _text(raw: bytes) -> str | None:
     try:
-        value = _any_decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = msgspec.json.decode(raw)
+    except FAULTS:
         return None
     return value if isinstance(value, str) else None
 
@@ -293,6 +300,6 @@ def _multipart(body: bytes, content_type: str) -> _Body:
 
 def _scalar(text: str) -> Any:
     try:
-        return _any_decoder.decode(text.lower())
+        return msgspec.json.decode(text.lower())
     except msgspec.DecodeError:
         return None

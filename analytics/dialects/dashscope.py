@@ -11,19 +11,17 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.errors import error_in_event, failed_event
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     EventKind,
     TextDelta,
-    as_decoded_event,
 )
-from streamgauge.analytics.dialects.openai_delta import read_delta
-from streamgauge.analytics.dialects.openai_tool_calls import ToolCallKeys, text_of
-from streamgauge.analytics.dialects.openai_usage import usage_of
-from streamgauge.analytics.dialects.tolerant_json import FAULTS, decode_or_none
+from streamgauge.analytics.dialects.openai_delta import ToolCallKeys, read_delta
+from streamgauge.analytics.dialects.tolerant_json import FAULTS, decode_or_none, string_of
+from streamgauge.analytics.dialects.usage import usage_of
 
 _NO_REASON = ("", "null")
 _PLAIN_REASONS = (None, *_NO_REASON)
@@ -67,27 +65,16 @@ _decoder = msgspec.json.Decoder(_Event)
 _decode_plain = msgspec.json.Decoder(_PlainEvent).decode
 
 
-class DashScope:
-    name = "dashscope"
-    provider = "alibaba"
-    operation = "chat"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if "/services/aigc/" in exchange.path else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        if b'"output"' not in data or b'"request_id"' not in data:
-            return 0
-        return 7 if name == "result" else 3
-
-    def reader(self, exchange: ExchangeInfo) -> DashScopeReader:
-        return DashScopeReader()
+def _recognises(name: str, data: bytes) -> int:
+    if b'"output"' not in data or b'"request_id"' not in data:
+        return 0
+    return 7 if name == "result" else 3
 
 
-class DashScopeReader:
+class DashScopeReader(DialectReader):
     """Decodes one stream; keeps the text so far of each choice, which the next event may repeat."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: ExchangeInfo) -> None:
         self._calls = ToolCallKeys()
         self._id_known = False
         self._increments = False  # an event did not repeat the text so far
@@ -114,14 +101,10 @@ class DashScopeReader:
             ]
         deltas = [self._choice(c, position) for position, c in enumerate(choices) if isinstance(c, dict)]
         return DecodedEvent(
-            kind=_kind(deltas),
             deltas=deltas or None,
             usage=usage_of(event.usage),
             response_id=event.request_id or None,
         )
-
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        return [as_decoded_event(self.read("", body))]
 
     def _text_delta(self, data: bytes) -> TextDelta | None:
         """Decode an event with text or reasoning of one choice and at most usage; None if there is more."""
@@ -153,7 +136,7 @@ class DashScopeReader:
         delta.reasoning = self._new_text(delta.choice, "reasoning", delta.reasoning)
         for call in delta.tool_calls or ():
             call.arguments = self._new_text(delta.choice, f"call {call.key}", call.arguments)
-        reason = text_of(choice.get("finish_reason"))
+        reason = string_of(choice.get("finish_reason"))
         delta.finish_reason = None if reason in _NO_REASON else reason
         return delta
 
@@ -169,13 +152,4 @@ class DashScopeReader:
         return text
 
 
-def _kind(deltas: list[ChoiceDelta]) -> EventKind:
-    for delta in deltas:
-        if delta.text or delta.reasoning:
-            return "text" if delta.text else "reasoning"
-        if delta.tool_calls:
-            return "tool_call"
-    return "finish" if any(f.finish_reason for f in deltas) else "other"
-
-
-DIALECT = DashScope()
+DIALECT = Dialect("dashscope", "alibaba", "chat", by_path(r"/services/aigc/"), _recognises, DashScopeReader)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
-from streamgauge.analytics.dialects.events import DecodedEvent, TextDelta
+from streamgauge.analytics.dialects.events import DecodedEvent, TextDelta, as_decoded_event
 
 
 class ExchangeInfo(msgspec.Struct, frozen=True):
@@ -42,15 +45,20 @@ class DialectReader(Protocol):
     and `open_ended`: the stream has no terminal, and its end by either side is no failure.
     """
 
+    def __init__(self, exchange: ExchangeInfo) -> None:
+        """Most formats do not depend on the exchange."""
+
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         """Decode one event: its name ("" when there is none) and its data."""
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
-        """Decode a whole body that was not streamed."""
+        """Decode a whole body that was not streamed. Unless overridden, it has the form of one event."""
+        return [as_decoded_event(self.read("", body))]
 
 
-class Dialect(Protocol):
-    """One wire format. A module of `streamgauge.analytics.dialects` that defines `DIALECT` is registered automatically."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Dialect:
+    """One wire format."""
 
     name: str
     """Value of `streams.dialect`."""
@@ -58,14 +66,18 @@ class Dialect(Protocol):
     """Value of `streams.provider` unless the exchange identifies another vendor (values of the GenAI conventions)."""
     operation: str
     """gen_ai.operation.name: chat | text_completion | generate_content | embeddings …"""
+    claims: Callable[[ExchangeInfo], int]
+    """Score the request alone: 0 = not this dialect, 1 = possible, 5 = by path, 9 = by path and vendor header.
 
-    def claims(self, exchange: ExchangeInfo) -> int:
-        """Score the request alone: 0 = not this dialect, 1 = possible, 5 = by path, 9 = by path and vendor header.
+    Only method, path, host, `rpc_method` and header names are set (header values are empty), because results are cached.
+    """
+    recognises: Callable[[str, bytes], int]
+    """Score one of the first events, by its name and data, on the same scale."""
+    reader: Callable[[ExchangeInfo], DialectReader]
+    """Start to decode the response of an exchange."""
 
-        Only method, path, host, `rpc_method` and header names are set (header values are empty), because results are cached.
-        """
 
-    def recognises(self, name: str, data: bytes) -> int:
-        """Score one of the first events, on the same scale."""
-
-    def reader(self, exchange: ExchangeInfo) -> DialectReader: ...
+def by_path(pattern: str, score: int = 5) -> Callable[[ExchangeInfo], int]:
+    """`Dialect.claims` for a format that its path identifies: a regular expression for a part of `ExchangeInfo.route`."""
+    search = re.compile(pattern).search
+    return lambda exchange: score if search(exchange.route) else 0

@@ -70,6 +70,8 @@ class ChoiceDelta(msgspec.Struct, gc=False):
 
 class DecodedEvent(msgspec.Struct, gc=False):
     kind: EventKind = "other"
+    """What an event without output is. Ignored where the members decide: with output the first channel is the kind, with an
+    error `error`; `other` with a finish reason becomes `finish`."""
     deltas: list[ChoiceDelta] | None = None
     usage: Usage | None = None
     error: ErrorReport | None = None
@@ -123,8 +125,7 @@ def as_decoded_event(answer: DecodedEvent | TextDelta) -> DecodedEvent:
 
 def tool_call_event(*calls: ToolCallDelta) -> DecodedEvent:
     """An event with only deltas of tool calls. It is output if one has a name or arguments."""
-    output = any(call.name or call.arguments for call in calls)
-    return DecodedEvent("tool_call" if output else "annotation", [ChoiceDelta(tool_calls=list(calls))])
+    return DecodedEvent("annotation", [ChoiceDelta(tool_calls=list(calls))])
 
 
 class RawEvent(msgspec.Struct, gc=False):

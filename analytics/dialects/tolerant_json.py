@@ -83,6 +83,16 @@ def text_of(data: bytes, limit: int = 4096) -> str:
     return data[: limit * 4].decode("utf-8", "replace")[:limit]
 
 
+def string_of(value: Any) -> str:
+    """The value if it is a string, else ""."""
+    return value if isinstance(value, str) else ""
+
+
+def member_of(value: Any, member: str) -> Any:
+    """A member of a JSON object; None if the value is of another type."""
+    return value.get(member) if isinstance(value, dict) else None
+
+
 def compact(value: Any) -> str:
     """A JSON value as compact text."""
     if isinstance(value, msgspec.Raw):

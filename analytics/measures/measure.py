@@ -278,9 +278,7 @@ def _usage_reports(finished: Sequence[FinishedStream]) -> pl.DataFrame:
         ],
     }
     for name in ("input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens"):
-        values[name] = [
-            n if n is not None and 0 <= n < _MAX_COUNT else None for n in map(attrgetter(name), usages)
-        ]
+        values[name] = list(map(_count, map(attrgetter(name), usages)))
     return frame(USAGE_REPORTS, values)
 
 
@@ -314,12 +312,12 @@ def _known_words(stat: ServerStat) -> ServerStat:
 
 
 _EMPTY = {
-    "streams": frame(STREAMS, dict.fromkeys(STREAMS, ())),
-    "events": frame(EVENTS, dict.fromkeys(EVENTS, ())),
-    "usage_reports": frame(USAGE_REPORTS, dict.fromkeys(USAGE_REPORTS, ())),
-    "server_stats": frame(SERVER_STATS, dict.fromkeys(SERVER_STATS, ())),
-    "output_waits": frame(OUTPUT_WAITS, dict.fromkeys(OUTPUT_WAITS, ())),
-}
+    table: frame(columns, dict.fromkeys(columns, ()))
+    for table, columns in (
+        ("streams", STREAMS), ("events", EVENTS), ("usage_reports", USAGE_REPORTS), ("server_stats", SERVER_STATS),
+        ("output_waits", OUTPUT_WAITS),
+    )
+}  # fmt: skip
 
 
 def _count(value: int | None) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.dialects.anthropic_messages import DIALECT
+from streamgauge.analytics.dialects.anthropic import MESSAGES as DIALECT
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from tests.analytics.dialects.transcript import decoded_events, events, read, read_body, tools, usage
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.dialects.cohere_v2 import DIALECT
+from streamgauge.analytics.dialects.cohere import CHAT_V2 as DIALECT
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
 

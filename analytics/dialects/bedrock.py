@@ -4,6 +4,11 @@ messageStart · (contentBlockStart · contentBlockDelta… · contentBlockStop)�
 
 Output: text, reasoning, tool names and their input. Not output: signatures. `metadata` has usage and the server's latency.
 Input tokens are all tokens that are not output, because `inputTokens` lacks those read from or written to the cache.
+
+Bedrock's InvokeModelWithResponseStream: events of the model's vendor. Those of Anthropic select their own dialect.
+
+Bedrock adds `amazon-bedrock-invocationMetrics` to the last event of every model: the terminal, and usage. Text is decoded of
+models whose event has it in one member: `generation` (Llama), `outputText` (Titan).
 """
 
 from __future__ import annotations
@@ -12,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.anthropic import BEDROCK_METRICS, bedrock_stats
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, by_path
 from streamgauge.analytics.dialects.errors import failed_event
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
@@ -22,13 +28,15 @@ from streamgauge.analytics.dialects.events import (
     ToolCallDelta,
     Usage,
 )
+from streamgauge.analytics.dialects.server_stats import stat_of
 from streamgauge.analytics.dialects.tolerant_json import (
     arguments_of,
-    compact,
     decode_or_none,
-    finite_number,
+    member_of,
+    string_of,
     whole_number,
 )
+from streamgauge.analytics.dialects.usage import usage_in
 
 _EVENT_NAMES = frozenset((
     "messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata",
@@ -69,25 +77,14 @@ class _Event(msgspec.Struct):
 _event = msgspec.json.Decoder(_Event)
 
 
-class BedrockConverse:
-    name = "bedrock_converse"
-    provider = "aws.bedrock"
-    operation = "chat"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if exchange.route.endswith(("/converse-stream", "/converse")) else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        if name in _EVENT_NAMES - {"metadata"}:
-            return 8
-        whole_body = not name and b'"stopReason"' in data and b'"output"' in data and b'"message"' in data
-        return 6 if whole_body else 0
-
-    def reader(self, exchange: ExchangeInfo) -> BedrockConverseReader:
-        return BedrockConverseReader()
+def _recognises(name: str, data: bytes) -> int:
+    if name in _EVENT_NAMES - {"metadata"}:
+        return 8
+    whole_body = not name and b'"stopReason"' in data and b'"output"' in data and b'"message"' in data
+    return 6 if whole_body else 0
 
 
-class BedrockConverseReader:
+class BedrockConverseReader(DialectReader):
     """Decodes one stream."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
@@ -134,11 +131,8 @@ def _block_event(event: _Event) -> DecodedEvent | TextDelta:
     delta = _delta(block, index)
     if delta.reasoning:
         return TextDelta("reasoning", delta.reasoning)
-    if delta.images:
-        return DecodedEvent("image", [delta])
-    if delta.tool_calls:
-        call = delta.tool_calls[0]
-        return DecodedEvent("tool_call" if call.name or call.arguments else "annotation", [delta])
+    if delta.images or delta.tool_calls:
+        return DecodedEvent("annotation", [delta])
     return DecodedEvent(kind="annotation" if event.delta is not None else "start")
 
 
@@ -146,15 +140,15 @@ def _delta(block: _Block, index: int) -> ChoiceDelta:
     delta = ChoiceDelta(text=block.text or "", images=int(bool(block.image)))
     if block.reasoningContent is not None:
         whole = block.reasoningContent.reasoningText
-        text = whole.get("text") if isinstance(whole, dict) else block.reasoningContent.text
-        delta.reasoning = text if isinstance(text, str) else ""
+        delta.reasoning = string_of(
+            whole.get("text") if isinstance(whole, dict) else block.reasoningContent.text
+        )
     if block.toolUse is not None:
-        tool_id, name = block.toolUse.get("toolUseId"), block.toolUse.get("name")
         delta.tool_calls = [
             ToolCallDelta(
                 key=index,
-                id=tool_id if isinstance(tool_id, str) else "",
-                name=name if isinstance(name, str) else "",
+                id=string_of(block.toolUse.get("toolUseId")),
+                name=string_of(block.toolUse.get("name")),
                 arguments=arguments_of(block.toolUse.get("input")),
             )
         ]
@@ -175,11 +169,61 @@ def _usage(raw: dict[str, Any] | None) -> Usage | None:
 
 
 def _stats(metrics: dict[str, Any] | None) -> list[ServerStat] | None:
-    latency_ms = (metrics or {}).get("latencyMs")
-    number = finite_number(latency_ms)
-    if number is None:
-        return None
-    return [ServerStat("metrics", "latencyMs", number * 1e6, "ns", compact(latency_ms)[:200])]
+    latency_ms = member_of(metrics, "latencyMs")
+    return None if latency_ms is None else [stat_of("metrics", "latencyMs", latency_ms, "ns", 1e6)]
 
 
-DIALECT = BedrockConverse()
+CONVERSE = Dialect(
+    "bedrock_converse",
+    "aws.bedrock",
+    "chat",
+    by_path(r"/converse(-stream)?$"),
+    _recognises,
+    BedrockConverseReader,
+)
+
+
+class _Chunk(msgspec.Struct):
+    generation: str | None = None
+    outputText: str | None = None
+    stop_reason: str | None = None
+    completionReason: str | None = None
+    error: Any = None
+    metrics: dict[str, Any] | None = msgspec.field(default=None, name=BEDROCK_METRICS)
+
+
+_chunk = msgspec.json.Decoder(_Chunk)
+
+
+def _recognises_nothing(name: str, data: bytes) -> int:
+    return 0
+
+
+class BedrockInvokeReader(DialectReader):
+    """Decodes one stream."""
+
+    def read(self, name: str, data: bytes) -> DecodedEvent:
+        event = decode_or_none(_chunk, data)
+        if event is None or event.error:
+            return failed_event(event, data, name)
+        text = event.generation or event.outputText or ""
+        reason = event.stop_reason or event.completionReason
+        delta = ChoiceDelta(text=text, finish_reason=reason) if text or reason else None
+        found = DecodedEvent(deltas=[delta] if delta is not None else None)
+        if event.metrics is not None:
+            found.terminal = True
+            found.server_stats = bedrock_stats(event.metrics)
+            found.usage = usage_in(event.metrics, "inputTokenCount", "outputTokenCount")
+            if delta is None:
+                found.kind = "terminal"
+        return found
+
+
+INVOKE = Dialect(
+    "bedrock_invoke",
+    "aws.bedrock",
+    "chat",
+    by_path(r"/invoke-with-response-stream$"),
+    _recognises_nothing,
+    BedrockInvokeReader,
+)

@@ -1,4 +1,4 @@
-"""Anthropic's Messages, also as served by Friendli, Fireworks, Vertex AI, Bedrock, OpenRouter, vLLM and others.
+"""Anthropic's Messages, also as served by Friendli, Fireworks, Vertex AI, Bedrock, OpenRouter and vLLM, and its text completions.
 
 message_start · (content_block_start · content_block_delta… · content_block_stop)… · message_delta · message_stop, with pings
 anywhere. `error` ends the stream.
@@ -19,25 +19,24 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.errors import error_event, failed_event
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
-    EventKind,
     ServerStat,
     TextDelta,
     ToolCallDelta,
     Usage,
 )
+from streamgauge.analytics.dialects.server_stats import stat_of
 from streamgauge.analytics.dialects.tolerant_json import (
     arguments_of,
-    compact,
     decode_or_none,
-    finite_number,
     whole_number,
 )
 
+BEDROCK_METRICS = "amazon-bedrock-invocationMetrics"
 SERVER_TOOLS = frozenset({"server_tool_use", "mcp_tool_use"})
 _EVENT_NAMES = frozenset({
     "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop",
@@ -83,46 +82,39 @@ class _Event(msgspec.Struct):
     message: _Message | None = None
     usage: Any = None
     error: Any = None
-    bedrock: dict[str, Any] | None = msgspec.field(default=None, name="amazon-bedrock-invocationMetrics")
+    bedrock: dict[str, Any] | None = msgspec.field(default=None, name=BEDROCK_METRICS)
 
 
 _event = msgspec.json.Decoder(_Event)
 _body = msgspec.json.Decoder(_Body)
 
 
-class AnthropicMessages:
-    name = "anthropic_messages"
-    provider = "anthropic"
-    operation = "chat"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.route
-        if path.endswith("/messages") and "/threads/" not in path:
-            return 9 if "anthropic-version" in exchange.request_headers else 5
-        if path.endswith(("rawPredict", "streamRawPredict", "RawPredict")):
-            return 9 if "/publishers/anthropic/" in path else 1
-        return 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        if name in _EVENT_NAMES:
-            return 8
-        head = data[:200].replace(b" ", b"")
-        if b'"type":"message_start"' in head:
-            return 8
-        if b'"type":"content_block_' in head or b'"type":"message_delta"' in head:
-            return 7
-        if b'"stop_reason"' in data and (b'"type":"message"' in data or b'"type": "message"' in data):
-            return 6  # a whole body
-        return 1 if name == "ping" else 0
-
-    def reader(self, exchange: ExchangeInfo) -> AnthropicReader:
-        return AnthropicReader()
+def _claims(exchange: ExchangeInfo) -> int:
+    path = exchange.route
+    if path.endswith("/messages") and "/threads/" not in path:
+        return 9 if "anthropic-version" in exchange.request_headers else 5
+    if path.endswith(("rawPredict", "streamRawPredict", "RawPredict")):
+        return 9 if "/publishers/anthropic/" in path else 1
+    return 0
 
 
-class AnthropicReader:
+def _recognises(name: str, data: bytes) -> int:
+    if name in _EVENT_NAMES:
+        return 8
+    head = data[:200].replace(b" ", b"")
+    if b'"type":"message_start"' in head:
+        return 8
+    if b'"type":"content_block_' in head or b'"type":"message_delta"' in head:
+        return 7
+    if b'"stop_reason"' in data and (b'"type":"message"' in data or b'"type": "message"' in data):
+        return 6  # a whole body
+    return 1 if name == "ping" else 0
+
+
+class AnthropicReader(DialectReader):
     """Decodes one stream; keeps the blocks that are server tools, the blocks with whole inputs, and the usage so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: ExchangeInfo) -> None:
         self._server_blocks: set[int] = set()
         self._whole_inputs: set[int] = set()
         self._usage: dict[str, Any] = {}
@@ -157,12 +149,11 @@ class AnthropicReader:
             return [failed_event(message, body)]
         if message.content is None:
             return [DecodedEvent(kind="other")]
-        choice_delta, kind = _join_blocks(message.content)
-        choice_delta.finish_reason = message.stop_reason
+        whole = _join_blocks(message.content)
+        whole.finish_reason = message.stop_reason
         return [
             DecodedEvent(
-                kind=kind,
-                deltas=[choice_delta],
+                deltas=[whole],
                 usage=self._overlay(message.usage, final=True),
                 terminal=True,
                 response_id=message.id or None,
@@ -183,7 +174,7 @@ class AnthropicReader:
             tool = ToolCallDelta(
                 key=index, arguments=delta.partial_json, server_side=index in self._server_blocks
             )
-            return DecodedEvent(kind="tool_call", deltas=[ChoiceDelta(tool_calls=[tool])])
+            return DecodedEvent(deltas=[ChoiceDelta(tool_calls=[tool])])
         return DecodedEvent(kind="annotation")
 
     def _block_start(self, event: _Event) -> DecodedEvent:
@@ -194,13 +185,13 @@ class AnthropicReader:
         self._whole_inputs.discard(index)
         if block.type in SERVER_TOOLS:
             self._server_blocks.add(index)
-        choice_delta, kind = _block(block, index)
+        choice_delta = _block(block, index)
         if choice_delta is None:
             result = block.type.endswith("_result")
             return DecodedEvent(kind="annotation" if result else "start", tool_failure=bool(block.is_error))
         if choice_delta.tool_calls and choice_delta.tool_calls[0].arguments:
             self._whole_inputs.add(index)
-        return DecodedEvent(kind=kind, deltas=[choice_delta])
+        return DecodedEvent(kind="start", deltas=[choice_delta])
 
     def _message_start(self, message: _Message) -> DecodedEvent:
         return DecodedEvent(
@@ -254,7 +245,7 @@ def normalised(raw: dict[str, Any]) -> Usage:
     )
 
 
-def _block(block: _Block, key: int) -> tuple[ChoiceDelta | None, EventKind]:
+def _block(block: _Block, key: int) -> ChoiceDelta | None:
     """The content of a block at its start, or in a whole body."""
     if block.type == "tool_use" or block.type in SERVER_TOOLS:
         tool = ToolCallDelta(
@@ -262,22 +253,21 @@ def _block(block: _Block, key: int) -> tuple[ChoiceDelta | None, EventKind]:
         )  # fmt: skip
         if block.input:
             tool.arguments = arguments_of(block.input)
-        return ChoiceDelta(tool_calls=[tool]), "tool_call" if tool.name or tool.arguments else "start"
+        return ChoiceDelta(tool_calls=[tool])
     if block.type == "thinking" and block.thinking:
-        return ChoiceDelta(reasoning=block.thinking), "reasoning"
+        return ChoiceDelta(reasoning=block.thinking)
     if block.type == "text" and block.text:
-        return ChoiceDelta(text=block.text), "text"
-    return None, "start"
+        return ChoiceDelta(text=block.text)
+    return None
 
 
-def _join_blocks(blocks: list[_Block]) -> tuple[ChoiceDelta, EventKind]:
-    """Join the blocks of a whole body. The kind is that of the first block with output."""
-    whole, first = ChoiceDelta(), None
+def _join_blocks(blocks: list[_Block]) -> ChoiceDelta:
+    """Join the blocks of a whole body."""
+    whole = ChoiceDelta()
     for index, block in enumerate(blocks):
-        choice_delta, kind = _block(block, index)
+        choice_delta = _block(block, index)
         if choice_delta is None:
             continue
-        first = first or kind
         whole.text += choice_delta.text
         whole.reasoning += choice_delta.reasoning
         if choice_delta.tool_calls:
@@ -285,22 +275,83 @@ def _join_blocks(blocks: list[_Block]) -> tuple[ChoiceDelta, EventKind]:
             tool = choice_delta.tool_calls[0]
             if not tool.arguments:  # a whole body has {} for no arguments
                 tool.arguments = "{}"
-    return whole, first or "finish"
+    return whole
 
 
 def bedrock_stats(metrics: dict[str, Any] | None) -> list[ServerStat] | None:
     """Bedrock adds its own measurements to message_stop: counts, and latencies in ms."""
     if not metrics:
         return None
-    source = "amazon-bedrock-invocationMetrics"
-    stats = []
-    for name, raw in metrics.items():
-        unit, factor = ("ns", 1e6) if name.endswith("Latency") else ("tokens", 1.0)
-        number = finite_number(raw)
-        stats.append(
-            ServerStat(source, name, None if number is None else number * factor, unit, compact(raw)[:200])
+    return [
+        stat_of(BEDROCK_METRICS, name, raw, *(("ns", 1e6) if name.endswith("Latency") else ("tokens", 1.0)))
+        for name, raw in metrics.items()
+    ]
+
+
+MESSAGES = Dialect("anthropic_messages", "anthropic", "chat", _claims, _recognises, AnthropicReader)
+
+
+class _Completion(msgspec.Struct):
+    type: str | None = None
+    id: str | None = None
+    log_id: str | None = None
+    completion: str | None = None
+    stop_reason: str | None = None
+    model: str | None = None
+    error: Any = None
+
+
+_decoder = msgspec.json.Decoder(_Completion)
+
+
+def _recognises_completion(name: str, data: bytes) -> int:
+    if b'"completion"' not in data[:200]:
+        return 1 if name == "ping" else 0
+    return 8 if name == "completion" else 6 if b'"stop_reason"' in data else 0
+
+
+def _reader(exchange: ExchangeInfo) -> AnthropicCompleteReader:
+    cumulative = exchange.request_headers.get("anthropic-version", "2023-06-01") < "2023-06-01"
+    return AnthropicCompleteReader(cumulative=cumulative)
+
+
+class AnthropicCompleteReader(DialectReader):
+    """Decodes one stream of legacy text completions (`/v1/complete`): events `completion`, `ping`, `error`; no usage."""
+
+    # The last completion has the finish reason (`stop_reason`). Before version 2023-06-01 each event was unnamed and repeated
+    # the whole text so far, and the stream ended with [DONE].
+
+    def __init__(self, *, cumulative: bool = False) -> None:
+        self._cumulative = cumulative
+        self._so_far = ""
+
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
+        event = decode_or_none(_decoder, data)
+        if event is None:
+            return failed_event(None, data, name)
+        kind = event.type or name
+        if kind == "error" or event.error:
+            return error_event(data)
+        if kind == "ping":
+            return DecodedEvent(kind="ping")
+        return self._completion(event)
+
+    def _completion(self, event: _Completion) -> DecodedEvent:
+        text = event.completion or ""
+        if self._cumulative and text.startswith(self._so_far):
+            text, self._so_far = text[len(self._so_far) :], text
+        return DecodedEvent(
+            deltas=[ChoiceDelta(text=text, finish_reason=event.stop_reason or None)],
+            response_id=event.id or event.log_id or None,
+            model=event.model or None,
         )
-    return stats
 
 
-DIALECT = AnthropicMessages()
+COMPLETE = Dialect(
+    "anthropic_complete",
+    "anthropic",
+    "text_completion",
+    by_path(r"/v1/complete$"),
+    _recognises_completion,
+    _reader,
+)

@@ -1,4 +1,4 @@
-"""Normalise the usage object of the OpenAI family.
+"""Normalise usage objects: `usage_of` those of the OpenAI family, `usage_in` those with names of their own.
 
 Reasoning tokens are part of output tokens. xAI reports completion tokens without them; they are added where the total shows it.
 Cached input is part of the input.
@@ -46,6 +46,24 @@ def usage_of(raw: Any) -> Usage | None:
         if total == inputs + outputs + reasoning:
             outputs += reasoning
     return Usage(inputs, outputs, reasoning, cached, raw)
+
+
+def usage_in(
+    raw: Any,
+    input_tokens: str,
+    output_tokens: str,
+    *,
+    reasoning_tokens: str = "",
+    cached_input_tokens: str = "",
+) -> Usage | None:
+    """The report in an object whose members have these names; None for other types.
+
+    Every count passes `whole_number`, so text, negative and fractional numbers are unknown.
+    """
+    if not isinstance(raw, dict):
+        return None
+    members = (input_tokens, output_tokens, reasoning_tokens, cached_input_tokens)
+    return Usage(*(whole_number(raw.get(member)) for member in members), raw=raw)
 
 
 def _first(raw: dict[str, Any], members: tuple[str, ...], keys: tuple[str, ...]) -> int | None:
