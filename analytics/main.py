@@ -95,6 +95,7 @@ def run(options: AnalyzeOptions) -> int:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
+    # After the imports: `gc.freeze` excludes the objects that exist now from every later collection.
     tune_gc()
     return run_until(options, stop)
 
@@ -125,6 +126,7 @@ class _Log:
         self._alerts = alerts
         self._client_key = options.client_key or load_client_key(options.data / FILE)
         self._sessions = Sessions(self._client_key)
+        # Responses of earlier runs, so that a conversation keeps its session across a restart.
         self._sessions.restore(recent_responses(store))
         self._open()
 
@@ -158,6 +160,7 @@ class _Log:
             guards=self._guards,
             observe=self._alerts.observe,
         )
+        # Kafka takes partitions away during a poll. They are committed first, so that the next consumer reads nothing twice.
         if hasattr(reader, "on_revoke"):  # `KafkaGroupReader`
             reader.on_revoke = self.consumer.release_partitions
 
@@ -299,6 +302,7 @@ def _consume(
                 _report_health(parts)
                 reported_s = time.monotonic()
         until_s = time.monotonic() + DRAIN_S
+        # What was written before the stop becomes visible now, instead of after the next start.
         while parts.log.read(0.0) and time.monotonic() < until_s:
             pass
         parts.log.consumer.finish()

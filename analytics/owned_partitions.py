@@ -69,6 +69,7 @@ class OwnedPartitions:
         new = sorted(set(self._reader.partitions()) - self.high.keys())
         for partition in new:
             self.claim(partition)
+        # Late duplicates of stored streams would open them again. The newest ids suffice, because duplicates are recent.
         if new:
             self._assembler.recall(self._newest_ids())
 
@@ -188,4 +189,5 @@ def _entries(reader: LogReader, partition: str, low: int, high: int) -> Iterable
         entries: Sequence[Entry] = reader.range(partition, at, min(at + step, high))
         yield from entries
         at += step
+        # Parts of the range may be deleted. Steps that double skip a gap of any length in few calls.
         step = REPLAY_OFFSETS if entries else step * 2

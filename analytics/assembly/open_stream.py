@@ -40,6 +40,7 @@ MAX_RECORD_GAPS = 64
 """Gaps kept per stream. Further ones extend the last."""
 
 
+# Identity, not equality: comparing two streams would compare their decoders.
 @dataclass(slots=True, eq=False)
 class OpenStream:
     """One stream in flight, driven by `Partition`. `next_seq` is the number of the next expected record."""

@@ -87,6 +87,7 @@ class _Brotli:
         return bool(self._d.is_finished())
 
     def feed(self, data: bytes, limit: int) -> bytes:
+        # Output in chunks, so that a body of a few bytes cannot expand to gigabytes before the limit is checked.
         out = [self._d.process(data, output_buffer_limit=_CHUNK_BYTES)]
         out_bytes = len(out[0])
         while not self._d.can_accept_more_data() and out_bytes <= limit:

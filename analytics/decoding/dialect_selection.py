@@ -91,6 +91,7 @@ class DialectSelector:
         return score
 
 
+# Every stream asks, but requests are few: the same path, host and header names.
 @lru_cache(4096)
 def _select_by_request(
     method: str, path: str, host: str, rpc_method: str, header_names: tuple[str, ...]

@@ -108,6 +108,7 @@ class Framer:
         if self.framing == "lines":
             plain = not prefix and suffix == b"\n"
         else:
+            # The name of the event must be in the bytes: otherwise it would come from a line of an earlier read.
             found = _PREFIX.fullmatch(prefix)
             plain = found is not None and (found[1] or b"") == event.name.encode() and suffix in _SUFFIXES
         return Envelope(event.name, prefix, suffix) if plain else None
@@ -130,6 +131,7 @@ class Framer:
             at += 1
         if reads:
             self._last_ns = reads[-1][0]
+        # SSE is the framing of nearly all streams. Its loop has the decoder's methods as locals, without a test per read.
         feed, unframed_lines = self._sse.feed, self._sse.unframed_lines
         for at_ns, data in reads[at:] if at else reads:
             events += feed(data, at_ns)
@@ -155,6 +157,7 @@ class Framer:
             self.framing = self._decide(data)
         if self.framing in ("undecided", "body"):
             room = MAX_BODY_BYTES - self._kept_bytes
+            # A body that is kept whole may be cut, because only its start is decoded. The first read may be larger than the limit.
             if len(data) >= room:
                 self.framing, self._kept[-1] = "body", (at_ns, data[:room])
             self._kept_bytes += min(len(data), room)
@@ -327,6 +330,7 @@ class ArraySplitter:
                     else:
                         self.oversized_events += 1
                     self._parts, self._bytes, start = [], 0, -1
+        # A backslash at the end of a read escapes the first byte of the next one.
         self._escaped = self._escaped or (self._in_string and end < len(data) and data[-1:] == b"\\")
         if start >= 0:
             self._bytes += len(data) - start

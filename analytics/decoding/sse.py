@@ -40,6 +40,8 @@ class SSEDecoder:
         self._unframed_bytes = 0
         self._max = max_event_bytes
         self.read_count = 0
+        # The parts of an unfinished line are joined once, when it ends. Appending to one bytes object would copy the line at
+        # every read, so a long line in small reads would cost the square of its size.
         self._bom: bytes | None = b""  # first bytes, kept while they may be a BOM; then None
         self.between_events = True
         """Nothing is carried over from earlier reads."""
@@ -67,6 +69,8 @@ class SSEDecoder:
             and 8 < size <= self._max
             and data[size - 1] == 10 == data[size - 2]
             and data[0] != _BOM[0]
+            # A CR may belong to a line end that the next read completes, and a BOM only exists at the start: both are left to
+            # `_parse_lines`. `in` and `find` search in C, so these tests cost little beside the parsing that they save.
             and 13 not in data
         ):
             self._bom = None
@@ -78,6 +82,7 @@ class SSEDecoder:
                 data[:7] == b"event: "
                 and data[end + 1 : end + 7] == b"data: "
                 and data.find(10, end + 1) == size - 2
+                # Only a known name: `_whole_events` decodes and interns a new one.
                 and (name := self._names.get(data[7:end])) is not None
             ):
                 return [RawEvent(name, data[end + 7 : -2], at_ns, read_seq)]
@@ -122,6 +127,7 @@ class SSEDecoder:
                     value = None
                 name = ""
                 continue
+            # The first byte as an integer excludes most fields without a slice.
             first = line[0]
             if first == 100 and line[:5] == b"data:" and value is None:  # "d"
                 value = line[6:] if line[5:6] == b" " else line[5:]
@@ -137,6 +143,8 @@ class SSEDecoder:
         return events
 
     def _intern(self, name: bytes) -> str:
+        # A stream has few names. One str for each, not one per event, saves memory and the decoding. The limit keeps a server
+        # that sends a new name with every event from filling the memory.
         found = self._names.get(name)
         if found is None:
             found = name.decode("utf-8", "replace")
@@ -176,6 +184,7 @@ class SSEDecoder:
                     self._skip_event()
                 else:
                     self._add_field(line)
+        # A CR ends its line at once. Waiting for a possible LF would delay an event by a read.
         self._skip_lf = data[-1:] == b"\r"
         rest = data[position:]
         if rest:
@@ -186,6 +195,7 @@ class SSEDecoder:
 
     def _carry_over(self, rest: bytes) -> None:
         """Keep an unfinished line, but only the first byte of a comment or a skipped line."""
+        # A comment or a skipped line without an end must not fill the memory. Its first byte shows later what the line was.
         if self._carry and (self._skipping or self._carry[0][:1] == b":"):
             return
         if self._skipping or (rest[:1] == b":" and not self._carry):

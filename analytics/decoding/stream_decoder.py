@@ -111,6 +111,7 @@ class StreamDecoder:
         self._last_read_ns = times[-1]
         if self.first_byte_ns is None:
             pairs = zip(times, reads, strict=True)
+            # The tap sends reads without bytes while it undoes a coding: bytes arrived, but nothing is decoded so far.
             self.first_byte_ns = next((at_ns for at_ns, data in pairs if data or self._coding_undone), None)
         if self._coding_undone or not self._identity_coding:
             undo = bytes if self._coding_undone else self._coding.feed
@@ -119,13 +120,17 @@ class StreamDecoder:
         at, count = 0, len(times)
         while at < count:
             before, at = at, self._decode_matching_reads(times, reads, at)
+            # After reads that matched, one read usually interrupts the run (a comment, two events at once). Without a match the
+            # next attempts get rarer, because streams with padding or a running number never match.
             framed = 1 if at > before else self._framed_reads
             self._framed_reads = min(2 * framed, MAX_FRAMED_READS)
+            # An attempt on a few reads costs more than framing them.
             end = min(at + framed, count) if count - at > FEW_READS else count
             events = self._framer.feed_many(list(zip(times[at:end], reads[at:end], strict=True)))
             at = end
             if events:
                 self._decode_events(events)
+                # The envelope of the newest event: whether a server sends an event name or CRLF can change after its first events.
                 if self._template.trusted and (at < count or self._envelope is None):
                     self._envelope = self._framer.envelope_of(reads[at - 1], events[-1]) or self._envelope
 
@@ -159,6 +164,8 @@ class StreamDecoder:
     def _start_decoding(self, events: Sequence[RawEvent] = ()) -> None:
         """Start over with the selected dialect, from the first event."""
         dialect = self._selector.dialect
+        # The reader and the accumulator have state of the former dialect, so all events so far are decoded again. The selector
+        # keeps at most `MAX_FIRST_EVENTS` of them.
         self._reader: DialectReader = UnknownReader() if dialect is None else dialect.reader(self.exchange)
         self._accumulator = StreamAccumulator(keep_text=self._keep_text)
         self._template = EventTemplate(self._reader)
@@ -177,6 +184,7 @@ class StreamDecoder:
         if not self._selector.settled:
             self._select_dialect(events)
         self._accumulator.add_events(events, self._template.read_many(events))
+        # The event before `[DONE]` is the last one that can be an error without a label.
         back = 2 if len(events) > 1 and _is_done(events[-1].data) else 1
         if not _is_done(events[-back].data):
             self._last_event = (events[-back], self.event_count - back)
@@ -196,10 +204,12 @@ class StreamDecoder:
                 break
             end = at + len(run.texts)
             sizes = [len(read) - envelope_bytes for read in reads[at:end]]
+            # Reads that skip the framer must obey its limit: above it, the event counts as oversized.
             if max(sizes) > MAX_EVENT_BYTES:
                 break
             self._accumulator.add_run(run, envelope.event_name, times[at:end], sizes, framer.read_count)
             framer.skip_reads(end - at, times[end - 1])
+            # An event that matches carries text, so it cannot be an error without a label.
             self._last_event = None
             if end - at < window:
                 return end
@@ -242,6 +252,8 @@ class StreamDecoder:
         if self._selector.dialect is not dialect:
             self._start_decoding()
         for event in self._reader.read_body(body):
+            # Content of a whole body has no time: it was complete before its last byte. An error needs one, because the first
+            # cause by time wins.
             self._accumulator.add_event(event, self._last_read_ns if event.error else None, row=False)
 
     def _find_unlabelled_error(self) -> None:

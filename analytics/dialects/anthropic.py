@@ -127,6 +127,7 @@ class AnthropicReader(DialectReader):
         if event is None:
             return failed_event(None, data, name)
         kind = event.type or name
+        # In the order of their frequency.
         if kind == "content_block_delta":
             return self._delta(event)
         if kind == "content_block_start":

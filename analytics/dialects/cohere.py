@@ -139,6 +139,7 @@ def _usage(raw: Any) -> Usage | None:
 
 def _merged(billed: Any, tokens: Any) -> Usage:
     """The counts of `tokens`, and of `billed_units` where it has none."""
+    # `billed_units` lacks the tokens that Cohere adds itself, so `tokens` comes last.
     counts = {**(billed if isinstance(billed, dict) else {}), **(tokens if isinstance(tokens, dict) else {})}
     return Usage(
         *(whole_number(counts.get(name)) for name in ("input_tokens", "output_tokens", "reasoning_tokens"))

@@ -148,6 +148,7 @@ class DashScopeReader(DialectReader):
         if text.startswith(before):
             self._so_far[choice, channel] = text
             return text[len(before) :]
+        # One event that does not begin with the text so far shows that the client asked for increments: it stays so.
         self._increments = True
         return text
 

@@ -122,6 +122,7 @@ def _type_of(raw: Any, depth: int = 0) -> str | None:
     if depth > MAX_DEPTH:
         return None
     if isinstance(raw, list):
+        # A list may hold any number of errors, and each is searched to `MAX_DEPTH`: the first ones suffice.
         return next((t for item in raw[:20] if (t := _type_of(item, depth + 1))), None)
     if not isinstance(raw, dict):
         return None

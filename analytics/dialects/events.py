@@ -128,6 +128,8 @@ def tool_call_event(*calls: ToolCallDelta) -> DecodedEvent:
     return DecodedEvent("annotation", [ChoiceDelta(tool_calls=list(calls))])
 
 
+# The types of this file have `gc=False`: the cycle collector does not track them. A stream has thousands of them, they live
+# until its commit, and they cannot be part of a cycle.
 class RawEvent(msgspec.Struct, gc=False):
     """An SSE event, a JSON line or an element of a JSON array, framed but not yet decoded by a dialect."""
 

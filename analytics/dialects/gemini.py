@@ -129,6 +129,7 @@ class GeminiReader(DialectReader):
         return [as_decoded_event(self.read("", msgspec.json.encode(chunk))) for chunk in chunks]
 
     def _chunk(self, chunk: _Chunk) -> DecodedEvent | TextDelta:
+        # Id and model are on every chunk. Once they are known, chunks with one text take the short way.
         if self._ids_known:
             text = _text_delta(chunk)
             if text is not None:

@@ -87,6 +87,7 @@ class MCPReader(DialectReader):
         batch = decode_or_none(_batch, data)
         if not batch:
             return DecodedEvent(kind="malformed")
+        # Of a batch the answer to the request is the terminal, wherever it stands in it.
         events = [self._read(one) for one in batch]
         return next((event for event in events if event.terminal), events[-1])
 

@@ -157,6 +157,7 @@ class ChoicesReader(DialectReader):
         """Decode an event with OpenAI's members only; None if it needs the slow path."""
         if event.name:
             return None
+        # Id and model are on every chunk. Without them in the type msgspec skips both, which makes the decode faster.
         identified = self._id_known and self._model_known
         try:
             chunk = _decode_next(event.data) if identified else _decode_first(event.data)
@@ -166,6 +167,7 @@ class ChoicesReader(DialectReader):
         if not identified and isinstance(chunk, FirstChunk) and self._identifies(chunk):
             return None
         if not (
+            # One chained comparison is faster than a test of each member. The slow path reads these members.
             chunk.error is chunk.timings is chunk.x_groq is chunk.perf_metrics is chunk.time_info
             is chunk.metrics is chunk.stats is chunk.base_resp is chunk.prompt_progress is chunk.meta_info is None
         ) or (chunk.nvext is not None and chunk.nvext.timing is not None):  # fmt: skip
@@ -218,6 +220,7 @@ class ChoicesReader(DialectReader):
         if not text and tool_calls is None and reason is None:
             return None
         index = choice.index
+        # The slow path replaces an index out of range by the position.
         if index not in self._started:
             if not 0 <= index < MAX_CHOICE_INDEX:
                 return None

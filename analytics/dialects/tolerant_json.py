@@ -39,6 +39,7 @@ def decode_or_none(decoder: msgspec.json.Decoder[T], data: bytes) -> T | None:
     if repaired is None:
         return None
     try:
+        # Lenient only for repaired data: the common event is decoded by a strict decoder that is built once.
         return msgspec.json.Decoder(decoder.type, strict=False).decode(repaired)
     except FAULTS:
         return None

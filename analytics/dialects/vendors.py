@@ -119,6 +119,7 @@ def _vendor_of(host: str, path: str, server: str, headers: tuple[str, ...]) -> s
         vendor = HOSTS.get(".".join(labels[start:]))
         if vendor is not None:
             return vendor
+    # The order of `HEADERS` decides, not that of the response.
     prefixes = {match.group() for name in headers if (match := _HEADER.match(name))}
     if prefixes:
         return next(vendor for prefix, vendor in HEADERS if prefix in prefixes)

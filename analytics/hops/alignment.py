@@ -81,6 +81,7 @@ def _channels(events: pl.DataFrame, start_ns: int) -> dict[_Key, Channel]:
     for key in islice(dict.fromkeys(keys), MAX_CHANNELS):
         if key[1] not in OUTPUT_KINDS:
             continue
+        # One pass in C per channel in place of a loop over the events.
         selected = list(map(key.__eq__, keys))
         sizes = compress(chars, selected) if key[2] else repeat(1, selected.count(True))
         found[key] = Channel(

@@ -96,6 +96,7 @@ class ClockOffsets:
         )
         bounds.lower += lower
         bounds.upper += upper
+        # The bounds contradict each other, so a clock jumped. Older ones say nothing about the new offset.
         if bounds.is_empty(outer.clock_ns):
             bounds = self._bounds[key] = _Bounds()
             bounds.lower += lower

@@ -86,6 +86,7 @@ def compare(outer: Stream, inner: Stream, inner_start_ns: int, clock_error_ns: i
     if not channels and not inner_ok and outer.row["outcome"] == "ok":
         return Comparison()
     answered = inner_ok or bool(channels)
+    # The shortest delay is the way through the network and the gateway. What exceeds it was held back.
     transit_ns = max(0, min((min(c.delays_ns) for c in channels), default=0))
     stalls = list(_gateway_stalls(outer, inner, channels, inner_start_ns, transit_ns))
     return Comparison(

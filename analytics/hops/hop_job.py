@@ -254,6 +254,7 @@ class HopJob:
     def _look_up(self, due: Sequence[Due]) -> None:
         if not self._may_have_hops():
             return
+        # Consumers of a shared store must not write one hop twice.
         with self._election.elected("hops") as elected:
             if not elected:
                 self._pending.postpone(due, time.monotonic())
@@ -277,6 +278,7 @@ class HopJob:
                 self._count(hops_ambiguous=1)
                 return {}
             middle = len(due) // 2
+            # Halves, until the streams that share ids fit. A single stream with more is ambiguous.
             self._pending.postpone(due[middle:], time.monotonic())
             return self._rows_of(due[:middle])
         rows = {row["stream_id"]: row for row in related}

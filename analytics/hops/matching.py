@@ -169,6 +169,7 @@ class _Matcher:
     def _add(self, outer: Candidate, inner: Candidate, evidence: str) -> None:
         self.found[inner.stream_id] = Match(outer, inner, evidence)
         self._order.add(outer, inner)
+        # Pairs by fingerprint rely on the offsets. Learning from them would confirm an error by itself.
         if evidence != "fingerprint":
             self._offsets.add(outer, inner, same_output=same_output(outer, inner))
 

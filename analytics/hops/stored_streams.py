@@ -56,6 +56,7 @@ class StoredStreams:
 
     def related(self, outers: Sequence[Candidate], limit: int) -> list[Mapping[str, Any]] | None:
         """Rows of all streams that share an id or the output with one of these. None: more than `limit`."""
+        # Stream ids contain their time, so a lower bound lets the store skip files. It allows for wrong wall clocks.
         since_ns = min(outer.wall_ns for outer in outers) - WALL_ERROR_NS
         conditions = []
         for number, (expression, key) in enumerate(_KEYS.items()):

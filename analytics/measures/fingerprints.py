@@ -39,6 +39,7 @@ def _of_arguments(start: OutputStart, key: bytes) -> str | None:
 
 def _fingerprint(text: str, chars: int, key: bytes) -> str | None:
     """Of the start of a text of `chars` characters."""
+    # Redacted text has filler of equal length, so different outputs would have equal fingerprints.
     if is_filler(text):
         return None
     data = f"{chars} {text}".encode("utf-8", "replace")

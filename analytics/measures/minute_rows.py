@@ -66,6 +66,7 @@ def rollups(
         "client_minutes": streams.lazy().group_by(*_CLIENT).agg(_CLIENT_COUNTS).select(CLIENT_MINUTES.keys()),
         "histogram_minutes": _histogram_minutes(streams.lazy(), gaps, keys.lazy()),
     }
+    # Together, so that polars computes what they share once and starts its threads once.
     found = dict(zip(queries, pl.collect_all(queries.values()), strict=True))
     stalls = stall_rows(streams, gaps, stall)
     if not stalls.is_empty():
@@ -75,6 +76,7 @@ def rollups(
 
 def _known_sum(values: pl.Expr, name: str) -> pl.Expr:
     """The sum of known values, NULL if there is none. Absurd numbers from an upstream cannot make it overflow."""
+    # Without the limit one absurd number would make the sum of a minute overflow to a negative one.
     found = values.cast(pl.Int64).clip(upper_bound=_MAX_SUMMAND)
     return pl.when(values.count() > 0).then(found.sum()).alias(name)
 
@@ -83,6 +85,7 @@ def _sums(**columns: str) -> list[pl.Expr]:
     return [_known_sum(pl.col(column), name) for name, column in columns.items()]
 
 
+# The expressions are built once, at import, because they are the same for every commit.
 _MEETING = pl.col("meets_objective").fill_null(value=False) & (pl.col("outcome") == OK)
 _CLIENT_COUNTS = [
     pl.lit(value=False).alias("settled"),

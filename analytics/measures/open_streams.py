@@ -87,6 +87,7 @@ class TapClocks:
         """`taps`: the newest `Alive` of each incarnation. `at_ns`: our monotonic time."""
         seen = self._seen
         self._seen = {
+            # A repeated report keeps its first time: otherwise its clock would go back at each update.
             alive.incarnation: known
             if (known := seen.get(alive.incarnation)) is not None and known[0] == alive.mono_ns
             else (alive.mono_ns, at_ns)

@@ -57,6 +57,7 @@ _BY_CAUSE: dict[str, tuple[Outcome, str | None]] = {
 }
 
 
+# Structs of msgspec, not frozen dataclasses, which set every field through `object.__setattr__`: one of each is made per stream.
 class Transport(msgspec.Struct, frozen=True, kw_only=True):
     """The exchange as the tap observed it. Times in ns since t0, None if it did not happen."""
 
