@@ -125,89 +125,6 @@ class _Zstd:
         return b"".join(out)
 
 
-_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", AMAZON_EVENT_STREAM: b"\0"}
-_NAMES = {
-    "gzip": "gzip",
-    "x-gzip": "gzip",
-    "deflate": "deflate",
-    "br": "br",
-    "zstd": "zstd",
-    AMAZON_EVENT_STREAM: AMAZON_EVENT_STREAM,
-}
-
-
-class BodyDecoder:
-    """Decodes one body according to its `content-encoding` header."""
-
-    def __init__(
-        self, content_encoding: str, *, free_bytes: int = FREE_BYTES, max_ratio: int = MAX_RATIO
-    ) -> None:
-        names = [n.strip().lower() for n in content_encoding.split(",")]
-        self._names = [n for n in names if n not in ("", "identity")]
-        self.broken = any(n not in _NAMES for n in self._names) or len(self._names) > 4
-        """The coding is not supported, or the bytes are invalid. Only the size of the rest is measured."""
-        self.bomb = False
-        self._chain: list[_Decompressor] | None = None
-        self._first_bytes = b""
-        self._in = self._out = 0
-        self._free, self._ratio = free_bytes, max_ratio
-
-    @property
-    def plain(self) -> bool:
-        """No coding: the caller may skip `feed`."""
-        return not self._names and not self.broken
-
-    def feed(self, data: bytes) -> bytes:
-        """Decode one read, as far as possible."""
-        if self.plain or self.broken or self.bomb:
-            return data if self.plain else b""
-        self._in += len(data)
-        if self._chain is None:
-            data = self._first_bytes + data
-            if not self._start(data):
-                self._first_bytes = data
-                return b""
-            self._first_bytes = b""
-            if not self._names:  # the bytes contradict the header
-                return data
-        for decompressor in self._chain or ():
-            try:
-                data = decompressor.feed(data, self._free + self._ratio * self._in - self._out)
-            except InvalidMessage as fault:
-                self.broken = True
-                return fault.decoded
-            except (zlib.error, brotli.error, zstandard.ZstdError):
-                self.broken = True
-                return b""
-        self._out += len(data)
-        if self._out > self._free + self._ratio * self._in:
-            self.bomb = True
-        return data
-
-    @property
-    def unfinished(self) -> bool:
-        """The body ended before the end of its content coding."""
-        return bool(self._first_bytes) or any(not d.complete for d in self._chain or ())
-
-    def _start(self, data: bytes) -> bool:
-        outer = _NAMES[self._names[-1]]
-        magic = _MAGIC.get(outer, b"")
-        if len(data) < len(magic) and magic.startswith(data):
-            return False
-        if not data.startswith(magic):
-            self._names = []
-            return True
-        makers: dict[str, Callable[[], _Decompressor]] = {
-            "gzip": lambda: _Zlib(True),
-            "deflate": lambda: _Zlib(False),
-            "br": _Brotli,
-            "zstd": _Zstd,
-            AMAZON_EVENT_STREAM: AmazonEventStream,
-        }
-        self._chain = [makers[_NAMES[n]]() for n in reversed(self._names)]
-        return True
-
-
 MAX_MESSAGE_BYTES = 16 * 2**20
 PRELUDE_BYTES = 12
 _OVERHEAD_BYTES = PRELUDE_BYTES + 4
@@ -316,3 +233,78 @@ def _headers(data: bytes) -> dict[str, str]:
         if kind == 7:
             found[name.decode()] = data[start:at].decode()
     return found
+
+
+_MAKERS: dict[str, Callable[[], _Decompressor]] = {
+    "gzip": lambda: _Zlib(True),
+    "x-gzip": lambda: _Zlib(True),
+    "deflate": lambda: _Zlib(False),
+    "br": _Brotli,
+    "zstd": _Zstd,
+    AMAZON_EVENT_STREAM: AmazonEventStream,
+}
+_MAGIC = {"gzip": b"\x1f\x8b", "x-gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", AMAZON_EVENT_STREAM: b"\0"}
+
+
+class BodyDecoder:
+    """Decodes one body according to its `content-encoding` header."""
+
+    def __init__(
+        self, content_encoding: str, *, free_bytes: int = FREE_BYTES, max_ratio: int = MAX_RATIO
+    ) -> None:
+        names = [n.strip().lower() for n in content_encoding.split(",")]
+        self._names = [n for n in names if n not in ("", "identity")]
+        self.broken = any(n not in _MAKERS for n in self._names) or len(self._names) > 4
+        """The coding is not supported, or the bytes are invalid. Only the size of the rest is measured."""
+        self.bomb = False
+        self._chain: list[_Decompressor] | None = None
+        self._first_bytes = b""
+        self._in = self._out = 0
+        self._free, self._ratio = free_bytes, max_ratio
+
+    @property
+    def plain(self) -> bool:
+        """No coding: the caller may skip `feed`."""
+        return not self._names and not self.broken
+
+    def feed(self, data: bytes) -> bytes:
+        """Decode one read, as far as possible."""
+        if self.plain or self.broken or self.bomb:
+            return data if self.plain else b""
+        self._in += len(data)
+        if self._chain is None:
+            data = self._first_bytes + data
+            if not self._start(data):
+                self._first_bytes = data
+                return b""
+            self._first_bytes = b""
+            if not self._names:  # the bytes contradict the header
+                return data
+        for decompressor in self._chain or ():
+            try:
+                data = decompressor.feed(data, self._free + self._ratio * self._in - self._out)
+            except InvalidMessage as fault:
+                self.broken = True
+                return fault.decoded
+            except (zlib.error, brotli.error, zstandard.ZstdError):
+                self.broken = True
+                return b""
+        self._out += len(data)
+        if self._out > self._free + self._ratio * self._in:
+            self.bomb = True
+        return data
+
+    @property
+    def unfinished(self) -> bool:
+        """The body ended before the end of its content coding."""
+        return bool(self._first_bytes) or any(not d.complete for d in self._chain or ())
+
+    def _start(self, data: bytes) -> bool:
+        magic = _MAGIC.get(self._names[-1], b"")
+        if len(data) < len(magic) and magic.startswith(data):
+            return False
+        if not data.startswith(magic):
+            self._names = []
+            return True
+        self._chain = [_MAKERS[n]() for n in reversed(self._names)]
+        return True

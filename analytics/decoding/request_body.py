@@ -8,7 +8,7 @@ skipped. Bad data never raises. No I/O, no clock.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
@@ -74,9 +74,6 @@ class _Body(msgspec.Struct):
     presence_penalty: Any = None
     stop: Any = None
     stop_sequences: Any = None
-    tools: list[msgspec.Raw] | Any = None
-    functions: list[msgspec.Raw] | Any = None
-    stream_options: Any = None
     reasoning_effort: Any = None
     reasoning: Any = None
     service_tier: Any = None
@@ -182,6 +179,24 @@ def _text(raw: bytes) -> str | None:
     return value if isinstance(value, str) else None
 
 
+_NUMBERS = {
+    # parameter → its names in the body, and in `generationConfig`, `options` or `parameters`
+    "temperature": ("temperature",),
+    "top_p": ("top_p", "p", "topP"),
+    "top_k": ("top_k", "k", "topK"),
+    "frequency_penalty": ("frequency_penalty", "frequencyPenalty"),
+    "presence_penalty": ("presence_penalty", "presencePenalty"),
+}
+_INTEGERS = {
+    "max_tokens": (
+        "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_tokens_to_sample",
+        "maxOutputTokens", "num_predict",
+    ),
+    "n": ("n", "candidateCount"),
+    "seed": ("seed", "random_seed"),
+}  # fmt: skip
+
+
 def _parameters(found: _Body, path: str) -> RequestParameters:
     nested = next(
         (o for o in (found.generationConfig, found.options, found.parameters) if isinstance(o, dict)), {}
@@ -189,41 +204,23 @@ def _parameters(found: _Body, path: str) -> RequestParameters:
     reasoning = found.reasoning if isinstance(found.reasoning, dict) else {}
     path_model, path_streams = _from_path(path)
 
-    def first_of(*names: str, nested_names: tuple[str, ...] = ()) -> Any:
-        for name in names:
-            if (value := getattr(found, name)) is not None:
-                return value
-        if not nested:
-            return None
-        return next((nested[name] for name in nested_names if nested.get(name) is not None), None)
+    def first_of(names: Sequence[str]) -> Any:
+        values = [getattr(found, name, None) for name in names] + [nested.get(name) for name in names]
+        return next((value for value in values if value is not None), None)
 
+    numbers: dict[str, Any] = {parameter: _number(first_of(names)) for parameter, names in _NUMBERS.items()}
+    numbers |= {parameter: _integer(first_of(names)) for parameter, names in _INTEGERS.items()}
     effort = _name(found.reasoning_effort) or _name(reasoning.get("effort")) or _name(found.reasoning)
     return RequestParameters(
         model=_name(found.model) or _name(found.modelId) or path_model,
         stream=found.stream if isinstance(found.stream, bool) else path_streams,
-        temperature=_number(first_of("temperature", nested_names=("temperature",))),
-        top_p=_number(first_of("top_p", "p", nested_names=("topP", "top_p"))),
-        top_k=_number(first_of("top_k", "k", nested_names=("topK", "top_k"))),
-        max_tokens=_integer(
-            first_of(
-                "max_tokens",
-                "max_completion_tokens",
-                "max_output_tokens",
-                "max_new_tokens",
-                "max_tokens_to_sample",
-                nested_names=("maxOutputTokens", "max_new_tokens", "num_predict"),
-            )
-        ),
-        n=_integer(first_of("n", nested_names=("candidateCount",))),
-        seed=_integer(first_of("seed", "random_seed", nested_names=("seed",))),
-        frequency_penalty=_number(first_of("frequency_penalty", nested_names=("frequencyPenalty",))),
-        presence_penalty=_number(first_of("presence_penalty", nested_names=("presencePenalty",))),
-        stop_sequences=_stop_sequences(first_of("stop", "stop_sequences", nested_names=("stopSequences",))),
+        stop_sequences=_stop_sequences(first_of(("stop", "stop_sequences", "stopSequences"))),
         reasoning_effort=effort,
         service_tier=_name(found.service_tier),
         output_type=_output_type(found.response_format),
         rpc_method=_name(found.method) if found.jsonrpc is not None else None,
         rpc_id=_rpc_id(found.id) if found.jsonrpc is not None else None,
+        **numbers,
     )
 
 

@@ -26,6 +26,7 @@ from streamgauge.analytics.dialects.events import (
     DecodedEvent,
     ServerStat,
     TextDelta,
+    TextSoFar,
     ToolCallDelta,
     Usage,
 )
@@ -157,8 +158,8 @@ class AnthropicReader(DialectReader):
                 deltas=[whole],
                 usage=self._overlay(message.usage, final=True),
                 terminal=True,
-                response_id=message.id or None,
-                model=message.model or None,
+                response_id=message.id,
+                model=message.model,
             )
         ]
 
@@ -198,8 +199,8 @@ class AnthropicReader(DialectReader):
         return DecodedEvent(
             kind="start",
             usage=self._overlay(message.usage, final=False),
-            response_id=message.id or None,
-            model=message.model or None,
+            response_id=message.id,
+            model=message.model,
         )
 
     def _message_delta(self, event: _Event) -> DecodedEvent:
@@ -311,20 +312,15 @@ def _recognises_completion(name: str, data: bytes) -> int:
     return 8 if name == "completion" else 6 if b'"stop_reason"' in data else 0
 
 
-def _reader(exchange: ExchangeInfo) -> AnthropicCompleteReader:
-    cumulative = exchange.request_headers.get("anthropic-version", "2023-06-01") < "2023-06-01"
-    return AnthropicCompleteReader(cumulative=cumulative)
-
-
 class AnthropicCompleteReader(DialectReader):
     """Decodes one stream of legacy text completions (`/v1/complete`): events `completion`, `ping`, `error`; no usage."""
 
     # The last completion has the finish reason (`stop_reason`). Before version 2023-06-01 each event was unnamed and repeated
     # the whole text so far, and the stream ended with [DONE].
 
-    def __init__(self, *, cumulative: bool = False) -> None:
-        self._cumulative = cumulative
-        self._so_far = ""
+    def __init__(self, exchange: ExchangeInfo) -> None:
+        self._cumulative = exchange.request_headers.get("anthropic-version", "2023-06-01") < "2023-06-01"
+        self._texts = TextSoFar()
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_decoder, data)
@@ -339,12 +335,12 @@ class AnthropicCompleteReader(DialectReader):
 
     def _completion(self, event: _Completion) -> DecodedEvent:
         text = event.completion or ""
-        if self._cumulative and text.startswith(self._so_far):
-            text, self._so_far = text[len(self._so_far) :], text
+        if self._cumulative:
+            text = self._texts.added("", text)
         return DecodedEvent(
-            deltas=[ChoiceDelta(text=text, finish_reason=event.stop_reason or None)],
+            deltas=[ChoiceDelta(text=text, finish_reason=event.stop_reason)],
             response_id=event.id or event.log_id or None,
-            model=event.model or None,
+            model=event.model,
         )
 
 
@@ -354,5 +350,5 @@ COMPLETE = Dialect(
     "text_completion",
     by_path(r"/v1/complete$"),
     _recognises_completion,
-    _reader,
+    AnthropicCompleteReader,
 )

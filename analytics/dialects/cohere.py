@@ -103,7 +103,7 @@ class CohereReader(DialectReader):
         if kind in ("tool-call-start", "tool-call-delta"):
             return _tool_call_event(message, event.index or 0)
         if kind == "message-start":
-            return DecodedEvent(kind="start", response_id=event.id or None)
+            return DecodedEvent(kind="start", response_id=event.id)
         if kind == "message-end":
             return _ended(delta or _Ending())
         if kind == "error" or event.error:
@@ -279,7 +279,7 @@ class CohereV1Reader(DialectReader):
         if kind == "stream-end" or (event.is_finished and event.finish_reason):
             return _v1_ended(event)
         if kind == "stream-start":
-            return DecodedEvent(kind="start", response_id=event.generation_id or None)
+            return DecodedEvent(kind="start", response_id=event.generation_id)
         if kind == "tool-calls-chunk":
             return self._chunk(event)
         if kind == "tool-calls-generation":
@@ -297,9 +297,7 @@ class CohereV1Reader(DialectReader):
             return [DecodedEvent(error=error)]
         generations = whole.generations or [_Generation(whole.text, whole.finish_reason)]
         deltas = [
-            ChoiceDelta(
-                choice=index, text=generation.text or "", finish_reason=generation.finish_reason or None
-            )
+            ChoiceDelta(choice=index, text=generation.text or "", finish_reason=generation.finish_reason)
             for index, generation in enumerate(generations)
         ]
         if whole.tool_calls:

@@ -18,6 +18,7 @@ from streamgauge.analytics.dialects.events import (
     DecodedEvent,
     EventKind,
     TextDelta,
+    TextSoFar,
 )
 from streamgauge.analytics.dialects.openai_delta import ToolCallKeys, read_delta
 from streamgauge.analytics.dialects.tolerant_json import FAULTS, decode_or_none, string_of
@@ -77,8 +78,7 @@ class DashScopeReader(DialectReader):
     def __init__(self, exchange: ExchangeInfo) -> None:
         self._calls = ToolCallKeys()
         self._id_known = False
-        self._increments = False  # an event did not repeat the text so far
-        self._so_far: dict[tuple[int, str], str] = {}
+        self._texts = TextSoFar()
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         if self._id_known and name == "result":
@@ -89,9 +89,7 @@ class DashScopeReader(DialectReader):
         if event is None:
             return failed_event(None, data, name)
         if name == "error" or event.code:
-            return DecodedEvent(
-                kind="error", error=error_in_event(data), response_id=event.request_id or None
-            )
+            return DecodedEvent(kind="error", error=error_in_event(data), response_id=event.request_id)
         self._id_known = bool(event.request_id)
         output = event.output or {}
         choices = output.get("choices")
@@ -103,7 +101,7 @@ class DashScopeReader(DialectReader):
         return DecodedEvent(
             deltas=deltas or None,
             usage=usage_of(event.usage),
-            response_id=event.request_id or None,
+            response_id=event.request_id,
         )
 
     def _text_delta(self, data: bytes) -> TextDelta | None:
@@ -123,7 +121,7 @@ class DashScopeReader(DialectReader):
         if bool(message.content) == bool(message.reasoning_content):
             return None
         kind: EventKind = "text" if message.content else "reasoning"
-        text = self._new_text(index, kind, message.content or message.reasoning_content or "")
+        text = self._texts.added((index, kind), message.content or message.reasoning_content or "")
         return TextDelta(kind, text, index, None, usage_of(event.usage)) if text else None
 
     def _choice(self, choice: dict[str, Any], position: int) -> ChoiceDelta:
@@ -132,25 +130,13 @@ class DashScopeReader(DialectReader):
         message = choice.get("message")
         if isinstance(message, dict):
             read_delta(message, delta, self._calls)
-        delta.text = self._new_text(delta.choice, "text", delta.text)
-        delta.reasoning = self._new_text(delta.choice, "reasoning", delta.reasoning)
+        delta.text = self._texts.added((delta.choice, "text"), delta.text)
+        delta.reasoning = self._texts.added((delta.choice, "reasoning"), delta.reasoning)
         for call in delta.tool_calls or ():
-            call.arguments = self._new_text(delta.choice, f"call {call.key}", call.arguments)
+            call.arguments = self._texts.added((delta.choice, "call", call.key), call.arguments)
         reason = string_of(choice.get("finish_reason"))
         delta.finish_reason = None if reason in _NO_REASON else reason
         return delta
-
-    def _new_text(self, choice: int, channel: str, text: str) -> str:
-        """The part of `text` that this event adds to its channel."""
-        if self._increments or not text:
-            return text
-        before = self._so_far.get((choice, channel), "")
-        if text.startswith(before):
-            self._so_far[choice, channel] = text
-            return text[len(before) :]
-        # One event that does not begin with the text so far shows that the client asked for increments: it stays so.
-        self._increments = True
-        return text
 
 
 DIALECT = Dialect("dashscope", "alibaba", "chat", by_path(r"/services/aigc/"), _recognises, DashScopeReader)

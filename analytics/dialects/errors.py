@@ -104,18 +104,12 @@ def error_in_body(body: bytes) -> ErrorReport | None:
     if isinstance(value, list) and len(value) > 0 and isinstance(value[0], dict):
         value = value[0]
     if isinstance(value, dict):
-        return _from_object(value)
+        wrapped = next((value[key] for key in _WRAPPERS if value.get(key)), None)
+        return error_from(value) if wrapped is None else error_from(wrapped, around=value)
     if isinstance(value, str):
         return ErrorReport(type=None, message=value[:MAX_TEXT_CHARS], raw=value)
     text = text_of(body, MAX_TEXT_CHARS)
     return ErrorReport(type=None, message=_visible(text), raw=text)
-
-
-def _from_object(value: dict[str, Any]) -> ErrorReport:
-    for key in _WRAPPERS:
-        if value.get(key):
-            return error_from(value[key], around=value)
-    return error_from(value)
 
 
 def _type_of(raw: Any, depth: int = 0) -> str | None:

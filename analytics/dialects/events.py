@@ -114,6 +114,26 @@ class DeltaRun(msgspec.Struct, gc=False):
     choice: int = 0
 
 
+class TextSoFar:
+    """The text that an event adds, for formats whose events repeat the text so far."""
+
+    def __init__(self) -> None:
+        self._before: dict[object, str] = {}
+        self._increments = False
+
+    def added(self, channel: object, text: str) -> str:
+        """The part of `text` that is new in its channel."""
+        if self._increments or not text:
+            return text
+        before = self._before.get(channel, "")
+        if text.startswith(before):
+            self._before[channel] = text
+            return text[len(before) :]
+        # One event that does not begin with the text so far shows that the server sends increments, as the client may ask.
+        self._increments = True
+        return text
+
+
 def as_decoded_event(answer: DecodedEvent | TextDelta) -> DecodedEvent:
     """Convert a `TextDelta`; a `DecodedEvent` is returned as it is."""
     if isinstance(answer, DecodedEvent):

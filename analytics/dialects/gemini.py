@@ -153,8 +153,8 @@ class GeminiReader(DialectReader):
             deltas=deltas or None,
             usage=normalised(chunk.usage) if isinstance(chunk.usage, dict) else None,
             terminal=blocked,
-            response_id=chunk.response_id or None,
-            model=chunk.model or None,
+            response_id=chunk.response_id,
+            model=chunk.model,
         )
 
     def _part(self, part: _Part, delta: ChoiceDelta) -> None:

@@ -187,8 +187,8 @@ def _interaction(interaction: _Interaction, *, created: bool = False) -> Decoded
     event = DecodedEvent(
         kind="start" if created else "progress",
         usage=_usage(interaction.usage),
-        response_id=interaction.id or None,
-        model=interaction.model or None,
+        response_id=interaction.id,
+        model=interaction.model,
     )
     if interaction.status in _FINAL and not created:
         failed = interaction.status in _FAILED

@@ -69,7 +69,7 @@ def _ended(event: _Event) -> DecodedEvent:
         if (event.tokens_evaluated, event.tokens_predicted) != (None, None)
         else None,
         server_stats=stats_of("timings", event.timings) or None,
-        model=event.model or None,
+        model=event.model,
     )
 
 

@@ -122,7 +122,7 @@ class LMStudioReader(DialectReader):
         if kind in ("message.end", "reasoning.end"):
             return DecodedEvent(kind="annotation")
         if kind in ("chat.start", "message.start", "reasoning.start"):
-            return DecodedEvent(kind="start", model=event.model_instance_id or None)
+            return DecodedEvent(kind="start", model=event.model_instance_id)
         return DecodedEvent(kind="other")
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
@@ -177,7 +177,7 @@ def _progress(kind: str, event: _Event) -> DecodedEvent:
     phase = kind.partition(".")[0]
     numbers = {"progress": event.progress, "load_time_seconds": event.load_time_seconds}
     stats = stats_of(phase, numbers)
-    return DecodedEvent(kind="progress", server_stats=stats or None, model=event.model_instance_id or None)
+    return DecodedEvent(kind="progress", server_stats=stats or None, model=event.model_instance_id)
 
 
 def _end(result: _EndResult) -> DecodedEvent:
@@ -188,8 +188,8 @@ def _end(result: _EndResult) -> DecodedEvent:
             result.stats, "input_tokens", "total_output_tokens", reasoning_tokens="reasoning_output_tokens"
         ),
         server_stats=stats_of("stats", result.stats) or None,
-        response_id=result.response_id or None,
-        model=result.model_instance_id or None,
+        response_id=result.response_id,
+        model=result.model_instance_id,
     )
 
 

@@ -109,7 +109,7 @@ class OllamaReader(DialectReader):
         decoded = DecodedEvent(
             kind="start" if known else "other",
             deltas=[delta],
-            model=line.model or None,
+            model=line.model,
         )
         if line.done:
             decoded.kind = "finish" if line.done_reason else "terminal"

@@ -121,9 +121,7 @@ def _step(event: _Object) -> DecodedEvent:
 
 
 def _run(run: _Object) -> DecodedEvent:
-    event = DecodedEvent(
-        kind="progress", usage=usage_of(run.usage), response_id=run.id or None, model=run.model or None
-    )
+    event = DecodedEvent(kind="progress", usage=usage_of(run.usage), response_id=run.id, model=run.model)
     if run.status in _FINAL:
         add_final_status(event, run.status, run.last_error, failed=run.status in _FAILED)
     return event

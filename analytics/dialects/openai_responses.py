@@ -325,8 +325,8 @@ def _snapshot(kind: str, response: Snapshot | Final) -> DecodedEvent:
         kind="start" if kind == "response.created" else "progress",
         usage=usage_of(response.usage),
         server_stats=stats_of("metrics", response.metrics) or None,
-        response_id=response.id or None,
-        model=response.model or None,
+        response_id=response.id,
+        model=response.model,
     )
     if status not in _FINAL or kind in ("response.created", "response.in_progress", "response.queued"):
         return decoded

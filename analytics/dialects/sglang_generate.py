@@ -18,6 +18,7 @@ from streamgauge.analytics.dialects.events import (
     ErrorReport,
     ServerStat,
     TextDelta,
+    TextSoFar,
     as_decoded_event,
     finish_failed,
 )
@@ -52,7 +53,7 @@ class SGLangReader(DialectReader):
 
     def __init__(self, exchange: ExchangeInfo) -> None:
         self._id_known = False
-        self._so_far: dict[int, str] = {}
+        self._texts = TextSoFar()
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
@@ -68,13 +69,7 @@ class SGLangReader(DialectReader):
 
     def _event(self, event: _Event) -> DecodedEvent | TextDelta:
         index, text = event.index or 0, event.text or ""
-        before = self._so_far.get(index, "")
-        if before and text.startswith(before):
-            new = text[len(before) :]
-            self._so_far[index] = text
-        else:
-            new = text
-            self._so_far[index] = before + text
+        new = self._texts.added(index, text)
         meta = event.meta_info or {}
         reason, error = _finish(meta.get("finish_reason"))
         counts = {key: meta[key] for key in _COUNTS if meta.get(key) is not None}
@@ -88,7 +83,7 @@ class SGLangReader(DialectReader):
             usage=usage,
             error=error,
             server_stats=_stats(meta) if reason else None,
-            response_id=response_id or None,
+            response_id=response_id,
         )
 
 

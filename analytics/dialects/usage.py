@@ -62,8 +62,11 @@ def usage_in(
     """
     if not isinstance(raw, dict):
         return None
-    members = (input_tokens, output_tokens, reasoning_tokens, cached_input_tokens)
-    return Usage(*(whole_number(raw.get(member)) for member in members), raw=raw)
+    inputs, outputs, reasoning, cached = (
+        whole_number(raw.get(member))
+        for member in (input_tokens, output_tokens, reasoning_tokens, cached_input_tokens)
+    )
+    return Usage(inputs, outputs, reasoning, cached, raw)
 
 
 def _first(raw: dict[str, Any], members: tuple[str, ...], keys: tuple[str, ...]) -> int | None:

@@ -50,7 +50,7 @@ class WriterReader(DialectReader):
             return [failed_event(whole, body)]
         texts = [choice.text or "" for choice in whole.choices or []]
         deltas = [ChoiceDelta(choice=index, text=text) for index, text in enumerate(texts)]
-        return [DecodedEvent(kind="text", deltas=deltas, model=whole.model or None)]
+        return [DecodedEvent(kind="text", deltas=deltas, model=whole.model)]
 
 
 DIALECT = Dialect("writer_completion", "writer", "text_completion", _claims, _recognises, WriterReader)

@@ -9,7 +9,7 @@ changes, because the client received nothing of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -238,7 +238,7 @@ class HopRows:
                     "clock_error_ns": offset.error_ns,
                 }
             )
-            self._changes += (key | change for change in _changes(found))
+            self._changes += (key | change._asdict() for change in found.changes)
             self._stalls.update((match.outer.stream_id, seq) for seq in found.gateway_stall_seqs)
 
     def _start_ns(self, match: Match) -> int:
@@ -246,18 +246,10 @@ class HopRows:
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """The rows by table."""
-        stalls = [dict(zip(GATEWAY_STALLS, stall, strict=True)) for stall in sorted(self._stalls)]
         return {
-            "hops": frame_of_rows(HOPS, list(_in_order(self._hops, HOPS))),
-            "hop_changes": frame_of_rows(HOP_CHANGES, list(_in_order(self._changes, HOP_CHANGES))),
-            "gateway_stalls": frame_of_rows(GATEWAY_STALLS, list(_in_order(stalls, GATEWAY_STALLS))),
+            "hops": frame_of_rows(HOPS, [tuple(map(row.get, HOPS)) for row in self._hops]),
+            "hop_changes": frame_of_rows(
+                HOP_CHANGES, [tuple(map(row.get, HOP_CHANGES)) for row in self._changes]
+            ),
+            "gateway_stalls": frame_of_rows(GATEWAY_STALLS, sorted(self._stalls)),
         }
-
-
-def _changes(found: Comparison) -> Iterator[Row]:
-    return (change._asdict() for change in found.changes)
-
-
-def _in_order(rows: Iterable[Row], columns: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-    names = tuple(columns)
-    return (tuple(row.get(name) for name in names) for row in rows)

@@ -22,6 +22,10 @@ from streamgauge.analytics.measures.operation import INFERENCE, operation_of
 from streamgauge.analytics.schema.tables import OPEN_STREAMS, frame
 from streamgauge.ingest.records import Alive
 
+_OPENED = ("gateway", "tap", "client_id", "path", "trace_id")
+_DECODED = ("dialect", "operation", "response_model", "last_event_ns")
+"""Columns with the names of attributes."""
+
 
 def open_stream_frame(streams: Sequence[OpenStream]) -> pl.DataFrame:
     """One row per stream. Their pending frames must be decoded first."""
@@ -34,25 +38,18 @@ def _row(stream: OpenStream) -> dict[str, object]:
     usage = decoder.usage if decoder is not None and not decoder.usage_denies_output else None
     return {
         "stream_id": stream.stream_id,
-        "gateway": opened.gateway if opened else None,
-        "tap": opened.tap if opened else None,
-        "client_id": opened.client_id if opened else None,
-        "dialect": decoder.dialect if decoder else None,
-        "operation": decoder.operation if decoder else None,
-        "path": opened.path if opened else None,
         "request_model": stream.request.model,
-        "response_model": decoder.response_model if decoder else None,
-        "trace_id": opened.trace_id if opened else None,
         "started_at": stream.started_wall_ns // 1000,
         "http_status": stream.response.status if stream.response else None,
         "ttft_ns": first_output_ns(decoder.events) if decoder else None,
-        "last_event_ns": decoder.last_event_ns if decoder else None,
         "last_output_ns": last_output_ns(decoder.events) if decoder else None,
         "event_count": decoder.event_count if decoder else 0,
         "output_event_count": decoder.output_event_count if decoder else 0,
         "output_tokens": usage.output_tokens if usage is not None else None,
         "response_bytes": stream.body_bytes + stream.uncaptured_bytes,
         "updated_at": (stream.started_wall_ns + stream.last_ns) // 1000,
+        **{name: getattr(opened, name, None) for name in _OPENED},
+        **{name: getattr(decoder, name, None) for name in _DECODED},
     }
 
 
