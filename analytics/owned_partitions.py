@@ -21,6 +21,7 @@ from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.partition import LOG_GONE, LogPosition
 from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.measure import lost_row
+from streamgauge.analytics.schema.tables import LOSSES, frame_of_rows
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.partition_positions import PartitionLost
 from streamgauge.analytics.storage.store import Store
@@ -126,9 +127,9 @@ class OwnedPartitions:
             )  # fmt: skip
             ids = list(stored.open_stream_ids)
             streams = pl.concat([lost_row(i, uuid7_wall_ns(i), None, None) for i in ids])
-            lost_at = pl.lit(time.time_ns() // 1000).cast(pl.Datetime("us", "UTC"))
-            losses = streams.select(
-                "stream_id", "tap", partition=pl.lit(partition), cause=pl.lit(LOG_GONE), lost_at=lost_at
+            lost_us = time.time_ns() // 1000
+            losses = frame_of_rows(
+                LOSSES, [(i, None, partition, None, None, LOG_GONE, None, lost_us) for i in ids]
             )
             with contextlib.suppress(PartitionLost):  # another process of the group ends them
                 self._store.commit(

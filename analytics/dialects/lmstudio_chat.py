@@ -43,20 +43,17 @@ class _Output(msgspec.Struct):
     arguments: Any = None
 
 
-class _Result(msgspec.Struct):
-    model_instance_id: str | None = None
-    response_id: str | None = None
-    output: list[_Output] | None = None
-    stats: Any = None
-    error: Any = None
-
-
 class _EndResult(msgspec.Struct):
     """The result in chat.end, without the output, which was streamed."""
 
     model_instance_id: str | None = None
     response_id: str | None = None
     stats: Any = None
+
+
+class _Result(_EndResult):
+    output: list[_Output] | None = None
+    error: Any = None
 
 
 class _Event(msgspec.Struct):
@@ -131,8 +128,7 @@ class LMStudioReader(DialectReader):
             return [failed_event(result, body)]
         if result.output is None and result.stats is None:
             return [DecodedEvent(kind="other")]
-        end = _end(_EndResult(result.model_instance_id, result.response_id, result.stats))
-        return [DecodedEvent(kind="text", deltas=[_join_output(result.output or [])]), end]
+        return [DecodedEvent(kind="text", deltas=[_join_output(result.output or [])]), _end(result)]
 
     def _tool(self, step: str, event: _Event) -> DecodedEvent:
         tool = event.tool or ""

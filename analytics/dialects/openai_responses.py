@@ -27,7 +27,6 @@ from streamgauge.analytics.dialects.events import (
 )
 from streamgauge.analytics.dialects.openai_responses_items import (
     Event,
-    Final,
     Item,
     Part,
     Snapshot,
@@ -316,7 +315,7 @@ class ResponsesReader(DialectReader):
         return whole
 
 
-def _snapshot(kind: str, response: Snapshot | Final) -> DecodedEvent:
+def _snapshot(kind: str, response: Snapshot) -> DecodedEvent:
     """Decode an event that carries the response object; the last one has the final status."""
     status = response.status or ""
     if kind[9:] in _FINAL and status not in _FINAL:

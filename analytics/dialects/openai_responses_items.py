@@ -35,19 +35,6 @@ class WholeItem(Item):
     summary: list[Part] | str | None = None
 
 
-class Final(msgspec.Struct):
-    """A whole response: a body that was not streamed, or the last event of a stream without deltas."""
-
-    id: str | None = None
-    object: str | None = None
-    model: str | None = None
-    status: str | None = None
-    usage: Any = None
-    metrics: Any = None
-    error: Any = None
-    output: list[WholeItem] | None = None
-
-
 class Snapshot(msgspec.Struct):
     """A response object in an event, without its output, which was streamed."""
 
@@ -57,6 +44,13 @@ class Snapshot(msgspec.Struct):
     usage: Any = None
     metrics: Any = None
     error: Any = None
+
+
+class Final(Snapshot):
+    """A whole response: a body that was not streamed, or the last event of a stream without deltas."""
+
+    object: str | None = None
+    output: list[WholeItem] | None = None
 
 
 class Event(msgspec.Struct):

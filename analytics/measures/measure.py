@@ -429,14 +429,8 @@ def measured_rows(
 
 def lost_row(stream_id: str, started_wall_ns: int, gateway: str | None, tap: str | None) -> pl.DataFrame:
     """The row of a lost stream without further data."""
-    return pl.DataFrame(
-        {
-            "stream_id": [stream_id],
-            "started_at": [started_wall_ns // 1000],
-            "gateway": [gateway],
-            "tap": [tap],
-            "outcome": [LOST.outcome],
-            "error_type": [LOST.error_type],
-        },
-        schema_overrides={"gateway": pl.String, "tap": pl.String},
-    ).with_columns(pl.col("started_at").cast(pl.Datetime("us", "UTC")))
+    row = (stream_id, started_wall_ns // 1000, gateway, tap, LOST.outcome, LOST.error_type)
+    return frame_of_rows({name: STREAMS[name] for name in _LOST}, [row])
+
+
+_LOST = ("stream_id", "started_at", "gateway", "tap", "outcome", "error_type")
