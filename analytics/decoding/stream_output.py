@@ -115,7 +115,7 @@ def add_part(parts: list[str], text: str) -> None:
 class EventColumns:
     """The rows of table `events`, column by column; all lists are equally long.
 
-    `kind` is the event's first output channel or, for an event without output, its `event.EventKind`.
+    `kind` is the event's first output channel or, for an event without output, its `EventKind`.
     """
 
     def __init__(self) -> None:
