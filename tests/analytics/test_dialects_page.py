@@ -12,10 +12,8 @@ import pytest
 from streamgauge.analytics.decoding import dialect_selection
 from streamgauge.analytics.dialects import all_dialects, vendors
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
-from streamgauge.recorded_response import ExchangeHints, members, read_file
 from streamgauge.analytics.dialects.openai_completions import PROVIDER_FIELDS
-from streamgauge.read_command import members
-from streamgauge.recorded_response import ExchangeHints, read_file
+from streamgauge.recorded_response import ExchangeHints, members, read_file
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference" / "dialects.md").read_text()
