@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,12 +23,10 @@ from typing import TYPE_CHECKING
 from streamgauge.analytics.alerts.evaluator import STORE_EVERY_S, AlertEvaluator
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.partition import LOG_GONE
-from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.commit_policy import IDLE_WAIT_S
-from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.consumer import CommitHook, Consumer, tune_gc
 from streamgauge.analytics.dialects import all_dialects
-from streamgauge.analytics.gc_tuning import tune_gc
-from streamgauge.analytics.hop_matching.job import HopJob
+from streamgauge.analytics.hops.hop_job import HopJob
 from streamgauge.analytics.markers.http_endpoint import PATH as MARKERS_PATH
 from streamgauge.analytics.markers.http_endpoint import MarkersEndpoint
 from streamgauge.analytics.markers.marker_queue import MarkerQueue
@@ -97,6 +95,7 @@ def run(options: AnalyzeOptions) -> int:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
+    # After the imports: `gc.freeze` excludes the objects that exist now from every later collection.
     tune_gc()
     return run_until(options, stop)
 
@@ -127,6 +126,7 @@ class _Log:
         self._alerts = alerts
         self._client_key = options.client_key or load_client_key(options.data / FILE)
         self._sessions = Sessions(self._client_key)
+        # Responses of earlier runs, so that a conversation keeps its session across a restart.
         self._sessions.restore(recent_responses(store))
         self._open()
 
@@ -160,6 +160,7 @@ class _Log:
             guards=self._guards,
             observe=self._alerts.observe,
         )
+        # Kafka takes partitions away during a poll. They are committed first, so that the next consumer reads nothing twice.
         if hasattr(reader, "on_revoke"):  # `KafkaGroupReader`
             reader.on_revoke = self.consumer.release_partitions
 
@@ -191,10 +192,8 @@ class _Parts:
     hop_job: HopJob
     telemetry: Telemetry
     receiver: OtlpReceiver | None
-    alerts: AlertEvaluator
-    markers: MarkerQueue
-    exporters: PluginExporters
-    query_server: QueryServer
+    health: Sequence[Callable[[], Mapping[str, float]]]
+    """Gauges and totals of the parts without a public method here."""
 
 
 def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib.ExitStack) -> _Parts:
@@ -258,19 +257,8 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         guards=guards,
     )
     closing.callback(upkeep.close)
-    return _Parts(
-        store,
-        read_log,
-        guards,
-        upkeep,
-        hop_job,
-        telemetry,
-        receiver,
-        alerts,
-        markers,
-        exporters,
-        query_server,
-    )
+    health = [part.health for part in (alerts, hop_job, markers, exporters, query_server)]
+    return _Parts(store, read_log, guards, upkeep, hop_job, telemetry, receiver, health)
 
 
 def _consume(
@@ -314,6 +302,7 @@ def _consume(
                 _report_health(parts)
                 reported_s = time.monotonic()
         until_s = time.monotonic() + DRAIN_S
+        # What was written before the stop becomes visible now, instead of after the next start.
         while parts.log.read(0.0) and time.monotonic() < until_s:
             pass
         parts.log.consumer.finish()
@@ -336,20 +325,14 @@ def _consume(
 
 def _report_health(parts: _Parts) -> None:
     store, receiver = parts.store, parts.receiver
-    health = {"store.conflicts": float(store.conflicts), "store.size": float(store.size_bytes())}
-    received = receiver.health() if receiver is not None else {}
-    parts.telemetry.update_health(
-        {
-            **parts.log.consumer.health(),
-            **health,
-            **received,
-            **parts.alerts.health(),
-            **parts.hop_job.health(),
-            **parts.markers.health(),
-            **parts.exporters.health(),
-            **parts.query_server.health(),
-        }
-    )
+    found = {"store.conflicts": float(store.conflicts), "store.size": float(store.size_bytes())}
+    for health in (
+        parts.log.consumer.health,
+        *parts.health,
+        *([receiver.health] if receiver is not None else ()),
+    ):
+        found |= health()
+    parts.telemetry.update_health(found)
 
 
 def _instance(options: AnalyzeOptions) -> str:

@@ -13,21 +13,21 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import polars as pl
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.assembly.log_position import LogPosition
-from streamgauge.analytics.assembly.partition import LOG_GONE
+from streamgauge.analytics.assembly.partition import LOG_GONE, LogPosition
 from streamgauge.analytics.measures.dead_letters import DeadLetters
-from streamgauge.analytics.measures.measured_rows import lost_row
-from streamgauge.analytics.replay import replay
+from streamgauge.analytics.measures.measure import lost_row
+from streamgauge.analytics.schema.tables import LOSSES, frame_of_rows
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.partition_positions import PartitionLost
 from streamgauge.analytics.storage.store import Store
 from streamgauge.ingest.ids import uuid7_wall_ns
-from streamgauge.ingest.record_log.interface import LogReader
+from streamgauge.ingest.record_log.interface import Entry, LogReader
+from streamgauge.ingest.records import unpack
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ class OwnedPartitions:
         new = sorted(set(self._reader.partitions()) - self.high.keys())
         for partition in new:
             self.claim(partition)
+        # Late duplicates of stored streams would open them again. The newest ids suffice, because duplicates are recent.
         if new:
             self._assembler.recall(self._newest_ids())
 
@@ -126,9 +127,9 @@ class OwnedPartitions:
             )  # fmt: skip
             ids = list(stored.open_stream_ids)
             streams = pl.concat([lost_row(i, uuid7_wall_ns(i), None, None) for i in ids])
-            lost_at = pl.lit(time.time_ns() // 1000).cast(pl.Datetime("us", "UTC"))
-            losses = streams.select(
-                "stream_id", "tap", partition=pl.lit(partition), cause=pl.lit(LOG_GONE), lost_at=lost_at
+            lost_us = time.time_ns() // 1000
+            losses = frame_of_rows(
+                LOSSES, [(i, None, partition, None, None, LOG_GONE, None, lost_us) for i in ids]
             )
             with contextlib.suppress(PartitionLost):  # another process of the group ends them
                 self._store.commit(
@@ -141,3 +142,53 @@ class OwnedPartitions:
                     )
                 )
             self._store.release_partition(other_id, partition)
+
+
+log = logging.getLogger(__name__)
+
+REPLAY_OFFSETS = 1024
+
+
+def replay(
+    reader: LogReader,
+    store: Store,
+    assembler: Assembler,
+    dead_letters: DeadLetters,
+    partition: str,
+    stored: LogPosition,
+) -> set[str]:
+    """Restore only the open streams of a position from [low, high). Returns the ids of those with checkpoints.
+
+    A checkpoint or an entry that raises an exception becomes a dead letter, and the replay goes on with the next.
+    """
+    assembler.resume(partition, stored.open_stream_ids)
+    kept = store.kept_records(reader.log_id, partition)
+    for stream_id, payloads in kept.items():
+        try:
+            assembler.restore(partition, stream_id, payloads)
+        except Exception as e:
+            dead_letters.add_failed("restore", partition, -1, b"".join(payloads), e)
+    entries = 0
+    for entry in _entries(reader, partition, stored.low, stored.high):
+        try:
+            assembler.feed(partition, entry.offset, unpack(entry.payload)[0])
+        except Exception as e:
+            dead_letters.add_failed("replay", partition, entry.offset, entry.payload, e)
+        entries += 1
+    assembler.end_replay(partition)
+    log.info(
+        "partition %s: resuming at %d (%d open streams, %d of them from checkpoints, %d entries replayed)",
+        partition, stored.high, len(stored.open_stream_ids), len(kept), entries,
+    )  # fmt: skip
+    return set(kept)
+
+
+def _entries(reader: LogReader, partition: str, low: int, high: int) -> Iterable[Entry]:
+    """The entries in [low, high), read in small steps. The step doubles after each one without entries."""
+    at, step = low, REPLAY_OFFSETS
+    while at < high:
+        entries: Sequence[Entry] = reader.range(partition, at, min(at + step, high))
+        yield from entries
+        at += step
+        # Parts of the range may be deleted. Steps that double skip a gap of any length in few calls.
+        step = REPLAY_OFFSETS if entries else step * 2

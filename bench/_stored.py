@@ -15,7 +15,7 @@ from pathlib import Path
 
 import duckdb
 
-from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 from streamgauge.analytics.storage.store import Store

@@ -27,9 +27,9 @@ from bench._streams import WORKLOADS, Workload, reads_of
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.partition import MAX_PENDING_FRAMES
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects import all_dialects
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, ResponseHeaders, pack, unpack
 

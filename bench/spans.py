@@ -15,8 +15,7 @@ from pathlib import Path
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.commit_policy import CommitPolicy
-from streamgauge.analytics.consumer import Consumer
-from streamgauge.analytics.gc_tuning import tune_gc
+from streamgauge.analytics.consumer import Consumer, tune_gc
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store

@@ -27,7 +27,7 @@ import msgspec
 
 import streamgauge
 from streamgauge.analytics.dialects import vendors
-from streamgauge.analytics.dialects.openai_choices import PROVIDER_FIELDS
+from streamgauge.analytics.dialects.openai_completions import PROVIDER_FIELDS
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.objectives import DEFAULT
 from streamgauge.analytics.schema.server_timing_names import SERVER_TIMING_NAMES

@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.outcome import Transport, facts_of, judge
 from streamgauge.stream_measures import Event, Measures, measures_of_decoder
 from streamgauge.values import WholeNumber, format_option

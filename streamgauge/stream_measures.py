@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from streamgauge.analytics.decoded.event import OUTPUT_KINDS
-from streamgauge.analytics.decoded.event_columns import EventColumns
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.decoding.stream_output import EventColumns
+from streamgauge.analytics.dialects.events import OUTPUT_KINDS
 from streamgauge.analytics.measures.latency import (
     chunk_latencies,
     first_event_ns,

@@ -31,7 +31,7 @@ from streamgauge.analytics.alerts.store_rules import HOLDS as STORE_HOLDS
 from streamgauge.analytics.alerts.store_rules import StoreRules
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.open_stream import OpenStream
-from streamgauge.analytics.measures.silence import Phase, Silence, TapClocks, silences
+from streamgauge.analytics.measures.open_streams import Phase, Silence, TapClocks, silences
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.records import Alive
 

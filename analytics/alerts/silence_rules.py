@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from streamgauge.analytics.alerts.alert_states import Condition, Hold, Key
-from streamgauge.analytics.measures.silence import Phase, Silence
+from streamgauge.analytics.measures.open_streams import Phase, Silence
 
 RULES: Mapping[Phase, str] = {"mid_stream": "silent_stream", "pre_first_output": "no_first_output"}
 HOLDS = dict.fromkeys(RULES.values(), Hold(before_resolving_s=5.0))

@@ -30,12 +30,11 @@ from collections.abc import Collection, Iterable, Sequence
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.assembly.log_position import LogPosition
 from streamgauge.analytics.assembly.open_stream import OpenStream
-from streamgauge.analytics.assembly.partition import Checkpoint, Failure, Outbox, Partition
+from streamgauge.analytics.assembly.partition import Checkpoint, Failure, LogPosition, Outbox, Partition
 from streamgauge.analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS
 from streamgauge.analytics.decoding.conversation import ConversationReader
-from streamgauge.analytics.schema.tables import LOSSES, frame
+from streamgauge.analytics.schema.tables import LOSSES, frame_of_rows
 from streamgauge.ingest.records import Alive, AnyRecord, Damaged, unpack
 
 MAX_OPEN_ROWS = 20_000
@@ -132,6 +131,7 @@ class Assembler:
         part = self._partition(partition)
         opened = self.counters["streams_opened"]
         part.feed(offset, records)
+        # Counting the open streams visits every partition, so it is done only after a stream was opened.
         if self.counters["streams_opened"] != opened and self.open_count > self._max_open:
             self._evict_oldest()
         if self._out.open_events > self._max_open_events:
@@ -161,6 +161,7 @@ class Assembler:
             ((s.event_count, s, p) for p in self._partitions.values() for s in p.open.values()),
             key=lambda item: item[0],
         )
+        # Down to 90 %, so that the sort of all streams does not run again for the next event.
         while sized and self._out.open_events > self._max_open_events * 0.9:
             _, stream, part = sized.pop()
             part.finish(stream, None, "stream_too_large")
@@ -180,18 +181,21 @@ class Assembler:
     def take_losses(self) -> pl.DataFrame:
         """Rows of table `losses`: the gaps of the streams that ended since the last call."""
         losses, self._out.losses = self._out.losses, []
-        return frame(
+        return frame_of_rows(
             LOSSES,
-            {
-                "stream_id": [stream_id for stream_id, _, _, _ in losses],
-                "tap": [tap for _, tap, _, _ in losses],
-                "partition": [partition for _, _, partition, _ in losses],
-                "first_seq": [gap.first_seq for _, _, _, gap in losses],
-                "last_seq": [gap.last_seq for _, _, _, gap in losses],
-                "cause": [gap.cause for _, _, _, gap in losses],
-                "bytes": [gap.bytes for _, _, _, gap in losses],
-                "lost_at": [gap.at_wall_ns // 1000 for _, _, _, gap in losses],
-            },
+            [
+                (
+                    stream_id,
+                    tap,
+                    partition,
+                    gap.first_seq,
+                    gap.last_seq,
+                    gap.cause,
+                    gap.bytes,
+                    gap.at_wall_ns // 1000,
+                )
+                for stream_id, tap, partition, gap in losses
+            ],
         )
 
     def position(self, partition: str, high: int) -> LogPosition:
@@ -207,6 +211,7 @@ class Assembler:
         checkpoints = [
             c for p in self._partitions.values() for c in p.due_checkpoints(self._checkpoint_after_ns)
         ]
+        # Early at half and down to a quarter: one large round of checkpoints costs less than one for each commit.
         if self._out.held_bytes > self._max_held_bytes // 2:
             checkpoints += self._checkpoint_early()
         self.counters["checkpoints"] += len(checkpoints)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream, RecordGap
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.decoding.request_body import (
@@ -22,6 +21,7 @@ from streamgauge.analytics.decoding.request_body import (
     plain_body,
 )
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.records import (
     AnyRecord,
@@ -40,6 +40,7 @@ MAX_RECORD_GAPS = 64
 """Gaps kept per stream. Further ones extend the last."""
 
 
+# Identity, not equality: comparing two streams would compare their decoders.
 @dataclass(slots=True, eq=False)
 class OpenStream:
     """One stream in flight, driven by `Partition`. `next_seq` is the number of the next expected record."""

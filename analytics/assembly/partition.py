@@ -4,6 +4,8 @@
 Duplicates, records after a gap and first records go through `_stream_expecting`. Frames are decoded in batches
 (`MAX_PENDING_FRAMES`, at the end of the stream, or when its row is requested), which costs a fraction of decoding them one
 by one.
+
+How far one log partition is consumed: the columns of `log_positions` with the same names.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream, RecordGap
-from streamgauge.analytics.assembly.log_position import LogPosition
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.assembly.record_validation import invalid_frames, invalid_record, stream_of
 from streamgauge.analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS, Liveness
@@ -128,6 +129,7 @@ class Partition:
         self._by_incarnation: dict[str, dict[str, OpenStream]] = {}
         self._incomplete: dict[str, OpenStream] = {}  # have a gap, which may contain their `Closed`
         self._suspects: dict[str, _Suspect] = {}
+        # A dict, because it keeps the order: the oldest id is removed first.
         self._finished: dict[str, None] = {}  # ids, newest last
         self._wall_ns = 0
         self._scanned_ns = 0
@@ -137,9 +139,12 @@ class Partition:
     def feed(self, offset: int, records: Iterable[AnyRecord]) -> None:
         """The records of one entry, or of a checkpoint (offset -1)."""
         open_streams, liveness, out = self.open, self.liveness, self._out
+        # Locals, added once per entry: a Counter is updated through a hash of its key.
         record_count = frame_count = body_bytes = 0
         for record in records:
             record_count += 1
+            # Nearly all records are frames. They are handled here, without a call per record, with the counts in locals: updating a
+            # Nearly all records are frames. They are handled here, without a call per record.
             if type(record) is not Frames:
                 self._feed_other(offset, record)
                 continue
@@ -149,6 +154,7 @@ class Partition:
                 if stream is None:
                     continue
             frames = record.frames
+            # In C: an entry has hundreds of frames.
             times, reads = zip(*frames, strict=True) if frames else ((), ())
             reason = invalid_frames(record, times, stream.last_ns)
             if reason is not None:
@@ -192,6 +198,7 @@ class Partition:
             stream.decode(capture=self._out.capture)
         except Exception as error:
             frames = list(zip(times, reads, strict=True))
+            # The pending frames came in several records. The dead letter holds all of them, because any may be the cause.
             record = Frames(stream.stream_id, max(0, stream.next_seq - 1), frames)
             self._fail(stream.held_offset, record, f"decoder: {type(error).__name__}", stream)
         events_now = len(stream.decoder.events) if stream.decoder is not None else 0
@@ -299,12 +306,14 @@ class Partition:
             self._lose_all(incarnation)
         for rival in self.liveness.rivals(record):
             streams = self._by_incarnation.get(rival, {})
+            # Streams that started after this incarnation did are another tap's of the same name.
             for stream in [s for s in streams.values() if s.started_wall_ns <= record.started_wall_ns]:
                 self.finish(stream, None)
         if record.stopping:
             self._lose_all(record.incarnation)
             self.liveness.remove(record.incarnation)
         limit_ns = self.liveness.now_ns - self._lost_after_ns
+        # `Alive` records drive all time limits: they are the only records that arrive while streams are silent.
         for stream in [s for s in self._incomplete.values() if s.last_log_ns < limit_ns]:
             self.finish(stream, None, "missing")
         self._check_suspects()
@@ -352,6 +361,7 @@ class Partition:
         if len(self._finished) > self._out.remember:
             del self._finished[next(iter(self._finished))]
         self.release(stream)
+        # Without `Opened` neither the upstream nor the request is known, so the end alone proves nothing.
         if closed is not None and stream.opened is None:
             stream.incomplete = True
         self._out.finished.append(self._finished_stream(stream, closed))
@@ -408,6 +418,7 @@ class Partition:
     def due_checkpoints(self, after_ns: int) -> list[Checkpoint]:
         """Checkpoints of streams with records held for longer than `after_ns` of log time."""
         now_ns = self.liveness.now_ns
+        # Each scan visits all open streams, so it runs at most 60 times within the age that it looks for.
         if self.replaying is not None or now_ns - self._scanned_ns < after_ns // 60:
             return []
         self._scanned_ns = now_ns
@@ -450,6 +461,7 @@ class Partition:
         coded = response is not None and any(name == "content-encoding" for name, _ in response.headers)
         if coded and record.wire_bytes is None and not stream.captures(self._out.capture):
             stream.only_in_log = True
+            # The records in memory are of no use then: no checkpoint can be made of them.
             self._out.held_bytes -= stream.held_bytes
             stream.held, stream.held_bytes = [], 0
 
@@ -458,3 +470,12 @@ class Partition:
         stream.held_bytes = 0
         stream.held = []
         stream.held_offset = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """All entries before `high` are consumed. A restart reads [low, high) again for the open streams."""
+
+    high: int
+    low: int
+    open_stream_ids: tuple[str, ...]

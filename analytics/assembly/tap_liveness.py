@@ -69,6 +69,7 @@ class Liveness:
         dead = [dropped] if dropped is not None else []
         for other in self._incarnations.values():
             if other.tick > previous_tick:
+                # Ordered by their newest report, so a tap that reports every two seconds does not visit every incarnation.
                 break  # this one and all after it reported since the previous `Alive` of `reporter`
             if other is reporter:
                 continue

@@ -16,20 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.decoding.stream_output import (
+    KEPT_CHARS,
+    Choice,
+    EventColumns,
+    OutputStart,
+    ToolCall,
+    add_part,
+)
+from streamgauge.analytics.dialects.events import (
     OUTPUT_KINDS,
     ChoiceDelta,
     DecodedEvent,
     DeltaRun,
+    ErrorReport,
+    RawEvent,
+    ServerStat,
     TextDelta,
     ToolCallDelta,
+    Usage,
+    finish_failed,
 )
-from streamgauge.analytics.decoded.event_columns import EventColumns
-from streamgauge.analytics.decoded.raw_event import RawEvent
-from streamgauge.analytics.decoded.reports import ErrorReport, ServerStat, Usage, finish_failed
-from streamgauge.analytics.decoded.tolerant_json import HALF, join_halves
-from streamgauge.analytics.decoding.output_start import KEPT_CHARS, OutputStart, add_part
-from streamgauge.analytics.decoding.response_choice import Choice, ToolCall
+from streamgauge.analytics.dialects.tolerant_json import HALF, join_halves
 from streamgauge.ingest.identifiers import identifier, name
 
 MAX_TOOL_CALLS = 10_000
@@ -79,6 +87,7 @@ class StreamAccumulator:
     ) -> None:
         """Add events and their decoded results, in the same order. A `DeltaRun` covers several events."""
         columns = self.events
+        # Column by column: four list comprehensions take less time than four appends for each event.
         columns.read_seq += [e.read_seq for e in events]
         columns.at_ns += [e.at_ns for e in events]
         columns.event_name += [e.name for e in events]
@@ -115,8 +124,9 @@ class StreamAccumulator:
             self._add_deltas(event, at_ns, row=row) if event.deltas else (None, None, 0, None, None)
         )
         kind: str = channel or event.kind
-        if channel is None and kind in OUTPUT_KINDS:
-            kind = "other"
+        if channel is None and (kind == "other" or kind in OUTPUT_KINDS):
+            # A kind of output was a claim of the dialect without a character that proves it.
+            kind = "finish" if finish_reason is not None else "other"
         if event.response_id and not self.response_id:
             self.response_id = identifier(event.response_id)
         if event.model and not self.response_model:
@@ -151,8 +161,11 @@ class StreamAccumulator:
 
     def _add_text_delta(self, delta: TextDelta, at_ns: int) -> None:
         text, index = delta.text, delta.choice
+        # `isascii` reads a flag of the str. Halves of characters are rare, so the common text is not searched for them.
         if not text.isascii() or self._first_halves:
             text = self._whole_characters(index, delta.kind, text)
+        # From here on this is `_count_content` and `add_event` without their calls and their cases that a `TextDelta` does not
+        # have. It runs for every event that no template matches.
         size = len(text)
         columns = self.events
         choice = self.choices.get(index) or self._choice(index)
@@ -184,6 +197,7 @@ class StreamAccumulator:
         kind, index, texts = run.kind, run.choice, run.texts
         count = len(texts)
         if self._first_halves:
+            # Texts of a template are valid JSON strings, so only the first can follow the half of an earlier event.
             texts = [self._whole_characters(index, kind, texts[0]), *texts[1:]]
         sizes = list(map(len, texts))
         columns = self.events
@@ -197,14 +211,7 @@ class StreamAccumulator:
             self._resume(choice)
         self.output_event_count += count
         self.content_event_count += count
-        if kind == "text":
-            if self.text_chars < KEPT_CHARS:
-                add_part(self.output_start.text, "".join(texts))
-            self.text_chars += sum(sizes)
-        else:
-            if self.reasoning_chars < KEPT_CHARS:
-                add_part(self.output_start.reasoning, "".join(texts))
-            self.reasoning_chars += sum(sizes)
+        self._count_content(kind, "".join(texts), sum(sizes))
         if self.keep_text:
             channel = choice.text if kind == "text" else choice.reasoning
             for text in texts:
@@ -265,38 +272,35 @@ class StreamAccumulator:
         if delta.tool_plan:
             chars += len(delta.tool_plan)
             channel, content = "reasoning", True
-        if delta.reasoning:
-            delta.reasoning = self._whole_characters(delta.choice, "reasoning", delta.reasoning)
-            chars += len(delta.reasoning)
-            if self.reasoning_chars < KEPT_CHARS:
-                add_part(self.output_start.reasoning, delta.reasoning)
-            self.reasoning_chars += len(delta.reasoning)
-            channel, content = "reasoning", True
-            if self.keep_text:
-                choice.reasoning.add(delta.reasoning)
-        if delta.refusal:
-            delta.refusal = self._whole_characters(delta.choice, "refusal", delta.refusal)
-            chars += len(delta.refusal)
-            channel, content = "refusal", True
-            if self.keep_text:
-                choice.refusal.add(delta.refusal)
-        if delta.text:
-            delta.text = self._whole_characters(delta.choice, "text", delta.text)
-            chars += len(delta.text)
-            if self.text_chars < KEPT_CHARS:
-                add_part(self.output_start.text, delta.text)
-            self.text_chars += len(delta.text)
-            channel, content = "text", True
-            if self.keep_text:
-                choice.text.add(delta.text)
+        for kind, text in (("reasoning", delta.reasoning), ("refusal", delta.refusal), ("text", delta.text)):
+            if text:
+                whole = self._whole_characters(delta.choice, kind, text)
+                chars += len(whole)
+                channel, content = kind, True
+                if kind != "refusal":
+                    self._count_content(kind, whole, len(whole))
+                if self.keep_text:
+                    getattr(choice, kind).add(whole)
         if channel is not None and choice.finished:
             self._resume(choice)
         if delta.finish_reason:
             self._add_finish(choice, delta.finish_reason, at_ns)
         return chars, content, channel
 
+    def _count_content(self, kind: str, text: str, size: int) -> None:
+        """Count text or reasoning of `size` characters, and keep it while the start of the output is incomplete."""
+        if kind == "text":
+            if self.text_chars < KEPT_CHARS:
+                add_part(self.output_start.text, text)
+            self.text_chars += size
+        else:
+            if self.reasoning_chars < KEPT_CHARS:
+                add_part(self.output_start.reasoning, text)
+            self.reasoning_chars += size
+
     def _whole_characters(self, choice: int, channel: str, text: str) -> str:
         """The text after the half of a character that ended the previous event, without a half at its own end."""
+        # Only the first and the last character can be a half, and comparing them takes less time than a search.
         if not self._first_halves and text[0] < HALF and text[-1] < HALF:
             return text
         whole, half = join_halves(self._first_halves.pop((choice, channel), "") + text)
@@ -309,6 +313,7 @@ class StreamAccumulator:
         if choice is None:
             choice = self.choices[index] = Choice()
             self._unfinished_choices += 1
+            # A further choice begins: the finish reasons of the others no longer end the stream.
             if not self.terminal_seen:
                 self.terminal_ns = self.terminal_seq = None
         return choice
@@ -368,10 +373,12 @@ class StreamAccumulator:
         if len(self.usage_reports) < MAX_REPORTS:
             self.usage_reports.append((seq, at_ns, usage))
         else:
+            # The last report is the one that counts, so it replaces the newest kept one.
             self.usage_reports[-1] = (seq, at_ns, usage)
         if not output or usage.output_tokens is None:
             return None
         self._outputs_with_usage += 1
+        # After an output event without a report, the difference would be the tokens of several events.
         if self._outputs_with_usage != self.output_event_count:
             return None
         tokens = usage.output_tokens - (before or 0)

@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoding.request_body import scan_members
+from streamgauge.analytics.decoding.request_body import decode_members
+from streamgauge.analytics.dialects.tolerant_json import FAULTS
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.records import Conversation
 from streamgauge.ingest.session_ids import session_hash
@@ -76,12 +77,9 @@ class _Block(msgspec.Struct):
 
 
 _SCANNED = frozenset(_Body.__struct_fields__) - {"messages", "input", "contents"}
-_SCANNED_KEYS = tuple(f'"{name}"'.encode() for name in _SCANNED)
 _body_decoder = msgspec.json.Decoder(_Body)
 _messages_decoder = msgspec.json.Decoder(list[_Message])
 _blocks_decoder = msgspec.json.Decoder(list[_Block])
-_any_decoder = msgspec.json.Decoder()
-_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class ConversationReader:
@@ -92,7 +90,7 @@ class ConversationReader:
 
     def __call__(self, body: bytes, truncated: bool) -> Conversation | None:
         """The conversation that a decompressed request body names. None: it is no JSON object."""
-        found = _decoded(body, truncated)
+        found = decode_members(_body_decoder, body, truncated, _SCANNED)
         if found is None:
             return None
         session, previous = _session(found), found.previous_response_id
@@ -103,19 +101,6 @@ class ConversationReader:
             has_history=not found.previous_response_id and not found.conversation,
             can_be_continued=found.store is not False,
         )
-
-
-def _decoded(body: bytes, truncated: bool) -> _Body | None:
-    if body[:64].lstrip(b" \t\r\n\xef\xbb\xbf")[:1] != b"{":
-        return None
-    if not truncated:
-        with suppress(*_ERRORS):
-            return _body_decoder.decode(body)
-    found = _Body()
-    if any(key in body for key in _SCANNED_KEYS):  # a search costs a fortieth of the scan
-        for name, value in scan_members(body, _SCANNED):
-            setattr(found, name, value)
-    return found
 
 
 # -- the session ------------------------------------------------------------------------------------------------------
@@ -141,8 +126,8 @@ def _first_text(values: dict[str, Any], names: Sequence[str]) -> str | None:
 def _claude_code(user_id: Any) -> str | None:
     """The session in `metadata.user_id`: an object, its JSON, or a text that ends in `_session_…`."""
     if isinstance(user_id, str) and user_id.startswith("{"):
-        with suppress(*_ERRORS):
-            user_id = _any_decoder.decode(user_id)
+        with suppress(*FAULTS):
+            user_id = msgspec.json.decode(user_id)
     if isinstance(user_id, dict):
         return _text(user_id.get("session_id"))
     match = _CLAUDE_CODE.search(user_id) if isinstance(user_id, str) else None
@@ -165,7 +150,7 @@ def _turns(body: _Body) -> int | None:
         return None
     try:
         messages = _messages_decoder.decode(raw)
-    except _ERRORS:
+    except FAULTS:
         return None
     turns, in_turn = 0, False
     for message in messages:
@@ -195,7 +180,7 @@ def _has_tool_result(message: _Message) -> bool:
         if raw.startswith(b"[") and any(mark in raw for mark in _TOOL_RESULTS):
             try:
                 blocks = _blocks_decoder.decode(raw)
-            except _ERRORS:
+            except FAULTS:
                 continue
             if any(
                 block.type == "tool_result"

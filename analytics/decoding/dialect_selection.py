@@ -2,7 +2,8 @@
 
 Dialects score the request (`Dialect.claims`) and events (`Dialect.recognises`); the highest score wins, and a tie goes to the
 name that sorts first. Selection is settled by an event with a score of at least `CERTAIN`, or after `MAX_FIRST_EVENTS` events
-or `MAX_FIRST_BYTES`. Without a dialect the stream is `unknown`: bytes, events and times are still measured.
+or `MAX_FIRST_BYTES`. Without a dialect the stream is `unknown`: bytes, events and times are still measured,
+and `UnknownReader` finds errors labelled as such.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from operator import itemgetter
 
-from streamgauge.analytics.decoded.dialect import Dialect, ExchangeInfo
-from streamgauge.analytics.decoded.raw_event import RawEvent
 from streamgauge.analytics.dialects import all_dialects
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo
+from streamgauge.analytics.dialects.errors import error_in
+from streamgauge.analytics.dialects.events import DecodedEvent, RawEvent
+from streamgauge.analytics.dialects.tolerant_json import json_or_none
 
 CERTAIN = 5
 """An event with this score settles the selection."""
@@ -88,6 +91,7 @@ class DialectSelector:
         return score
 
 
+# Every stream asks, but requests are few: the same path, host and header names.
 @lru_cache(4096)
 def _select_by_request(
     method: str, path: str, host: str, rpc_method: str, header_names: tuple[str, ...]
@@ -100,3 +104,26 @@ def _select_by_request(
     claims = [(dialect.claims(exchange), dialect) for dialect in all_dialects()]
     claim, dialect = max(claims, key=itemgetter(0))
     return (dialect, claim) if claim else (None, 0)
+
+
+UNKNOWN = "unknown"
+"""Value of `streams.dialect` without a dialect."""
+
+
+class UnknownReader:
+    """Decodes pings and labelled errors of a stream without a dialect. Every other event is `other`."""
+
+    def read(self, name: str, data: bytes) -> DecodedEvent:
+        if name == "ping":
+            return DecodedEvent(kind="ping")
+        if b"error" in data[:65536] or name == "error":
+            value = json_or_none(data)
+            error = error_in(value)
+            if error is None and name == "error":
+                error = error_in({"error": value if value else data.decode("utf-8", "replace")[:4096]})
+            if error is not None:
+                return DecodedEvent(kind="error", error=error)
+        return DecodedEvent()
+
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
+        return [self.read("", body)] if body.lstrip()[:1] == b"{" else []

@@ -8,7 +8,8 @@ The first bytes decide; the content type only breaks ties, because it is often w
 - `body`: one JSON value, HTML, anything else, or nothing: a response that was not streamed, or an error. Kept whole, up to
   `MAX_BODY_BYTES`.
 
-An event has the arrival time of the read that completed it. JSON values in an SSE body outside of SSE fields are collected in
+An event has the arrival time of the read that completed it. A line or an element above `sse.MAX_EVENT_BYTES` is counted and
+skipped. JSON values in an SSE body outside of SSE fields are collected in
 `unframed`: their content counts, but they are not events.
 """
 
@@ -20,12 +21,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from streamgauge.analytics.decoded.raw_event import RawEvent
-from streamgauge.analytics.decoded.tolerant_json import json_or_none
-from streamgauge.analytics.decoding.json_array import ArraySplitter
-from streamgauge.analytics.decoding.json_lines import LineSplitter
-from streamgauge.analytics.decoding.sse import SSEDecoder
-from streamgauge.analytics.decoding.unframed_json import UnframedJSON
+from streamgauge.analytics.decoding.sse import MAX_EVENT_BYTES, SSEDecoder, UnframedJSON
+from streamgauge.analytics.dialects.events import RawEvent
+from streamgauge.analytics.dialects.tolerant_json import json_or_none
 
 Framing = Literal["undecided", "sse", "lines", "array", "body"]
 
@@ -110,6 +108,7 @@ class Framer:
         if self.framing == "lines":
             plain = not prefix and suffix == b"\n"
         else:
+            # The name of the event must be in the bytes: otherwise it would come from a line of an earlier read.
             found = _PREFIX.fullmatch(prefix)
             plain = found is not None and (found[1] or b"") == event.name.encode() and suffix in _SUFFIXES
         return Envelope(event.name, prefix, suffix) if plain else None
@@ -132,6 +131,7 @@ class Framer:
             at += 1
         if reads:
             self._last_ns = reads[-1][0]
+        # SSE is the framing of nearly all streams. Its loop has the decoder's methods as locals, without a test per read.
         feed, unframed_lines = self._sse.feed, self._sse.unframed_lines
         for at_ns, data in reads[at:] if at else reads:
             events += feed(data, at_ns)
@@ -157,6 +157,7 @@ class Framer:
             self.framing = self._decide(data)
         if self.framing in ("undecided", "body"):
             room = MAX_BODY_BYTES - self._kept_bytes
+            # A body that is kept whole may be cut, because only its start is decoded. The first read may be larger than the limit.
             if len(data) >= room:
                 self.framing, self._kept[-1] = "body", (at_ns, data[:room])
             self._kept_bytes += min(len(data), room)
@@ -233,3 +234,108 @@ class Framer:
             if found is not None:
                 self.unframed.append(RawEvent(*found, at_ns, self._sse.read_count - 1))
         self._sse.unframed_lines.clear()
+
+
+class LineSplitter:
+    """Splits JSON lines (NDJSON, `application/stream+json`) that arrive piece by piece."""
+
+    def __init__(self) -> None:
+        self.oversized_events = 0
+        self.read_count = 0
+        self._parts: list[bytes] = []
+        self._bytes = 0
+
+    @property
+    def between_events(self) -> bool:
+        """Nothing is carried over from earlier reads."""
+        return not self._bytes
+
+    def feed(self, data: bytes, at_ns: int) -> list[RawEvent]:
+        """Return the lines that this read ends."""
+        read_seq = self.read_count
+        self.read_count += 1
+        *whole, rest = data.split(b"\n")
+        events: list[RawEvent] = []
+        for part in whole:
+            size = self._bytes + len(part)
+            line = _json_of(b"".join([*self._parts, part]))
+            self._parts, self._bytes = [], 0
+            if size > MAX_EVENT_BYTES:
+                self.oversized_events += 1
+            elif line:
+                events.append(RawEvent("", line, at_ns, read_seq))
+        self._bytes += len(rest)
+        if self._bytes <= MAX_EVENT_BYTES:
+            self._parts.append(rest)
+        else:
+            self._parts.clear()
+        return events
+
+    def finish(self) -> RawEvent | None:
+        """The last line, when no line end followed it."""
+        line = _json_of(b"".join(self._parts))
+        return RawEvent("", line, 0, self.read_count) if line and self._bytes <= MAX_EVENT_BYTES else None
+
+
+def _json_of(line: bytes) -> bytes:
+    # Some servers put SSE's `data:` before lines that they label NDJSON.
+    return line.strip(_SPACE).removeprefix(_BOM).removeprefix(b"data:").strip(b" \t\r\n")
+
+
+_TOKEN = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
+
+
+class ArraySplitter:
+    """Splits a JSON array that arrives piece by piece into its objects or arrays. Ignores bytes outside its elements."""
+
+    # Brackets outside strings are counted, and elements are not parsed: parsing again from the start at each read would
+    # cost the square of the body's size.
+
+    def __init__(self) -> None:
+        self.oversized_events = 0
+        self._parts: list[bytes] = []
+        self._bytes = 0
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+        self._read_seq = 0
+
+    def feed(self, data: bytes, at_ns: int) -> list[RawEvent]:
+        """Return the elements that this read closes."""
+        read_seq = self._read_seq
+        self._read_seq += 1
+        events: list[RawEvent] = []
+        start = 0 if self._depth > 1 else -1
+        end = 1 if self._escaped and data else 0
+        self._escaped = self._escaped and not data
+        for token in _TOKEN.finditer(data, end):
+            end = token.end()
+            mark = token.group()
+            if mark == b'"':
+                self._in_string = not self._in_string
+            elif self._in_string or mark[:1] == b"\\":
+                continue
+            elif mark in b"{[":
+                self._depth += 1
+                if self._depth == 2:
+                    start = token.start()
+            else:
+                self._depth -= 1
+                if self._depth == 1 and start >= 0:
+                    self._bytes += end - start
+                    if self._bytes <= MAX_EVENT_BYTES:
+                        events.append(
+                            RawEvent("", b"".join([*self._parts, data[start:end]]), at_ns, read_seq)
+                        )
+                    else:
+                        self.oversized_events += 1
+                    self._parts, self._bytes, start = [], 0, -1
+        # A backslash at the end of a read escapes the first byte of the next one.
+        self._escaped = self._escaped or (self._in_string and end < len(data) and data[-1:] == b"\\")
+        if start >= 0:
+            self._bytes += len(data) - start
+            if self._bytes <= MAX_EVENT_BYTES:
+                self._parts.append(data[start:])
+            else:
+                self._parts.clear()
+        return events

@@ -12,14 +12,15 @@ blank line, because a client can use it from then on. How the bytes are divided 
 - An event without its blank line at the end of the body is not dispatched; `finish` returns it.
 
 An event whose lines exceed `max_event_bytes` is counted in `oversized_events` and skipped. Lines with an unknown field name
-are kept in `unframed_lines`, up to `MAX_UNFRAMED_BYTES`: some servers report errors in such lines.
+are kept in `unframed_lines`, up to `MAX_UNFRAMED_BYTES`: some servers report errors in such lines. `UnframedJSON` finds the values.
 """
 
 from __future__ import annotations
 
 import re
 
-from streamgauge.analytics.decoded.raw_event import RawEvent
+from streamgauge.analytics.dialects.events import RawEvent
+from streamgauge.analytics.dialects.tolerant_json import json_or_none
 
 MAX_EVENT_BYTES = 16 * 2**20
 """More than the largest legitimate event (an image as base64 is a few MB)."""
@@ -39,6 +40,8 @@ class SSEDecoder:
         self._unframed_bytes = 0
         self._max = max_event_bytes
         self.read_count = 0
+        # The parts of an unfinished line are joined once, when it ends. Appending to one bytes object would copy the line at
+        # every read, so a long line in small reads would cost the square of its size.
         self._bom: bytes | None = b""  # first bytes, kept while they may be a BOM; then None
         self.between_events = True
         """Nothing is carried over from earlier reads."""
@@ -66,6 +69,8 @@ class SSEDecoder:
             and 8 < size <= self._max
             and data[size - 1] == 10 == data[size - 2]
             and data[0] != _BOM[0]
+            # A CR may belong to a line end that the next read completes, and a BOM only exists at the start: both are left to
+            # `_parse_lines`. `in` and `find` search in C, so these tests cost little beside the parsing that they save.
             and 13 not in data
         ):
             self._bom = None
@@ -77,6 +82,7 @@ class SSEDecoder:
                 data[:7] == b"event: "
                 and data[end + 1 : end + 7] == b"data: "
                 and data.find(10, end + 1) == size - 2
+                # Only a known name: `_whole_events` decodes and interns a new one.
                 and (name := self._names.get(data[7:end])) is not None
             ):
                 return [RawEvent(name, data[end + 7 : -2], at_ns, read_seq)]
@@ -121,6 +127,7 @@ class SSEDecoder:
                     value = None
                 name = ""
                 continue
+            # The first byte as an integer excludes most fields without a slice.
             first = line[0]
             if first == 100 and line[:5] == b"data:" and value is None:  # "d"
                 value = line[6:] if line[5:6] == b" " else line[5:]
@@ -136,6 +143,8 @@ class SSEDecoder:
         return events
 
     def _intern(self, name: bytes) -> str:
+        # A stream has few names. One str for each, not one per event, saves memory and the decoding. The limit keeps a server
+        # that sends a new name with every event from filling the memory.
         found = self._names.get(name)
         if found is None:
             found = name.decode("utf-8", "replace")
@@ -175,6 +184,7 @@ class SSEDecoder:
                     self._skip_event()
                 else:
                     self._add_field(line)
+        # A CR ends its line at once. Waiting for a possible LF would delay an event by a read.
         self._skip_lf = data[-1:] == b"\r"
         rest = data[position:]
         if rest:
@@ -185,6 +195,7 @@ class SSEDecoder:
 
     def _carry_over(self, rest: bytes) -> None:
         """Keep an unfinished line, but only the first byte of a comment or a skipped line."""
+        # A comment or a skipped line without an end must not fill the memory. Its first byte shows later what the line was.
         if self._carry and (self._skipping or self._carry[0][:1] == b":"):
             return
         if self._skipping or (rest[:1] == b":" and not self._carry):
@@ -223,3 +234,43 @@ class SSEDecoder:
         elif name not in (b"id", b"retry") and self._unframed_bytes + len(line) <= MAX_UNFRAMED_BYTES:
             self._unframed_bytes += len(line)
             self.unframed_lines.append(line)
+
+
+MAX_PARSE_ATTEMPTS = 64
+_SPACE = b" \t\r\n"
+
+
+class UnframedJSON:
+    """Joins the lines of one stream that are no SSE fields into JSON values.
+
+    A value starts with a line that begins with "{" or "[", and ends with the line that completes it.
+    """
+
+    # llama.cpp and GPUStack have sent `error: {…}`. Gemini sends a bare JSON error over many lines. The lines are bounded
+    # by `MAX_UNFRAMED_BYTES`, and `MAX_PARSE_ATTEMPTS` bounds the attempts: each parses all lines so far, so without it a
+    # body of closing brackets would cost the square of its size.
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+        self._attempts = 0
+
+    def add(self, line: bytes) -> tuple[str, bytes] | None:
+        """Return (event name, data) when this line completes a value."""
+        if not self._lines or (line[:1] == b"{" and self._lines[0][:1] == b"{"):
+            name, _, value = line.partition(b":")
+            value = value.strip(_SPACE)
+            if name.lower() == b"error" and value:
+                return "error", value
+            if line[:1] not in (b"{", b"["):
+                return None
+            self._lines = [line]
+        else:
+            self._lines.append(line)
+        if line.rstrip(_SPACE)[-1:] not in (b"}", b"]") or self._attempts >= MAX_PARSE_ATTEMPTS:
+            return None
+        self._attempts += 1
+        data = b"\n".join(self._lines)
+        if json_or_none(data) is None:
+            return None
+        self._lines = []
+        return "", data

@@ -1,6 +1,6 @@
 """Decode one response body: content coding, framing, dialect. No I/O, no clock.
 
-Input: reads (arrival in ns from t0, bytes) in order. Output: the members of `DecodedStream`, valid at any time and final after
+Input: reads (arrival in ns from t0, bytes) in order. Output: the attributes of `StreamDecoder`, valid at any time and final after
 `finish`. When the first events select another dialect than the request did, they are decoded again with it.
 
 An event without its blank line at the end of the body is not dispatched: it has no row and no time. If it is a terminator or
@@ -9,25 +9,48 @@ complete JSON, its content counts and `unterminated_tail` is set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any
 
-from streamgauge.analytics.decoded.dialect import DialectReader, ExchangeInfo
-from streamgauge.analytics.decoded.event import DecodedEvent, as_decoded_event
-from streamgauge.analytics.decoded.raw_event import RawEvent
-from streamgauge.analytics.decoded.reports import ServerStat
-from streamgauge.analytics.decoded.tolerant_json import json_or_none
 from streamgauge.analytics.decoding.accumulator import StreamAccumulator
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
-from streamgauge.analytics.decoding.decoded_stream import DecodedStream
-from streamgauge.analytics.decoding.dialect_selection import DialectSelector
+from streamgauge.analytics.decoding.dialect_selection import UNKNOWN, DialectSelector, UnknownReader
 from streamgauge.analytics.decoding.framing import Envelope, Framer
 from streamgauge.analytics.decoding.sse import MAX_EVENT_BYTES
+from streamgauge.analytics.decoding.stream_output import EventColumns, OutputStart, ToolCall
 from streamgauge.analytics.decoding.template import EventTemplate
+from streamgauge.analytics.dialects.dialect import DialectReader, ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_in_body, unlabelled_error
-from streamgauge.analytics.dialects.unknown import NAME as UNKNOWN
-from streamgauge.analytics.dialects.unknown import UnknownReader
+from streamgauge.analytics.dialects.events import (
+    DecodedEvent,
+    ErrorReport,
+    RawEvent,
+    ServerStat,
+    Usage,
+    as_decoded_event,
+)
+from streamgauge.analytics.dialects.tolerant_json import json_or_none
 from streamgauge.analytics.dialects.vendors import header_stats, vendor_of
 from streamgauge.ingest.records import CodingFault, body_coding
+
+
+def _from_accumulator(name: str) -> Any:
+    """Read the attribute of this name from the accumulator."""
+    return property(attrgetter(f"_accumulator.{name}"))
+
+
+def _text_of_first_choice(channel: str) -> Any:
+    return property(lambda stream: str(getattr(stream._accumulator.first_choice, channel)))
+
+
+def _tool_calls(calls: Iterable[ToolCall]) -> list[dict[str, str]]:
+    return [
+        {"id": call.id, "name": call.name, "arguments": call.arguments}
+        for call in calls
+        if not call.server_side
+    ]
+
 
 _DONE = DecodedEvent(kind="terminal", done_marker=True)
 MIN_FRAMED_READS, MAX_FRAMED_READS = 3, 512
@@ -37,7 +60,7 @@ FEW_READS = 6
 _STREAM_TYPES = ("event-stream", "ndjson", "stream+json", "jsonl", "vnd.amazon.eventstream")
 
 
-class StreamDecoder(DecodedStream):
+class StreamDecoder:
     """Decodes one response."""
 
     def __init__(
@@ -88,6 +111,7 @@ class StreamDecoder(DecodedStream):
         self._last_read_ns = times[-1]
         if self.first_byte_ns is None:
             pairs = zip(times, reads, strict=True)
+            # The tap sends reads without bytes while it undoes a coding: bytes arrived, but nothing is decoded so far.
             self.first_byte_ns = next((at_ns for at_ns, data in pairs if data or self._coding_undone), None)
         if self._coding_undone or not self._identity_coding:
             undo = bytes if self._coding_undone else self._coding.feed
@@ -96,13 +120,17 @@ class StreamDecoder(DecodedStream):
         at, count = 0, len(times)
         while at < count:
             before, at = at, self._decode_matching_reads(times, reads, at)
+            # After reads that matched, one read usually interrupts the run (a comment, two events at once). Without a match the
+            # next attempts get rarer, because streams with padding or a running number never match.
             framed = 1 if at > before else self._framed_reads
             self._framed_reads = min(2 * framed, MAX_FRAMED_READS)
+            # An attempt on a few reads costs more than framing them.
             end = min(at + framed, count) if count - at > FEW_READS else count
             events = self._framer.feed_many(list(zip(times[at:end], reads[at:end], strict=True)))
             at = end
             if events:
                 self._decode_events(events)
+                # The envelope of the newest event: whether a server sends an event name or CRLF can change after its first events.
                 if self._template.trusted and (at < count or self._envelope is None):
                     self._envelope = self._framer.envelope_of(reads[at - 1], events[-1]) or self._envelope
 
@@ -136,6 +164,8 @@ class StreamDecoder(DecodedStream):
     def _start_decoding(self, events: Sequence[RawEvent] = ()) -> None:
         """Start over with the selected dialect, from the first event."""
         dialect = self._selector.dialect
+        # The reader and the accumulator have state of the former dialect, so all events so far are decoded again. The selector
+        # keeps at most `MAX_FIRST_EVENTS` of them.
         self._reader: DialectReader = UnknownReader() if dialect is None else dialect.reader(self.exchange)
         self._accumulator = StreamAccumulator(keep_text=self._keep_text)
         self._template = EventTemplate(self._reader)
@@ -154,6 +184,7 @@ class StreamDecoder(DecodedStream):
         if not self._selector.settled:
             self._select_dialect(events)
         self._accumulator.add_events(events, self._template.read_many(events))
+        # The event before `[DONE]` is the last one that can be an error without a label.
         back = 2 if len(events) > 1 and _is_done(events[-1].data) else 1
         if not _is_done(events[-back].data):
             self._last_event = (events[-back], self.event_count - back)
@@ -173,10 +204,12 @@ class StreamDecoder(DecodedStream):
                 break
             end = at + len(run.texts)
             sizes = [len(read) - envelope_bytes for read in reads[at:end]]
+            # Reads that skip the framer must obey its limit: above it, the event counts as oversized.
             if max(sizes) > MAX_EVENT_BYTES:
                 break
             self._accumulator.add_run(run, envelope.event_name, times[at:end], sizes, framer.read_count)
             framer.skip_reads(end - at, times[end - 1])
+            # An event that matches carries text, so it cannot be an error without a label.
             self._last_event = None
             if end - at < window:
                 return end
@@ -219,6 +252,8 @@ class StreamDecoder(DecodedStream):
         if self._selector.dialect is not dialect:
             self._start_decoding()
         for event in self._reader.read_body(body):
+            # Content of a whole body has no time: it was complete before its last byte. An error needs one, because the first
+            # cause by time wins.
             self._accumulator.add_event(event, self._last_read_ns if event.error else None, row=False)
 
     def _find_unlabelled_error(self) -> None:
@@ -234,6 +269,86 @@ class StreamDecoder(DecodedStream):
             found.error, found.error_ns, found.error_seq = error, event.at_ns, seq
             if seq is not None:
                 found.events.kind[seq] = "error"
+
+    # The results: those of the current accumulator, which is replaced when another dialect is selected. Times in ns from t0;
+    # None = not seen so far.
+
+    events: EventColumns = _from_accumulator("events")
+    output_event_count: int = _from_accumulator("output_event_count")
+    content_event_count: int = _from_accumulator("content_event_count")
+    response_id: str | None = _from_accumulator("response_id")
+    response_model: str | None = _from_accumulator("response_model")
+    finish_reason: str | None = _from_accumulator("finish_reason")
+    finish_ns: int | None = _from_accumulator("finish_ns")
+    """When the first choice finished."""
+    terminal_ns: int | None = _from_accumulator("terminal_ns")
+    """The semantic terminal: each choice seen has finished, or a terminal event arrived."""
+    terminal_seq: int | None = _from_accumulator("terminal_seq")
+    output_after_finish: bool = _from_accumulator("output_after_finish")
+    """The finish reasons do not prove the end: output followed one, and no terminal event or `[DONE]` followed the last one."""
+    done_seen: bool = _from_accumulator("done_seen")
+    error: ErrorReport | None = _from_accumulator("error")
+    error_ns: int | None = _from_accumulator("error_ns")
+    error_seq: int | None = _from_accumulator("error_seq")
+    usage: Usage | None = _from_accumulator("usage")
+    usage_reports: list[tuple[int, int | None, Usage]] = _from_accumulator("usage_reports")
+    """(seq of the event, its time, the report)."""
+    text_chars: int = _from_accumulator("text_chars")
+    reasoning_chars: int = _from_accumulator("reasoning_chars")
+    tool_call_count: int = _from_accumulator("tool_call_count")
+    tool_failure_count: int = _from_accumulator("tool_failure_count")
+    output_start: OutputStart = _from_accumulator("output_start")
+    text: str = _text_of_first_choice("text")
+    reasoning: str = _text_of_first_choice("reasoning")
+    refusal: str = _text_of_first_choice("refusal")
+
+    @property
+    def event_count(self) -> int:
+        return len(self._accumulator.events)
+
+    @property
+    def last_event_ns(self) -> int | None:
+        at_ns = self._accumulator.events.at_ns
+        return at_ns[-1] if at_ns else None
+
+    @property
+    def tool_calls(self) -> list[dict[str, str]]:
+        return _tool_calls(self._accumulator.first_choice.tool_calls.values())
+
+    @property
+    def tool_times(self) -> list[ToolCall]:
+        """The tool calls of all choices that began in a dispatched event, by start time."""
+        calls = [c for choice in self._accumulator.choices.values() for c in choice.tool_calls.values()]
+        return sorted((c for c in calls if c.began_ns is not None), key=lambda c: c.began_ns or 0)
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """The finish reasons of all choices, by index."""
+        choices = self._accumulator.choices
+        return [reason for index in sorted(choices) if (reason := choices[index].finish_reason)]
+
+    @property
+    def choices(self) -> list[dict[str, Any]]:
+        """Every choice: index, text, reasoning, refusal, tool_calls, finish_reason."""
+        return [
+            {
+                "index": index,
+                "text": str(choice.text),
+                "reasoning": str(choice.reasoning),
+                "refusal": str(choice.refusal),
+                "tool_calls": _tool_calls(choice.tool_calls.values()),
+                "finish_reason": choice.finish_reason,
+            }
+            for index, choice in sorted(self._accumulator.choices.items())
+        ]
+
+    @property
+    def choice_count(self) -> int:
+        return len(self._accumulator.choices)
+
+    @property
+    def reasoning_seen(self) -> bool:
+        return self._accumulator.reasoning_chars > 0
 
     @property
     def dialect(self) -> str:

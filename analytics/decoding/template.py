@@ -22,10 +22,9 @@ from operator import itemgetter
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import DialectReader
-from streamgauge.analytics.decoded.event import DecodedEvent, DeltaRun, EventKind, TextDelta
-from streamgauge.analytics.decoded.raw_event import RawEvent
-from streamgauge.analytics.decoded.tolerant_json import FAULTS
+from streamgauge.analytics.dialects.dialect import DialectReader
+from streamgauge.analytics.dialects.events import DecodedEvent, DeltaRun, EventKind, RawEvent, TextDelta
+from streamgauge.analytics.dialects.tolerant_json import FAULTS
 
 _decode_string = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.encode
@@ -70,6 +69,8 @@ class EventTemplate:
         at = 0
         while at < len(events):
             if self.trusted:
+                # Cheaper than a failed batch: an event that begins otherwise ends a run (finish, usage), and is not held against the
+                # template.
                 likely = events[at].data.startswith(self._prefix)
                 run = self._match_events(events, at) if likely else None
                 if run is not None:
@@ -83,9 +84,11 @@ class EventTemplate:
                 at += len(sample)
                 if self._pause > 0:
                     self._pause -= len(sample)
+                # The last answer, because the first events of a stream (role, ids) are never like the rest.
                 elif type(answers[-1]) is TextDelta:
                     self._learn(sample[-1], answers[-1])
                 else:
+                    # A reader decodes a batch faster than single events, so a stream without a template gets larger and larger ones.
                     self._sample = min(2 * self._sample, MAX_SAMPLE)
                 continue
             decoded.append(self._confirm(events[at]))
@@ -110,10 +113,13 @@ class EventTemplate:
         """The strings between prefix and suffix of the leading parts that match."""
         start, end = len(prefix), -len(suffix)
         count = len(parts)
+        # The last events of most streams differ. Without them the batch still matches as a whole.
         while count > len(parts) - MAX_UNLIKE_AT_END and count and parts[count - 1][:start] != prefix:
             count -= 1
         tried = parts[:count]
         cut: list[bytes] = list(map(itemgetter(slice(start, end)), tried))
+        # One comparison of the whole batch, in C, in place of two per event. Only if it fails is the first event that differs
+        # searched.
         if prefix + (suffix + prefix).join(cut) + suffix != b"".join(tried):
             cut = []
             for part in tried:
@@ -135,6 +141,8 @@ class EventTemplate:
         may_match = not self.trusted and event.name == self.event_name
         texts = self._texts((event.data,), self._prefix, self._suffix) if may_match else []
         if texts:
+            # The reader decodes the second event too. If its result depends on earlier events (a text that is repeated so far),
+            # it differs from the template's, which is then not used.
             self.trusted = answer == TextDelta(self._kind, texts[0], self._choice)
             if not self.trusted:
                 self._suspend()
@@ -147,6 +155,7 @@ class EventTemplate:
             return self._read_many(events)
         read = self._read
         return [
+            # The length excludes nearly all events before `strip` copies them.
             read(event.name, event.data) if len(event.data) > 16 or event.data.strip() != b"[DONE]" else _DONE
             for event in events
         ]
@@ -158,10 +167,13 @@ class EventTemplate:
             self._suspend()
             return
         data = event.data
+        # The prefix and the suffix are joined once per event of a batch. With an image in them a batch would be huge.
         if len(data) > MAX_TEMPLATE_BYTES:
             return
         encoded = _encode(answer.text)
         at = data.find(encoded)
+        # If the text occurs twice in the event, we cannot know which of them is the text. Tokens and usage differ from event
+        # to event, so such an event has no template.
         unique = at >= 0 and data.find(encoded, at + 1) < 0
         if answer.tokens is not None or answer.usage is not None or not unique:
             self._prefix = b""

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none, json_or_none
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.errors import error_from, error_in_event, failed_event
-from streamgauge.analytics.dialects.openai_tool_calls import ToolCallKeys
-from streamgauge.analytics.dialects.openai_usage import usage_of
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
+from streamgauge.analytics.dialects.openai_delta import ToolCallKeys
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none, json_or_none, string_of
+from streamgauge.analytics.dialects.usage import usage_of
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -29,27 +29,16 @@ class _Event(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Event)
 
 
-class CloudflareRun:
-    name = "cloudflare_run"
-    provider = "cloudflare"
-    operation = "chat"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if "/ai/run/" in exchange.path else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        if name or b'"response"' not in data or b'"choices"' in data or b'"done"' in data:
-            return 0
-        return 6 if data.lstrip()[1:].lstrip().startswith(b'"response"') else 3
-
-    def reader(self, exchange: ExchangeInfo) -> CloudflareReader:
-        return CloudflareReader()
+def _recognises(name: str, data: bytes) -> int:
+    if name or b'"response"' not in data or b'"choices"' in data or b'"done"' in data:
+        return 0
+    return 6 if data.lstrip()[1:].lstrip().startswith(b'"response"') else 3
 
 
-class CloudflareReader:
+class CloudflareReader(DialectReader):
     """Decodes one stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: ExchangeInfo) -> None:
         self._calls = ToolCallKeys()
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
@@ -57,20 +46,18 @@ class CloudflareReader:
         if event is None:
             return failed_event(None, data, name)
         if event.error or event.errors:
-            return DecodedEvent(
-                kind="error", error=error_in_event(data) if event.error else error_from(event.errors)
-            )
+            return DecodedEvent(error=error_in_event(data) if event.error else error_from(event.errors))
         tool_calls = self._calls.decode(0, event.tool_calls)
         usage = usage_of(event.usage)
         if event.response and tool_calls is None and usage is None:
             return TextDelta("text", event.response)
-        deltas = (
-            [ChoiceDelta(text=event.response or "", tool_calls=tool_calls)]
-            if event.response or tool_calls
-            else None
-        )
+        event_deltas = [ChoiceDelta(text=event.response or "", tool_calls=tool_calls)]
+        has_output = event.response or tool_calls
         return DecodedEvent(
-            kind="usage" if usage else "other", deltas=deltas, usage=usage, terminal=usage is not None
+            "usage" if usage else "other",
+            event_deltas if has_output else None,
+            usage,
+            terminal=usage is not None,
         )
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
@@ -83,8 +70,8 @@ class CloudflareReader:
             return [DecodedEvent(kind="error", error=error_from(errors))] if errors else [DecodedEvent()]
         tool_calls = self._calls.decode(0, result.get("tool_calls"))
         text = result.get("response")
-        delta = ChoiceDelta(text=text if isinstance(text, str) else "", tool_calls=tool_calls)
+        delta = ChoiceDelta(text=string_of(text), tool_calls=tool_calls)
         return [DecodedEvent(deltas=[delta], usage=usage_of(result.get("usage")), terminal=True)]
 
 
-DIALECT = CloudflareRun()
+DIALECT = Dialect("cloudflare_run", "cloudflare", "chat", by_path(r"/ai/run/"), _recognises, CloudflareReader)

@@ -11,19 +11,18 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
+from streamgauge.analytics.dialects.errors import error_in_event, failed_event
+from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     EventKind,
     TextDelta,
-    as_decoded_event,
+    TextSoFar,
 )
-from streamgauge.analytics.decoded.tolerant_json import FAULTS, decode_or_none
-from streamgauge.analytics.dialects.errors import error_in_event, failed_event
-from streamgauge.analytics.dialects.openai_delta import read_delta
-from streamgauge.analytics.dialects.openai_tool_calls import ToolCallKeys, text_of
-from streamgauge.analytics.dialects.openai_usage import usage_of
+from streamgauge.analytics.dialects.openai_delta import ToolCallKeys, read_delta
+from streamgauge.analytics.dialects.tolerant_json import FAULTS, decode_or_none, string_of
+from streamgauge.analytics.dialects.usage import usage_of
 
 _NO_REASON = ("", "null")
 _PLAIN_REASONS = (None, *_NO_REASON)
@@ -67,31 +66,19 @@ _decoder = msgspec.json.Decoder(_Event)
 _decode_plain = msgspec.json.Decoder(_PlainEvent).decode
 
 
-class DashScope:
-    name = "dashscope"
-    provider = "alibaba"
-    operation = "chat"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if "/services/aigc/" in exchange.path else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        if b'"output"' not in data or b'"request_id"' not in data:
-            return 0
-        return 7 if name == "result" else 3
-
-    def reader(self, exchange: ExchangeInfo) -> DashScopeReader:
-        return DashScopeReader()
+def _recognises(name: str, data: bytes) -> int:
+    if b'"output"' not in data or b'"request_id"' not in data:
+        return 0
+    return 7 if name == "result" else 3
 
 
-class DashScopeReader:
+class DashScopeReader(DialectReader):
     """Decodes one stream; keeps the text so far of each choice, which the next event may repeat."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: ExchangeInfo) -> None:
         self._calls = ToolCallKeys()
         self._id_known = False
-        self._increments = False  # an event did not repeat the text so far
-        self._so_far: dict[tuple[int, str], str] = {}
+        self._texts = TextSoFar()
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         if self._id_known and name == "result":
@@ -102,9 +89,7 @@ class DashScopeReader:
         if event is None:
             return failed_event(None, data, name)
         if name == "error" or event.code:
-            return DecodedEvent(
-                kind="error", error=error_in_event(data), response_id=event.request_id or None
-            )
+            return DecodedEvent(kind="error", error=error_in_event(data), response_id=event.request_id)
         self._id_known = bool(event.request_id)
         output = event.output or {}
         choices = output.get("choices")
@@ -114,14 +99,10 @@ class DashScopeReader:
             ]
         deltas = [self._choice(c, position) for position, c in enumerate(choices) if isinstance(c, dict)]
         return DecodedEvent(
-            kind=_kind(deltas),
             deltas=deltas or None,
             usage=usage_of(event.usage),
-            response_id=event.request_id or None,
+            response_id=event.request_id,
         )
-
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        return [as_decoded_event(self.read("", body))]
 
     def _text_delta(self, data: bytes) -> TextDelta | None:
         """Decode an event with text or reasoning of one choice and at most usage; None if there is more."""
@@ -140,7 +121,7 @@ class DashScopeReader:
         if bool(message.content) == bool(message.reasoning_content):
             return None
         kind: EventKind = "text" if message.content else "reasoning"
-        text = self._new_text(index, kind, message.content or message.reasoning_content or "")
+        text = self._texts.added((index, kind), message.content or message.reasoning_content or "")
         return TextDelta(kind, text, index, None, usage_of(event.usage)) if text else None
 
     def _choice(self, choice: dict[str, Any], position: int) -> ChoiceDelta:
@@ -149,33 +130,13 @@ class DashScopeReader:
         message = choice.get("message")
         if isinstance(message, dict):
             read_delta(message, delta, self._calls)
-        delta.text = self._new_text(delta.choice, "text", delta.text)
-        delta.reasoning = self._new_text(delta.choice, "reasoning", delta.reasoning)
+        delta.text = self._texts.added((delta.choice, "text"), delta.text)
+        delta.reasoning = self._texts.added((delta.choice, "reasoning"), delta.reasoning)
         for call in delta.tool_calls or ():
-            call.arguments = self._new_text(delta.choice, f"call {call.key}", call.arguments)
-        reason = text_of(choice.get("finish_reason"))
+            call.arguments = self._texts.added((delta.choice, "call", call.key), call.arguments)
+        reason = string_of(choice.get("finish_reason"))
         delta.finish_reason = None if reason in _NO_REASON else reason
         return delta
 
-    def _new_text(self, choice: int, channel: str, text: str) -> str:
-        """The part of `text` that this event adds to its channel."""
-        if self._increments or not text:
-            return text
-        before = self._so_far.get((choice, channel), "")
-        if text.startswith(before):
-            self._so_far[choice, channel] = text
-            return text[len(before) :]
-        self._increments = True
-        return text
 
-
-def _kind(deltas: list[ChoiceDelta]) -> EventKind:
-    for delta in deltas:
-        if delta.text or delta.reasoning:
-            return "text" if delta.text else "reasoning"
-        if delta.tool_calls:
-            return "tool_call"
-    return "finish" if any(f.finish_reason for f in deltas) else "other"
-
-
-DIALECT = DashScope()
+DIALECT = Dialect("dashscope", "alibaba", "chat", by_path(r"/services/aigc/"), _recognises, DashScopeReader)

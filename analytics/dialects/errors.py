@@ -13,9 +13,8 @@ import html
 import re
 from typing import Any
 
-from streamgauge.analytics.decoded.event import DecodedEvent
-from streamgauge.analytics.decoded.reports import ErrorReport
-from streamgauge.analytics.decoded.tolerant_json import compact, json_or_none, text_of
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, ErrorReport
+from streamgauge.analytics.dialects.tolerant_json import compact, json_or_none, text_of
 
 MAX_TEXT_CHARS = 4096
 """Limit of a message, and of the kept part of an HTML or plain-text body."""
@@ -105,24 +104,19 @@ def error_in_body(body: bytes) -> ErrorReport | None:
     if isinstance(value, list) and len(value) > 0 and isinstance(value[0], dict):
         value = value[0]
     if isinstance(value, dict):
-        return _from_object(value)
+        wrapped = next((value[key] for key in _WRAPPERS if value.get(key)), None)
+        return error_from(value) if wrapped is None else error_from(wrapped, around=value)
     if isinstance(value, str):
         return ErrorReport(type=None, message=value[:MAX_TEXT_CHARS], raw=value)
     text = text_of(body, MAX_TEXT_CHARS)
     return ErrorReport(type=None, message=_visible(text), raw=text)
 
 
-def _from_object(value: dict[str, Any]) -> ErrorReport:
-    for key in _WRAPPERS:
-        if value.get(key):
-            return error_from(value[key], around=value)
-    return error_from(value)
-
-
 def _type_of(raw: Any, depth: int = 0) -> str | None:
     if depth > MAX_DEPTH:
         return None
     if isinstance(raw, list):
+        # A list may hold any number of errors, and each is searched to `MAX_DEPTH`: the first ones suffice.
         return next((t for item in raw[:20] if (t := _type_of(item, depth + 1))), None)
     if not isinstance(raw, dict):
         return None
@@ -175,3 +169,16 @@ def _sse_data(body: bytes) -> bytes:
     """The data of the first event, for an error body in SSE framing."""
     first = re.split(rb"\r?\n\r?\n", body, maxsplit=1)[0]
     return b"\n".join(line[5:].strip() for line in first.splitlines() if line.startswith(b"data:"))
+
+
+def add_final_status(event: DecodedEvent, status: str, error: Any, *, failed: bool) -> None:
+    """Make `event` the terminal of an API that sends the status of a response, run or interaction in place of a finish reason.
+
+    The status becomes the finish reason, and an error if `failed`; `error` is the object reported.
+    """
+    event.kind, event.terminal = "finish", True
+    event.deltas = [ChoiceDelta(finish_reason=status)]
+    if failed:
+        report = error_from(error) if error else ErrorReport(None)
+        report.type = report.type or status
+        event.kind, event.error = "error", report

@@ -10,28 +10,26 @@ reason ends a candidate. A blocked prompt has no candidates; `promptFeedback.blo
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
+from streamgauge.analytics.dialects.errors import failed_event
+from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     EventKind,
     TextDelta,
     ToolCallDelta,
+    Usage,
     as_decoded_event,
 )
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import compact, decode_or_none, json_or_none
-from streamgauge.analytics.dialects.errors import failed_event
-from streamgauge.analytics.dialects.gemini_partial_args import ArgumentJoiner
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.tolerant_json import compact, decode_or_none, json_or_none, whole_number
 
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount")
-_PATH = re.compile(r":(streamGenerateContent|generateContent)$")
 
 
 class _PartialArgument(msgspec.Struct, gc=False):
@@ -100,38 +98,21 @@ class _Wrapped(_Chunk):
 _chunk = msgspec.json.Decoder(_Wrapped)
 
 
-class Gemini:
-    name = "gemini"
-    provider = "gcp.gemini"
-    operation = "generate_content"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if _PATH.search(exchange.path.partition("?")[0]) else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        if b'"candidates"' in data and (b'"content"' in data or b'"finishReason"' in data):
-            return 8
-        return 6 if b'"usageMetadata"' in data or b'"promptFeedback"' in data else 0
-
-    def reader(self, exchange: ExchangeInfo) -> GeminiReader:
-        return GeminiReader()
+def _recognises(name: str, data: bytes) -> int:
+    if b'"candidates"' in data and (b'"content"' in data or b'"finishReason"' in data):
+        return 8
+    return 6 if b'"usageMetadata"' in data or b'"promptFeedback"' in data else 0
 
 
-class _Call:
-    """A function call whose arguments come in pieces."""
-
-    def __init__(self, key: int) -> None:
-        self.key = key
-        self.joiner = ArgumentJoiner()
-
-
-class GeminiReader:
+class GeminiReader(DialectReader):
     """Decodes one stream; numbers its calls and keeps the open one of each candidate."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: ExchangeInfo) -> None:
         self._ids_known = False
         self._call_count = 0
-        self._open: dict[int, _Call] = {}
+        self._open: dict[
+            int, tuple[int, ArgumentJoiner]
+        ] = {}  # candidate → (key, arguments so far) of its open call
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         whole = decode_or_none(_chunk, data)
@@ -148,6 +129,7 @@ class GeminiReader:
         return [as_decoded_event(self.read("", msgspec.json.encode(chunk))) for chunk in chunks]
 
     def _chunk(self, chunk: _Chunk) -> DecodedEvent | TextDelta:
+        # Id and model are on every chunk. Once they are known, chunks with one text take the short way.
         if self._ids_known:
             text = _text_delta(chunk)
             if text is not None:
@@ -163,16 +145,16 @@ class GeminiReader:
             if candidate.finish_reason:
                 delta.finish_reason = candidate.finish_reason
                 self._close(delta)
+                kind = "finish"
             deltas.append(delta)
-            kind = _kind(delta) or kind
         blocked = not chunk.candidates and chunk.feedback is not None and bool(chunk.feedback.block_reason)
         return DecodedEvent(
             kind="finish" if blocked else kind,
             deltas=deltas or None,
             usage=normalised(chunk.usage) if isinstance(chunk.usage, dict) else None,
             terminal=blocked,
-            response_id=chunk.response_id or None,
-            model=chunk.model or None,
+            response_id=chunk.response_id,
+            model=chunk.model,
         )
 
     def _part(self, part: _Part, delta: ChoiceDelta) -> None:
@@ -200,8 +182,8 @@ class GeminiReader:
             if not (call.name or call.id or call.args is not None or call.partial):
                 return
             self._call_count += 1
-            open_call = _Call(self._call_count)
-            tool_call = ToolCallDelta(open_call.key, call.id or "", call.name or "")
+            open_call = self._call_count, ArgumentJoiner()
+            tool_call = ToolCallDelta(self._call_count, call.id or "", call.name or "")
             if call.args:
                 tool_call.arguments = compact(call.args)
             elif not call.will_continue and not call.partial:
@@ -209,19 +191,20 @@ class GeminiReader:
             else:
                 self._open[delta.choice] = open_call
             _add(delta, tool_call)
+        key, joiner = open_call
         for argument in call.partial or ():
-            inserted_json, value = open_call.joiner.add(
+            inserted_json, value = joiner.add(
                 argument.path, _value(argument), will_continue=bool(argument.will_continue)
             )
-            _add(delta, ToolCallDelta(open_call.key, arguments=value, inserted_json=inserted_json))
+            _add(delta, ToolCallDelta(key, arguments=value, inserted_json=inserted_json))
         if not call.will_continue:
             self._close(delta)
 
     def _close(self, delta: ChoiceDelta) -> None:
         """Complete the arguments of the open call."""
-        call = self._open.pop(delta.choice, None)
-        if call is not None:
-            _add(delta, ToolCallDelta(call.key, inserted_json=call.joiner.finish()))
+        key, joiner = self._open.pop(delta.choice, (0, None))
+        if joiner is not None:
+            _add(delta, ToolCallDelta(key, inserted_json=joiner.finish()))
 
 
 def normalised(raw: dict[str, Any]) -> Usage:
@@ -262,16 +245,111 @@ def _value(argument: _PartialArgument) -> Any:
     return argument.number if argument.number is not None else argument.boolean
 
 
-def _kind(delta: ChoiceDelta) -> EventKind | None:
-    if delta.text:
-        return "text"
-    if delta.reasoning:
-        return "reasoning"
-    if any(tool_call.name or tool_call.arguments for tool_call in delta.tool_calls or ()):
-        return "tool_call"
-    if delta.audio_data_chars or delta.images:
-        return "audio" if delta.audio_data_chars else "image"
-    return "finish" if delta.finish_reason else None
+DIALECT = Dialect(
+    "gemini",
+    "gcp.gemini",
+    "generate_content",
+    by_path(r":(streamGenerateContent|generateContent)$"),
+    _recognises,
+    GeminiReader,
+)
 
 
-DIALECT = Gemini()
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]")
+MAX_DEPTH = 64
+
+Step = str | int
+
+
+class ArgumentJoiner:
+    """Joins arguments that arrive as (path, value) pieces into JSON text, piece by piece (Gemini's `partialArgs`).
+
+        $.recipe.name ← "Lasa" …      {"recipe":{"name":"Lasa
+        $.recipe.name ← "gna"         gna
+        $.recipe.steps[0] ← "Cook"    ","steps":["Cook
+        end                           "]}}
+
+    The model generated the values; the JSON between them is inserted. Pieces arrive in document order; a piece for a position
+    that is already closed is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._path: list[Step] | None = None
+        self._in_string = False
+        self._closed = True  # the value at `_path` is complete
+
+    def add(self, path: str, value: Any, *, will_continue: bool) -> tuple[str, str]:
+        """Return (inserted JSON, value as JSON text) of the next piece. `value` is a str, a number, a bool or None."""
+        steps = _steps(path)
+        if not steps or len(steps) > MAX_DEPTH:
+            return "", ""
+        if steps == self._path:
+            if self._closed or not isinstance(value, str):
+                return "", ""
+            self._closed = not will_continue
+            return "", _string_content(value)
+        inserted_json = self._move(steps)
+        if inserted_json is None:
+            return "", ""
+        self._path = steps
+        if isinstance(value, str):
+            self._in_string, self._closed = True, not will_continue
+            return inserted_json + '"', _string_content(value)
+        self._in_string, self._closed = False, True
+        return inserted_json, json.dumps(value)
+
+    def finish(self) -> str:
+        """Return the JSON that closes the arguments."""
+        path, self._path = self._path, None
+        if path is None:
+            return "{}"
+        return ('"' if self._in_string else "") + "".join(
+            "]" if isinstance(s, int) else "}" for s in reversed(path)
+        )
+
+    def _move(self, new: list[Step]) -> str | None:
+        """The JSON between the value at the last path and the one at `new`; None if `new` is already closed."""
+        old = self._path
+        if old is None:
+            return ("[" if isinstance(new[0], int) else "{") + _open(new, 0)
+        shared = 0
+        while shared < min(len(old), len(new)) and old[shared] == new[shared]:
+            shared += 1
+        if shared == len(old) or shared == len(new) or type(old[shared]) is not type(new[shared]):
+            return None
+        before, after = old[shared], new[shared]
+        if isinstance(before, int) and isinstance(after, int) and after < before:
+            return None
+        closing = "".join("]" if isinstance(s, int) else "}" for s in reversed(old[shared + 1 :]))
+        return ('"' if self._in_string else "") + closing + "," + _open(new, shared)
+
+
+def _open(steps: list[Step], start: int) -> str:
+    """The JSON from inside the container of step `start` to the start of its value."""
+    text = ""
+    for index in range(start, len(steps)):
+        step = steps[index]
+        if index > start:
+            text += "[" if isinstance(step, int) else "{"
+        if isinstance(step, str):
+            text += json.dumps(step) + ":"
+    return text
+
+
+def _string_content(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)[1:-1]
+
+
+def _steps(path: str) -> list[Step] | None:
+    if not path.startswith("$"):
+        return None
+    steps: list[Step] = []
+    at = 1
+    while at < len(path):
+        found = _STEP.match(path, at)
+        if found is None:
+            return None
+        at = found.end()
+        name, number, single, double = found.groups()
+        steps.append(int(number) if number is not None else name or single or double or "")
+    return steps

@@ -13,19 +13,18 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
+from streamgauge.analytics.dialects.errors import add_final_status, error_event, failed_event
+from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     TextDelta,
     ToolCallDelta,
+    Usage,
     tool_call_event,
 )
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from streamgauge.analytics.dialects.errors import error_event, failed_event
-from streamgauge.analytics.dialects.final_status import add_final_status
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none
+from streamgauge.analytics.dialects.usage import usage_in
 
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled"})
 _FAILED = frozenset({"failed", "cancelled"})
@@ -82,30 +81,18 @@ _event = msgspec.json.Decoder(_Event)
 _whole = msgspec.json.Decoder(_Whole)
 
 
-class GeminiInteractions:
-    name = "gemini_interactions"
-    provider = "gcp.gemini"
-    operation = "chat"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.route
-        return 5 if path.endswith("/interactions") or "/interactions/" in path else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        if name.startswith("interaction.") or name in ("step.start", "step.delta", "step.stop"):
-            return 8
-        if b'"event_type"' in data and b'"interaction.' in data:
-            return 7
-        return 6 if b'"object":"interaction"' in data or b'"object": "interaction"' in data else 0
-
-    def reader(self, exchange: ExchangeInfo) -> InteractionsReader:
-        return InteractionsReader()
+def _recognises(name: str, data: bytes) -> int:
+    if name.startswith("interaction.") or name in ("step.start", "step.delta", "step.stop"):
+        return 8
+    if b'"event_type"' in data and b'"interaction.' in data:
+        return 7
+    return 6 if b'"object":"interaction"' in data or b'"object": "interaction"' in data else 0
 
 
-class InteractionsReader:
+class InteractionsReader(DialectReader):
     """Decodes one stream; keeps the steps that are calls without arguments so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: ExchangeInfo) -> None:
         self._bare_calls: set[int] = set()
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
@@ -177,19 +164,17 @@ class InteractionsReader:
         return tool_call_event(ToolCallDelta(index, inserted_json="{}"))
 
 
-def normalised(raw: dict[str, Any]) -> Usage:
-    """Normalise the usage object."""
-    output, thoughts = (
-        whole_number(raw.get("total_output_tokens")),
-        whole_number(raw.get("total_thought_tokens")),
+def _usage(raw: Any) -> Usage | None:
+    usage = usage_in(
+        raw,
+        "total_input_tokens",
+        "total_output_tokens",
+        reasoning_tokens="total_thought_tokens",
+        cached_input_tokens="total_cached_tokens",
     )
-    return Usage(
-        input_tokens=whole_number(raw.get("total_input_tokens")),
-        output_tokens=None if output is None and thoughts is None else (output or 0) + (thoughts or 0),
-        reasoning_tokens=thoughts,
-        cached_input_tokens=whole_number(raw.get("total_cached_tokens")),
-        raw=raw,
-    )
+    if usage is not None and usage.reasoning_tokens is not None:
+        usage.output_tokens = (usage.output_tokens or 0) + usage.reasoning_tokens
+    return usage
 
 
 def _joined(parts: Any) -> str:
@@ -201,9 +186,9 @@ def _joined(parts: Any) -> str:
 def _interaction(interaction: _Interaction, *, created: bool = False) -> DecodedEvent:
     event = DecodedEvent(
         kind="start" if created else "progress",
-        usage=normalised(interaction.usage) if isinstance(interaction.usage, dict) else None,
-        response_id=interaction.id or None,
-        model=interaction.model or None,
+        usage=_usage(interaction.usage),
+        response_id=interaction.id,
+        model=interaction.model,
     )
     if interaction.status in _FINAL and not created:
         failed = interaction.status in _FAILED
@@ -211,4 +196,11 @@ def _interaction(interaction: _Interaction, *, created: bool = False) -> Decoded
     return event
 
 
-DIALECT = GeminiInteractions()
+DIALECT = Dialect(
+    "gemini_interactions",
+    "gcp.gemini",
+    "chat",
+    by_path(r"/interactions(/|$)"),
+    _recognises,
+    InteractionsReader,
+)

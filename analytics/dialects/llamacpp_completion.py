@@ -6,15 +6,12 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, by_path
 from streamgauge.analytics.dialects.errors import error_event, failed_event
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
 from streamgauge.analytics.dialects.server_stats import stats_of
-
-_PATHS = ("/completion", "/infill")
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.usage import usage_in
 
 
 class _Event(msgspec.Struct):
@@ -35,24 +32,13 @@ class _Event(msgspec.Struct):
 _event = msgspec.json.Decoder(_Event)
 
 
-class LlamaCppCompletion:
-    name = "llamacpp_completion"
-    provider = "llama.cpp"
-    operation = "text_completion"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if exchange.route.endswith(_PATHS) else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        if b'"content"' not in data or b'"stop"' not in data or b'"choices"' in data:
-            return 0
-        return 7 if b'"tokens_predicted"' in data or b'"id_slot"' in data else 4
-
-    def reader(self, exchange: ExchangeInfo) -> LlamaCppReader:
-        return LlamaCppReader()
+def _recognises(name: str, data: bytes) -> int:
+    if b'"content"' not in data or b'"stop"' not in data or b'"choices"' in data:
+        return 0
+    return 7 if b'"tokens_predicted"' in data or b'"id_slot"' in data else 4
 
 
-class LlamaCppReader:
+class LlamaCppReader(DialectReader):
     """Decodes one stream."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
@@ -76,18 +62,22 @@ def _ended(event: _Event) -> DecodedEvent:
     reason = event.stop_type if event.stop_type not in (None, "none", "") else None
     if reason is None:  # older servers
         reason = "limit" if event.stopped_limit else "eos" if event.stopped_eos else "stop"
-    inputs, outputs = event.tokens_evaluated, event.tokens_predicted
-    raw = {"tokens_evaluated": inputs, "tokens_predicted": outputs}
-    delta = ChoiceDelta(choice=event.index or 0, text=event.content or "", finish_reason=reason)
+    counts = {"tokens_evaluated": event.tokens_evaluated, "tokens_predicted": event.tokens_predicted}
     return DecodedEvent(
-        kind="text" if event.content else "finish",
-        deltas=[delta],
-        usage=Usage(whole_number(inputs), whole_number(outputs), raw=raw)
-        if (inputs, outputs) != (None, None)
+        deltas=[ChoiceDelta(choice=event.index or 0, text=event.content or "", finish_reason=reason)],
+        usage=usage_in(counts, "tokens_evaluated", "tokens_predicted")
+        if (event.tokens_evaluated, event.tokens_predicted) != (None, None)
         else None,
         server_stats=stats_of("timings", event.timings) or None,
-        model=event.model or None,
+        model=event.model,
     )
 
 
-DIALECT = LlamaCppCompletion()
+DIALECT = Dialect(
+    "llamacpp_completion",
+    "llama.cpp",
+    "text_completion",
+    by_path(r"/(completion|infill)$"),
+    _recognises,
+    LlamaCppReader,
+)

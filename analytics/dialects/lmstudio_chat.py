@@ -14,13 +14,18 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta
-from streamgauge.analytics.decoded.reports import ServerStat, Usage
-from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.errors import error_event, failed_event
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.events import (
+    ChoiceDelta,
+    DecodedEvent,
+    TextDelta,
+    ToolCallDelta,
+    tool_call_event,
+)
 from streamgauge.analytics.dialects.server_stats import stats_of
+from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none
+from streamgauge.analytics.dialects.usage import usage_in
 
 _PROGRESS = ("model_load.", "prompt_processing.")
 _EVENT_NAMES = frozenset({
@@ -38,20 +43,17 @@ class _Output(msgspec.Struct):
     arguments: Any = None
 
 
-class _Result(msgspec.Struct):
-    model_instance_id: str | None = None
-    response_id: str | None = None
-    output: list[_Output] | None = None
-    stats: Any = None
-    error: Any = None
-
-
 class _EndResult(msgspec.Struct):
     """The result in chat.end, without the output, which was streamed."""
 
     model_instance_id: str | None = None
     response_id: str | None = None
     stats: Any = None
+
+
+class _Result(_EndResult):
+    output: list[_Output] | None = None
+    error: Any = None
 
 
 class _Event(msgspec.Struct):
@@ -75,30 +77,19 @@ _end_event = msgspec.json.Decoder(_EndEvent)
 _result = msgspec.json.Decoder(_Result)
 
 
-class LMStudioChat:
-    name = "lmstudio_chat"
-    provider = "lmstudio"
-    operation = "chat"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if exchange.route.endswith("/api/v1/chat") else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        if name in _EVENT_NAMES:
-            return 8
-        kind = data[:300].partition(b'"type"')[2].lstrip(b" :")[1:30].partition(b'"')[0]
-        if kind.decode("ascii", "replace") in _EVENT_NAMES:
-            return 7
-        return 6 if b'"model_instance_id"' in data[:300] else 1 if name == "error" else 0
-
-    def reader(self, exchange: ExchangeInfo) -> LMStudioReader:
-        return LMStudioReader()
+def _recognises(name: str, data: bytes) -> int:
+    if name in _EVENT_NAMES:
+        return 8
+    kind = data[:300].partition(b'"type"')[2].lstrip(b" :")[1:30].partition(b'"')[0]
+    if kind.decode("ascii", "replace") in _EVENT_NAMES:
+        return 7
+    return 6 if b'"model_instance_id"' in data[:300] else 1 if name == "error" else 0
 
 
-class LMStudioReader:
+class LMStudioReader(DialectReader):
     """Decodes one stream; numbers its tool calls, which have no ids."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: ExchangeInfo) -> None:
         self._call_count = 0
         self._has_text = False
         self._open_call: str | None = None
@@ -128,7 +119,7 @@ class LMStudioReader:
         if kind in ("message.end", "reasoning.end"):
             return DecodedEvent(kind="annotation")
         if kind in ("chat.start", "message.start", "reasoning.start"):
-            return DecodedEvent(kind="start", model=event.model_instance_id or None)
+            return DecodedEvent(kind="start", model=event.model_instance_id)
         return DecodedEvent(kind="other")
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
@@ -137,15 +128,14 @@ class LMStudioReader:
             return [failed_event(result, body)]
         if result.output is None and result.stats is None:
             return [DecodedEvent(kind="other")]
-        end = _end(_EndResult(result.model_instance_id, result.response_id, result.stats))
-        return [DecodedEvent(kind="text", deltas=[_join_output(result.output or [])]), end]
+        return [DecodedEvent(kind="text", deltas=[_join_output(result.output or [])]), _end(result)]
 
     def _tool(self, step: str, event: _Event) -> DecodedEvent:
         tool = event.tool or ""
         if step == "start":
             self._open_call = tool
             self._call_count += 1
-            return _tool_call_event(ToolCallDelta(key=self._call_count, name=tool))
+            return tool_call_event(ToolCallDelta(key=self._call_count, name=tool))
         if step == "arguments":
             tool_call = ToolCallDelta(key=self._call_count)
             if self._open_call is None or (tool and self._open_call and tool != self._open_call):
@@ -153,13 +143,9 @@ class LMStudioReader:
                 tool_call.key, tool_call.name = self._call_count, tool
             self._open_call = None
             tool_call.arguments = arguments_of({} if event.arguments is None else event.arguments)
-            return _tool_call_event(tool_call)
+            return tool_call_event(tool_call)
         self._open_call = None
         return DecodedEvent(kind="annotation", tool_failure=step == "failure")
-
-
-def _tool_call_event(tool_call: ToolCallDelta) -> DecodedEvent:
-    return DecodedEvent(kind="tool_call", deltas=[ChoiceDelta(tool_calls=[tool_call])])
 
 
 def _join_output(parts: list[_Output]) -> ChoiceDelta:
@@ -180,7 +166,6 @@ def _add_output(data: bytes, decoded: DecodedEvent) -> None:
     event = decode_or_none(_end_event, data)
     whole = _join_output((event.result.output if event and event.result else None) or [])
     if whole.text or whole.reasoning or whole.tool_calls:
-        decoded.kind = "text" if whole.text else "reasoning" if whole.reasoning else "tool_call"
         decoded.deltas, decoded.not_streamed = [whole], True
 
 
@@ -188,29 +173,20 @@ def _progress(kind: str, event: _Event) -> DecodedEvent:
     phase = kind.partition(".")[0]
     numbers = {"progress": event.progress, "load_time_seconds": event.load_time_seconds}
     stats = stats_of(phase, numbers)
-    return DecodedEvent(kind="progress", server_stats=stats or None, model=event.model_instance_id or None)
+    return DecodedEvent(kind="progress", server_stats=stats or None, model=event.model_instance_id)
 
 
 def _end(result: _EndResult) -> DecodedEvent:
-    raw = result.stats
-    usage: Usage | None = None
-    stats: list[ServerStat] = []
-    if isinstance(raw, dict):
-        usage = Usage(
-            input_tokens=whole_number(raw.get("input_tokens")),
-            output_tokens=whole_number(raw.get("total_output_tokens")),
-            reasoning_tokens=whole_number(raw.get("reasoning_output_tokens")),
-            raw=raw,
-        )
-        stats = stats_of("stats", raw)
     return DecodedEvent(
         kind="terminal",
         terminal=True,
-        usage=usage,
-        server_stats=stats or None,
-        response_id=result.response_id or None,
-        model=result.model_instance_id or None,
+        usage=usage_in(
+            result.stats, "input_tokens", "total_output_tokens", reasoning_tokens="reasoning_output_tokens"
+        ),
+        server_stats=stats_of("stats", result.stats) or None,
+        response_id=result.response_id,
+        model=result.model_instance_id,
     )
 
 
-DIALECT = LMStudioChat()
+DIALECT = Dialect("lmstudio_chat", "lmstudio", "chat", by_path(r"/api/v1/chat$"), _recognises, LMStudioReader)

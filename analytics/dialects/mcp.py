@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import DecodedEvent
-from streamgauge.analytics.decoded.reports import ErrorReport
-from streamgauge.analytics.decoded.tolerant_json import compact, decode_or_none
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
+from streamgauge.analytics.dialects.events import DecodedEvent, ErrorReport
+from streamgauge.analytics.dialects.tolerant_json import compact, decode_or_none
 
 METHODS = frozenset((
     "completion/complete", "initialize", "logging/setLevel", "ping", "prompts/get", "prompts/list", "resources/list",
@@ -55,28 +54,21 @@ _batch = msgspec.json.Decoder(list[_Message])
 _result = msgspec.json.Decoder(_Result)
 
 
-class MCP:
-    name = "mcp"
-    provider = "mcp"
-    operation = "mcp"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        if "mcp-protocol-version" in exchange.request_headers:
-            return 10
-        if exchange.rpc_method in METHODS - _SHARED_METHODS:
-            return 10
-        return 5 if exchange.route.endswith("/mcp") else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        """Other protocols over JSON-RPC differ only in their methods."""
-        head = data[:200].replace(b" ", b"")
-        return 8 if b'"jsonrpc"' in head and b'"method":"notifications/' in head else 0
-
-    def reader(self, exchange: ExchangeInfo) -> MCPReader:
-        return MCPReader(exchange)
+def _claims(exchange: ExchangeInfo) -> int:
+    if "mcp-protocol-version" in exchange.request_headers:
+        return 10
+    if exchange.rpc_method in METHODS - _SHARED_METHODS:
+        return 10
+    return 5 if exchange.route.endswith("/mcp") else 0
 
 
-class MCPReader:
+def _recognises(name: str, data: bytes) -> int:
+    """Other protocols over JSON-RPC differ only in their methods."""
+    head = data[:200].replace(b" ", b"")
+    return 8 if b'"jsonrpc"' in head and b'"method":"notifications/' in head else 0
+
+
+class MCPReader(DialectReader):
     """Decodes one stream of messages."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:
@@ -95,6 +87,7 @@ class MCPReader:
         batch = decode_or_none(_batch, data)
         if not batch:
             return DecodedEvent(kind="malformed")
+        # Of a batch the answer to the request is the terminal, wherever it stands in it.
         events = [self._read(one) for one in batch]
         return next((event for event in events if event.terminal), events[-1])
 
@@ -116,8 +109,5 @@ class MCPReader:
             kind="terminal", terminal=True, tool_failure=result is not None and bool(result.isError)
         )
 
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        return [self.read("", body)]
 
-
-DIALECT = MCP()
+DIALECT = Dialect("mcp", "mcp", "mcp", _claims, _recognises, MCPReader)

@@ -10,12 +10,22 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta
-from streamgauge.analytics.decoded.reports import ServerStat, Usage
-from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.errors import failed_event
-from streamgauge.analytics.dialects.numbers import finite_number, whole_number
+from streamgauge.analytics.dialects.events import (
+    ChoiceDelta,
+    DecodedEvent,
+    ServerStat,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from streamgauge.analytics.dialects.server_stats import stat_of
+from streamgauge.analytics.dialects.tolerant_json import (
+    arguments_of,
+    decode_or_none,
+)
+from streamgauge.analytics.dialects.usage import usage_in
 
 _COUNTS = (
     "total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration",
@@ -58,27 +68,16 @@ class _Line(msgspec.Struct):
 _line = msgspec.json.Decoder(_Line)
 
 
-class Ollama:
-    name = "ollama"
-    provider = "ollama"
-    operation = "chat"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if exchange.route.endswith(("/api/chat", "/api/generate")) else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        if b'"done"' not in data or b'"created_at"' not in data:
-            return 0
-        return 8 if b'"message"' in data or b'"response"' in data else 5
-
-    def reader(self, exchange: ExchangeInfo) -> OllamaReader:
-        return OllamaReader()
+def _recognises(name: str, data: bytes) -> int:
+    if b'"done"' not in data or b'"created_at"' not in data:
+        return 0
+    return 8 if b'"message"' in data or b'"response"' in data else 5
 
 
-class OllamaReader:
+class OllamaReader(DialectReader):
     """Decodes one stream; numbers its tool calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: ExchangeInfo) -> None:
         self._call_count = 0
         self._model_known = False
 
@@ -96,12 +95,6 @@ class OllamaReader:
                 return TextDelta("reasoning", thinking, 0, tokens)
         return self._full(line)
 
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        line = decode_or_none(_line, body)
-        if line is None or line.error:
-            return [failed_event(line, body)]
-        return [self._full(line)]
-
     def _full(self, line: _Line) -> DecodedEvent:
         text, thinking = _text_and_thinking(line)
         delta = ChoiceDelta(
@@ -114,21 +107,12 @@ class OllamaReader:
         self._model_known = True
         known = line.message is not None or line.model or line.response is not None
         decoded = DecodedEvent(
-            kind="text"
-            if text
-            else "reasoning"
-            if thinking
-            else "tool_call"
-            if calls
-            else "start"
-            if known
-            else "other",
+            kind="start" if known else "other",
             deltas=[delta],
-            model=line.model or None,
+            model=line.model,
         )
         if line.done:
-            if decoded.kind in ("start", "other"):
-                decoded.kind = "finish" if line.done_reason else "terminal"
+            decoded.kind = "finish" if line.done_reason else "terminal"
             decoded.terminal = True
             decoded.usage, decoded.server_stats = _usage_and_stats(line)
         return decoded
@@ -152,15 +136,11 @@ def _usage_and_stats(line: _Line) -> tuple[Usage | None, list[ServerStat] | None
     raw = {name: value for name in _COUNTS if (value := getattr(line, name)) is not None}
     if not raw:
         return None, None
-    stats = []
-    for name, value in raw.items():
-        unit = "ns" if name.endswith("_duration") else "tokens"
-        stats.append(ServerStat("ollama", name, finite_number(value), unit, compact(value)[:200]))
-    return Usage(
-        input_tokens=whole_number(line.prompt_eval_count),
-        output_tokens=whole_number(line.eval_count),
-        raw=raw,
-    ), stats
+    stats = [
+        stat_of("ollama", name, value, "ns" if name.endswith("_duration") else "tokens")
+        for name, value in raw.items()
+    ]
+    return usage_in(raw, "prompt_eval_count", "eval_count"), stats
 
 
-DIALECT = Ollama()
+DIALECT = Dialect("ollama", "ollama", "chat", by_path(r"/api/(chat|generate)$"), _recognises, OllamaReader)

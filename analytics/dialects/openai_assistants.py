@@ -7,26 +7,23 @@ search are server-side). The finish reason is the run's final status: `requires_
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, by_path
+from streamgauge.analytics.dialects.errors import add_final_status, failed_event
+from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     TextDelta,
     ToolCallDelta,
     tool_call_event,
 )
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none
-from streamgauge.analytics.dialects.errors import failed_event
-from streamgauge.analytics.dialects.final_status import add_final_status
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.openai_delta import Call
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.usage import usage_of
 
-_PATH = re.compile(r"/threads(/[^/]+)?/runs(/[^/]+(/submit_tool_outputs)?)?/?$")
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled", "expired"})
 _FAILED = frozenset({"failed", "cancelled", "expired"})
 
@@ -41,20 +38,11 @@ class _Content(msgspec.Struct):
     refusal: str | None = None
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
 class _Code(msgspec.Struct):
     input: str | None = None
 
 
-class _Call(msgspec.Struct):
-    index: int | None = None
-    id: str | None = None
-    type: str | None = None
-    function: _Function | None = None
+class _Call(Call):
     code_interpreter: _Code | None = None
 
 
@@ -81,22 +69,11 @@ class _Object(msgspec.Struct):
 _object = msgspec.json.Decoder(_Object)
 
 
-class OpenAIAssistants:
-    name = "openai_assistants"
-    provider = "openai"
-    operation = "invoke_agent"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if _PATH.search(exchange.route) else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        return 8 if name.startswith("thread.") else 5 if b'"object":"thread.' in data[:200] else 0
-
-    def reader(self, exchange: ExchangeInfo) -> AssistantsReader:
-        return AssistantsReader()
+def _recognises(name: str, data: bytes) -> int:
+    return 8 if name.startswith("thread.") else 5 if b'"object":"thread.' in data[:200] else 0
 
 
-class AssistantsReader:
+class AssistantsReader(DialectReader):
     """Decodes one stream; identifies a call by its step and index."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
@@ -115,12 +92,6 @@ class AssistantsReader:
         if not kind.startswith("thread."):
             return DecodedEvent()
         return DecodedEvent(kind="annotation" if name.endswith((".completed", ".incomplete")) else "progress")
-
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        run = decode_or_none(_object, body)
-        if run is None or run.error:
-            return [failed_event(run, body)]
-        return [_run(run) if run.object == "thread.run" else DecodedEvent(kind="other")]
 
 
 def _message(delta: _DeltaPart | None) -> DecodedEvent | TextDelta:
@@ -150,22 +121,17 @@ def _step(event: _Object) -> DecodedEvent:
 
 
 def _run(run: _Object) -> DecodedEvent:
-    raw = run.usage
-    usage = None
-    if isinstance(raw, dict):
-        details = raw.get("prompt_token_details")
-        cached = whole_number(details.get("cached_tokens")) if isinstance(details, dict) else None
-        usage = Usage(
-            whole_number(raw.get("prompt_tokens")),
-            whole_number(raw.get("completion_tokens")),
-            None,
-            cached,
-            raw,
-        )
-    event = DecodedEvent(kind="progress", usage=usage, response_id=run.id or None, model=run.model or None)
+    event = DecodedEvent(kind="progress", usage=usage_of(run.usage), response_id=run.id, model=run.model)
     if run.status in _FINAL:
         add_final_status(event, run.status, run.last_error, failed=run.status in _FAILED)
     return event
 
 
-DIALECT = OpenAIAssistants()
+DIALECT = Dialect(
+    "openai_assistants",
+    "openai",
+    "invoke_agent",
+    by_path(r"/threads(/[^/]+)?/runs(/[^/]+(/submit_tool_outputs)?)?/?$"),
+    _recognises,
+    AssistantsReader,
+)

@@ -10,14 +10,11 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.errors import error_event, failed_event
-from streamgauge.analytics.dialects.numbers import whole_number
-
-_PATHS = ("/audio/transcriptions", "/audio/translations", "/audio/speech")
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.usage import usage_of
 
 
 class _Event(msgspec.Struct):
@@ -33,26 +30,15 @@ class _Event(msgspec.Struct):
 _event = msgspec.json.Decoder(_Event)
 
 
-class OpenAIAudio:
-    name = "openai_audio"
-    provider = "openai"
-    operation = "transcription"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if exchange.route.endswith(_PATHS) else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        head = data[:200].replace(b" ", b"")
-        return 8 if b'"type":"transcript.text.' in head or b'"type":"speech.audio.' in head else 0
-
-    def reader(self, exchange: ExchangeInfo) -> AudioReader:
-        return AudioReader()
+def _recognises(name: str, data: bytes) -> int:
+    head = data[:200].replace(b" ", b"")
+    return 8 if b'"type":"transcript.text.' in head or b'"type":"speech.audio.' in head else 0
 
 
-class AudioReader:
+class AudioReader(DialectReader):
     """Decodes one stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: ExchangeInfo) -> None:
         self._has_text = False
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
@@ -68,9 +54,8 @@ class AudioReader:
         if kind in ("transcript.text.done", "speech.audio.done"):
             text = "" if self._has_text else event.text or ""
             return DecodedEvent(
-                kind="text" if text else "finish",
                 deltas=[ChoiceDelta(text=text, finish_reason="done")],
-                usage=_usage(event.usage),
+                usage=usage_of(event.usage),
                 terminal=True,
                 not_streamed=True,
             )
@@ -84,19 +69,15 @@ class AudioReader:
             return [DecodedEvent(kind="other")]
         if whole.error:
             return [error_event(body)]
-        return [
-            DecodedEvent(kind="text", deltas=[ChoiceDelta(text=whole.text or "")], usage=_usage(whole.usage))
-        ]
+        usage = usage_of(whole.usage)
+        return [DecodedEvent(deltas=[ChoiceDelta(text=whole.text or "")], usage=usage)]
 
 
-def _usage(raw: Any) -> Usage | None:
-    if not isinstance(raw, dict):
-        return None
-    return Usage(
-        input_tokens=whole_number(raw.get("input_tokens")),
-        output_tokens=whole_number(raw.get("output_tokens")),
-        raw=raw,
-    )
-
-
-DIALECT = OpenAIAudio()
+DIALECT = Dialect(
+    "openai_audio",
+    "openai",
+    "transcription",
+    by_path(r"/audio/(transcriptions|translations|speech)$"),
+    _recognises,
+    AudioReader,
+)

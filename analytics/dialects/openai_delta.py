@@ -6,11 +6,13 @@ used only without the others. `content` may be a list of typed parts. Images are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from streamgauge.analytics.decoded.event import ChoiceDelta, ToolCallDelta
-from streamgauge.analytics.decoded.tolerant_json import arguments_of
-from streamgauge.analytics.dialects.openai_tool_calls import ToolCallKeys, text_of
+import msgspec
+
+from streamgauge.analytics.dialects.events import ChoiceDelta, ToolCallDelta
+from streamgauge.analytics.dialects.tolerant_json import arguments_of, string_of
 
 IMAGE_PARTS = ("image", "image_url", "output_image")  # a tuple: what is looked up may not be hashable
 
@@ -23,11 +25,11 @@ def read_delta(delta: dict[str, Any], choice_delta: ChoiceDelta, calls: ToolCall
     elif isinstance(content, (list, dict)):
         _add_parts(content if isinstance(content, list) else [content], choice_delta)
     choice_delta.reasoning = _reasoning(delta) or choice_delta.reasoning
-    choice_delta.refusal = text_of(delta.get("refusal")) or choice_delta.refusal
+    choice_delta.refusal = string_of(delta.get("refusal")) or choice_delta.refusal
     audio = delta.get("audio")
     if isinstance(audio, dict):
-        choice_delta.audio_chars = len(text_of(audio.get("transcript")))
-        choice_delta.audio_data_chars = len(text_of(audio.get("data")))
+        choice_delta.audio_chars = len(string_of(audio.get("transcript")))
+        choice_delta.audio_data_chars = len(string_of(audio.get("data")))
     images = delta.get("images")
     if isinstance(images, list):
         choice_delta.images += len(images)
@@ -35,7 +37,7 @@ def read_delta(delta: dict[str, Any], choice_delta: ChoiceDelta, calls: ToolCall
     call = delta.get("function_call")
     if isinstance(call, dict) and not choice_delta.tool_calls:
         arguments = arguments_of(call.get("arguments"))
-        choice_delta.tool_calls = [ToolCallDelta("function_call", "", text_of(call.get("name")), arguments)]
+        choice_delta.tool_calls = [ToolCallDelta("function_call", "", string_of(call.get("name")), arguments)]
 
 
 def token_count(choice: dict[str, Any]) -> int | None:
@@ -64,7 +66,7 @@ def _reasoning(delta: dict[str, Any]) -> str:
     if not isinstance(details, list):
         return ""
     return "".join(
-        text_of(d.get("text")) or text_of(d.get("summary")) for d in details if isinstance(d, dict)
+        string_of(d.get("text")) or string_of(d.get("summary")) for d in details if isinstance(d, dict)
     )
 
 
@@ -78,7 +80,7 @@ def _add_parts(parts: list[Any], choice_delta: ChoiceDelta) -> None:
             if kind in ("thinking", "reasoning"):
                 choice_delta.reasoning += _nested_text(part)
             elif kind == "refusal":
-                choice_delta.refusal += text_of(part.get("refusal"))
+                choice_delta.refusal += string_of(part.get("refusal"))
             elif kind in IMAGE_PARTS:
                 choice_delta.images += 1
             elif isinstance(part.get("text"), str):
@@ -92,9 +94,99 @@ def _nested_text(part: dict[str, Any]) -> str:
             return inner
         if isinstance(inner, list):
             texts = (
-                i if isinstance(i, str) else text_of(i.get("text"))
+                i if isinstance(i, str) else string_of(i.get("text"))
                 for i in inner
                 if isinstance(i, (str, dict))
             )
             return "".join(texts)
     return ""
+
+
+class Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class Call(msgspec.Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: Function | None = None
+
+
+class ToolCallKeys:
+    """Assigns the pieces of tool calls of one stream to calls, in all choices.
+
+    A call is identified by its index, or by its id where servers send no index (Mistral). Some servers reuse an index: a piece with
+    another id and a name starts a new call. Without ids (Gemini's OpenAI endpoint), a whole call after a whole call is a new call.
+    A piece that repeats the id or the name is not.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int | str], tuple[str, str]] = {}  # (choice, index) → (id, key)
+        self._last_key: dict[int, str] = {}
+        self._whole: set[str] = set()  # keys of calls that came in one piece without an id
+        self._generated_keys = 0
+
+    def decode(self, choice: int, calls: Any) -> list[ToolCallDelta] | None:
+        """Decode a JSON `tool_calls` of any type."""
+        if isinstance(calls, dict):
+            calls = [calls]
+        if not isinstance(calls, list):
+            return None
+        return [self._decode_call(choice, call) for call in calls if isinstance(call, dict)] or None
+
+    def decode_arguments(self, choice: int, calls: Sequence[Call]) -> list[ToolCallDelta] | None:
+        """Decode arguments of calls that are known by index; None if there is more."""
+        deltas: list[ToolCallDelta] = []
+        for call in calls:
+            function = call.function
+            if call.index is None or call.id or function is None or function.name:
+                return None
+            known = self._known.get((choice, call.index))
+            if known is None:
+                return None
+            deltas.append(ToolCallDelta(known[1], "", "", function.arguments or ""))
+            self._last_key[choice] = known[1]
+        return deltas
+
+    def _decode_call(self, choice: int, call: dict[str, Any]) -> ToolCallDelta:
+        function = call.get("function")
+        if not isinstance(function, dict):
+            custom = call.get("custom")
+            function = custom if isinstance(custom, dict) else call
+        call_id, name = string_of(call.get("id")), string_of(function.get("name"))
+        arguments = arguments_of(function.get("arguments", function.get("input")))
+        index = call.get("index")
+        if index is None:
+            index = function.get("index")
+        if not isinstance(index, (int, str)) or isinstance(index, bool):
+            index = None
+        whole = bool(name) and not call_id and (arguments[:1], arguments[-1:]) == ("{", "}")
+        key = self._key(choice, index, call_id, name, whole=whole)
+        self._last_key[choice] = key
+        return ToolCallDelta(key, call_id, name, arguments)
+
+    def _key(self, choice: int, index: int | str | None, call_id: str, name: str, *, whole: bool) -> str:
+        if index is None:
+            if call_id:
+                return f"id:{call_id}"
+            if not name and choice in self._last_key:
+                return self._last_key[choice]
+            self._generated_keys += 1
+            return f"new:{self._generated_keys}"
+        known = self._known.get((choice, index))
+        if known is not None and whole and known[1] in self._whole:
+            self._generated_keys += 1
+            key = f"{index}+{self._generated_keys}"
+            self._known[choice, index] = ("", key)
+            self._whole.add(key)
+            return key
+        if known is not None and (not call_id or known[0] in ("", call_id) or not name):
+            if call_id and not known[0]:
+                self._known[choice, index] = (call_id, known[1])
+            return known[1]
+        key = f"{index}" if known is None else f"{index}:{call_id}"
+        self._known[choice, index] = (call_id, key)
+        if whole:
+            self._whole.add(key)
+        return key

@@ -13,11 +13,11 @@ status: `incomplete` is a finish, `failed` and `cancelled` are errors that also 
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
+from streamgauge.analytics.dialects.errors import add_final_status, error_event, failed_event
+from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     EventKind,
@@ -25,18 +25,13 @@ from streamgauge.analytics.decoded.event import (
     ToolCallDelta,
     tool_call_event,
 )
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from streamgauge.analytics.dialects.errors import error_event, failed_event
-from streamgauge.analytics.dialects.final_status import add_final_status
-from streamgauge.analytics.dialects.numbers import whole_number
-from streamgauge.analytics.dialects.openai_responses_tool_calls import ToolCall, ToolCalls
-from streamgauge.analytics.dialects.openai_responses_types import (
+from streamgauge.analytics.dialects.openai_responses_items import (
     Event,
-    Final,
     Item,
     Part,
     Snapshot,
+    ToolCall,
+    ToolCalls,
     WholeItem,
     event_decoder,
     final_decoder,
@@ -44,10 +39,11 @@ from streamgauge.analytics.dialects.openai_responses_types import (
     item_event_decoder,
 )
 from streamgauge.analytics.dialects.server_stats import stats_of
+from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none
+from streamgauge.analytics.dialects.usage import usage_of
 
 CLIENT_TOOLS = frozenset({"function_call", "custom_tool_call"})
 IMAGE_ITEM = "image_generation_call"
-_PATH = re.compile(r"/responses(/(?!input_tokens)[^/]+(/cancel)?)?/?$")
 _FINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 _CHANNELS: dict[str, str] = {
     "response.output_text": "text",
@@ -78,31 +74,20 @@ _CHANNEL_BY_WORD: tuple[tuple[str, str], ...] = (  # word in a family missing in
 )  # fmt: skip
 
 
-class OpenAIResponses:
-    name = "openai_responses"
-    provider = "openai"
-    operation = "chat"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if _PATH.search(exchange.route) else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        if name.startswith("response."):
-            return 8
-        if b'"type":"response.' in data or b'"type": "response.' in data:
-            return 7
-        if b'"object":"response"' in data or b'"object": "response"' in data:
-            return 6
-        return 1 if name in ("error", "keepalive") else 0
-
-    def reader(self, exchange: ExchangeInfo) -> ResponsesReader:
-        return ResponsesReader()
+def _recognises(name: str, data: bytes) -> int:
+    if name.startswith("response."):
+        return 8
+    if b'"type":"response.' in data or b'"type": "response.' in data:
+        return 7
+    if b'"object":"response"' in data or b'"object": "response"' in data:
+        return 6
+    return 1 if name in ("error", "keepalive") else 0
 
 
-class ResponsesReader:
+class ResponsesReader(DialectReader):
     """Decodes one stream; keeps the open calls, and the items and parts that had output."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: ExchangeInfo) -> None:
         self._calls = ToolCalls()
         self._deltas: dict[str, set[int | str | None]] = {}  # family → items and output indices with deltas
         self._done_parts: set[tuple[str, str | int | None, int | None]] = set()  # parts taken from a `.done`
@@ -113,6 +98,7 @@ class ResponsesReader:
         if event is None:
             return failed_event(None, data, name)
         kind = event.type or name
+        # Deltas first: they are nearly all events. A slice and a comparison cost less than `endswith`, which is a call.
         if kind[-6:] == ".delta":
             return self._delta(kind[:-6], event)
         if kind == "error" or event.error:
@@ -329,31 +315,17 @@ class ResponsesReader:
         return whole
 
 
-def normalised(raw: dict[str, Any]) -> Usage:
-    """Normalise the usage object. Reasoning is added to the output where the total shows that it is missing."""
-    inputs, outputs = raw.get("input_tokens_details"), raw.get("output_tokens_details")
-    input_tokens = whole_number(raw.get("input_tokens", raw.get("prompt_tokens")))
-    output_tokens = whole_number(raw.get("output_tokens", raw.get("completion_tokens")))
-    reasoning = whole_number(outputs.get("reasoning_tokens")) if isinstance(outputs, dict) else None
-    total = whole_number(raw.get("total_tokens"))
-    known = input_tokens is not None and output_tokens is not None
-    if reasoning and known and total == (input_tokens or 0) + (output_tokens or 0) + reasoning:
-        output_tokens = (output_tokens or 0) + reasoning
-    cached = whole_number(inputs.get("cached_tokens")) if isinstance(inputs, dict) else None
-    return Usage(input_tokens, output_tokens, reasoning, cached, raw)
-
-
-def _snapshot(kind: str, response: Snapshot | Final) -> DecodedEvent:
+def _snapshot(kind: str, response: Snapshot) -> DecodedEvent:
     """Decode an event that carries the response object; the last one has the final status."""
     status = response.status or ""
     if kind[9:] in _FINAL and status not in _FINAL:
         status = kind[9:]
     decoded = DecodedEvent(
         kind="start" if kind == "response.created" else "progress",
-        usage=normalised(response.usage) if isinstance(response.usage, dict) else None,
+        usage=usage_of(response.usage),
         server_stats=stats_of("metrics", response.metrics) or None,
-        response_id=response.id or None,
-        model=response.model or None,
+        response_id=response.id,
+        model=response.model,
     )
     if status not in _FINAL or kind in ("response.created", "response.in_progress", "response.queued"):
         return decoded
@@ -407,4 +379,11 @@ def _kind_of(choice_delta: ChoiceDelta) -> EventKind | None:
     return "reasoning" if choice_delta.reasoning else "refusal" if choice_delta.refusal else None
 
 
-DIALECT = OpenAIResponses()
+DIALECT = Dialect(
+    "openai_responses",
+    "openai",
+    "chat",
+    by_path(r"/responses(/(?!input_tokens)[^/]+(/cancel)?)?/?$"),
+    _recognises,
+    ResponsesReader,
+)

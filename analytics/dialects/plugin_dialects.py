@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from typing import Any
 
-from streamgauge.analytics.decoded.dialect import Dialect, DialectReader, ExchangeInfo
-from streamgauge.analytics.decoded.event import DecodedEvent, TextDelta
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
+from streamgauge.analytics.dialects.events import DecodedEvent, TextDelta
 from streamgauge.ingest.plugins import DIALECTS, load_plugins
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ def plugin_dialects(taken: Collection[str]) -> list[Dialect]:
         wrong += [name for name in _METHODS if not callable(getattr(found, name, None))]
         if wrong:
             raise TypeError(f"it has no valid {', '.join(wrong)}")
-        dialect = PluginDialect(found)  # type: ignore[arg-type]
+        dialect = guarded(found)
         if dialect.name in known:
             raise ValueError(f"there is a dialect {dialect.name!r}")
         known.add(dialect.name)
@@ -32,11 +33,18 @@ def plugin_dialects(taken: Collection[str]) -> list[Dialect]:
     return list(load_plugins(DIALECTS, check).values())
 
 
-class PluginDialect:
+def guarded(found: Any) -> Dialect:
+    """The dialect of a plugin: its errors are caught."""
+    plugin = _PluginDialect(found)
+    return Dialect(
+        found.name, found.provider, found.operation, plugin.claims, plugin.recognises, plugin.reader
+    )
+
+
+class _PluginDialect:
     """Calls the dialect of a plugin and catches its errors."""
 
     def __init__(self, dialect: Dialect) -> None:
-        self.name, self.provider, self.operation = dialect.name, dialect.provider, dialect.operation
         self._dialect = dialect
         self._has_failed = False
 
@@ -65,7 +73,7 @@ class PluginDialect:
             self._has_failed = True
             log.warning(
                 "the dialect plugin %s failed in %s: %s. Its events count as malformed. Correct or uninstall the plugin",
-                self.name, method, type(error).__name__,  # the message may quote text of a stream
+                self._dialect.name, method, type(error).__name__,  # the message may quote text of a stream
             )  # fmt: skip
         return 0
 
@@ -73,7 +81,7 @@ class PluginDialect:
 class PluginReader:
     """Calls the reader of a plugin. After an error, or without a reader, the event is malformed."""
 
-    def __init__(self, dialect: PluginDialect, reader: DialectReader | None) -> None:
+    def __init__(self, dialect: _PluginDialect, reader: DialectReader | None) -> None:
         self._dialect, self._reader = dialect, reader
 
     @property

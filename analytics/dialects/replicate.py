@@ -7,44 +7,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.decoded.reports import ErrorReport
-from streamgauge.analytics.decoded.tolerant_json import json_or_none
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_event
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, ErrorReport, TextDelta
+from streamgauge.analytics.dialects.tolerant_json import json_or_none, member_of, string_of
 
 _NAMES = frozenset({"output", "done", "error", "logs"})
 
 
-class Replicate:
-    name = "replicate"
-    provider = "replicate"
-    operation = "text_completion"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        if exchange.path.startswith("/v1/streams/") or exchange.host.endswith(
-            ("replicate.com", "replicate.net")
-        ):
-            return 5
-        return 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        return 5 if name == "output" and data[:1] not in (b"{", b"[") else 3 if name == "output" else 0
-
-    def reader(self, exchange: ExchangeInfo) -> ReplicateReader:
-        return ReplicateReader()
+def _claims(exchange: ExchangeInfo) -> int:
+    if exchange.path.startswith("/v1/streams/") or exchange.host.endswith(("replicate.com", "replicate.net")):
+        return 5
+    return 0
 
 
-class ReplicateReader:
+def _recognises(name: str, data: bytes) -> int:
+    return 5 if name == "output" and data[:1] not in (b"{", b"[") else 3 if name == "output" else 0
+
+
+class ReplicateReader(DialectReader):
     """Decodes one stream."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         if name == "output":
             return TextDelta("text", data.decode("utf-8", "replace")) if data else DecodedEvent(kind="start")
         if name == "done":
-            value = json_or_none(data)
-            reason = value.get("reason") if isinstance(value, dict) else None
-            return _done(reason if isinstance(reason, str) else None)
+            reason = string_of(member_of(json_or_none(data), "reason")) or "done"
+            return DecodedEvent(kind="terminal", deltas=[ChoiceDelta(finish_reason=reason)], terminal=True)
         if name == "error":
             return error_event(data)
         return DecodedEvent(kind="progress" if name in _NAMES else "other")
@@ -59,20 +48,15 @@ class ReplicateReader:
             if value.get("error")
             else None
         )
-        text, status = _joined(value.get("output")), _string(value.get("status"))
+        text, status = _joined(value.get("output")), string_of(value.get("status")) or None
         return [
             DecodedEvent(
-                kind="text",
                 deltas=[ChoiceDelta(text=text, finish_reason=status)] if status else None,
-                response_id=_string(value.get("id")),
-                model=_string(value.get("model")),
+                response_id=string_of(value.get("id")) or None,
+                model=string_of(value.get("model")) or None,
                 error=error,
             )
         ]
-
-
-def _done(reason: str | None) -> DecodedEvent:
-    return DecodedEvent(kind="terminal", deltas=[ChoiceDelta(finish_reason=reason or "done")], terminal=True)
 
 
 def _joined(output: Any) -> str:
@@ -81,8 +65,4 @@ def _joined(output: Any) -> str:
     return output if isinstance(output, str) else ""
 
 
-DIALECT = Replicate()
-
-
-def _string(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+DIALECT = Dialect("replicate", "replicate", "text_completion", _claims, _recognises, ReplicateReader)

@@ -3,17 +3,21 @@
 The ending of a name determines the unit, for all vendors. Times are in seconds unless the name says otherwise. Members of nested
 objects are named by their path, such as `speculative_decoding.num_draft_tokens`.
 `streamgauge.analytics.schema.server_timing_names` lists the names that the view `server_timing` reads.
+
+The server's own time to first token, from its statistics. No I/O, no clock.
+
+This is the column `ttft_ns` of the view `server_timing` for one stream, by the same rules, for metrics.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from streamgauge.analytics.decoded.reports import ServerStat
-from streamgauge.analytics.decoded.tolerant_json import compact
-from streamgauge.analytics.dialects.numbers import finite_number
+from streamgauge.analytics.dialects.events import ServerStat
+from streamgauge.analytics.dialects.tolerant_json import compact, finite_number
+from streamgauge.analytics.schema.server_timing_names import MAX_VALUE, SERVER_TIMING_NAMES
 
 MAX_STATS = 64
 MAX_RAW_CHARS = 200
@@ -50,6 +54,13 @@ def stats_of(source: str, values: Any, *, only: frozenset[str] | None = None) ->
     return stats
 
 
+def stat_of(source: str, name: str, raw: Any, unit: str, factor: float = 1.0) -> ServerStat:
+    """A reported number times `factor`, which converts it to `unit`. The value of other types is None."""
+    number = finite_number(raw)
+    text = raw if isinstance(raw, str) else compact(raw)
+    return ServerStat(source, name, None if number is None else number * factor, unit, text[:MAX_RAW_CHARS])
+
+
 def _add_members(
     stats: list[ServerStat], source: str, path: str, values: Mapping[str, Any], only: frozenset[str] | None
 ) -> None:
@@ -62,11 +73,7 @@ def _add_members(
             if path.count(".") < MAX_DEPTH - 1:
                 _add_members(stats, source, f"{path}{name}.", raw, only)
             continue
-        unit, factor = unit_of(name)
-        number = finite_number(raw)
-        value = None if number is None else number * factor
-        text = raw if isinstance(raw, str) else compact(raw)
-        stats.append(ServerStat(source, path + name, value, unit, text[:MAX_RAW_CHARS]))
+        stats.append(stat_of(source, path + name, raw, *unit_of(name)))
 
 
 SERVER_TIMING = "server-timing"
@@ -83,3 +90,25 @@ def server_timing_stats(header: str) -> list[ServerStat]:
         if duration and ms is not None:
             stats.append(ServerStat(SERVER_TIMING, name.strip(), ms * 1e6, "ns", duration[1]))
     return stats
+
+
+_NONE: dict[str, str] = {}
+
+
+def reported_ttft_ns(stats: Iterable[tuple[int | None, ServerStat]]) -> float | None:
+    """ns from the request at the server to the first token. None if the server does not report it.
+
+    `stats`: statistics of one stream in the order of their events, headers first.
+    """
+    found: dict[str, float] = {}
+    for _, stat in stats:
+        column = SERVER_TIMING_NAMES.get(stat.source, _NONE).get(stat.name)
+        if column is not None and stat.value is not None and 0 <= stat.value <= MAX_VALUE:
+            found[column] = stat.value
+    ttft_ns = found.get("ttft_ns")
+    if ttft_ns is None and "queue_ns" in found:
+        prefill_ns = found.get("prefill_ns")
+        if prefill_ns is None and "prefill_start_ns" in found and "prefill_end_ns" in found:
+            prefill_ns = found["prefill_end_ns"] - found["prefill_start_ns"]
+        ttft_ns = None if prefill_ns is None else found["queue_ns"] + prefill_ns
+    return ttft_ns if ttft_ns is None or ttft_ns >= 0 else None

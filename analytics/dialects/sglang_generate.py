@@ -10,13 +10,21 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, as_decoded_event
-from streamgauge.analytics.decoded.reports import ErrorReport, ServerStat, Usage, finish_failed
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none, json_or_none
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_from, failed_event
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.events import (
+    ChoiceDelta,
+    DecodedEvent,
+    ErrorReport,
+    ServerStat,
+    TextDelta,
+    TextSoFar,
+    as_decoded_event,
+    finish_failed,
+)
 from streamgauge.analytics.dialects.server_stats import stats_of
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none, json_or_none, string_of
+from streamgauge.analytics.dialects.usage import usage_in
 
 
 class _Event(msgspec.Struct):
@@ -31,28 +39,21 @@ _NOT_STATS = ("id", "finish_reason")
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 
-class SGLangGenerate:
-    name = "sglang_generate"
-    provider = "sglang"
-    operation = "text_completion"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.route
-        return 3 if path.endswith("/generate") and not path.endswith(("/api/generate", "/v1/generate")) else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        return 7 if b'"meta_info"' in data and (b'"text"' in data or b'"output_ids"' in data) else 0
-
-    def reader(self, exchange: ExchangeInfo) -> SGLangReader:
-        return SGLangReader()
+def _claims(exchange: ExchangeInfo) -> int:
+    path = exchange.route
+    return 3 if path.endswith("/generate") and not path.endswith(("/api/generate", "/v1/generate")) else 0
 
 
-class SGLangReader:
+def _recognises(name: str, data: bytes) -> int:
+    return 7 if b'"meta_info"' in data and (b'"text"' in data or b'"output_ids"' in data) else 0
+
+
+class SGLangReader(DialectReader):
     """Decodes one stream; keeps the text so far of each choice, which the next event repeats."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: ExchangeInfo) -> None:
         self._id_known = False
-        self._so_far: dict[int, str] = {}
+        self._texts = TextSoFar()
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
@@ -68,38 +69,26 @@ class SGLangReader:
 
     def _event(self, event: _Event) -> DecodedEvent | TextDelta:
         index, text = event.index or 0, event.text or ""
-        before = self._so_far.get(index, "")
-        if before and text.startswith(before):
-            new = text[len(before) :]
-            self._so_far[index] = text
-        else:
-            new = text
-            self._so_far[index] = before + text
+        new = self._texts.added(index, text)
         meta = event.meta_info or {}
         reason, error = _finish(meta.get("finish_reason"))
         counts = {key: meta[key] for key in _COUNTS if meta.get(key) is not None}
-        usage = _usage(counts) if counts else None
+        usage = usage_in(counts, *_COUNTS[:2], cached_input_tokens=_COUNTS[2]) if counts else None
         if self._id_known and new and reason is None:
             return TextDelta("text", new, index, None, usage)
-        response_id = meta.get("id")
-        self._id_known |= isinstance(response_id, str) and response_id != ""
+        response_id = string_of(meta.get("id"))
+        self._id_known |= bool(response_id)
         return DecodedEvent(
-            kind="error" if error else "text" if new else "finish" if reason else "other",
             deltas=[ChoiceDelta(choice=index, text=new, finish_reason=reason)],
             usage=usage,
             error=error,
             server_stats=_stats(meta) if reason else None,
-            response_id=response_id if isinstance(response_id, str) and response_id else None,
+            response_id=response_id,
         )
 
 
 def _stats(meta: dict[str, Any]) -> list[ServerStat] | None:
     return stats_of("meta_info", {k: v for k, v in meta.items() if k not in _NOT_STATS}) or None
-
-
-def _usage(counts: dict[str, Any]) -> Usage:
-    inputs, outputs, cached = (whole_number(counts.get(key)) for key in _COUNTS)
-    return Usage(inputs, outputs, None, cached, counts)
 
 
 def _finish(finish: Any) -> tuple[str | None, ErrorReport | None]:
@@ -113,4 +102,4 @@ def _finish(finish: Any) -> tuple[str | None, ErrorReport | None]:
     return reason, error
 
 
-DIALECT = SGLangGenerate()
+DIALECT = Dialect("sglang_generate", "sglang", "text_completion", _claims, _recognises, SGLangReader)

@@ -10,12 +10,16 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none, json_or_none
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_event, failed_event
-from streamgauge.analytics.dialects.numbers import whole_number
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta, Usage
+from streamgauge.analytics.dialects.tolerant_json import (
+    decode_or_none,
+    json_or_none,
+    member_of,
+    string_of,
+)
+from streamgauge.analytics.dialects.usage import usage_in
 
 
 class _Token(msgspec.Struct):
@@ -33,25 +37,18 @@ class _Event(msgspec.Struct):
 _event = msgspec.json.Decoder(_Event)
 
 
-class TGIGenerate:
-    name = "tgi_generate"
-    provider = "huggingface"
-    operation = "text_completion"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.route
-        return 5 if path.endswith("/generate_stream") else 3 if path.endswith("/generate") else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        if b'"generated_text"' not in data:
-            return 0
-        return 8 if b'"token"' in data else 4
-
-    def reader(self, exchange: ExchangeInfo) -> TGIReader:
-        return TGIReader()
+def _claims(exchange: ExchangeInfo) -> int:
+    path = exchange.route
+    return 5 if path.endswith("/generate_stream") else 3 if path.endswith("/generate") else 0
 
 
-class TGIReader:
+def _recognises(name: str, data: bytes) -> int:
+    if b'"generated_text"' not in data:
+        return 0
+    return 8 if b'"token"' in data else 4
+
+
+class TGIReader(DialectReader):
     """Decodes one stream."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
@@ -65,9 +62,7 @@ class TGIReader:
                 return DecodedEvent()
             return TextDelta("text", text, 0, 1) if text else DecodedEvent(kind="annotation")
         delta = ChoiceDelta(text=text, tokens=1 if text else None, finish_reason=_finish(event.details))
-        return DecodedEvent(
-            kind="text" if text else "finish", deltas=[delta], usage=_usage(event.details), terminal=True
-        )
+        return DecodedEvent(kind="finish", deltas=[delta], usage=_usage(event.details), terminal=True)
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = json_or_none(body)
@@ -78,21 +73,18 @@ class TGIReader:
         if whole.get("error"):
             return [error_event(body)]
         text, details = whole.get("generated_text"), whole.get("details")
-        delta = ChoiceDelta(text=text if isinstance(text, str) else "", finish_reason=_finish(details))
+        delta = ChoiceDelta(text=string_of(text), finish_reason=_finish(details))
         return [DecodedEvent(kind="text", deltas=[delta], usage=_usage(details))]
 
 
 def _finish(details: Any) -> str | None:
-    reason = details.get("finish_reason") if isinstance(details, dict) else None
-    return reason if isinstance(reason, str) and reason else None
+    return string_of(member_of(details, "finish_reason")) or None
 
 
 def _usage(details: Any) -> Usage | None:
-    if not isinstance(details, dict) or details.get("generated_tokens") is None:
+    if member_of(details, "generated_tokens") is None:
         return None
-    return Usage(
-        whole_number(details.get("input_length")), whole_number(details.get("generated_tokens")), raw=details
-    )
+    return usage_in(details, "input_length", "generated_tokens")
 
 
-DIALECT = TGIGenerate()
+DIALECT = Dialect("tgi_generate", "huggingface", "text_completion", _claims, _recognises, TGIReader)

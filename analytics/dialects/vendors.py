@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.reports import ServerStat
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.events import ServerStat
 from streamgauge.analytics.dialects.server_stats import SERVER_TIMING, server_timing_stats, stats_of
 
 _HOSTS_BY_VENDOR: dict[str, tuple[str, ...]] = {
@@ -119,6 +119,7 @@ def _vendor_of(host: str, path: str, server: str, headers: tuple[str, ...]) -> s
         vendor = HOSTS.get(".".join(labels[start:]))
         if vendor is not None:
             return vendor
+    # The order of `HEADERS` decides, not that of the response.
     prefixes = {match.group() for name in headers if (match := _HEADER.match(name))}
     if prefixes:
         return next(vendor for prefix, vendor in HEADERS if prefix in prefixes)

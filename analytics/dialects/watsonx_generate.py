@@ -10,13 +10,15 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, as_decoded_event
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.errors import error_in_event, failed_event
-from streamgauge.analytics.dialects.numbers import whole_number
-from streamgauge.analytics.dialects.openai_tool_calls import text_of
+from streamgauge.analytics.dialects.events import (
+    ChoiceDelta,
+    DecodedEvent,
+    TextDelta,
+)
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none, string_of
+from streamgauge.analytics.dialects.usage import usage_in
 
 _NOT_FINISHED = ("", "not_finished")
 
@@ -29,26 +31,14 @@ class _Event(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Event)
 
 
-class WatsonxGenerate:
-    name = "watsonx_generate"
-    provider = "ibm.watsonx.ai"
-    operation = "text_completion"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.route
-        return 5 if path.endswith(("/text/generation_stream", "/text/generation")) else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        return 7 if b'"results"' in data and b'"generated_text"' in data else 0
-
-    def reader(self, exchange: ExchangeInfo) -> WatsonxReader:
-        return WatsonxReader()
+def _recognises(name: str, data: bytes) -> int:
+    return 7 if b'"results"' in data and b'"generated_text"' in data else 0
 
 
-class WatsonxReader:
+class WatsonxReader(DialectReader):
     """Decodes one stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: ExchangeInfo) -> None:
         self._model_known = False
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
@@ -57,27 +47,29 @@ class WatsonxReader:
             return failed_event(None, data, name)
         if not event.results:
             error = error_in_event(data) if name == "error" or b'"error' in data else None
-            return DecodedEvent(kind="error" if error else "other", error=error, model=event.model_id)
+            return DecodedEvent(error=error, model=event.model_id)
         raw = event.results[0]
-        text, reason = text_of(raw.pop("generated_text", None)), text_of(raw.get("stop_reason"))
+        text, reason = string_of(raw.pop("generated_text", None)), string_of(raw.get("stop_reason"))
         finish = None if reason in _NOT_FINISHED else reason
-        input_tokens, output_tokens = (
-            whole_number(raw.get("input_token_count")) or None,
-            whole_number(raw.get("generated_token_count")),
-        )
-        usage = Usage(input_tokens, output_tokens, raw=raw) if input_tokens or output_tokens else None
+        usage = usage_in(raw, "input_token_count", "generated_token_count")
+        if usage is not None:
+            usage.input_tokens = usage.input_tokens or None
+            usage = usage if usage.input_tokens or usage.output_tokens else None
         if self._model_known and text and finish is None and usage is not None:
             return TextDelta("text", text, 0, None, usage)
         self._model_known = bool(event.model_id)
         return DecodedEvent(
-            kind="text" if text else "finish" if finish else "other",
             deltas=[ChoiceDelta(text=text, finish_reason=finish)],
             usage=usage,
             model=event.model_id,
         )
 
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        return [as_decoded_event(self.read("", body))]
 
-
-DIALECT = WatsonxGenerate()
+DIALECT = Dialect(
+    "watsonx_generate",
+    "ibm.watsonx.ai",
+    "text_completion",
+    by_path(r"/text/generation(_stream)?$"),
+    _recognises,
+    WatsonxReader,
+)

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
 from streamgauge.analytics.dialects.errors import failed_event
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none
 
 
 class _Choice(msgspec.Struct):
@@ -26,23 +26,16 @@ class _Event(msgspec.Struct):
 _event = msgspec.json.Decoder(_Event)
 
 
-class WriterCompletion:
-    name = "writer_completion"
-    provider = "writer"
-    operation = "text_completion"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        is_writer = exchange.host.endswith("writer.com")
-        return 6 if is_writer and exchange.path.partition("?")[0].endswith("/v1/completions") else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        return 6 if data.lstrip()[1:].lstrip().startswith(b'"value"') and b'"choices"' not in data else 0
-
-    def reader(self, exchange: ExchangeInfo) -> WriterReader:
-        return WriterReader()
+def _claims(exchange: ExchangeInfo) -> int:
+    is_writer = exchange.host.endswith("writer.com")
+    return 6 if is_writer and exchange.path.partition("?")[0].endswith("/v1/completions") else 0
 
 
-class WriterReader:
+def _recognises(name: str, data: bytes) -> int:
+    return 6 if data.lstrip()[1:].lstrip().startswith(b'"value"') and b'"choices"' not in data else 0
+
+
+class WriterReader(DialectReader):
     """Decodes one stream."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
@@ -57,7 +50,7 @@ class WriterReader:
             return [failed_event(whole, body)]
         texts = [choice.text or "" for choice in whole.choices or []]
         deltas = [ChoiceDelta(choice=index, text=text) for index, text in enumerate(texts)]
-        return [DecodedEvent(kind="text", deltas=deltas, model=whole.model or None)]
+        return [DecodedEvent(kind="text", deltas=deltas, model=whole.model)]
 
 
-DIALECT = WriterCompletion()
+DIALECT = Dialect("writer_completion", "writer", "text_completion", _claims, _recognises, WriterReader)

@@ -16,8 +16,11 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from streamgauge.analytics.hops.alignment import AlignedChannel, align
+from streamgauge.analytics.hops.candidate import ClockOffsets, start_ns
 from streamgauge.analytics.hops.changes import CHANGE_COLUMNS, Change, changes
+from streamgauge.analytics.hops.matching import Match
 from streamgauge.analytics.measures.latency import BURST_NS, quantile
+from streamgauge.analytics.schema.tables import GATEWAY_STALLS, HOP_CHANGES, HOPS, frame_of_rows
 
 STREAM_COLUMNS = (*CHANGE_COLUMNS, "ttft_ns", "end_ns")
 """Columns of `streams` that `Stream.row` must have."""
@@ -83,6 +86,7 @@ def compare(outer: Stream, inner: Stream, inner_start_ns: int, clock_error_ns: i
     if not channels and not inner_ok and outer.row["outcome"] == "ok":
         return Comparison()
     answered = inner_ok or bool(channels)
+    # The shortest delay is the way through the network and the gateway. What exceeds it was held back.
     transit_ns = max(0, min((min(c.delays_ns) for c in channels), default=0))
     stalls = list(_gateway_stalls(outer, inner, channels, inner_start_ns, transit_ns))
     return Comparison(
@@ -190,3 +194,62 @@ def _due(channel: AlignedChannel, transit_ns: int) -> Iterator[tuple[int, int]]:
             first += 1
         yield seq, inner.times_ns[min(first, last)] + transit_ns
         start = end
+
+
+Row = dict[str, Any]
+
+
+class HopRows:
+    """Collects the rows of `hops`, `hop_changes` and `gateway_stalls` of several outer streams."""
+
+    def __init__(self, offsets: ClockOffsets) -> None:
+        self._offsets = offsets
+        self._hops: list[Row] = []
+        self._changes: list[Row] = []
+        self._stalls: set[tuple[str, int]] = set()
+
+    def add(self, attempts: Sequence[Match], streams: Mapping[str, Stream]) -> None:
+        """Add an outer stream with its inner ones. `streams` by id."""
+        ordered = sorted((self._start_ns(match), n) for n, match in enumerate(attempts))
+        for number, (begin_ns, n) in enumerate(ordered, 1):
+            match = attempts[n]
+            offset = self._offsets.between(match.outer, match.inner)
+            outer, inner = streams[match.outer.stream_id], streams[match.inner.stream_id]
+            found = compare(outer, inner, begin_ns, offset.error_ns)
+            key = {
+                "outer_stream_id": match.outer.stream_id,
+                "inner_stream_id": match.inner.stream_id,
+                "outer_started_at": match.outer.wall_ns // 1000,
+            }
+            self._hops.append(
+                key
+                | found.measures._asdict()
+                | {
+                    "outer_gateway": match.outer.gateway,
+                    "inner_gateway": match.inner.gateway,
+                    "model": outer.row["request_model"] or outer.row["response_model"],
+                    "matched_by": match.matched_by,
+                    "attempt": number,
+                    "inner_outcome": match.inner.outcome,
+                    "inner_error_type": inner.row["error_type"],
+                    "lost_ns": ordered[number][0] - begin_ns if number < len(ordered) else None,
+                    "gateway_before_ns": begin_ns,
+                    "clock_offset_ns": offset.ns,
+                    "clock_error_ns": offset.error_ns,
+                }
+            )
+            self._changes += (key | change._asdict() for change in found.changes)
+            self._stalls.update((match.outer.stream_id, seq) for seq in found.gateway_stall_seqs)
+
+    def _start_ns(self, match: Match) -> int:
+        return start_ns(match.outer, match.inner, self._offsets.between(match.outer, match.inner))
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """The rows by table."""
+        return {
+            "hops": frame_of_rows(HOPS, [tuple(map(row.get, HOPS)) for row in self._hops]),
+            "hop_changes": frame_of_rows(
+                HOP_CHANGES, [tuple(map(row.get, HOP_CHANGES)) for row in self._changes]
+            ),
+            "gateway_stalls": frame_of_rows(GATEWAY_STALLS, sorted(self._stalls)),
+        }

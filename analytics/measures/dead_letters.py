@@ -6,11 +6,10 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 
 import polars as pl
 
-from streamgauge.analytics.schema.tables import LOSSES, frame
+from streamgauge.analytics.schema.tables import DEAD_LETTERS, LOSSES, frame_of_rows
 
 log = logging.getLogger(__name__)
 
@@ -18,22 +17,15 @@ MAX_ROWS = 1_000
 """Rows per commit. Further dead letters are only counted, so that invalid input cannot fill the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class _DeadLetter:
-    partition: str
-    offset: int
-    stream_id: str | None
-    reason: str
-    size: int
-    sha256: str
-    at_ns: int = field(default_factory=time.time_ns)
+_Row = tuple[int, str, int, str | None, str, int, str]
+"""A row without `log_id`."""
 
 
 class DeadLetters:
     """Dead letters since the last commit. Truthy if there are any."""
 
     def __init__(self) -> None:
-        self._letters: list[_DeadLetter] = []
+        self._letters: list[_Row] = []
         self._damaged_ranges: list[tuple[str, int, int]] = []
         self.counters: Counter[str] = Counter()
         """Since the last `clear`: `dead_letters`, and `dead_letters_not_kept`, the number of them without a row."""
@@ -46,9 +38,10 @@ class DeadLetters:
     ) -> None:
         """Add letter. `offset` -1: not an entry of the log. `size`: bytes of the rejected content."""
         self.counters["dead_letters"] += 1
+        # Anyone who can write to the broker can send invalid entries, so rows are bounded, and counters are not.
         if len(self._letters) < MAX_ROWS:
             digest = hashlib.sha256(payload).hexdigest()
-            self._letters.append(_DeadLetter(partition, offset, stream_id, reason, size, digest))
+            self._letters.append((time.time_ns() // 1000, partition, offset, stream_id, reason, size, digest))
         else:
             self.counters["dead_letters_not_kept"] += 1
 
@@ -68,36 +61,18 @@ class DeadLetters:
 
     def loss_rows(self) -> pl.DataFrame:
         """Rows of the table `losses` for the damaged ranges, without a stream."""
-        ranges, at_us = self._damaged_ranges, time.time_ns() // 1000
-        return frame(
+        at_us = time.time_ns() // 1000
+        return frame_of_rows(
             LOSSES,
-            {
-                "stream_id": [None] * len(ranges),
-                "tap": [None] * len(ranges),
-                "partition": [partition for partition, _, _ in ranges],
-                "first_seq": [first for _, first, _ in ranges],
-                "last_seq": [end - 1 for _, _, end in ranges],
-                "cause": ["log_damaged"] * len(ranges),
-                "bytes": [None] * len(ranges),
-                "lost_at": [at_us] * len(ranges),
-            },
+            [
+                (None, None, partition, first, end - 1, "log_damaged", None, at_us)
+                for partition, first, end in self._damaged_ranges
+            ],
         )
 
     def rows(self, log_id: str) -> pl.DataFrame:
-        letters = self._letters
-        return pl.DataFrame(
-            {
-                "set_aside_at": [letter.at_ns // 1000 for letter in letters],
-                "log_id": [log_id] * len(letters),
-                "partition": [letter.partition for letter in letters],
-                "log_offset": [letter.offset for letter in letters],
-                "stream_id": [letter.stream_id for letter in letters],
-                "reason": [letter.reason for letter in letters],
-                "size": [letter.size for letter in letters],
-                "sha256": [letter.sha256 for letter in letters],
-            },
-            schema_overrides={"stream_id": pl.String, "set_aside_at": pl.Int64},
-        ).with_columns(pl.col("set_aside_at").cast(pl.Datetime("us", "UTC")))
+        """Rows of the table `dead_letters`."""
+        return frame_of_rows(DEAD_LETTERS, [(at_us, log_id, *rest) for at_us, *rest in self._letters])
 
     def clear(self) -> None:
         self._letters.clear()

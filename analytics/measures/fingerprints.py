@@ -11,14 +11,14 @@ from collections.abc import Iterable
 
 import msgspec
 
-from streamgauge.analytics.decoding.decoded_stream import DecodedStream
-from streamgauge.analytics.decoding.output_start import KEPT_CHARS, OutputStart
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.decoding.stream_output import KEPT_CHARS, OutputStart
 from streamgauge.ingest.redaction.filler import is_filler
 
 _DIGEST_BYTES = 8
 
 
-def fingerprints(stream: DecodedStream, key: bytes) -> tuple[str | None, str | None]:
+def fingerprints(stream: StreamDecoder, key: bytes) -> tuple[str | None, str | None]:
     """Columns output_fingerprint (of the text, without text of the reasoning) and tool_fingerprint."""
     if stream.choice_count != 1:
         return None, None
@@ -39,6 +39,7 @@ def _of_arguments(start: OutputStart, key: bytes) -> str | None:
 
 def _fingerprint(text: str, chars: int, key: bytes) -> str | None:
     """Of the start of a text of `chars` characters."""
+    # Redacted text has filler of equal length, so different outputs would have equal fingerprints.
     if is_filler(text):
         return None
     data = f"{chars} {text}".encode("utf-8", "replace")

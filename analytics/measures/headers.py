@@ -44,5 +44,6 @@ def _first_id(headers: Headers, names: Sequence[str]) -> str | None:
     """The value of the first of `names` that has one. The first value of a repeated field counts."""
     if not headers:
         return None
+    # Reversed, because the last assignment wins in a dict, and the first value of a repeated field counts.
     sent = {name: value for name, value in reversed(headers) if value}
     return identifier(next((sent[name] for name in names if name in sent), None))

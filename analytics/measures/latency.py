@@ -6,7 +6,7 @@ Times are in ns since t0. None means unknown or undefined. docs/explanation/meas
 - ttst: time between the first two output events of the choice that began first.
 - icl (inter-chunk latency): gap between two consecutive output events of one choice, pooled over the choices. Events of one
   read have gap 0. Quantiles interpolate linearly, as DuckDB's `quantile_cont`.
-- A stall is a gap in which one party (`streamgauge.analytics.measures.blame`) took longer than `StallLimit`.
+- A stall is a gap in which one party (`streamgauge.analytics.measures.waits`) took longer than `StallLimit`.
 - itl (inter-token latency): time from first to last output, divided by tokens - 1. Undefined with several choices.
 - Waits for the client and delays by the tap do not count in ttst, gaps and itl: these are figures of the upstream. Columns
   count only the stalls that the upstream caused.
@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 import polars as pl
 
-from streamgauge.analytics.decoded.event import OUTPUT_KINDS
-from streamgauge.analytics.decoded.event_columns import EventColumns
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
-from streamgauge.analytics.measures.blame import Cause, WaitedTime, waits_between
+from streamgauge.analytics.decoding.stream_output import EventColumns
+from streamgauge.analytics.dialects.events import OUTPUT_KINDS
+from streamgauge.analytics.measures.waits import Cause, WaitedTime, waits_between
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_STALLS, with_all_columns
 from streamgauge.ingest.records import Closed, Wait
@@ -59,6 +59,7 @@ def first_event_ns(events: EventColumns) -> int | None:
 
 def first_output_ns(events: EventColumns) -> int | None:
     """Time of the first output event of any kind (ttft)."""
+    # `map` and `compress` run in C: a stream has thousands of events, and this is called for each stream and each observation.
     return next(compress(events.at_ns, map(OUTPUT_KINDS.__contains__, events.kind)), None)
 
 
@@ -146,6 +147,7 @@ def chunk_latencies(events: EventColumns, stall: StallLimit, waits: Sequence[Wai
     single = choices[0] if len(choices) == 1 else []
     median = quantile(gaps, 0.5)
     stalls: list[int] = []
+    # The gaps are sorted, so one comparison shows that there is no stall, as in most streams.
     if median is not None and gaps[-1] > (limit_ns := stall.of(median)):
         stalls = [gap for gap in gaps if gap > limit_ns]
         if waits:
@@ -215,6 +217,7 @@ def _times_by_choice(events: EventColumns, is_output: Sequence[bool]) -> list[li
     """Times of the output events of each choice, in order of the choices' indexes."""
     at_ns = events.at_ns
     if (
+        # Nearly all streams have one choice: then no pairs have to be sorted.
         not events.more_choices
         and len({choice or 0 for choice in set(compress(events.choice, is_output))}) == 1
     ):
@@ -230,6 +233,7 @@ def _times_by_choice(events: EventColumns, is_output: Sequence[bool]) -> list[li
 
 def _burstiness(events: EventColumns, is_output: Sequence[bool], *, separate_reads: bool) -> float | None:
     """`separate_reads`: no two output events are within a burst, so each arrived in its own read."""
+    # The usual stream, one output event per read and all further apart than a burst, needs no loop over its reads.
     sizes = list(compress(events.bytes, is_output))
     if len(sizes) < 2:
         return None
@@ -263,6 +267,7 @@ _GAP_COLUMNS = {
     "at_ns": pl.Int64(), "gap_ns": pl.Int64(),
     "upstream_ns": pl.Int64(), "cause": pl.String(), "cause_ns": pl.Int64(),
 }  # fmt: skip
+# Runs of adjacent events are numbered once. Grouping or joining by the id would hash a text of 36 characters per event.
 _IS_NEW_STREAM = pl.col("stream_id").ne_missing(pl.col("stream_id").shift()).fill_null(value=True)
 _OUTPUT = [
     (_IS_NEW_STREAM.cum_sum() - 1).cast(pl.UInt32).alias("run"),
@@ -308,6 +313,7 @@ def gap_rows(
     )
     outputs = events.lazy().select(_OUTPUT).filter("output")
     if events["choice"].max():
+        # The events of one choice are in order already.
         outputs = outputs.sort("run", "choice", maintain_order=True)
     gaps = (
         outputs.with_columns(_FROM_NS)
@@ -315,6 +321,7 @@ def gap_rows(
         .join(runs.drop("stream_id"), on="run")
         .select(_GAP)
         .collect()
+        # Without waits the upstream caused every gap. `_split_gaps` corrects the streams that have some.
         .with_columns(_CAUSED_BY_UPSTREAM)
     )
     return gaps if waits is None or waits.is_empty() else _split_gaps(gaps, streams, waits)

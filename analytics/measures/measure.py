@@ -17,7 +17,8 @@ Rows are built column by column over the whole batch, which is fast for one stre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -25,10 +26,9 @@ import msgspec
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoded.reports import ServerStat, Usage
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
-from streamgauge.analytics.measures.blame import split_stream
-from streamgauge.analytics.measures.event_rows import event_frame
+from streamgauge.analytics.dialects.events import ServerStat, Usage
+from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.fingerprints import fingerprints
 from streamgauge.analytics.measures.headers import (
     request_id_of,
@@ -45,8 +45,9 @@ from streamgauge.analytics.measures.latency import (
     token_rates,
 )
 from streamgauge.analytics.measures.operation import operation_of
-from streamgauge.analytics.measures.outcome import Verdict, verdict_of
+from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
 from streamgauge.analytics.measures.sessions import Sessions
+from streamgauge.analytics.measures.waits import split_stream
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import (
@@ -111,6 +112,7 @@ def measure(
 
 def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> dict[str, Any]:
     verdict = verdict_of(stream)
+    # Copying a dict with all columns and reading it with one `itemgetter` takes less time than a class with a field for each.
     row = _EMPTY_ROW.copy()
     row["stream_id"] = stream.stream_id
     row["started_at"] = stream.started_wall_ns // 1000
@@ -277,9 +279,7 @@ def _usage_reports(finished: Sequence[FinishedStream]) -> pl.DataFrame:
         ],
     }
     for name in ("input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens"):
-        values[name] = [
-            n if n is not None and 0 <= n < _MAX_COUNT else None for n in map(attrgetter(name), usages)
-        ]
+        values[name] = list(map(_count, map(attrgetter(name), usages)))
     return frame(USAGE_REPORTS, values)
 
 
@@ -313,12 +313,12 @@ def _known_words(stat: ServerStat) -> ServerStat:
 
 
 _EMPTY = {
-    "streams": frame(STREAMS, dict.fromkeys(STREAMS, ())),
-    "events": frame(EVENTS, dict.fromkeys(EVENTS, ())),
-    "usage_reports": frame(USAGE_REPORTS, dict.fromkeys(USAGE_REPORTS, ())),
-    "server_stats": frame(SERVER_STATS, dict.fromkeys(SERVER_STATS, ())),
-    "output_waits": frame(OUTPUT_WAITS, dict.fromkeys(OUTPUT_WAITS, ())),
-}
+    table: frame(columns, dict.fromkeys(columns, ()))
+    for table, columns in (
+        ("streams", STREAMS), ("events", EVENTS), ("usage_reports", USAGE_REPORTS), ("server_stats", SERVER_STATS),
+        ("output_waits", OUTPUT_WAITS),
+    )
+}  # fmt: skip
 
 
 def _count(value: int | None) -> int | None:
@@ -349,3 +349,88 @@ def _json(value: Any) -> str | None:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, UnicodeError, RecursionError):
         return None
+
+
+_LISTS = ("read_seq", "at_ns", "kind", "event_name", "choice", "chars", "tokens", "bytes", "finish_reason")
+
+
+def event_frame(finished: Sequence[FinishedStream]) -> pl.DataFrame:
+    """The events of finished streams, in order. A number outside its column's range becomes NULL."""
+    sources = [
+        (s.stream_id, s.decoder.events) for s in finished if s.decoder is not None and s.decoder.events
+    ]
+    owners = pl.DataFrame(
+        {"stream_id": [stream_id for stream_id, _ in sources], "n": [len(columns) for _, columns in sources]},
+        schema={"stream_id": EVENTS["stream_id"], "n": pl.Int64},
+    )
+    lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
+    for _, columns in sources:
+        for name in _LISTS:
+            # One list and one series per column for all streams: a frame per stream would cost more than its rows.
+            lists[name] += (
+                _event_names(columns.event_name) if name == "event_name" else getattr(columns, name)
+            )
+    return owners.select(
+        pl.col("stream_id").repeat_by("n"), pl.int_ranges("n", dtype=pl.Int32).alias("seq")
+    ).select(pl.all().explode(), *(_series(name, values) for name, values in lists.items()))
+
+
+def _event_names(names: list[str]) -> list[str]:
+    """SSE event names that may be stored. A stream has few distinct ones."""
+    # Each distinct name is checked once, not each event's.
+    replaced = {name: kept for name in set(names) if name and (kept := identifiers.name(name) or "") != name}
+    return [replaced.get(name, name) for name in names] if replaced else names
+
+
+def _series(name: str, values: list[Any]) -> pl.Series:
+    kind = EVENTS[name]
+    if kind == pl.String:
+        series = pl.Series(name, values, kind)
+        return series if name in ("stream_id", "kind") else series.replace("", None)
+    # Through 64 bits, because a number from a server may exceed the column: it becomes NULL, and the commit goes on.
+    wide = pl.Series(name, values, pl.Int64, strict=False)
+    return wide if kind == pl.Int64 else wide.cast(kind, strict=False)
+
+
+log = logging.getLogger(__name__)
+
+Measure = Callable[[Sequence[FinishedStream]], dict[str, pl.DataFrame]]
+
+
+def measured_rows(
+    finished: Sequence[FinishedStream], measure: Measure, dead_letters: DeadLetters
+) -> dict[str, pl.DataFrame]:
+    """Rows by table, whatever a stream contains.
+
+    If measuring the batch raises, its streams are measured one by one. One that raises is stored as `tap_lost` without measures,
+    and added to `dead_letters`.
+    """
+    if not finished:
+        return {}
+    try:
+        return dict(measure(finished))
+    except Exception:
+        log.exception(
+            "measuring a batch of %d streams failed. Its streams are measured one by one.", len(finished)
+        )
+    parts: list[dict[str, pl.DataFrame]] = []
+    for stream in finished:
+        try:
+            parts.append(measure([stream]))
+        except Exception as e:
+            reason = f"measure: {type(e).__name__}"
+            dead_letters.add(stream.partition, -1, stream.stream_id, reason, 0, stream.stream_id.encode())
+            opened = stream.opened
+            gateway, tap = (opened.gateway, opened.tap) if opened else (None, None)
+            parts.append({"streams": lost_row(stream.stream_id, stream.started_wall_ns, gateway, tap)})
+    names = {name for part in parts for name in part}
+    return {name: pl.concat([p[name] for p in parts if name in p], how="diagonal_relaxed") for name in names}
+
+
+def lost_row(stream_id: str, started_wall_ns: int, gateway: str | None, tap: str | None) -> pl.DataFrame:
+    """The row of a lost stream without further data."""
+    row = (stream_id, started_wall_ns // 1000, gateway, tap, LOST.outcome, LOST.error_type)
+    return frame_of_rows({name: STREAMS[name] for name in _LOST}, [row])
+
+
+_LOST = ("stream_id", "started_at", "gateway", "tap", "outcome", "error_type")

@@ -26,8 +26,8 @@ from typing import Literal, get_args
 import msgspec
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoded.reports import ErrorReport
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.events import ErrorReport
 from streamgauge.analytics.measures.latency import first_output_ns
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.records import Cause, Refusal
@@ -57,6 +57,7 @@ _BY_CAUSE: dict[str, tuple[Outcome, str | None]] = {
 }
 
 
+# Structs of msgspec, not frozen dataclasses, which set every field through `object.__setattr__`: one of each is made per stream.
 class Transport(msgspec.Struct, frozen=True, kw_only=True):
     """The exchange as the tap observed it. Times in ns since t0, None if it did not happen."""
 
@@ -161,12 +162,7 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
         client_left_ns = transport.end_ns
     if error is not None and _error_counts(facts, error_ns, terminal_ns):
         if client_left_ns is not None and error_ns is not None and client_left_ns < error_ns:
-            return Verdict(
-                "client_abort",
-                "client_abort",
-                _phase(facts, client_left_ns),
-                identifiers.name(transport.detail),
-            )
+            return _client_abort(transport, _phase(facts, client_left_ns))
         return Verdict(
             "inband_error",
             identifiers.error_type(error.type) or "inband_error",
@@ -178,9 +174,7 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
         and (terminal_ns is None or client_left_ns < terminal_ns)
         and not open_ended
     ):
-        return Verdict(
-            "client_abort", "client_abort", _phase(facts, client_left_ns), identifiers.name(transport.detail)
-        )
+        return _client_abort(transport, _phase(facts, client_left_ns))
     if terminal_ns is not None:
         aborted = client_left_ns is not None or transport.cause not in ("complete", "client_left")
         aborted = aborted and not transport.tunnel  # the tap decided that the end of a tunnel was clean
@@ -192,17 +186,7 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
             aborted and facts.streamed,
         )
     if transport.cause != "complete" and not (facts.open_ended and transport.cause == "client_left"):
-        outcome, error_type = _BY_CAUSE[transport.cause]
-        if outcome == "tap_lost":
-            return LOST
-        if outcome == "refused":
-            return _refused(transport, _phase(facts, transport.end_ns))
-        return Verdict(
-            outcome,
-            error_type or identifiers.error_type(transport.detail) or transport.cause,
-            _phase(facts, transport.end_ns),
-            identifiers.name(transport.detail),
-        )
+        return _by_cause(transport, transport.cause, _phase(facts, transport.end_ns))
     if facts.malformed_events:
         return Verdict("malformed", "malformed_stream", _phase(facts, transport.end_ns))
     has_terminal = facts.dialect != "unknown" or facts.stream_is_missing
@@ -215,26 +199,32 @@ def _without_response(transport: Transport) -> Verdict:
     """No response arrived. A clean end then means that the upstream closed the connection."""
     client_left_ns = transport.client_left_ns
     if client_left_ns is not None and (transport.end_ns is None or client_left_ns < transport.end_ns):
-        return Verdict("client_abort", "client_abort", "pre_headers", identifiers.name(transport.detail))
-    cause = "upstream_reset" if transport.cause == "complete" else transport.cause
+        return _client_abort(transport, "pre_headers")
+    return _by_cause(
+        transport, "upstream_reset" if transport.cause == "complete" else transport.cause, "pre_headers"
+    )
+
+
+def _by_cause(transport: Transport, cause: Cause, phase: Phase) -> Verdict:
+    """The verdict of the transport's cause, for an exchange without a semantic terminal."""
     outcome, error_type = _BY_CAUSE[cause]
     if outcome == "tap_lost":
         return LOST
     if outcome == "refused":
-        return _refused(transport, "pre_headers")
+        # The tap refused the request, whatever the upstream did. Logs before `Refusal` have no detail.
+        return Verdict("refused", transport.detail if transport.detail in REFUSALS else "bad_request", phase)
     error_type = error_type or identifiers.error_type(transport.detail) or cause
-    return Verdict(outcome, error_type, "pre_headers", identifiers.name(transport.detail))
+    return Verdict(outcome, error_type, phase, identifiers.name(transport.detail))
 
 
-def _refused(transport: Transport, phase: Phase) -> Verdict:
-    """The tap refused the request, whatever the upstream did. Logs before `Refusal` have no detail."""
-    return Verdict("refused", transport.detail if transport.detail in REFUSALS else "bad_request", phase)
+def _client_abort(transport: Transport, phase: Phase) -> Verdict:
+    return Verdict("client_abort", "client_abort", phase, identifiers.name(transport.detail))
 
 
 def _http_error(transport: Transport, facts: Facts, status: int, capture_content: bool) -> Verdict:
     client_left_ns, headers_ns = transport.client_left_ns, transport.headers_ns
     if client_left_ns is not None and headers_ns is not None and client_left_ns < headers_ns:
-        return Verdict("client_abort", "client_abort", "pre_headers", identifiers.name(transport.detail))
+        return _client_abort(transport, "pre_headers")
     error = facts.error
     error_type = identifiers.error_type(error.type) if error is not None else None
     return Verdict("http_error", error_type or str(status), "pre_headers", _message(error, capture_content))

@@ -42,6 +42,7 @@ class Sessions:
     def add_to(self, rows: Sequence[dict[str, Any]], finished: Sequence[FinishedStream]) -> None:
         """Set `session_id` and `turn` of rows of `streams`."""
         pairs = zip(rows, finished, strict=True)
+        # By start: a request that continues a response must find it, even if both ended in one commit.
         for row, stream in sorted(pairs, key=lambda pair: pair[1].started_wall_ns):
             headers = stream.opened.headers if stream.opened is not None else ()
             named = next((value for name, value in headers if name == RECORDED), None)

@@ -88,7 +88,7 @@ CREATE TABLE IF NOT EXISTS dead_letters (
     reason VARCHAR NOT NULL, size BIGINT NOT NULL, sha256 VARCHAR NOT NULL
 );
 
--- Roll-ups by the minute, committed with the rows they are computed from (analytics/measures/rollup.py) and kept when those rows are
+-- Roll-ups by the minute, committed with the rows they are computed from (analytics/measures/minute_rows.py) and kept when those rows are
 -- deleted. Until a minute is compacted (analytics/storage/rollup_compaction.py) several rows may share a key: sum them.
 
 CREATE TABLE IF NOT EXISTS stream_minutes (

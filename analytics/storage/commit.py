@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.storage.catalog import Catalog
 from streamgauge.analytics.storage.ducklake_format import File, SnapshotBuilder, TableLayout

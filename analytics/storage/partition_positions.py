@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.schema.tables import LOG_POSITIONS, frame
 from streamgauge.analytics.storage.catalog import Catalog, integers
 from streamgauge.analytics.storage.ducklake_format import SnapshotBuilder, TableLayout

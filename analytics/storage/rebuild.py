@@ -21,7 +21,7 @@ from pathlib import Path
 
 import duckdb
 
-from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.database import attach, first_row, new_database, one_line

@@ -1,7 +1,7 @@
 """Compact the roll-ups of past minutes: one row per key and minute, and a bounded number of rows per minute.
 
 Contract
-1. Commits only append (`streamgauge.analytics.measures.rollup`). Some minutes after its end, the rows of a minute are summed in one
+1. Commits only append (`streamgauge.analytics.measures.minute_rows`). Some minutes after its end, the rows of a minute are summed in one
    exclusive transaction. Later rows are summed in the next compaction. Until then the views sum them.
 2. Names come from clients and upstreams. Each minute keeps its `MOST_NAMES` busiest models, clients and error types. All
    others become `_other`.

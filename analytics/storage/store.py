@@ -21,8 +21,8 @@ from typing import TypeVar
 import duckdb
 import polars as pl
 
-from streamgauge.analytics.assembly.log_position import LogPosition
-from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.assembly.partition import LogPosition
+from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.appender import Appender
 from streamgauge.analytics.storage.catalog import NAME, Catalog, Conflict

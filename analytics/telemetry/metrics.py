@@ -26,11 +26,11 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.dialects.server_stats import reported_ttft_ns
 from streamgauge.analytics.measures.latency import inter_chunk_gaps, output_waits
+from streamgauge.analytics.measures.open_streams import Phase, Silence, longest
 from streamgauge.analytics.measures.operation import INFERENCE
 from streamgauge.analytics.measures.outcome import LOST
-from streamgauge.analytics.measures.server_timing import reported_ttft_ns
-from streamgauge.analytics.measures.silence import Phase, Silence, longest
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS, REFUSED
 from streamgauge.analytics.telemetry.combined_export import CombinedExporter, with_metrics
 from streamgauge.analytics.telemetry.metric_definitions import (

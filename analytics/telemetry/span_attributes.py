@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoded.reports import Usage
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.events import Usage
 from streamgauge.analytics.dialects.mcp import METHODS as MCP_METHODS
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS

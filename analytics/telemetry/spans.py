@@ -22,7 +22,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoded.event_columns import EventColumns
+from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.measures.latency import (
     first_event_ns,
     first_nonreasoning_output_ns,

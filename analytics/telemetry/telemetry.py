@@ -21,7 +21,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.measures.silence import Silence
+from streamgauge.analytics.measures.open_streams import Silence
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.telemetry import metrics as telemetry_metrics
 from streamgauge.analytics.telemetry import spans

@@ -9,7 +9,7 @@ from typing import Any
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
 

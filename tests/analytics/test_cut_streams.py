@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.outcome import Transport, Verdict, facts_of, judge
 from streamgauge.ingest.records import Cause
 from tests.analytics.corpus import SKIP_REASON, Recording, recordings

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.decoding import dialect_selection
 from streamgauge.analytics.dialects import all_dialects, vendors
-from streamgauge.analytics.dialects.openai_choices import PROVIDER_FIELDS
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.openai_completions import PROVIDER_FIELDS
 from streamgauge.recorded_response import ExchangeHints, members, read_file
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -1,4 +1,4 @@
-"""The assumption of `streamgauge.analytics.gc_tuning`: consuming creates no reference cycles."""
+"""The assumption of `streamgauge.analytics.consumer.tune_gc`: consuming creates no reference cycles."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_commits_leave_no_reference_cycles(tmp_path: Path) -> None:
 
 def test_imported_objects_are_frozen() -> None:
     code = (
-        "import gc; from streamgauge.analytics.gc_tuning import tune_gc; tune_gc(); "
+        "import gc; from streamgauge.analytics.consumer import tune_gc; tune_gc(); "
         "print(gc.get_freeze_count() > 0, gc.isenabled(), gc.get_threshold()[0])"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -183,7 +183,7 @@ def test_page_names_every_outcome_phase_and_measure(con: duckdb.DuckDBPyConnecti
 
 
 def test_output_kinds_on_the_page_match_the_code() -> None:
-    from streamgauge.analytics.decoded.event import OUTPUT_KINDS
+    from streamgauge.analytics.dialects.events import OUTPUT_KINDS
 
     for listed in re.findall(r"kind IN \(([^)]*)\)", PAGE):
         assert set(re.findall(r"'(\w+)'", listed)) == OUTPUT_KINDS

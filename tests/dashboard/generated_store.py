@@ -23,7 +23,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from streamgauge.analytics.storage.location import SQLITE, TABLES_FOLDER, locate

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.ingest.records import Cause, Closed, Opened
 from streamgauge.ingest.tap.http_body import native_relay

@@ -13,11 +13,11 @@ from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.hops.comparison import Comparison, Stall, Stream, compare
 from streamgauge.analytics.measures.latency import quantile
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.tables import OUTPUT_STALLS, with_all_columns
 from streamgauge.ingest.records import AnyRecord
-from tests.analytics.hop_matching.gateway import SECOND
-from tests.analytics.hop_matching.running_job import Analytics
+from tests.analytics.hops.gateway import SECOND
+from tests.analytics.hops.running_job import Analytics
 from tests.analytics.stores import ask, new_store
 from tests.e2e import simulated_gateway
 from tests.e2e.simulated_gateway import (

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import sys
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.decoding.sse import MAX_UNFRAMED_BYTES, SSEDecoder
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects import all_dialects
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 
 PATHS = (
     "", "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/api/v1/chat", "/v2/chat", "/v1/chat",

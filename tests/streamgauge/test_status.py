@@ -17,8 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.assembly.log_position import LogPosition
-from streamgauge.analytics.assembly.partition import LOG_GONE
+from streamgauge.analytics.assembly.partition import LOG_GONE, LogPosition
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store

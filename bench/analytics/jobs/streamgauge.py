@@ -7,9 +7,8 @@ from pathlib import Path
 
 from bench.analytics.jobs.measured import Clock, Watch
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.consumer import Consumer, tune_gc
 from streamgauge.analytics.dialects import all_dialects
-from streamgauge.analytics.gc_tuning import tune_gc
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store

@@ -80,7 +80,7 @@ def by_our_commit(folder: Path, streams: int, commits: int) -> dict[str, float]:
 
 def by_insert(folder: Path, streams: int, commits: int) -> dict[str, float]:
     """DuckLake's INSERT into the same tables of a plain DuckLake."""
-    rollups = module("streamgauge.analytics.measures.rollup").rollups
+    rollups = module("streamgauge.analytics.measures.minute_rows").rollups
     location = module("streamgauge.analytics.storage.location").locate("sqlite", folder)
     module("streamgauge.analytics.storage.sqlite_catalog").create_file(location.catalog)
     database = module("streamgauge.analytics.storage.database")

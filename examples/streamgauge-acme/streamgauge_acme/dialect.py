@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.decoded.reports import Usage
-from streamgauge.analytics.decoded.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, by_path
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta, Usage
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none
 
 
 class _Event(msgspec.Struct):
@@ -18,22 +17,7 @@ class _Event(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Event)
 
 
-class Acme:
-    name = "acme_talk"
-    provider = "acme"
-    operation = "chat"
-
-    def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if exchange.route.endswith("/acme/talk") else 0
-
-    def recognises(self, name: str, data: bytes) -> int:
-        return 6 if data.startswith(b'{"word"') else 0
-
-    def reader(self, exchange: ExchangeInfo) -> AcmeReader:
-        return AcmeReader()
-
-
-class AcmeReader:
+class AcmeReader(DialectReader):
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_decoder, data)
         if event is None:
@@ -43,7 +27,6 @@ class AcmeReader:
         if event.count is None:
             return DecodedEvent(kind="other")
         return DecodedEvent(
-            kind="finish",
             deltas=[ChoiceDelta(finish_reason="end")],
             usage=Usage(output_tokens=event.count, raw={"count": event.count}),
         )
@@ -52,4 +35,8 @@ class AcmeReader:
         return []
 
 
-DIALECT = Acme()
+def _recognises(name: str, data: bytes) -> int:
+    return 6 if data.startswith(b'{"word"') else 0
+
+
+DIALECT = Dialect("acme_talk", "acme", "chat", by_path("/acme/talk$"), _recognises, lambda _: AcmeReader())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
-from streamgauge.analytics.measures.open_stream_rows import open_stream_frame
+from streamgauge.analytics.measures.open_streams import open_stream_frame
 from streamgauge.ingest.records import Alive, AnyRecord, Frames, Lost, Opened, Request
 from tests.analytics.stream_records import (
     SECOND_NS,

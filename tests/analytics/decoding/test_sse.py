@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.decoded.raw_event import RawEvent
 from streamgauge.analytics.decoding.sse import MAX_UNFRAMED_BYTES, SSEDecoder
+from streamgauge.analytics.dialects.events import RawEvent
 from tests.analytics.corpus import recordings
 
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.decoding import framing
 from streamgauge.analytics.decoding.accumulator import StreamAccumulator
 from streamgauge.analytics.decoding.dialect_selection import DialectSelector
@@ -20,7 +19,8 @@ from streamgauge.analytics.decoding.framing import Framer
 from streamgauge.analytics.decoding.sse import SSEDecoder
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects import all_dialects
-from streamgauge.analytics.dialects.openai_choices import ChoicesReader
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.openai_completions import ChoicesReader
 from streamgauge.analytics.measures.latency import first_event_ns, first_output_ns, last_output_ns
 from tests.analytics.corpus import Recording, recordings
 
@@ -372,7 +372,7 @@ def test_matching_reads_decode_as_their_events_do(sent: list[tuple[bytes, str]],
         at += size
         if at >= len(frames):
             break
-    sse, reader, expected = SSEDecoder(), ChoicesReader(), StreamAccumulator(keep_text=True)
+    sse, reader, expected = SSEDecoder(), ChoicesReader(ExchangeInfo()), StreamAccumulator(keep_text=True)
     for at_ns, read in frames:
         events = sse.feed(read, at_ns)
         expected.add_events(events, [reader.read(event.name, event.data) for event in events])

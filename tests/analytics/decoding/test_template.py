@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.decoded.event import DecodedEvent, DeltaRun, TextDelta
-from streamgauge.analytics.decoded.raw_event import RawEvent
 from streamgauge.analytics.decoding.template import MAX_FAILED_TEMPLATES, PAUSE_EVENTS, EventTemplate
+from streamgauge.analytics.dialects.events import DecodedEvent, DeltaRun, RawEvent, TextDelta
 
 
 class CountingReader:

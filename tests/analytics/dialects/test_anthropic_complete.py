@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.dialects.anthropic_complete import DIALECT
+from streamgauge.analytics.dialects.anthropic import COMPLETE as DIALECT
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from tests.analytics.dialects.transcript import events, read, read_body
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.dialects.anthropic_messages import DIALECT
+from streamgauge.analytics.dialects.anthropic import MESSAGES as DIALECT
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from tests.analytics.dialects.transcript import decoded_events, events, read, read_body, tools, usage
 
 
@@ -120,23 +120,21 @@ def test_redacted_thinking_citations_and_compaction_are_not_output() -> None:
 
 
 def test_server_tools_are_output_but_not_client_tool_calls() -> None:
-    answers = decoded_events(
-        DIALECT,
-        events(
-            block(0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
-            delta(0, type="input_json_delta", partial_json='{"query": "x"}'),
-            block(
-                1,
-                type="web_search_tool_result",
-                tool_use_id="srvtoolu_1",
-                content=[{"type": "web_search_result"}],
-            ),
-            block(2, type="mcp_tool_use", id="mcptoolu_1", name="echo", server_name="s", input={}),
-            block(3, type="mcp_tool_result", tool_use_id="mcptoolu_1", is_error=False, content=[]),
-            block(4, type="tool_use", id="toolu_1", name="mine", input={}),
+    sent = events(
+        block(0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
+        delta(0, type="input_json_delta", partial_json='{"query": "x"}'),
+        block(
+            1,
+            type="web_search_tool_result",
+            tool_use_id="srvtoolu_1",
+            content=[{"type": "web_search_result"}],
         ),
+        block(2, type="mcp_tool_use", id="mcptoolu_1", name="echo", server_name="s", input={}),
+        block(3, type="mcp_tool_result", tool_use_id="mcptoolu_1", is_error=False, content=[]),
+        block(4, type="tool_use", id="toolu_1", name="mine", input={}),
     )
-    assert [a.kind for a in answers] == [
+    answers = decoded_events(DIALECT, sent)
+    assert read(DIALECT, sent).events.kind == [
         "tool_call",
         "tool_call",
         "annotation",

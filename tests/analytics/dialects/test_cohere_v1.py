@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamgauge.analytics.dialects.cohere_v1 import DIALECT
+from streamgauge.analytics.dialects.cohere import CHAT_V1 as DIALECT
 from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.dialects.cohere_v2 import DIALECT
+from streamgauge.analytics.dialects.cohere import CHAT_V2 as DIALECT
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
 
 USAGE = {

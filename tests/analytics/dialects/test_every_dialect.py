@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.decoded.dialect import Dialect, ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.decoding.accumulator import StreamAccumulator
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects import all_dialects
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo
+from streamgauge.analytics.dialects.events import (
     OUTPUT_KINDS,
     DecodedEvent,
     EventKind,
     TextDelta,
     as_decoded_event,
 )
-from streamgauge.analytics.decoding.accumulator import StreamAccumulator
-from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
-from streamgauge.analytics.dialects import all_dialects
 
 DIALECTS = all_dialects()
 SOME_KEYS = """

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.gemini import DIALECT
 from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamgauge.analytics.dialects.gemini_partial_args import ArgumentJoiner
+from streamgauge.analytics.dialects.gemini import ArgumentJoiner
 
 
 def joined(*pieces: tuple[str, Any, bool]) -> str:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.tolerant_json import compact
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.lmstudio_chat import DIALECT
+from streamgauge.analytics.dialects.tolerant_json import compact
 from tests.analytics.dialects.transcript import decoded_events, events, read, read_body, tools, usage
 
 MCP = {"type": "ephemeral_mcp", "server_label": "huggingface"}

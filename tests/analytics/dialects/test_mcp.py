@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.mcp import METHODS
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.ingest.records import AnyRecord, Frames, Request, ResponseHeaders

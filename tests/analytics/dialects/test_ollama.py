@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.ollama import DIALECT
 from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
 

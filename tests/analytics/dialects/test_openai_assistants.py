@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.openai_assistants import DIALECT
 from tests.analytics.dialects.transcript import read, tools, usage
 

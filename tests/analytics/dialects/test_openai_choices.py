@@ -10,19 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import (
+from streamgauge.analytics.decoding.template import EventTemplate
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.events import (
     DecodedEvent,
     DeltaRun,
+    RawEvent,
     TextDelta,
     ToolCallDelta,
     as_decoded_event,
 )
-from streamgauge.analytics.decoded.raw_event import RawEvent
-from streamgauge.analytics.decoding.template import EventTemplate
-from streamgauge.analytics.dialects.openai_chat import DIALECT as CHAT
-from streamgauge.analytics.dialects.openai_choices import ChoicesReader
-from streamgauge.analytics.dialects.openai_completions import DIALECT as COMPLETIONS
+from streamgauge.analytics.dialects.openai_completions import CHAT, COMPLETIONS, ChoicesReader
 from streamgauge.analytics.dialects.server_stats import server_timing_stats
 from tests.analytics.corpus import recordings
 from tests.analytics.dialects.transcript import decoded_events, events, read, read_body, split, tools
@@ -291,7 +289,7 @@ def test_nested_statistics_are_named_by_their_path_and_bounded_in_depth() -> Non
 
 
 def test_dynamo_chunks_without_timing_take_the_fast_path() -> None:
-    reader = ChoicesReader()
+    reader = ChoicesReader(ExchangeInfo())
     first, *later = split(events(*(chunk({"content": "a"}, nvext={"token_ids": [1]}) for _ in range(3))))
     assert isinstance(reader.read_many([first])[0], DecodedEvent)
     assert reader.read_many(later) == [TextDelta("text", "a")] * 2
@@ -504,7 +502,11 @@ def test_null_member_does_not_identify_a_vendor() -> None:
 @given(sent=st.lists(plain | plain | odd, max_size=12), split_at=st.integers(0, 12))
 def test_fast_and_slow_path_agree(sent: list[dict[str, Any]], split_at: int) -> None:
     batch = [RawEvent("", json.dumps(item).encode(), n, n) for n, item in enumerate(sent)]
-    slow, fast, template = ChoicesReader(), ChoicesReader(), EventTemplate(ChoicesReader())
+    slow, fast, template = (
+        ChoicesReader(ExchangeInfo()),
+        ChoicesReader(ExchangeInfo()),
+        EventTemplate(ChoicesReader(ExchangeInfo())),
+    )
     expected = [_plain(slow.read(event.name, event.data)) for event in batch]
     assert [
         _plain(a) for part in (batch[:split_at], batch[split_at:]) for a in fast.read_many(part)
@@ -521,7 +523,7 @@ def test_fast_and_slow_path_agree(sent: list[dict[str, Any]], split_at: int) -> 
 )
 def test_fast_and_slow_path_agree_on_recorded_streams(recording: Any) -> None:
     batch = split(recording.body.read_bytes())
-    slow, template = ChoicesReader(), EventTemplate(ChoicesReader())
+    slow, template = ChoicesReader(ExchangeInfo()), EventTemplate(ChoicesReader(ExchangeInfo()))
     assert [_plain(a) for a in _expanded(template.read_many(batch))] == [
         _plain(slow.read(e.name, e.data)) for e in batch
     ]

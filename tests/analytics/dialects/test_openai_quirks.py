@@ -13,8 +13,8 @@ import brotli
 import pytest
 import zstandard
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.latency import (
     first_nonreasoning_output_ns,
     first_output_ns,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.openai_responses import DIALECT
 from tests.analytics.dialects.transcript import decoded_events, events, read, read_body, tools, usage
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.latency import first_output_ns
 from streamgauge.analytics.measures.outcome import Transport, Verdict, facts_of, judge
 

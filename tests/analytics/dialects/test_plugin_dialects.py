@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.event import DecodedEvent, TextDelta
 from streamgauge.analytics.dialects import plugin_dialects
-from streamgauge.analytics.dialects.plugin_dialects import PluginDialect
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.events import DecodedEvent, TextDelta
+from streamgauge.analytics.dialects.plugin_dialects import guarded
 
 EXCHANGE = ExchangeInfo(path="/x")
 
@@ -48,7 +48,7 @@ class Mixed(Failing):
 
 
 def test_errors_are_malformed_events_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    dialect: Any = PluginDialect(Failing())  # type: ignore[arg-type]
+    dialect: Any = guarded(Failing())
     with caplog.at_level(logging.WARNING):
         assert (dialect.claims(EXCHANGE), dialect.recognises("", b"")) == (0, 0)
         reader = dialect.reader(EXCHANGE)
@@ -60,7 +60,7 @@ def test_errors_are_malformed_events_and_reported_once(caplog: pytest.LogCapture
 
 
 def test_results_are_passed_on() -> None:
-    dialect = PluginDialect(Mixed())  # type: ignore[arg-type]
+    dialect = guarded(Mixed())
     assert (dialect.claims(EXCHANGE), dialect.recognises("", b"")) == (5, 6)
     reader: Any = dialect.reader(EXCHANGE)
     assert (reader.open_ended, reader.operation) == (True, None)

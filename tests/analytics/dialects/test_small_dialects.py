@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
 from streamgauge.analytics.dialects import (
     llamacpp_completion,
     openai_audio,
@@ -13,6 +12,7 @@ from streamgauge.analytics.dialects import (
     tgi_generate,
     writer_completion,
 )
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from tests.analytics.dialects.transcript import events, read, read_body, usage
 
 

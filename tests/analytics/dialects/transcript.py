@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from streamgauge.analytics.decoded.dialect import Dialect, ExchangeInfo
-from streamgauge.analytics.decoded.event import DecodedEvent, as_decoded_event
-from streamgauge.analytics.decoded.raw_event import RawEvent
 from streamgauge.analytics.decoding.accumulator import StreamAccumulator
 from streamgauge.analytics.decoding.sse import SSEDecoder
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo
+from streamgauge.analytics.dialects.events import DecodedEvent, RawEvent, as_decoded_event
 
 OK = ExchangeInfo()
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoding.output_start import KEPT_CHARS, MAX_PARTS
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.decoding.stream_output import KEPT_CHARS, MAX_PARTS
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.fingerprints import fingerprints
 from streamgauge.ingest.redaction import filler
 from streamgauge.ingest.redaction.filler import is_filler

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.decoded.event import OUTPUT_KINDS
-from streamgauge.analytics.decoded.event_columns import EventColumns
+from streamgauge.analytics.decoding.stream_output import EventColumns
+from streamgauge.analytics.dialects.events import OUTPUT_KINDS
 from streamgauge.analytics.measures.latency import NO_OUTPUT, ChunkLatencies, chunk_latencies, quantile
 from streamgauge.analytics.schema.stall_limit import StallLimit
 

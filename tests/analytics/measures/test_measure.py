@@ -14,7 +14,7 @@ import zstandard
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective, Objectives
 from streamgauge.ingest.identifiers import hashed
 from streamgauge.ingest.records import AnyRecord, Frames, Lost, Request, ResponseHeaders

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoded.dialect import ExchangeInfo
-from streamgauge.analytics.decoded.reports import ErrorReport
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.events import ErrorReport
 from streamgauge.analytics.measures.outcome import (
     LOST,
     MAX_MESSAGE_CHARS,

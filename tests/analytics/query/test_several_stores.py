@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.consumer import Consumer
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.open_stream_rows import open_stream_frame
+from streamgauge.analytics.measures.open_streams import open_stream_frame
 from streamgauge.analytics.query.errors import StoreUnavailable
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.schema.clients import Client

@@ -9,8 +9,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from streamgauge.analytics.decoded.reports import ServerStat
-from streamgauge.analytics.measures.server_timing import reported_ttft_ns
+from streamgauge.analytics.dialects.events import ServerStat
+from streamgauge.analytics.dialects.server_stats import reported_ttft_ns
 from streamgauge.analytics.schema.server_timing_names import SERVER_TIMING_NAMES
 from streamgauge.ingest.records import ResponseHeaders
 from tests.analytics.corpus import SKIP_REASON, recordings

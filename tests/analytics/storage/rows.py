@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.store import Store
 from tests.analytics.stores import ask

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.storage import upkeep as upkeep_module
 from streamgauge.analytics.storage.commit import Commit

@@ -20,7 +20,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
 from streamgauge.analytics.storage import commit as commit_module

@@ -16,7 +16,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from streamgauge.analytics.assembly.log_position import LogPosition
+from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.storage import upkeep as upkeep_module
 from streamgauge.analytics.storage.catalog import is_conflict
 from streamgauge.analytics.storage.commit import Commit

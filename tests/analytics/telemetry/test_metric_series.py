@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
 )
 
-from streamgauge.analytics.decoded.event_columns import EventColumns
+from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.measures.latency import inter_chunk_gaps
 from streamgauge.analytics.telemetry.combined_export import CombinedExporter, with_metrics
 from streamgauge.analytics.telemetry.metric_definitions import Instrument

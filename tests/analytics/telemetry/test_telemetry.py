@@ -19,7 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.silence import Silence
+from streamgauge.analytics.measures.open_streams import Silence
 from streamgauge.analytics.otlp_receiver.http_server import OtlpReceiver
 from streamgauge.analytics.otlp_receiver.span_queue import SpanQueue
 from streamgauge.analytics.telemetry.metric_definitions import metric_definitions

@@ -10,7 +10,7 @@ import pytest
 
 from streamgauge.analytics import dialects
 from streamgauge.analytics.decoding import request_body
-from streamgauge.analytics.dialects import errors, openai_choices
+from streamgauge.analytics.dialects import errors, openai_completions
 from streamgauge.ingest.redaction.key_rules import REQUEST, RESPONSE, Context, Keep
 
 
@@ -37,8 +37,8 @@ def test_members_that_are_read_by_name_are_allow_listed() -> None:
     read = {
         *errors._TYPE_KEYS,
         *errors._MESSAGE_KEYS,
-        *openai_choices.PROVIDER_FIELDS,
-        *openai_choices._STATS_FIELDS,
+        *openai_completions.PROVIDER_FIELDS,
+        *openai_completions._STATS_FIELDS,
     }
     assert {name.encode() for name in read} - RESPONSE.rules.keys() == set()
     assert {name.encode() for name in request_body._MEMBERS} == REQUEST.rules.keys() - {b"type", b"effort"}

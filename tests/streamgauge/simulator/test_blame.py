@@ -20,7 +20,7 @@ import pytest
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.analytics.measures.rollup import rollups
+from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.simulator.server import Simulator, SimulatorOptions
 from tests.ingest.running_tap import RunningTap, running_tap

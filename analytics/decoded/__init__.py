@@ -1,1 +1,0 @@
-"""The result types of decoding, and the interfaces and JSON parsing shared by dialects and decoder."""

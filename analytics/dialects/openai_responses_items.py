@@ -1,0 +1,137 @@
+"""Types of Responses API objects, with only the members that are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Part(msgspec.Struct):
+    """A part of a message or of reasoning."""
+
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+
+
+class Item(msgspec.Struct):
+    """An output item in an event; a custom tool has its arguments in `input`."""
+
+    type: str = ""
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    input: Any = None
+    result: Any = None
+    """The image that a server tool generated."""
+
+
+class WholeItem(Item):
+    """An output item with its content."""
+
+    content: list[Part] | str | None = None
+    summary: list[Part] | str | None = None
+
+
+class Snapshot(msgspec.Struct):
+    """A response object in an event, without its output, which was streamed."""
+
+    id: str | None = None
+    model: str | None = None
+    status: str | None = None
+    usage: Any = None
+    metrics: Any = None
+    error: Any = None
+
+
+class Final(Snapshot):
+    """A whole response: a body that was not streamed, or the last event of a stream without deltas."""
+
+    object: str | None = None
+    output: list[WholeItem] | None = None
+
+
+class Event(msgspec.Struct):
+    """Any event. `text` is a str in events, and an object in a bare response."""
+
+    type: str | None = None
+    delta: str | dict[str, Any] | None = None
+    output_index: int | None = None
+    item_id: str | None = None
+    content_index: int | None = None
+    summary_index: int | None = None
+    logprobs: list[msgspec.Raw] | None = None
+    arguments: Any = None
+    input: Any = None
+    text: Any = None
+    refusal: Any = None
+    partial_image_b64: Any = None
+    item: Item | None = None
+    response: Snapshot | None = None
+    error: Any = None
+
+
+class ItemEvent(msgspec.Struct):
+    """The end of an item, with its content."""
+
+    item: WholeItem | None = None
+
+
+class FinalEvent(msgspec.Struct):
+    """The last event, with the output."""
+
+    response: Final | None = None
+
+
+event_decoder = msgspec.json.Decoder(Event)
+item_event_decoder = msgspec.json.Decoder(ItemEvent)
+final_event_decoder = msgspec.json.Decoder(FinalEvent)
+final_decoder = msgspec.json.Decoder(Final)
+
+
+class ToolCall:
+    """One tool call: its key in deltas, and how its arguments arrived."""
+
+    __slots__ = ("complete", "has_arguments", "key", "server_side")
+
+    def __init__(self, key: int, *, server_side: bool) -> None:
+        self.key = key
+        self.server_side = server_side
+        self.has_arguments = False
+        self.complete = False
+        """The arguments arrived whole: further ones are repeats."""
+
+
+class ToolCalls:
+    """Assigns the events of one stream to its calls: by item id, then call id, then output index.
+
+    Copilot changes ids from event to event, and some proxies number every item 0.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._known: dict[str | int, ToolCall] = {}
+
+    def begin(self, item: Item, index: int | None, *, server_side: bool) -> ToolCall:
+        """Return the call of an item that starts; the same call if it starts again."""
+        call = self._known.get(item.id) if item.id else None
+        if call is None:
+            call = ToolCall(self.count, server_side=server_side)
+            self.count += 1
+        for key in (item.id, item.call_id, index):
+            if key is not None and key != "":
+                self._known[key] = call
+        return call
+
+    def find(self, item_id: str | None, call_id: str | None, index: int | None) -> ToolCall | None:
+        """The call of the first of these ids that is known."""
+        known = self._known
+        return next(
+            (known[key] for key in (item_id, call_id, index) if key is not None and key in known), None
+        )
+
+    def of_delta(self, item_id: str | None, index: int | None, *, server_side: bool) -> ToolCall:
+        """The call that a delta belongs to; started here if no event announced it."""
+        return self.find(item_id, None, index) or self.begin(Item(id=item_id), index, server_side=server_side)

@@ -1,0 +1,80 @@
+"""Normalise usage objects: `usage_of` those of the OpenAI family, `usage_in` those with names of their own.
+
+Reasoning tokens are part of output tokens. xAI reports completion tokens without them; they are added where the total shows it.
+Cached input is part of the input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamgauge.analytics.dialects.events import Usage
+from streamgauge.analytics.dialects.tolerant_json import whole_number
+
+_INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
+_OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details")
+_CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens", "cache_read_input_tokens")
+
+
+def usage_of(raw: Any) -> Usage | None:
+    """The normalised report; None for an empty object and other types."""
+    if not isinstance(raw, dict) or not raw:
+        return None
+    inputs, outputs = raw.get("prompt_tokens"), raw.get("completion_tokens")
+    if len(raw) == 3 and inputs is None is outputs:
+        inputs, outputs = raw.get("input_tokens"), raw.get("output_tokens")
+    if (
+        len(raw) == 3
+        and type(inputs) is type(outputs) is int
+        and "total_tokens" in raw
+        and inputs >= 0 <= outputs
+    ):
+        return Usage(inputs, outputs, None, None, raw)  # fast path: the usual report on every chunk
+    inputs, outputs = whole_number(inputs), whole_number(outputs)
+    if inputs is None:
+        inputs = whole_number(raw.get("input_tokens"))
+    if outputs is None:
+        outputs = whole_number(raw.get("output_tokens"))
+    reasoning = _first(raw, _OUTPUT_DETAILS, ("reasoning_tokens",))
+    if reasoning is None:
+        reasoning = whole_number(raw.get("reasoning_tokens"))
+    cached = _first(raw, _INPUT_DETAILS, ("cached_tokens",))
+    if cached is None:
+        cached = next((n for key in _CACHED if (n := whole_number(raw.get(key))) is not None), None)
+    if outputs is not None and inputs is not None and reasoning:
+        total = whole_number(raw.get("total_tokens"))
+        if total == inputs + outputs + reasoning:
+            outputs += reasoning
+    return Usage(inputs, outputs, reasoning, cached, raw)
+
+
+def usage_in(
+    raw: Any,
+    input_tokens: str,
+    output_tokens: str,
+    *,
+    reasoning_tokens: str = "",
+    cached_input_tokens: str = "",
+) -> Usage | None:
+    """The report in an object whose members have these names; None for other types.
+
+    Every count passes `whole_number`, so text, negative and fractional numbers are unknown.
+    """
+    if not isinstance(raw, dict):
+        return None
+    inputs, outputs, reasoning, cached = (
+        whole_number(raw.get(member))
+        for member in (input_tokens, output_tokens, reasoning_tokens, cached_input_tokens)
+    )
+    return Usage(inputs, outputs, reasoning, cached, raw)
+
+
+def _first(raw: dict[str, Any], members: tuple[str, ...], keys: tuple[str, ...]) -> int | None:
+    for member in members:
+        inner = raw.get(member)
+        if isinstance(inner, dict):
+            for key in keys:
+                number = whole_number(inner.get(key))
+                if number is not None:
+                    return number
+    return None

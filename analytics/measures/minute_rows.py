@@ -1,0 +1,183 @@
+"""Roll-ups by minute of the rows of one commit: counts, sums, and mergeable histograms. No I/O, no clock.
+
+Rules
+1. Roll-up rows are appended in the transaction of the rows they are computed from, so each stream is counted exactly once.
+   Rows that share a key are parts of one minute and must be added up (`streamgauge.analytics.storage.rollup_compaction` does it later).
+2. Histograms have logarithmic buckets (`streamgauge.analytics.schema.histogram_buckets`). A value read back from its bucket is off by
+   at most 0.97 %, and so is every quantile. Adding histograms adds no error.
+3. `minute` is that of `started_at`. `model` is the requested model, else that of the response. Gaps (`icl_ns`) count in the
+   minute in which their stream started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from streamgauge.analytics.measures.latency import gap_rows, stall_rows
+from streamgauge.analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
+from streamgauge.analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK
+from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.schema.tables import (
+    CLIENT_MINUTES,
+    HISTOGRAM_MINUTES,
+    STREAM_MINUTES,
+    STREAMS,
+    with_all_columns,
+)
+
+METRICS = (
+    "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_max_ns",
+    "connected_ns", "last_output_ns", "end_ns", "tps_user", "tps_e2e", "burstiness",
+)  # fmt: skip
+"""Columns of `streams` with a histogram. The pooled gaps have one too, `icl_ns`."""
+_SOURCE = ("minute", "gateway", "provider", "model")
+_ENDING = ("dialect", "operation", "outcome", "error_phase", "error_type", "http_status")
+_CLIENT = ("minute", "client_id", "gateway", "model", "objective")
+_MAX_SUMMAND = 2**47
+"""39 hours in ns."""
+_DEFAULT_STALL = StallLimit()
+
+
+def rollups(
+    tables: Mapping[str, pl.DataFrame], stall: StallLimit = _DEFAULT_STALL
+) -> dict[str, pl.DataFrame]:
+    """The rows of the tables of roll-ups and of `output_stalls` for these rows of `streams` and `events`.
+
+    `stall` is the limit that the streams were measured with. The events of a stream are adjacent and in order. `output_waits`
+    has their waits.
+    """
+    streams = tables.get("streams")
+    if streams is None or streams.is_empty():
+        return {}
+    streams = with_all_columns(streams, STREAMS).with_columns(_DERIVED)
+    sources = streams.select(_SOURCE)
+    keys = sources.unique(maintain_order=True).with_row_index("key")
+    streams = streams.with_columns(
+        sources.join(keys, on=_SOURCE, how="left", nulls_equal=True, maintain_order="left")["key"]
+    )
+    gaps = gap_rows(streams, tables.get("events"), tables.get("output_waits"))
+    queries = {
+        "stream_minutes": streams.lazy()
+        .group_by(*_SOURCE, *_ENDING)
+        .agg(_COUNTS)
+        .select(STREAM_MINUTES.keys()),
+        "client_minutes": streams.lazy().group_by(*_CLIENT).agg(_CLIENT_COUNTS).select(CLIENT_MINUTES.keys()),
+        "histogram_minutes": _histogram_minutes(streams.lazy(), gaps, keys.lazy()),
+    }
+    # Together, so that polars computes what they share once and starts its threads once.
+    found = dict(zip(queries, pl.collect_all(queries.values()), strict=True))
+    stalls = stall_rows(streams, gaps, stall)
+    if not stalls.is_empty():
+        found["output_stalls"] = stalls
+    return found
+
+
+def _known_sum(values: pl.Expr, name: str) -> pl.Expr:
+    """The sum of known values, NULL if there is none. Absurd numbers from an upstream cannot make it overflow."""
+    # Without the limit one absurd number would make the sum of a minute overflow to a negative one.
+    found = values.cast(pl.Int64).clip(upper_bound=_MAX_SUMMAND)
+    return pl.when(values.count() > 0).then(found.sum()).alias(name)
+
+
+def _sums(**columns: str) -> list[pl.Expr]:
+    return [_known_sum(pl.col(column), name) for name, column in columns.items()]
+
+
+# The expressions are built once, at import, because they are the same for every commit.
+_MEETING = pl.col("meets_objective").fill_null(value=False) & (pl.col("outcome") == OK)
+_CLIENT_COUNTS = [
+    pl.lit(value=False).alias("settled"),
+    pl.len().cast(pl.Int64).alias("streams"),
+    (~pl.col("outcome").is_in(NOT_COUNTED)).sum().cast(pl.Int64).alias("counted"),
+    (~pl.col("outcome").is_in(NOT_ERRORS)).sum().cast(pl.Int64).alias("errors"),
+    _MEETING.sum().cast(pl.Int64).alias("meeting_objective"),
+    *_sums(
+        input_tokens="input_tokens", cached_input_tokens="cached_input_tokens", output_tokens="output_tokens"
+    ),
+]
+_COUNTS = [
+    pl.lit(value=False).alias("settled"),
+    pl.len().cast(pl.Int64).alias("streams"),
+    pl.col("ttft_ns").count().cast(pl.Int64).alias("streams_with_output"),
+    pl.col("output_tokens").count().cast(pl.Int64).alias("streams_with_output_tokens"),
+    pl.col("aborted_after_terminal").sum().cast(pl.Int64),
+    _MEETING.sum().cast(pl.Int64).alias("meeting_objective"),
+    pl.col("stall_count").count().cast(pl.Int64).alias("streams_with_stalls_known"),
+    (pl.col("stall_count") > 0).sum().cast(pl.Int64).alias("stalled_streams"),
+    *_sums(
+        stalls="stall_count", stalled_ns="stalled_ns", waited_upstream_ns="waited_upstream_ns",
+        waited_client_ns="waited_client_ns", tap_delay_ns="tap_delay_ns",
+    ),
+    _known_sum(
+        pl.when(pl.col("stall_count").is_not_null()).then(pl.col("last_output_ns") - pl.col("ttft_ns")),
+        "output_ns",
+    ),
+    pl.col("icl_max_ns").max(),
+    *_sums(input_tokens="input_tokens", cached_input_tokens="cached_input_tokens"),
+    # the denominator of a share: only streams whose numerator is known
+    _known_sum(
+        pl.when(pl.col("cached_input_tokens").is_not_null()).then("input_tokens"),
+        "input_tokens_with_cache_known",
+    ),
+    *_sums(output_tokens="output_tokens", reasoning_tokens="reasoning_tokens"),
+    _known_sum(
+        pl.when(pl.col("reasoning_tokens").is_not_null()).then("output_tokens"),
+        "output_tokens_with_reasoning_known",
+    ),
+    *_sums(
+        events="event_count", output_events="output_event_count", text_chars="text_chars",
+        reasoning_chars="reasoning_chars", tool_calls="tool_call_count", malformed_events="malformed_events",
+        request_bytes="request_bytes", response_bytes="response_bytes", delivered_bytes="delivered_bytes",
+        lost_bytes="lost_bytes",
+    ),
+    pl.col("started_at").min().alias("first_at"),
+    pl.col("started_at").max().alias("last_at"),
+]  # fmt: skip
+
+
+def _bucket(value: pl.Expr) -> pl.Expr:
+    log = (value.log10() * BUCKETS_PER_DECADE).floor().clip(ZERO_BUCKET + 1, -ZERO_BUCKET - 1)
+    return pl.when(value > 0).then(log).otherwise(ZERO_BUCKET).cast(pl.Int16).alias("bucket")
+
+
+def _histogram_minutes(streams: pl.LazyFrame, gaps: pl.DataFrame, keys: pl.LazyFrame) -> pl.LazyFrame:
+    values = (
+        streams.select("key", *_VALUES)
+        .unpivot(on=METRICS, index="key", variable_name="metric", value_name="value")
+        .filter(_IS_NUMBER)
+    )
+    parts = [values.group_by("key", "metric", _BUCKET).agg(_FILLED)]
+    if not gaps.is_empty():
+        parts.append(gaps.lazy().select("key", *_GAP_VALUES).group_by("key", "metric", _BUCKET).agg(_FILLED))
+    return (
+        pl.concat(parts)
+        .sort("bucket")
+        .group_by("key", "metric", maintain_order=True)
+        .agg(_HISTOGRAM)
+        .join(keys, on="key")
+        .with_columns(_UNSETTLED)
+        .select(HISTOGRAM_MINUTES.keys())
+    )
+
+
+_DERIVED = [
+    pl.col("started_at").dt.truncate("1m").alias("minute"),
+    pl.coalesce("request_model", "response_model").alias("model"),
+]
+_VALUES = [pl.col(name).cast(pl.Float64) for name in METRICS]
+_GAP_VALUES = [pl.lit("icl_ns").alias("metric"), pl.col("upstream_ns").cast(pl.Float64).alias("value")]
+_IS_NUMBER = pl.col("value").is_finite()  # false for NULL, NaN and infinity
+_BUCKET = _bucket(pl.col("value"))
+_FILLED = [pl.len().cast(pl.Int32).alias("n"), pl.col("value").sum().alias("total")]
+_HISTOGRAM = [
+    pl.col("n").sum().cast(pl.Int64),
+    pl.col("total").sum().cast(pl.Float32),
+    pl.col("bucket").alias("buckets"),
+    pl.col("n").alias("counts"),
+]
+_UNSETTLED = [
+    pl.lit(value=False).alias("settled"),
+    *(pl.lit(None, pl.Float32).alias(name) for name in ("p50", "p95", "p99")),
+]
