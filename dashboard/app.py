@@ -1,23 +1,18 @@
 """Entry script of the dashboard: navigation, sign-in, sidebar and page header. Streamlit runs it for each reader, on each full rerun.
 
-- Streamlit puts this file's folder on `sys.path`. It is replaced with the parent folder, so files here cannot shadow other
-  modules and `dashboard` can be imported.
-- The folder of the pages is not called `pages`, because Streamlit would then open deep links to its files
-  without this script.
+The folder of the pages is not called `pages`, because Streamlit would then open deep links to its files without this script.
 """
 
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-if str(HERE) in sys.path:
-    sys.path[:] = [entry for entry in sys.path if entry != str(HERE)]
-if str(HERE.parent) not in sys.path:
-    sys.path.insert(0, str(HERE.parent))
+# Streamlit puts the folder of its script on `sys.path`, where files such as `access.py` would shadow other modules.
+sys.path[:] = [entry for entry in sys.path if entry != str(HERE)]
 
 import streamlit as st  # noqa: E402
 
-from streamgauge.dashboard import filters, oidc_login, page_frame, page_settings, preloads, saved_views, zoom  # noqa: E402
+from streamgauge.dashboard import access, filters, page_frame, page_head, page_settings, zoom  # noqa: E402
 
 VIEWS = HERE / "views"
 LOGO = str(HERE / "logo.svg")
@@ -25,7 +20,7 @@ LOGO = str(HERE / "logo.svg")
 st.set_page_config(page_title="Streamgauge", page_icon=LOGO, layout="wide")
 st.logo(LOGO, size="large")
 if page_settings.requires_login():
-    oidc_login.require_login()
+    access.require_login()
 
 page = st.navigation(
     {
@@ -65,9 +60,8 @@ page = st.navigation(
 )  # fmt: skip
 st.set_page_config(page_title=f"{page.title} · Streamgauge")
 zoom.keep(page.title)
-preloads.draw_hidden()
+page_head.draw_hidden()
 filters.draw_sidebar()
-saved_views.draw_saved_views()
 # The widgets of the header are drawn here and not by the pages, so they keep their values when the page changes.
 page_frame.header(page.title)
 page.run()

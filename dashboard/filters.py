@@ -1,5 +1,7 @@
 """The time range and the filters of all pages: widgets in the header and the sidebar, and the resulting `Selection`.
 
+The widgets and the addresses of pages are here too, because every choice of a page is part of its address.
+
 - The URL contains every choice (`?range=1h&model=…&gateway=…&client=…`), so a link shows the same data to another reader.
 - Filter values in the URL stay selectable even if no stream in the range has them.
 - A custom range is always in UTC, so a link means the same range for every reader.
@@ -7,17 +9,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from html import escape
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from streamgauge.analytics.reports import formatting, overview
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.dashboard import query_runner, zoom
-from streamgauge.dashboard.charts.axes import TimeRange
+from streamgauge.analytics.schema.clients import shortened
+from streamgauge.dashboard import page_settings, query_runner, zoom
+from streamgauge.dashboard.charts.drawing import TimeRange
+
+T = TypeVar("T")
 
 RANGES: dict[str, timedelta] = {
     "5m": timedelta(minutes=5),
@@ -59,7 +68,7 @@ def draw_time_range(*, enabled: bool = True) -> None:
             st.datetime_input(
                 label, value=value, key=key, bind="query-params", width=190, disabled=not enabled
             )
-    st.selectbox("Refresh", list(REFRESH_S), key="refresh", bind="query-params", width=84)
+    select("Refresh", list(REFRESH_S), key="refresh", width=84)
     st.toggle(
         "UTC",
         key="utc",
@@ -69,12 +78,31 @@ def draw_time_range(*, enabled: bool = True) -> None:
 
 
 def draw_sidebar() -> None:
-    """Draw the filters. Call once per run, before the page."""
+    """Draw the filters and the saved views. Call once per run, before the page."""
     with st.sidebar:
-        offered = _options()
+        offered = {}
+        with contextlib.suppress(query_runner.QueryError):  # the page itself shows the error
+            chosen = selection().in_minutes()  # the same for all readers, so they share the answer
+            offered = overview.filter_options(
+                query_runner.query_catalog, Selection(since=chosen.since, until=chosen.until)
+            )
         for name, label in FILTERS.items():
-            values = options(offered, name, key=name)
+            values = options(offered.get(name, ()), key=name)
             st.multiselect(label, values, key=name, bind="query-params", placeholder="all", wrap=True)
+        if views := page_settings.saved_views():
+            st.html(saved_views_markup(views))
+
+
+def saved_views_markup(views: Iterable[tuple[str, str]]) -> str:
+    """Links to saved views, names and addresses relative to the dashboard, as HTML.
+
+    They come from the settings, so all readers see the same ones. The dashboard stores nothing: it only reads the tables.
+    """
+    links = "".join(
+        f'<li><a href="{escape(f"./{address}")}" target="_self">{escape(name)}</a></li>'
+        for name, address in views
+    )
+    return f'<nav class="sg-views" aria-label="Saved views"><span>Saved views</span><ul>{links}</ul></nav>'
 
 
 def draw_chips(page_filters: Iterable[str] = ()) -> None:
@@ -96,18 +124,13 @@ def draw_chips(page_filters: Iterable[str] = ()) -> None:
                 args=[(name, value)],
             )
         if len(chosen) > 1:
-            st.button(
-                "Remove all filters",
-                key="chip-all",
-                type="tertiary",
-                on_click=_remove,
-                args=chosen,
-            )
+            st.button("Remove all filters", key="chip-all", type="tertiary", on_click=_remove, args=chosen)
 
 
 def choose(values: Mapping[str, str]) -> None:
     """Set filters to one value each. For callbacks of the pages; `page_frame` then reruns the sidebar, too."""
     for name, value in values.items():
+        # The widgets of the sidebar have these keys, so the next full run draws them with the values.
         st.session_state[name] = [value]
     st.session_state[_CHOSEN] = True
 
@@ -126,19 +149,9 @@ def _remove(*chosen: tuple[str, str]) -> None:
             st.query_params[name] = [v for v in st.query_params.get_all(name) if v != value]
 
 
-def options(offered: dict[str, list[str]], name: str, *, key: str) -> list[str]:
-    """The values of a filter: offered values, then values of the URL parameter `key`."""
-    return list(dict.fromkeys([*offered.get(name, []), *st.query_params.get_all(key)]))
-
-
-def _options() -> dict[str, list[str]]:
-    try:
-        chosen = selection()
-        since = chosen.since.replace(second=0)  # same SQL for a minute, so readers share the result
-        until = since + chosen.length + timedelta(minutes=2)
-        return overview.filter_options(query_runner.query_catalog, Selection(since=since, until=until))
-    except query_runner.QueryError:
-        return {}  # the page itself shows the error
+def options(offered: Iterable[str], *, key: str) -> list[str]:
+    """The values of a filter: offered values, then values of the URL parameter `key`, which would be rejected otherwise."""
+    return list(dict.fromkeys([*offered, *st.query_params.get_all(key)]))
 
 
 SHARED_PARAMETERS = ("range", "from", "until", zoom.KEY, "utc", "refresh", *FILTERS)
@@ -173,10 +186,12 @@ def selection(now: datetime | None = None) -> Selection:
     state = st.session_state
     length = state.get("range", DEFAULT_RANGE)
     now = now or datetime.now(UTC)
+    # In steps of 2 s, as long as `query_runner.CACHED_S`: readers within one step ask the same SQL and share the answer.
     until = now.replace(microsecond=0, second=now.second - now.second % 2) + timedelta(seconds=2)
     since = until - RANGES.get(length, RANGES[DEFAULT_RANGE])
     if length == CUSTOM and state.get("from") and state.get("until"):
         since, until = state["from"].replace(tzinfo=UTC), state["until"].replace(tzinfo=UTC)
+        # Two widgets may have their ends in any order. An empty range would have no axis.
         if until <= since:
             since, until = until, since + timedelta(minutes=1)
     since, until = zoom.current() or (since, until)
@@ -201,6 +216,7 @@ def refresh_interval_s() -> int | None:
 
 def time_zone() -> ZoneInfo:
     """The time zone of all times on the page: the browser's, or UTC if it is unknown or selected."""
+    # A browser may name a zone that this host does not know, for example with an older time zone database.
     name = None if st.session_state.get("utc") else st.context.timezone
     try:
         return ZoneInfo(name or "UTC")
@@ -212,6 +228,7 @@ def time_range(
     chosen: Selection, bucket_s: int | None = None, marks: Sequence[tuple[datetime, str]] = ()
 ) -> TimeRange:
     """The selection as a time axis. `marks` as in `TimeRange`."""
+    # A drag arrives as fractions of the axis, whose ends move with each refresh.
     zoom.remember_drawn(chosen.since, chosen.until)
     return TimeRange(chosen.since, chosen.until, time_zone(), bucket_s or chosen.bucket_s, marks)
 
@@ -236,3 +253,61 @@ def choice(label: str, values: Sequence[str], default: str, *, key: str, show_la
         label_visibility="visible" if show_label else "collapsed",
     )  # fmt: skip
     return chosen
+
+
+def select(
+    label: str, values: Sequence[T], *, key: str, width: int | Literal["stretch"] = "stretch", index: int = 0
+) -> T:
+    """A list of options, one of them selected. The URL contains the choice under `key`."""
+    return st.selectbox(label, values, index=index, key=key, bind="query-params", width=width)
+
+
+def text(label: str, *, key: str, placeholder: str, width: int, **options: Any) -> str:
+    """A field for a text, without spaces at its ends. The URL contains it under `key`. Options as of `st.text_input`."""
+    entered = st.text_input(
+        label, key=key, bind="query-params", placeholder=placeholder, width=width, **options
+    )
+    return (entered or "").strip()
+
+
+def row() -> DeltaGenerator:
+    """A container of widgets side by side."""
+    return st.container(horizontal=True, vertical_alignment="bottom")
+
+
+AddressOf = Callable[[str, Sequence[str]], str]
+"""(Filter, values) → address of the page with these values of the filter."""
+
+
+def facets_markup(
+    counts: Sequence[tuple[str, str, int]],
+    labels: Mapping[str, str],
+    selected: Mapping[str, Sequence[str]],
+    address_of: AddressOf,
+) -> str:
+    """The values of each filter with their counts as HTML, in the order of `labels`. "" without any.
+
+    `counts` has (filter, value, number of streams). A click selects a value, a click on a selected one removes it. A filter with
+    one value that is not selected is left out: it would change nothing.
+    """
+    groups = []
+    for name, label in labels.items():
+        values = [(value, n) for facet, value, n in counts if facet == name]
+        chosen = selected.get(name, ())
+        if len(values) < 2 and not chosen:
+            continue
+        lines = []
+        for value, n in values:
+            current, sign, then = (
+                (' aria-current="true"', "✓ ", [v for v in chosen if v != value])
+                if value in chosen
+                else ("", "", [value])
+            )
+            lines.append(
+                f'<li><a href="{escape(address_of(name, then))}" target="_self" title="{escape(value)}"{current}>'
+                f"<span>{sign}{escape(shortened(value))}</span><span>{formatting.count(n)}</span></a></li>"
+            )
+        groups.append(f'<div><span class="sg-facet">{escape(label)}</span><ul>{"".join(lines)}</ul></div>')
+    if not groups:
+        return ""
+    return f'<nav class="sg-facets" aria-label="Values of the filters">{"".join(groups)}</nav>'

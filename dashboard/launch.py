@@ -1,7 +1,7 @@
 """Run the dashboard: Streamlit in this process.
 
 - Streamlit contacts no other sites: no usage statistics, no update check; fonts and scripts come from the package.
-- On addresses other than the loopback, readers need a token (`token_gate`) or sign in (`oidc_login`).
+- On addresses other than the loopback, readers need a token or sign in (`access`).
 - Every request and WebSocket must name an allowed host (`streamgauge.ingest.allowed_hosts`), also on the loopback.
 - DATA/run/dashboard.json {"pid", "url"} is written (mode 0600) when /_stcore/health responds, touched while it does, and
   removed on a clean stop. The URL includes the token.
@@ -28,10 +28,8 @@ from types import FrameType
 from typing import NoReturn
 
 from streamgauge.analytics.schema.objectives import Objective
-from streamgauge.dashboard import oidc_login, page_settings
-from streamgauge.dashboard.page_head import PageHead
-from streamgauge.dashboard.same_host import SameHost
-from streamgauge.dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
+from streamgauge.dashboard import page_settings
+from streamgauge.dashboard.access import TOKEN_FILE, SameHost, TokenGate, check_file, stored_token
 from streamgauge.ingest.addresses import is_loopback, split_address
 from streamgauge.ingest.allowed_hosts import AllowedHosts, HostGate
 from streamgauge.ingest.guards import guarded_thread
@@ -70,7 +68,7 @@ class DashboardOptions:
     token: str | None
     """Token of the readers. None: no token on the loopback, elsewhere the stored token of the data folder."""
     oidc: Path | None
-    """File of an OpenID Connect provider (`oidc_login`). Readers who sign in need no token, unless `token` is set."""
+    """File of an OpenID Connect provider (`access`). Readers who sign in need no token, unless `token` is set."""
     allowed_hosts: tuple[str, ...]
     """Further host names of the dashboard, such as that of a reverse proxy. The one of `oidc` needs no entry."""
 
@@ -138,6 +136,8 @@ def _serve(config: dict[str, object], token: str | None, hosts: AllowedHosts) ->
     from starlette.middleware import Middleware
     from streamlit.starlette import App
 
+    from streamgauge.dashboard.page_head import PageHead
+
     disable_debug_mode()  # see charts.drawing.draw
     gates = [Middleware(HostGate, hosts=hosts), Middleware(SameHost)]
     if token:
@@ -161,7 +161,7 @@ def check(options: DashboardOptions) -> AllowedHosts:
     """The hosts that requests may name. Raises OSError if the dashboard cannot start: the OIDC file is not usable."""
     names = list(options.allowed_hosts)
     if options.oidc is not None:
-        names.append(oidc_login.check_file(options.oidc))
+        names.append(check_file(options.oidc))
     return AllowedHosts(names, listen_host=split_address(options.listen)[0])
 
 

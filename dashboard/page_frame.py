@@ -58,8 +58,10 @@ def show(
     """
     interval_s = filters.refresh_interval_s()
 
+    # `every_s` would refresh although the reader switched it off, hence the `and`.
     @st.fragment(run_every=interval_s and (every_s or interval_s))
     def fragment() -> None:
+        # A click inside a fragment reruns only the fragment. The sidebar shows the chosen filters after a full run.
         if filters.was_chosen():
             st.rerun()
         chosen = filters.selection()
@@ -73,6 +75,7 @@ def show(
             body(chosen)
         except query_runner.QueryError as error:
             _show_error(error)
+        # The first refresh makes a new diagnosis; until then the page may show a recent one at once.
         st.session_state[_OPENS] = False
 
     fragment()
@@ -118,7 +121,7 @@ def _show_first_steps() -> None:
     )
 
 
-def show_no_matches() -> None:
-    """Show that the selection has no streams, although the store has some."""
-    st.info("No streams match the time range and filters. Choose a longer range or remove a filter.",
+def show_no_matches(found: str = "No streams match") -> None:
+    """Show that the selection has nothing, although the store has something. `found` begins the sentence."""
+    st.info(f"{found} the time range and filters. Choose a longer range or remove a filter.",
             icon=":material/filter_alt_off:")  # fmt: skip

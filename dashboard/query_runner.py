@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import polars as pl
 import streamlit as st
@@ -28,6 +28,7 @@ from streamgauge.dashboard.page_settings import GUARDS, data_dir, store
 from streamgauge.ingest.guards import Guard, guarded_thread
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 CACHED_S = 2.0
 CACHED_CATALOG_S = 30.0
@@ -73,6 +74,8 @@ def client_name(client_id: str | None) -> str | None:
     return _client_names(str(data_dir())).get(client_id or "")
 
 
+# Two functions with the same work: Streamlit finds the cache of a function by its name and source, so one function cannot have two.
+# `data` is a part of the key, because tests show several data folders with one process.
 @st.cache_data(ttl=CACHED_S, max_entries=MAX_RESULTS, show_spinner=False)
 def _cached(sql: str, data: str) -> pl.DataFrame:
     return with_client_names(run(sql), _client_names(data))
@@ -93,19 +96,22 @@ def query_catalog(sql: str) -> pl.DataFrame:
     return _cached_catalog(sql, str(data_dir()))
 
 
-def prefetch(run_queries: Callable[[], T]) -> Callable[[], T]:
-    """Queue queries to run in the background. The returned function waits for their result, or raises their QueryError.
+def prefetch(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]:
+    """Queue `ask(…)` to run its queries in the background. The returned function waits for the result, or raises the QueryError.
 
     Queries start in the order of the calls, `LANES` at a time, so that those of the top of the page are answered first. Those that
     have not started yet run when the returned function is called.
     """
+    run_queries = partial(ask, *args, **kwargs)
     prefetched: Future[T] = Future()
     try:
         _queue().put_nowait((prefetched, run_queries))
+    # Without a place in the queue the page is slower, not wrong: it runs the queries where it needs them.
     except queue.Full:
         return run_queries
 
     def result() -> T:
+        # What still waits in the queue is run here, by the thread that needs it, instead of waiting for a lane.
         return run_queries() if prefetched.cancel() else prefetched.result()
 
     return result
@@ -125,6 +131,7 @@ def _run_prefetches(waiting: queue.Queue[tuple[Future[Any], Callable[[], Any]]],
     while True:
         guard.beat()
         prefetched, run_queries = waiting.get()
+        # The page needed the result first and ran the queries itself.
         if not prefetched.set_running_or_notify_cancel():
             continue
         try:

@@ -20,7 +20,7 @@ from streamgauge.analytics.reports.objectives import stored_objectives
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
 from streamgauge.dashboard import filters, page_settings
-from streamgauge.dashboard.charts.axes import TimeRange
+from streamgauge.dashboard.charts.drawing import TimeRange
 from streamgauge.dashboard.query_runner import CACHED_S, client_name, prefetch, query, query_catalog
 
 ICONS = {

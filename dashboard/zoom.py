@@ -1,4 +1,4 @@
-"""Time ranges that the reader selected by dragging on a chart.
+"""Time ranges that the reader selected by dragging on a chart, and the crosshair of all charts over time.
 
 The URL contains them (`?zoom=2026-03-01T12:00:00/2026-03-01T12:05:00`, in UTC), the newest last. The newest is the time range of
 the pages. Each has a button under the title, which removes it and so restores the range before.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from math import ceil, floor
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import streamlit as st
-
-from streamgauge.dashboard.charts import time_pointer
 
 KEY = "zoom"
 MAX_ZOOMS = 4
@@ -20,6 +19,12 @@ SHORTEST = timedelta(seconds=5)
 Span = tuple[datetime, datetime]
 _DRAWN = "zoom-drawn"
 _PAGE = "zoom-page"
+_POINTER = "time-pointer"
+# A component, because the selections of Streamlit's charts end at the borders of one chart, and a refresh of the page while the
+# reader drags would discard them.
+_pointer = st.components.v2.component(
+    "streamgauge_time_pointer", js=Path(__file__).with_suffix(".js").read_text(), isolate_styles=False
+)
 
 
 def to_text(span: Span) -> str:
@@ -41,6 +46,7 @@ def part_of(span: Span, begin: float, end: float) -> Span:
     """The part of a time range between two fractions of its length, in whole seconds and at least `SHORTEST`."""
     since, length_s = span[0], (span[1] - span[0]).total_seconds()
     first = since + timedelta(seconds=floor(begin * length_s))
+    # Outwards to whole seconds, which the address has, so the drawn part is never cut.
     return first, max(since + timedelta(seconds=ceil(end * length_s)), first + SHORTEST)
 
 
@@ -51,12 +57,14 @@ def current() -> Span | None:
 
 
 def _values() -> list[str]:
+    # An address can have any text, also of an older version: what is no range is left out.
     return [value for value in st.query_params.get_all(KEY) if from_text(value) is not None][-MAX_ZOOMS:]
 
 
 def keep(title: str) -> None:
     """Call once per run with the title of the page: the next page keeps the time ranges, although the sidebar's links lack them."""
     page, values = st.session_state.get(_PAGE, (title, []))
+    # The sidebar links to a page without parameters; a link with a zoom of its own keeps that.
     if page != title and values and KEY not in st.query_params:
         st.query_params[KEY] = values
     st.session_state[_PAGE] = title, _values()
@@ -97,14 +105,16 @@ def _label(value: str, zone: ZoneInfo) -> str:
 
 
 def draw_pointer() -> None:
-    """Let the reader select a time range by dragging on a chart."""
-    time_pointer.draw_time_pointer(_zoom)
+    """Link the charts over time of the page, and let the reader select a time range by dragging on one."""
+    _pointer(key=_POINTER, on_brush_change=_zoom, height=0)
 
 
 def _zoom() -> None:
-    ends, drawn = time_pointer.brushed(), st.session_state.get(_DRAWN)
-    if ends is not None and drawn is not None:
-        st.query_params[KEY] = [*_values(), to_text(part_of(drawn, *ends))][-MAX_ZOOMS:]
+    ends, drawn = st.session_state[_POINTER].brush, st.session_state.get(_DRAWN)
+    if ends and drawn is not None:
+        st.query_params[KEY] = [*_values(), to_text(part_of(drawn, float(ends[0]), float(ends[1])))][
+            -MAX_ZOOMS:
+        ]
 
 
 def clear() -> None:

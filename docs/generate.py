@@ -37,7 +37,7 @@ from streamgauge.analytics.telemetry.prometheus import prometheus_name
 from streamgauge.analytics.telemetry.semconv import PROFILES
 from streamgauge.cli import COMMAND_ORDER, cli
 from streamgauge.config import reference_text
-from streamgauge.dashboard.sql_recipes import RECIPES
+from streamgauge.dashboard.sql_statements import RECIPES
 from streamgauge.flags import flag
 from streamgauge.ingest.tap import metrics as tap_metrics
 from streamgauge.mcp_server.server import INSTRUCTIONS, new_server

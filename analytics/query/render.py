@@ -1,4 +1,4 @@
-"""Rows as text or Parquet, for `streamgauge sql` and reports."""
+"""Rows as text or Parquet, for `streamgauge sql`, reports and the downloads of the SQL page."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ def render(rows: pl.DataFrame, form: str, *, max_cell_chars: int = MAX_CELL_CHAR
     """The rows as `table`, `json`, `csv` or `parquet`."""
     if form == "parquet":
         sink = io.BytesIO()
-        rows.write_parquet(sink)
+        untyped = [name for name, kind in rows.schema.items() if kind == pl.Null]
+        # A column of NULLs has no type, which not every reader of Parquet accepts.
+        rows.with_columns(pl.col(name).cast(pl.String) for name in untyped).write_parquet(sink)
         return sink.getvalue()
     if form == "json":
         lines = (
             json.dumps(json_value(row), ensure_ascii=False, allow_nan=False)
             for row in rows.iter_rows(named=True)
         )
-        return ("[" + ",\n ".join(lines) + "]\n").encode()
+        # Text of clients may have halves of surrogate pairs, which UTF-8 cannot contain.
+        return ("[" + ",\n ".join(lines) + "]\n").encode(errors="replace")
     if form == "csv":
         return _csv(rows)
     return _table(rows, max_cell_chars).encode()

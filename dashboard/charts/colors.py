@@ -107,6 +107,7 @@ def of_groups(frame: pl.DataFrame, order: Sequence[str] = ()) -> dict[str, str]:
     found = set(frame["name"].drop_nulls())
     names = [name for name in order if name in found] or sorted(found - {OTHERS, TOTAL})
     chosen: dict[str, str] = {}
+    # Names that have a colour choose first, so a new name never takes the colour of one beside it.
     for name in sorted(names, key=lambda name: _remembered.get(name, MAX_REMEMBERED)):
         index = _remembered.get(name, len(_remembered))
         free = [c for c in (*SERIES[index % len(SERIES) :], *SERIES) if c not in chosen.values()]

@@ -1,78 +1,78 @@
-"""Draw charts on a page in one style. Legends are drawn outside the charts, so several charts can share one."""
+"""What all charts share: their style, axes, units, tooltips and legends, and how a page draws them.
+
+Legends are drawn outside the charts, so several charts can share one. Durations are in ns, and are drawn in the unit that suits the
+largest of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from html import escape
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import altair as alt
+import polars as pl
 import streamlit as st
 from altair.utils import schemapi
 
 from streamgauge.analytics.reports import formatting
+from streamgauge.dashboard.charts import colors
 
 HEIGHT = 200
 STEP_PX = 20
 """Step of the heights that a page reserves for its charts."""
-
-Drawing = alt.Chart | alt.LayerChart | alt.FacetChart
-
-
-def _style() -> alt.Config:
-    return alt.Config(
-        axis=alt.AxisConfig(
-            gridOpacity=0.35, domain=False, ticks=False, labelPadding=6, titleFontWeight="normal"
-        ),
-        legend=alt.LegendConfig(orient="bottom", title=None, labelLimit=160, symbolSize=80),
-        view=alt.ViewConfig(strokeWidth=0),
-        point=alt.MarkConfig(size=22, filled=True),
-        line=alt.LineConfig(strokeWidth=1.8),
-    )
-
-
-OVER_TIME: dict[str, Any] = {"embedOptions": {"renderer": "svg"}}
-"""`usermeta` of a chart over the time range of its page, which `time_pointer` links with the others. It finds the plot in the SVG."""
-
-
+RESERVED_HEIGHTS = "".join(
+    f"[class*='-height-{px}-']{{min-height:{px}px}}" for px in range(STEP_PX, 801, STEP_PX)
+)
+"""CSS of the containers of `draw`."""
+SECONDS_BELOW = timedelta(minutes=6)  # longer time axes have labels without seconds
+DATES_ABOVE = timedelta(hours=26)  # longer time axes have labels with dates
+LABEL_PX = 180
+Y_AXIS_PX = 30
+"""Least width of the labels of a vertical axis over time, so that the same time is at the same place in charts above each other."""
+TIME_TOOLTIP: Any = "utcyearmonthdatehoursminutesseconds"
 CLICKED = "clicked"
 """Name of the selection of a chart whose marks the reader can click."""
+OVER_TIME: dict[str, Any] = {"embedOptions": {"renderer": "svg"}}
+"""`usermeta` of a chart over the time range of its page, which `zoom` links with the others. It finds the plot in the SVG."""
+
+Drawing = alt.Chart | alt.LayerChart | alt.FacetChart
+STYLE = alt.Config(
+    axis=alt.AxisConfig(
+        gridOpacity=0.35, domain=False, ticks=False, labelPadding=6, titleFontWeight="normal"
+    ),
+    legend=alt.LegendConfig(orient="bottom", title=None, labelLimit=160, symbolSize=80),
+    view=alt.ViewConfig(strokeWidth=0),
+    point=alt.MarkConfig(size=22, filled=True),
+    line=alt.LineConfig(strokeWidth=1.8),
+)
 
 
 def draw(
-    chart: Drawing,
-    alt_text: str,
-    *,
-    key: str,
-    on_click: Callable[[Mapping[str, Any]], None] | None = None,
+    chart: Drawing, alt_text: str, *, key: str, on_click: Callable[[Mapping[str, Any]], None] | None = None
 ) -> None:
-    """Put a chart on the page. `alt_text` is for screen readers. `on_click` gets the fields of the selection `CLICKED`.
-
-    A container has the height of the chart before Vega draws it (see `css`).
-    """
-    chart.config = _style()
+    """Put a chart on the page. `alt_text` is for screen readers. `on_click` gets the fields of the selection `CLICKED`."""
+    chart.config = STYLE
     # Validation against Vega-Lite's schema takes most of a page's time. `launch` switches it off; tests keep it.
     if not schemapi.DEBUG_MODE:
         object.__setattr__(chart, "to_dict", partial(chart.to_dict, validate=False))
     height = getattr(chart, "height", None)
     reserved = height // STEP_PX * STEP_PX if isinstance(height, int) else 0
-    # Only containers have their key as a class.
-    with st.container(
-        key=f"{'over-time' if chart.usermeta == OVER_TIME else 'chart'}-height-{reserved}-{key}"
-    ):
-        if on_click is None:
-            st.altair_chart(chart, width="stretch", key=key, alt=alt_text)
-            return
-        handle = on_click
+    kind = "over-time" if chart.usermeta == OVER_TIME else "chart"
 
-        def selected() -> None:
-            if points := st.session_state[key].selection.get(CLICKED):
-                handle(points[0])
+    def selected() -> None:
+        if on_click is not None and (points := st.session_state[key].selection.get(CLICKED)):
+            on_click(points[0])
 
-        st.altair_chart(
-            chart, width="stretch", key=key, alt=alt_text, on_select=selected, selection_mode=CLICKED
-        )
+    clicks: dict[str, Any] = {"on_select": selected, "selection_mode": CLICKED} if on_click else {}
+    # Vega draws a chart some time after it arrives, and the elements below would shift. The container, which has its key as a
+    # class (charts have not), has the height from the beginning.
+    with st.container(key=f"{kind}-height-{reserved}-{key}"):
+        st.altair_chart(chart, width="stretch", key=key, alt=alt_text, **clicks)
 
 
 def draw_placeholder() -> None:
@@ -86,13 +86,34 @@ def draw_placeholder() -> None:
 def draw_legend(colors: Mapping[str, str]) -> None:
     """Names and colours in one line, for the charts below it."""
     entries = "".join(
-        '<span style="display:inline-flex;align-items:center;max-width:22em;overflow:hidden" '
-        f'title="{escape(name, quote=True)}">'
-        f'<span style="flex:none;width:.75em;height:.75em;border-radius:2px;margin-right:.4em;background:{color}"></span>'
-        f'<span style="overflow:hidden;text-overflow:ellipsis;white-space:nowrap">{escape(name)}</span></span>'
+        f'<span title="{escape(name)}"><i style="background:{color}"></i><span>{escape(name)}</span></span>'
         for name, color in colors.items()
     )
-    st.html(f'<div style="display:flex;flex-wrap:wrap;gap:.15em 1.2em;font-size:.87rem">{entries}</div>')
+    st.html(f'<div class="sg-legend">{entries}</div>')
+
+
+def draw_split(parts_ns: Mapping[str, float], part_colors: Mapping[str, str], label: str) -> None:
+    """A thin bar that splits a duration between its parts, with their lengths and shares. HTML, so it costs no chart.
+
+    `label` names the whole for screen readers. A part of 0 is only in the legend.
+    """
+    total_ns = sum(parts_ns.values())
+    bars, entries = [], []
+    for name, length_ns in parts_ns.items():
+        color, length = part_colors[name], formatting.duration(length_ns)
+        share = formatting.share(length_ns / total_ns if total_ns else None)
+        if length_ns > 0:
+            # The growth factors are percentages, because factors below 1 in total would leave a part of the bar empty.
+            style = f"flex:{100 * length_ns / total_ns:.4f} 0 0;background:{color}"
+            bars.append(f'<span style="{style}" title="{escape(name)} {length}, {share}"></span>')
+        entries.append(
+            f'<span><i style="background:{color}"></i>{escape(name)}&nbsp;<b>{length}</b>&nbsp;<small>{share}</small></span>'
+        )
+    spoken = ", ".join(f"{name} {formatting.duration(value)}" for name, value in parts_ns.items())
+    st.html(
+        f'<div role="img" aria-label="{escape(f"{label}: {spoken}")}">'
+        f'<div class="sg-split">{"".join(bars)}</div><div class="sg-legend">{"".join(entries)}</div></div>'
+    )
 
 
 def choose_series(colors: Mapping[str, str], highlighted: Collection[str] = ()) -> Collection[str]:
@@ -101,6 +122,7 @@ def choose_series(colors: Mapping[str, str], highlighted: Collection[str] = ()) 
     A click isolates a series, another one restores all. The URL has the series. Without one, `highlighted` are the series.
     """
     names = list(colors)
+    # Streamlit raises for a value that is not among the options, for example from a link to other groups.
     if st.session_state.get("series") not in names:
         st.session_state.pop("series", None)
     with st.container(key="legend"):
@@ -108,9 +130,113 @@ def choose_series(colors: Mapping[str, str], highlighted: Collection[str] = ()) 
             "Series", names, key="series", bind="query-params", format_func=formatting.markdown, label_visibility="collapsed"
         )  # fmt: skip
         shown = {chosen} if chosen in names else {name for name in names if name in highlighted}
+        # Buttons have no colour of their own, and Markdown in a label would show its few named colours only.
         swatches = "".join(
             f".st-key-legend button:nth-of-type({i})::before{{background:{color};opacity:{1 if not shown or name in shown else 0.3}}}"
             for i, (name, color) in enumerate(colors.items(), 1)
         )
         st.html(f"<style>{swatches}</style>")
     return shown
+
+
+@dataclass(frozen=True)
+class TimeRange:
+    """The range of a time axis, the time zone of its labels, and the distance between its points."""
+
+    since: datetime
+    until: datetime
+    zone: ZoneInfo
+    bucket_s: int
+    marks: Sequence[tuple[datetime, str]] = field(default=())
+    """Instants that every chart marks with a vertical line, and their texts: onsets of incidents, and markers."""
+
+    def axis(self, *, fixed: bool = False) -> alt.X:
+        """The axis over the column `at`. `fixed` sets its domain, which Vega-Lite rejects for marks with x and x2."""
+        # Milliseconds of the wall clock, as in `to_wall_time`.
+        domain = [
+            end.astimezone(self.zone).replace(tzinfo=UTC).timestamp() * 1000
+            for end in (self.since, self.until)
+        ]
+        scale = alt.Scale(type="utc", domain=domain) if fixed else alt.Scale(type="utc", nice=False)
+        length = self.until - self.since
+        labels = (
+            "%H:%M:%S" if length <= SECONDS_BELOW else "%H:%M" if length <= DATES_ABOVE else "%d %b %H:%M"
+        )
+        axis = alt.Axis(grid=False, labelOverlap=True, labelFlush=True, format=labels, tickCount=8)
+        return alt.X("at:T", scale=scale, title=None, axis=axis)
+
+    def mark_lines(self) -> list[alt.Chart]:
+        """A layer with a vertical line per mark inside the range, for charts whose axis is `fixed`."""
+        inside = [(at, text) for at, text in self.marks if self.since <= at < self.until]
+        if not inside:
+            return []
+        frame = pl.DataFrame(inside, schema={"at": pl.Datetime("us", "UTC"), "mark": pl.String}, orient="row")
+        lines = alt.Chart(to_wall_time(frame, self.zone, "at")).mark_rule(
+            color=colors.MARK, strokeWidth=2, strokeDash=[2, 3]
+        )
+        tooltip = [time_tooltip("at", "time"), alt.Tooltip("mark:N")]
+        return [lines.encode(x=self.axis(fixed=True), tooltip=tooltip)]
+
+    def with_until(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Add the columns `until`, the end of each point of `at`, and `begin`, its beginning, all as wall time.
+
+        `at` and `until` are limited to the range, so that all axes of a page end at the same instants.
+        """
+        since, end = (pl.lit(at).cast(pl.Datetime("us", "UTC")) for at in (self.since, self.until))
+        until = pl.min_horizontal(pl.col("at") + pl.duration(seconds=self.bucket_s), end)
+        limited = frame.with_columns(
+            pl.col("at").alias("begin"), pl.max_horizontal("at", since).alias("at"), until.alias("until")
+        )
+        return to_wall_time(limited, self.zone, "begin", "at", "until")
+
+    def extend(self, frame: pl.DataFrame, *, low: str, high: str) -> pl.DataFrame:
+        """Add a rectangle of zero height at each end of the range, so the axis covers the whole range."""
+        ends = to_wall_time(pl.DataFrame({"end": [self.since, self.until]}), self.zone, "end")["end"]
+        ends = ends.cast(frame.schema["at"])
+        corners = pl.concat([frame.head(1)] * 2).with_columns(
+            ends.alias("at"), ends.alias("until"), pl.col(low).alias(high)
+        )
+        return pl.concat([frame, corners])
+
+
+def to_wall_time(frame: pl.DataFrame, zone: ZoneInfo, *columns: str) -> pl.DataFrame:
+    """Instants as the wall clock of a time zone, labelled UTC, because Vega draws every instant as UTC."""
+    return frame.with_columns(
+        pl.col(c).dt.convert_time_zone(zone.key).dt.replace_time_zone(None).dt.replace_time_zone("UTC")
+        for c in columns
+    )
+
+
+def names_y(field: str, names: Sequence[str] | None = None) -> alt.Y:
+    """The axis of the names next to bars, in their order. Long names are cut off; the tooltip shows them in full."""
+    axis = alt.Axis(labelLimit=LABEL_PX, labelOverlap=False, grid=False)
+    return alt.Y(f"{field}:N", sort=names, title=None, axis=axis)
+
+
+def tooltips(*fields: str | tuple[str, ...]) -> list[alt.Tooltip]:
+    """Rows of a tooltip: a field, or a field with its title and format. Altair turns strings into channels much more slowly."""
+    given = [(one,) if isinstance(one, str) else one for one in fields]
+    return [alt.Tooltip(one[0], **dict(zip(("title", "format"), one[1:], strict=False))) for one in given]  # type: ignore[arg-type]
+
+
+def time_tooltip(field: str, title: str) -> alt.Tooltip:
+    """The row of a tooltip that shows an instant."""
+    return alt.Tooltip(f"{field}:T", title=title, timeUnit=TIME_TOOLTIP)
+
+
+def duration_unit(largest_ns: float, units: Sequence[str] = ("s", "ms", "µs")) -> tuple[float, str]:
+    """(divisor, name) of the unit that suits the largest duration."""
+    sizes = {"s": 1e9, "ms": 1e6, "µs": 1e3}
+    name = next((unit for unit in units if largest_ns >= sizes[unit]), units[-1])
+    return sizes[name], name
+
+
+def largest(frame: pl.DataFrame, column: str) -> float:
+    """The largest number of a column, or 0 if it has none."""
+    found = frame[column].max()
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
+def duration_text(column: str) -> pl.Expr:
+    """A column of durations in ns as text."""
+    return pl.col(column).map_elements(formatting.duration, return_dtype=pl.String)

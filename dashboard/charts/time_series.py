@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 import altair as alt
 import polars as pl
@@ -11,15 +10,18 @@ import polars as pl
 from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.selection import MIN_SAMPLES
 from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.charts.axes import (
-    TIME_TOOLTIP,
+from streamgauge.dashboard.charts.drawing import (
+    HEIGHT,
+    OVER_TIME,
     Y_AXIS_PX,
+    Drawing,
     TimeRange,
     duration_unit,
     largest,
+    time_tooltip,
     to_wall_time,
+    tooltips,
 )
-from streamgauge.dashboard.charts.drawing import HEIGHT, OVER_TIME, Drawing
 
 FADED = 0.35
 """Opacity of points with few samples."""
@@ -113,28 +115,20 @@ def _lines(
         if bold:
             is_bold = alt.FieldOneOfPredicate(field=name, oneOf=bold)
             opacities = alt.OpacityValue(opacity * REST_OPACITY).condition(test=is_bold, value=opacity)
-        chart: alt.Chart = alt.Chart(to_wall_time(data, time.zone, "at")).encode(
+        return alt.Chart(to_wall_time(data, time.zone, "at")).encode(
             x=time.axis(fixed=True),
             y=y,
             color=colors.scale(name, drawn),
             opacity=opacities,
             strokeWidth=width,
         )
-        return chart
-
-    def line(data: pl.DataFrame, opacity: float) -> alt.Chart:
-        drawn_line: alt.Chart = layer(data, opacity).mark_line(
-            invalid="break-paths-show-path-domains", clip=True
-        )
-        return drawn_line
 
     sampled = points.with_columns(pl.when("sampled").then("y").alias("y"))
-    layers = []
-    if not points["sampled"].all():
-        layers.append(line(points, FADED))
+    lines = [] if points["sampled"].all() else [layer(points, FADED)]
     # A layer without numbers would make Vega warn of an infinite extent.
     if sampled["y"].drop_nulls().len():
-        layers.append(line(sampled, 1.0))
+        lines.append(layer(sampled, 1.0))
+    layers = [line.mark_line(invalid="break-paths-show-path-domains", clip=True) for line in lines]
     for is_sampled, opacity in ((True, 1.0), (False, FADED)):
         dots = points.filter("isolated", pl.col("sampled") == is_sampled)
         if not dots.is_empty():
@@ -185,21 +179,20 @@ def _shared_tooltip(points: pl.DataFrame, series: str, names: list[str], time: T
     """
     fields = {name: f"s{i}" for i, name in enumerate(names)}
     renamed = points.with_columns(pl.col(series).replace_strict(fields, default=None).alias("field"))
+    # One row per point of time has the values of all series, so one tooltip can show them.
     wide = renamed.pivot(on="field", on_columns=list(fields.values()), index="at", values="text").sort("at")
     wide = to_wall_time(wide.with_columns(pl.col("^s[0-9]+$").fill_null(formatting.UNKNOWN)), time.zone, "at")
-    tooltip: list[Any] = [alt.Tooltip("at:T", title="time", timeUnit=TIME_TOOLTIP)]
-    tooltip += [alt.Tooltip(f"{field}:N", title=name or "value") for name, field in fields.items()]
+    values = [(f"{field}:N", name or "value") for name, field in fields.items()]
     nearest = alt.selection_point(
         name="near", nearest=True, on="pointerover", fields=["at"], empty=False, clear="pointerout"
     )
-    opacity = alt.OpacityValue(0).condition(param="near", empty=False, value=0.7)
-    chart: alt.Chart = (
-        alt.Chart(wide)
-        .mark_rule(color=colors.RULE)
-        .encode(x=time.axis(fixed=True), opacity=opacity, tooltip=tooltip)
-        .add_params(nearest)
-    )
-    return chart
+    rule: alt.Chart = alt.Chart(wide).mark_rule(color=colors.RULE)
+    return rule.encode(
+        x=time.axis(fixed=True),
+        # Invisible until the pointer is near. It must exist everywhere, because the nearest mark shows the tooltip.
+        opacity=alt.OpacityValue(0).condition(param="near", empty=False, value=0.7),
+        tooltip=[time_tooltip("at", "time"), *tooltips(*values)],
+    ).add_params(nearest)
 
 
 def time_bars(
@@ -214,6 +207,7 @@ def time_bars(
 ) -> Drawing:
     """Bars of `value` over `at`, stacked in the order of the colours."""
     shown = colors.present(series_colors, frame, series)
+    # The stack has the order of the colours, so that a kind is at the same place in every bar.
     rank = {name: i for i, name in enumerate(shown)}
     stacked = (
         time.with_until(frame)
@@ -225,20 +219,16 @@ def time_bars(
         .with_columns(pl.col(value).cum_sum().over("at").alias("top"))
         .with_columns((pl.col("top") - pl.col(value)).alias("bottom"))
     )
-    chart: alt.Chart = (
-        alt.Chart(time.extend(stacked, low="bottom", high="top"))
-        .mark_rect(stroke=None)
-        .encode(
-            x=time.axis(),
-            x2=alt.X2("until:T"),
-            y=alt.Y("bottom:Q", title=unit, axis=alt.Axis(tickCount=5, minExtent=Y_AXIS_PX)),
-            y2=alt.Y2("top:Q"),
-            color=colors.scale(series, shown),
-            tooltip=[
-                alt.Tooltip("begin:T", title="from", timeUnit=TIME_TOOLTIP),
-                alt.Tooltip(f"{series}:N"),
-                alt.Tooltip(f"{value}:Q", format=",.4~g", title=unit or value),
-            ],
-        )
+    bars = alt.Chart(time.extend(stacked, low="bottom", high="top")).mark_rect(stroke=None)
+    bars = bars.encode(
+        x=time.axis(),
+        x2=alt.X2("until:T"),
+        y=alt.Y("bottom:Q", title=unit, axis=alt.Axis(tickCount=5, minExtent=Y_AXIS_PX)),
+        y2=alt.Y2("top:Q"),
+        color=colors.scale(series, shown),
+        tooltip=[
+            time_tooltip("begin", "from"),
+            *tooltips(f"{series}:N", (f"{value}:Q", unit or value, ",.4~g")),
+        ],
     )
-    return alt.layer(chart, *time.mark_lines(), height=height, usermeta=OVER_TIME)
+    return alt.layer(bars, *time.mark_lines(), height=height, usermeta=OVER_TIME)

@@ -1,7 +1,7 @@
 """The spans of one trace as a tree with bars on one time axis. HTML without a script.
 
 A chart cannot have collapsible rows. Nested lists can, and the browser does the rest: a checkbox before each row with spans below it
-hides them, and a `details` element opens the attributes. Both work with the keyboard. The styles are in `trace_css`.
+hides them, and a `details` element opens the attributes. Both work with the keyboard. The styles are in `page.css`.
 
 - Every text of a span is escaped: names, attributes and events come from other services.
 - An error has a sign and a word besides its colour. Stalls and the TTFT are marked on the bar of their stream and written below it.
@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.trace_tree import Span, Tree, TreeRow, instant
 from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.charts.axes import duration_unit
+from streamgauge.dashboard.charts.drawing import duration_unit
 
 MAX_NESTED = 24
 MANY = 100
@@ -61,7 +61,7 @@ class StreamMarks:
     stall_count: int = 0
     """Number of stalls, also of those that are not in `stalls`."""
     waited_ns: Mapping[str, int] = field(default_factory=dict)
-    """Cause → ns, from `stream_blame.whole_stream`."""
+    """Cause → ns, from `blame.whole_stream`."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class _Axis:
     def place(self, start_ns: int, end_ns: int) -> str:
         """CSS of a bar. It stays visible at the right end of the axis, however short it is."""
         left, right = self.percent(start_ns), self.percent(end_ns)
+        # 3 px is the least width of a bar in page.css.
         return f"left:min({left:.3f}%,100% - 3px);width:{right - left:.3f}%"
 
 
@@ -92,9 +93,11 @@ def waterfall(
     drawn = _Drawing(axis, service_colors, marks or {}, zone or ZoneInfo("UTC"), _opened(found))
     ticks, step = _ticks(axis.length_ns)
     head = "".join(f'<span style="left:{share * 100:.3f}%">{escape(label)}</span>' for share, label in ticks)
-    more = ""
-    if found.omitted_roots:
-        more = f'<li class="sg-more">{_further(found.omitted_roots)} without a stored parent</li>'
+    more = (
+        f'<li class="sg-more">{_further(found.omitted_roots)} without a stored parent</li>'
+        if found.omitted_roots
+        else ""
+    )
     return (
         f'<div class="sg-trace"><div style="--step:{step * 100:.3f}%">'
         f'<div class="sg-axis" aria-hidden="true"><span></span><span class="sg-ticks">{head}</span></div>'
@@ -104,6 +107,7 @@ def waterfall(
 
 def _opened(found: Tree) -> set[str]:
     """Span ids of the rows whose children are visible at first."""
+    # Hundreds of open rows would leave only one branch on the first screen.
     rows = [*found.rows()]
     if len(rows) <= MANY:
         return {row.span.span_id for row in rows}
@@ -117,11 +121,8 @@ def _opened(found: Tree) -> set[str]:
 def _ticks(length_ns: int) -> tuple[list[tuple[float, str]], float]:
     """(share of the axis and label of each tick, share of one step)."""
     divisor, unit = duration_unit(length_ns)
-    step = 10.0 ** len(str(length_ns))
-    for candidate in (size * 10.0**power for power in range(len(str(length_ns)) + 1) for size in (1, 2, 5)):
-        if length_ns / candidate <= TICKS:
-            step = candidate
-            break
+    sizes = (size * 10.0**power for power in range(len(str(length_ns)) + 1) for size in (1, 2, 5))
+    step = next(size for size in sizes if length_ns / size <= TICKS)
     count = int(length_ns / step)
     ticks = [(i * step / length_ns, f"{i * step / divisor:g} {unit}") for i in range(count + 1)]
     # A label at the right end would leave the axis.
@@ -147,6 +148,7 @@ class _Drawing:
     def rows(self, rows: Sequence[TreeRow], level: int) -> Iterator[str]:
         """The rows and those below them as list items."""
         for row in rows:
+            # Below the limit, further rows follow on the same level. Their indentation still shows the depth.
             nests = level < MAX_NESTED
             below = [*self.rows(row.children, level + 1)] if row.children else []
             if row.omitted:
@@ -183,7 +185,7 @@ class _Drawing:
 
     def _color(self, span: Span) -> str:
         if span.cause is not None:
-            return colors.CAUSES.get(span.cause, colors.UNNAMED)
+            return _cause_color(span.cause)
         return self.service_colors.get(span.service, colors.UNNAMED)
 
     def _track(self, span: Span) -> str:
@@ -198,10 +200,8 @@ class _Drawing:
             begin_ns = span.start_ns + stall.at_ns
             place = self.axis.place(begin_ns, begin_ns + stall.gap_ns)
             text = f"Stall of {formatting.duration(stall.gap_ns)}, caused by the {stall.cause}"
-            parts.append(
-                f'<span class="sg-stall" style="{place};--c:{colors.CAUSES.get(stall.cause, colors.UNNAMED)}" '
-                f'title="{escape(text)}"></span>'
-            )
+            style = f"{place};--c:{_cause_color(stall.cause)}"
+            parts.append(f'<span class="sg-stall" style="{style}" title="{escape(text)}"></span>')
         if marks and marks.ttft_ns is not None:
             left = self.axis.percent(span.start_ns + marks.ttft_ns)
             text = f"TTFT {formatting.duration(marks.ttft_ns)}"
@@ -226,14 +226,15 @@ class _Drawing:
             "Span id": None if span.measured else span.span_id,
             "Parent span id": None if span.measured else span.parent_id,
         }
-        resource = {k: v for k, v in span.attributes.items() if k.startswith(RESOURCE_KEYS)}
-        attributes = {k: v for k, v in span.attributes.items() if k not in resource}
+        given = span.attributes.items()
+        own = [(key, value) for key, value in given if not key.startswith(RESOURCE_KEYS)]
+        of_sender = [(key, value) for key, value in given if key.startswith(RESOURCE_KEYS)]
         return (
             '<div class="sg-detail"><button type="button" class="sg-copy" data-copies-tables>Copy</button>'
-            + _pairs("", {k: v for k, v in about.items() if v is not None})
-            + _pairs("Attributes", attributes)
-            + _event_pairs(span)
-            + _pairs("Resource", resource)
+            + _pairs("", [(name, value) for name, value in about.items() if value is not None])
+            + _pairs("Attributes", own)
+            + _pairs("Events", _events(span), MAX_EVENTS)
+            + _pairs("Resource", of_sender)
             + "</div>"
         )
 
@@ -250,7 +251,8 @@ def _marks_text(marks: StreamMarks) -> str:
         for stall in marks.stalls:
             by_cause[stall.cause] = by_cause.get(stall.cause, 0) + stall.gap_ns
         causes = ", ".join(
-            f"{_swatch(cause)}{escape(cause)} {formatting.duration(ns)}" for cause, ns in by_cause.items()
+            f'<i style="background:{_cause_color(cause)}"></i>{escape(cause)} {formatting.duration(ns)}'
+            for cause, ns in by_cause.items()
         )
         parts.append(f"{marks.stall_count:,} stall{'' if marks.stall_count == 1 else 's'}: {causes}")
     if marks.waited_ns:
@@ -261,41 +263,33 @@ def _marks_text(marks: StreamMarks) -> str:
     return " · ".join(parts)
 
 
-def _swatch(cause: str) -> str:
-    return f'<i style="background:{colors.CAUSES.get(cause, colors.UNNAMED)}"></i>'
+def _cause_color(cause: str) -> str:
+    return colors.CAUSES.get(cause, colors.UNNAMED)
 
 
-def _pairs(title: str, pairs: Mapping[str, Any]) -> str:
+def _pairs(title: str, pairs: Sequence[tuple[str, Any]], most: int = MAX_ATTRIBUTES) -> str:
+    """A table of names and values."""
     if not pairs:
         return ""
-    shown = list(pairs.items())[:MAX_ATTRIBUTES]
     lines = [
-        f'<tr><th scope="row">{escape(_cut(str(key), MAX_NAME))}</th><td>{escape(_cut(_text(value), MAX_VALUE))}</td></tr>'
-        for key, value in shown
+        f'<tr><th scope="row">{escape(_cut(key, MAX_NAME))}</th><td>{escape(_cut(_text(value), MAX_VALUE))}</td></tr>'
+        for key, value in pairs[:most]
     ]
-    if len(pairs) > len(shown):
-        lines.append(f'<tr><th scope="row">Not shown</th><td>{len(pairs) - len(shown):,} further</td></tr>')
+    if len(pairs) > most:
+        lines.append(f'<tr><th scope="row">Not shown</th><td>{len(pairs) - most:,} further</td></tr>')
     name, caption = ("", f"<caption>{title}</caption>") if title else (' aria-label="About the span"', "")
     return f"<table{name}>{caption}<tbody>{''.join(lines)}</tbody></table>"
 
 
-def _event_pairs(span: Span) -> str:
-    if not span.events:
-        return ""
-    lines = []
-    for event in span.events[:MAX_EVENTS]:
-        at = "" if event.at_ns is None else f"{formatting.duration(event.at_ns)} "
-        more = ", ".join(
-            f"{key} = {_text(value)}" for key, value in list(event.attributes.items())[:MAX_ATTRIBUTES]
+def _events(span: Span) -> list[tuple[str, str]]:
+    """The events of a span as names with their times, and attributes."""
+    return [
+        (
+            ("" if event.at_ns is None else f"{formatting.duration(event.at_ns)} ") + event.name,
+            ", ".join(f"{k} = {_text(v)}" for k, v in list(event.attributes.items())[:MAX_ATTRIBUTES]),
         )
-        lines.append(
-            f'<tr><th scope="row">{escape(at)}{escape(_cut(event.name, MAX_NAME))}</th><td>{escape(_cut(more, MAX_VALUE))}</td></tr>'
-        )
-    if len(span.events) > MAX_EVENTS:
-        lines.append(
-            f'<tr><th scope="row">Not shown</th><td>{len(span.events) - MAX_EVENTS:,} further</td></tr>'
-        )
-    return f"<table><caption>Events</caption><tbody>{''.join(lines)}</tbody></table>"
+        for event in span.events
+    ]
 
 
 def _text(value: Any) -> str:

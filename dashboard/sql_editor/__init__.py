@@ -17,7 +17,7 @@ from typing import Any
 
 import streamlit as st
 
-from streamgauge.dashboard.sql_address import MAX_CHARS, MAX_EDITOR_CHARS
+from streamgauge.dashboard.sql_statements import MAX_CHARS, MAX_EDITOR_CHARS
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("highlight.js", "completion.js", "schema.js", "editor.js")

@@ -23,12 +23,12 @@ from streamgauge.analytics.reports.comparison import MIN_N, RESAMPLES, Row
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import FURTHER_DIMENSIONS, Selection
 from streamgauge.dashboard import filters, page_frame, query_runner
-from streamgauge.dashboard.charts import colors, distributions
+from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw
-from streamgauge.dashboard.charts.forest import forest
-from streamgauge.dashboard.panels import panel
+from streamgauge.dashboard.charts.group_charts import ecdf, forest
+from streamgauge.dashboard.html_table import Column, show_table
+from streamgauge.dashboard.panels import number, panel, section
 from streamgauge.dashboard.query_runner import query
-from streamgauge.dashboard.tables.html_table import Column, show_table
 
 SHIFTS: dict[str, timedelta | None] = {
     "same time": timedelta(0),
@@ -46,10 +46,11 @@ Sides = Mapping[str, Selection]
 def parse_onset(text: str) -> datetime | None:
     """An instant in UTC, or None."""
     try:
-        at = datetime.fromisoformat(text.strip().replace(" ", "T"))
+        at = datetime.fromisoformat(text.replace(" ", "T"))
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
+    # Sums with instants near the ends of the calendar overflow.
     return at if 2000 <= at.year <= 9000 else None
 
 
@@ -73,26 +74,13 @@ def choose_side(
     selected: dict[str, tuple[str, ...]] = {}
     further: tuple[str, ...] = ()
     with st.grid(2, min_column_width=180):
-        when = st.selectbox(
-            "When", names, index=names.index(default_when), key=f"{letter}-when", bind="query-params"
-        )
+        when = filters.select("When", names, key=f"{letter}-when", index=names.index(default_when))
         for name, label in filters.FILTERS.items():
             key = f"{letter}-{name}"
-            values = filters.options(offered, name, key=key)
-            selected[name] = tuple(
-                st.multiselect(
-                    label,
-                    values,
-                    key=key,
-                    bind="query-params",
-                    placeholder=", ".join(filters.selected(name)) or "all",
-                )
-            )
+            of_page = ", ".join(filters.selected(name))
+            selected[name] = choose_values(label, offered.get(name, ()), key, of_page or "all")
         if dimension != NO_DIMENSION:
-            key = f"{letter}-value"
-            values = filters.options({dimension: list(further_values)}, dimension, key=key)
-            label = dimension.capitalize()
-            further = tuple(st.multiselect(label, values, key=key, bind="query-params", placeholder="all"))
+            further = choose_values(dimension.capitalize(), further_values, f"{letter}-value", "all")
 
     def side_of(base: Selection) -> Selection | None:
         chosen = replace(
@@ -111,6 +99,11 @@ def choose_side(
     return side_of
 
 
+def choose_values(label: str, offered: Sequence[str], key: str, placeholder: str) -> tuple[str, ...]:
+    values = filters.options(offered, key=key)
+    return tuple(st.multiselect(label, values, key=key, bind="query-params", placeholder=placeholder))
+
+
 def body(base: Selection) -> None:
     a, b = side_a(base), side_b(base)
     if a is None or b is None:
@@ -125,12 +118,11 @@ def body(base: Selection) -> None:
         return
     sides = {"A": a, "B": b}
     counts = {letter: comparison.counts(query, side) for letter, side in sides.items()}
-    for column, letter in zip(st.columns(2), sides, strict=True):
-        column.metric(
-            f"{letter}: requests", formatting.count(counts[letter]["requests"]), border=True,
-            help=f"{formatting.count(counts[letter]['ok'])} of them ended ok.",
-        )  # fmt: skip
-        column.caption(filters.describe(sides[letter]))
+    for column, (letter, side) in zip(st.columns(2), sides.items(), strict=True):
+        with column:
+            requests, ok = (formatting.count(counts[letter][name]) for name in ("requests", "ok"))
+            number(f"{letter}: requests", requests, f"{ok} of them ended ok.")
+            st.caption(filters.describe(side))
     if not all(found["requests"] for found in counts.values()):
         st.warning("No comparison: one side has no streams.", icon=":material/warning:")
         return
@@ -149,7 +141,7 @@ def body(base: Selection) -> None:
 
 def show_rows(title: str, help_text: str, rows: Sequence[Row]) -> None:
     """A forest plot and the table of its values."""
-    st.header(title, anchor=False, help=help_text)
+    section(title, help_text)
     plot = forest(rows)
     with st.container(border=True):
         if plot is None:
@@ -164,12 +156,8 @@ def show_rows(title: str, help_text: str, rows: Sequence[Row]) -> None:
         Column(name="difference", heading="B − A", number=True),
         Column(name="interval", heading="95 % interval", number=True),
     ]
-    show_table(
-        columns,
-        pl.DataFrame([_texts(row) for row in rows]),
-        label=f"{title}: differences between A and B",
-        stacks=True,
-    )
+    texts = pl.DataFrame([_texts(row) for row in rows])
+    show_table(columns, texts, label=f"{title}: differences between A and B", stacks=True)
 
 
 def _texts(row: Row) -> dict[str, str | None]:
@@ -212,27 +200,27 @@ def show_ttft(sides: Sides) -> None:
     panel(
         "TTFT, cumulative distribution",
         spread,
-        lambda f: distributions.ecdf(f, SIDE_COLORS),
-        help_text=metric_help("ttft"),
+        lambda f: ecdf(f, SIDE_COLORS),
+        metric_help("ttft"),
         legend=SIDE_COLORS,
     )
 
 
 st.caption("B compared with A. Both use the time range and filters of the page unless set here.")
 has_onset = "onset" in st.query_params
-with st.container(horizontal=True, vertical_alignment="bottom"):
-    onset_text = st.text_input(
-        "Onset (UTC)", key="onset", bind="query-params", placeholder="2026-01-02T03:04:05", max_chars=40, width=240,
-        help="Start of an incident. Choose *before onset* and *after onset* as the times of A and B.",
-    )  # fmt: skip
-    dimension = st.selectbox(
-        "Further dimension",
-        [NO_DIMENSION, *FURTHER_DIMENSIONS],
-        key="dimension",
-        bind="query-params",
-        width=200,
+with filters.row():
+    onset_help = "Start of an incident. Choose *before onset* and *after onset* as the times of A and B."
+    onset_text = filters.text(
+        "Onset (UTC)",
+        key="onset",
+        placeholder="2026-01-02T03:04:05",
+        width=240,
+        max_chars=40,
+        help=onset_help,
     )
-onset = parse_onset(onset_text or "")
+    dimensions = [NO_DIMENSION, *FURTHER_DIMENSIONS]
+    dimension = filters.select("Further dimension", dimensions, key="dimension", width=200)
+onset = parse_onset(onset_text)
 offered: dict[str, list[str]] = {}
 further_values: list[str] = []
 with contextlib.suppress(query_runner.QueryError):  # the body shows the error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import polars as pl
@@ -13,13 +12,15 @@ from streamgauge.analytics.reports.hops import CAUSES, hop_phases
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import page_frame, verdict
-from streamgauge.dashboard.charts import colors, distributions
+from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw, draw_legend
-from streamgauge.dashboard.charts.stream import StreamAxis, phase_waterfall
+from streamgauge.dashboard.charts.group_charts import ecdf
+from streamgauge.dashboard.charts.stream_charts import StreamAxis, phase_waterfall
 from streamgauge.dashboard.charts.time_series import time_lines
-from streamgauge.dashboard.panels import panel
+from streamgauge.dashboard.group_tables import show_gateways
+from streamgauge.dashboard.panels import panel, section
 from streamgauge.dashboard.query_runner import prefetch, query
-from streamgauge.dashboard.tables import hops as tables
+from streamgauge.dashboard.stream_tables import show_attempts, show_changes, show_failed_attempts
 
 Row = dict[str, Any]
 STATISTICS = colors.by_name(("p50", "p95", "max"))
@@ -29,29 +30,24 @@ PHASE_COLORS = {name: colors.CAUSES[cause] for name, cause in CAUSES.items()}
 def body(chosen: Selection) -> None:
     # Queries that are drawn later run while the first numbers are queried.
     verdict.prefetch_marks(chosen)
-    waterfall = prefetch(partial(hops.waterfall, query, chosen))
-    delays = prefetch(partial(hops.event_delays, query, chosen))
-    changes = prefetch(partial(hops.changes, query, chosen))
+    waterfall = prefetch(hops.waterfall, query, chosen)
+    delays = prefetch(hops.event_delays, query, chosen)
+    changes = prefetch(hops.changes, query, chosen)
     found = hops.by_gateway(query, chosen)
     if found.is_empty():
-        show_first_steps() if not hops.any_hop(query) else show_no_matches()
+        page_frame.show_no_matches("No matched streams in") if hops.any_hop(query) else show_first_steps()
         return
     show_sentences(found)
     show_waterfalls(waterfall())
     show_delays(chosen, delays())
-    st.header("By gateway", anchor=False)
-    tables.show_gateways(found)
-    show_attempts(chosen, found)
-    st.header(
+    section("By gateway")
+    show_gateways(found)
+    show_retries(chosen, found)
+    section(
         "Changes by the gateway",
-        anchor=False,
-        help="Differences between what the model server sent and what the client received.",
+        "Differences between what the model server sent and what the client received.",
     )
-    changed = changes()
-    if changed.is_empty():
-        st.caption("No differences in these streams.")
-    else:
-        tables.show_changes(changed)
+    show_changes(changes())
     show_matching(chosen)
 
 
@@ -70,11 +66,6 @@ def show_first_steps() -> None:
         "adds, and **Overview** and **Stream** split the time between upstream, gateway, tap and client.\n\n"
         "Guide: *Locate a delay* (`docs/how-to/find-who-is-slow.md`)."
     )
-
-
-def show_no_matches() -> None:
-    st.info("No matched streams in the time range and filters. Choose a longer range or remove a filter.",
-            icon=":material/filter_alt_off:")  # fmt: skip
 
 
 def sentence(row: Row) -> str:
@@ -97,7 +88,7 @@ def sentence(row: Row) -> str:
 
 
 def show_sentences(found: pl.DataFrame) -> None:
-    with st.container(border=True, gap="small"):
+    with st.container(border=True):
         for row in found.to_dicts():
             st.markdown(
                 f":material/conversion_path: **{sentence(row)}**",
@@ -113,6 +104,7 @@ def show_waterfalls(medians: pl.DataFrame) -> None:
     with st.grid(2 if len(medians) > 1 else 1, min_column_width=420):
         for row in medians.to_dicts():
             phases = hop_phases(row)
+            # 12 % for the length that is written behind the last bar of a narrow chart.
             axis = StreamAxis(0, max([p.end_ns for p in phases] + [1]) * 1.12)
             title = f"Client → {row['gateway']} → model server"
             with st.container(border=True):
@@ -131,8 +123,8 @@ def show_delays(chosen: Selection, delays: pl.DataFrame) -> None:
         panel(
             "Added delay per output event",
             delays,
-            lambda f: distributions.ecdf(f, STATISTICS),
-            help_text=f"{metric_help('hop_event')} The lines are cumulative shares of streams. Delays below "
+            lambda f: ecdf(f, STATISTICS),
+            f"{metric_help('hop_event')} The lines are cumulative shares of streams. Delays below "
             f"{formatting.duration(hops.SHORTEST_NS)} are drawn as that.",
             legend=STATISTICS,
         )
@@ -140,16 +132,15 @@ def show_delays(chosen: Selection, delays: pl.DataFrame) -> None:
             "Added TTFT, p50 by gateway",
             timeline,
             lambda f: time_lines(f, "value_ns", time, series="name", series_colors=gateways, samples="n"),
-            help_text=metric_help("hop_ttft"),
+            metric_help("hop_ttft"),
             legend=gateways,
         )
 
 
-def show_attempts(chosen: Selection, found: pl.DataFrame) -> None:
-    st.header(
+def show_retries(chosen: Selection, found: pl.DataFrame) -> None:
+    section(
         "Attempts",
-        anchor=False,
-        help="Requests that the gateway sent more than once: retries and fallbacks, and the time lost to failed attempts.",
+        "Requests that the gateway sent more than once: retries and fallbacks, and the time lost to failed attempts.",
     )
     failed, lost_ns, streams = (int(found[name].sum()) for name in ("failed_attempts", "lost_ns", "streams"))
     if not failed:
@@ -159,15 +150,14 @@ def show_attempts(chosen: Selection, found: pl.DataFrame) -> None:
         f"{formatting.count(failed)} failed attempts of {formatting.count(streams)} streams cost "
         f"{formatting.duration(lost_ns)}."
     )
-    tables.show_failed_attempts(hops.failed_attempts(query, chosen))
+    show_failed_attempts(hops.failed_attempts(query, chosen))
     st.caption("The newest streams with several attempts.")
-    tables.show_attempts(hops.attempts(query, chosen))
+    show_attempts(hops.attempts(query, chosen))
 
 
 def show_matching(chosen: Selection) -> None:
-    st.header("Matching", anchor=False, help=metric_help("hop_matched"))
-    shares = hops.matched_share(query, chosen).to_dicts()
-    for row in shares:
+    section("Matching", metric_help("hop_matched"))
+    for row in hops.matched_share(query, chosen).to_dicts():
         unmatched = row["streams"] - row["matched"]
         st.markdown(
             f"{formatting.share(row['matched'] / row['streams'])} of the {formatting.count(row['streams'])} requests to "

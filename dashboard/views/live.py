@@ -8,8 +8,9 @@ from streamgauge.analytics.reports import formatting, stream_lists
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import page_frame
+from streamgauge.dashboard.panels import numbers
 from streamgauge.dashboard.query_runner import query
-from streamgauge.dashboard.tables.streams import show_open_streams
+from streamgauge.dashboard.stream_tables import show_open_streams
 
 EVERY_S = 2
 SILENT_NS = 5_000_000_000
@@ -20,19 +21,16 @@ def body(chosen: Selection) -> None:
     streams = stream_lists.open_streams(query, chosen, most=MAX_ROWS)
     groups = stream_lists.count_by(query, chosen)
     waiting, streaming = int(groups["waiting"].sum()), int(groups["streaming"].sum())
+    # The rows are those with the longest silence, so the count is exact up to `MAX_ROWS`.
     silent = streams.filter(streams["silent_ns"] > SILENT_NS).height
-    with st.grid(4, min_column_width=150):
-        for label, count, help_text in (
-            ("In flight", waiting + streaming, metric_help("active")),
-            ("Waiting", waiting, "Streams without output so far."),
-            ("Streaming", streaming, "Streams with output."),
-            (
-                "Silent for over 5 s",
-                silent,
-                "Streams without any event, pings included, as of the last commit.",
-            ),
-        ):
-            st.metric(label, formatting.count(count), help=help_text, border=True)
+    silent_help = "Streams without any event, pings included, as of the last commit."
+    cards = [
+        ("In flight", formatting.count(waiting + streaming), metric_help("active")),
+        ("Waiting", formatting.count(waiting), "Streams without output so far."),
+        ("Streaming", formatting.count(streaming), "Streams with output."),
+        ("Silent for over 5 s", formatting.count(silent), silent_help),
+    ]
+    numbers(cards, least_px=150)
     if streams.is_empty():
         st.info("No streams in flight match the filters.", icon=":material/hourglass_empty:")
         return

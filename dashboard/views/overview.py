@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -16,16 +15,21 @@ from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
 from streamgauge.dashboard import filters, health, page_frame, page_settings, verdict
 from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.charts.axes import largest
-from streamgauge.dashboard.charts.drawing import choose_series
-from streamgauge.dashboard.charts.sparkline import draw_sparkline
-from streamgauge.dashboard.charts.split_bar import draw_split
+from streamgauge.dashboard.charts.drawing import choose_series, draw_split, largest
 from streamgauge.dashboard.charts.time_series import time_lines
-from streamgauge.dashboard.metric_cards import Summary, card, p95_outside_noise, rate_outside_noise, tile
-from streamgauge.dashboard.panels import panel
+from streamgauge.dashboard.group_tables import show_changes, show_contributors
+from streamgauge.dashboard.panels import (
+    Summary,
+    card,
+    draw_trend,
+    p95_outside_noise,
+    panel,
+    rate_outside_noise,
+    section,
+    tile,
+)
 from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
-from streamgauge.dashboard.tables.overview import show_changes, show_contributors
-from streamgauge.dashboard.tables.streams import show_streams
+from streamgauge.dashboard.stream_tables import show_streams
 
 OBJECTIVE_PERCENTILE = "p95"
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -41,8 +45,8 @@ def widened(chosen: Selection, by: str) -> Selection:
     return overview.widened(query_catalog, chosen, DIMENSIONS[by])
 
 
-def timeline_query(chosen: Selection, by: str, percentile: str) -> Callable[[], pl.DataFrame]:
-    return lambda: overview.timeline_by(query, widened(chosen, by), by, quantile=PERCENTILES[percentile])
+def timeline(chosen: Selection, by: str, percentile: str) -> pl.DataFrame:
+    return overview.timeline_by(query, widened(chosen, by), by, quantile=PERCENTILES[percentile])
 
 
 def body(chosen: Selection) -> None:
@@ -51,19 +55,19 @@ def body(chosen: Selection) -> None:
     diagnose = verdict.recent_diagnosis if page_frame.opens() else verdict.diagnosis_of
     state = st.session_state  # the widgets of the timelines are drawn later
     by, percentile = state.get("by") or "model", state.get("at") or OBJECTIVE_PERCENTILE
-    diagnosis = prefetch(partial(diagnose, chosen))
-    summary = prefetch(partial(overview.summary_now_and_before, query, chosen))
-    trends = prefetch(timeline_query(chosen, by, OBJECTIVE_PERCENTILE))
-    contributors = prefetch(partial(overview.top_contributors, query, chosen))
-    burning = prefetch(partial(objectives.burning, query_catalog, chosen))
-    changes = prefetch(partial(overview.largest_changes, query, chosen))
-    parts = prefetch(partial(blame.quantiles, query, chosen))
-    gateways = prefetch(partial(hops.by_gateway, query, chosen, most=MAX_GATEWAYS))
-    prefetch(partial(overview.markers, query, chosen))
+    diagnosis = prefetch(diagnose, chosen)
+    summary = prefetch(overview.summary_now_and_before, query, chosen)
+    trends = prefetch(timeline, chosen, by, OBJECTIVE_PERCENTILE)
+    contributors = prefetch(overview.top_contributors, query, chosen)
+    burning = prefetch(objectives.burning, query_catalog, chosen)
+    changes = prefetch(overview.largest_changes, query, chosen)
+    parts = prefetch(blame.quantiles, query, chosen)
+    gateways = prefetch(hops.by_gateway, query, chosen, most=MAX_GATEWAYS)
+    prefetch(overview.markers, query, chosen)
     if percentile != OBJECTIVE_PERCENTILE:
-        prefetch(timeline_query(chosen, by, percentile))
-    in_flight = prefetch(partial(overview.in_flight_now_and_before, query, chosen, datetime.now(UTC)))
-    bad_streams = prefetch(partial(stream_lists.table, query, chosen, overview.IS_BAD, limit=15))
+        prefetch(timeline, chosen, by, percentile)
+    in_flight = prefetch(overview.in_flight_now_and_before, query, chosen, datetime.now(UTC))
+    bad_streams = prefetch(stream_lists.table, query, chosen, overview.IS_BAD, limit=15)
 
     found = diagnosis()
     verdict.show_verdict(found)
@@ -78,35 +82,29 @@ def body(chosen: Selection) -> None:
         return
     with st.grid(2, min_column_width=420, key="groups"):
         with st.container():
-            st.header(
+            section(
                 "Top offenders",
-                anchor=False,
-                help="Models, gateways and clients with more unsuccessful streams than their share of the requests. A stream is "
+                "Models, gateways and clients with more unsuccessful streams than their share of the requests. A stream is "
                 "unsuccessful if it has an error or a TTFT or ITL above its objective. The link filters all pages.",
             )
             show_contributors(contributors())
         with st.container():
-            st.header(
+            section(
                 "Largest changes",
-                anchor=False,
-                help="Models and gateways with the largest change of TTFT or error rate from the "
+                "Models and gateways with the largest change of TTFT or error rate from the "
                 f"previous {formatting.span(chosen.length)}, with at least 5 requests in both periods.",
             )
-            show_changes(changes(), chosen)
+            show_changes(changes(), formatting.span(chosen.length))
     show_burning(burning())
     show_timelines(chosen, slos, found)
     show_blame(parts(), gateways())
     show_counts(chosen, now, before, in_flight())
     bad = bad_streams()
     if bad.is_empty():
-        st.header("Latest streams", anchor=False, help="No stream failed or missed an objective.")
+        section("Latest streams", "No stream failed or missed an objective.")
         show_streams(stream_lists.table(query, chosen, limit=15))
     else:
-        st.header(
-            "Latest unsuccessful streams",
-            anchor=False,
-            help="Streams that failed or missed an objective, newest first.",
-        )
+        section("Latest unsuccessful streams", "Streams that failed or missed an objective, newest first.")
         show_streams(bad)
 
 
@@ -114,7 +112,7 @@ def show_burning(burning: pl.DataFrame) -> None:
     """One line per objective that burns too fast."""
     if burning.is_empty():
         return
-    with st.container(border=True, gap="small"):
+    with st.container(border=True):
         for row in burning.to_dicts():
             color, rate = ("red" if row["severity"] == "page" else "orange"), formatting.factor
             source = " · ".join(formatting.markdown(row[name]) for name in ("gateway", "model") if row[name])
@@ -133,7 +131,7 @@ def show_blame(parts: Summary, gateways: pl.DataFrame) -> None:
     adding = gateways.drop_nulls("added_ttft_p50_ns").to_dicts()
     if not parts["streams"] and not adding:
         return
-    with st.container(border=True, gap="small"):
+    with st.container(border=True):
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
             st.markdown("**Delay by part**", help=metric_help("blame", more=BLAME_OF_MANY), width="content")
             for row in adding:
@@ -155,92 +153,77 @@ def show_blame(parts: Summary, gateways: pl.DataFrame) -> None:
 
 
 def show_objectives(
-    chosen: Selection, slos: health.Slos, now: Summary, before: Summary, timeline: pl.DataFrame, onset: datetime | None
+    chosen: Selection, slos: health.Slos, now: Summary, before: Summary, trends: pl.DataFrame, onset: datetime | None
 ) -> None:  # fmt: skip
     """One tile per objective: its state as colour, its trend with the objective drawn in; then goodput."""
     length_s = chosen.length.total_seconds()
-    x = (pl.col("at") - pl.lit(chosen.since)).dt.total_seconds() / length_s
     at = None if onset is None else (onset - chosen.since).total_seconds() / length_s
     at = at if at is not None and 0 <= at <= 1 else None
-    timeline = timeline.with_columns(x.clip(0, 1).alias("x"))
-    requests, good, good_before = now.get("requests") or 0, now.get("good"), before.get("good")
-    errors_help = ", ".join(
-        f"{formatting.count(now.get(key))} {label}"
-        for key, label in (
-            ("errors", "errors"),
-            ("aborts", "client aborts"),
-            ("lost", "lost by the tap"),
-            ("refused", "refused by the tap"),
-        )
-    )
-    previous = f"the previous {formatting.span(chosen.length)}"
-    help_texts = {
-        "error_rate": metric_help("error_rate", more=f"Now: {errors_help}."),
-        "ttft_p95_ns": metric_help("ttft"),
-        "itl_p95_ns": metric_help("itl"),
+    x = (pl.col("at") - pl.lit(chosen.since)).dt.total_seconds() / length_s
+    trends = trends.with_columns(x.clip(0, 1).alias("x"))
+    kinds = {
+        "errors": "errors",
+        "aborts": "client aborts",
+        "lost": "lost by the tap",
+        "refused": "refused by the tap",
     }
-    noisy = {
-        "error_rate": rate_outside_noise(now, before, "errors", "counted"),
-        "ttft_p95_ns": p95_outside_noise(now, before, "ttft"),
-        "itl_p95_ns": p95_outside_noise(now, before, "itl"),
-    }
-    columns = {"error_rate": "error_rate", "ttft_p95_ns": "ttft_ns", "itl_p95_ns": "itl_ns"}
+    errors_help = ", ".join(f"{formatting.count(now.get(key))} {label}" for key, label in kinds.items())
+    noise_help = NOISE_HELP.format(previous=f"the previous {formatting.span(chosen.length)}")
     with st.grid(4, min_column_width=170, key="objectives"):
-        for (key, help_text), check in zip(help_texts.items(), health.checks(now, slos), strict=True):
-            a, b = now.get(key), before.get(key)
+        for (key, column, help_text, outside_noise), check in zip(
+            (
+                ("error_rate", "error_rate", metric_help("error_rate", more=f"Now: {errors_help}."),
+                 rate_outside_noise(now, before, "errors", "counted")),
+                ("ttft_p95_ns", "ttft_ns", metric_help("ttft"), p95_outside_noise(now, before, "ttft")),
+                ("itl_p95_ns", "itl_ns", metric_help("itl"), p95_outside_noise(now, before, "itl")),
+            ),
+            health.checks(now, slos),
+            strict=True,
+        ):  # fmt: skip
             with tile(key, check.state):
                 card(
-                    check.name, check.to_text(a), now=a, before=b, before_text=check.to_text(b), is_share=key == "error_rate",
-                    outside_noise=noisy[key], help_text=f"{help_text} {NOISE_HELP.format(previous=previous)}", border=False,
+                    check.name, now.get(key), before.get(key), check.to_text, f"{help_text} {noise_help}",
+                    outside_noise=outside_noise, border=False,
                 )  # fmt: skip
-                known = timeline.drop_nulls(columns[key]).select("x", columns[key]).rows()
-                draw_sparkline(known, f"{check.name} over time", objective=check.limit, onset=at)
+                known = trends.drop_nulls(column).select("x", column).rows()
+                draw_trend(known, f"{check.name} over time", objective=check.limit, onset=at)
                 st.caption(f"objective ≤ {check.to_text(check.limit)}")
         began = overview.data_began(query_catalog)
-        per_s = None if good is None else good / chosen.seconds_with_data(began)
-        per_s_before = None if good_before is None else good_before / chosen.before().seconds_with_data(began)
-        share = good / requests if requests and good is not None else None
         with tile("goodput", "none"):
             card(
-                "Goodput", formatting.rate(per_s, "/s"), now=per_s, before=per_s_before, worse="down",
-                before_text=formatting.rate(per_s_before, "/s"), outside_noise=rate_outside_noise(now, before, "good", "requests"),
-                help_text=metric_help("goodput"), border=False,
+                "Goodput", per_second(chosen, now, "good"), per_second(chosen.before(), before, "good"),
+                partial(formatting.rate, unit="/s"), metric_help("goodput"), up_is_worse=False,
+                outside_noise=rate_outside_noise(now, before, "good", "requests"), border=False,
             )  # fmt: skip
-            rates = timeline.select("x", pl.col("good") / chosen.covered_s(began)).rows()
-            draw_sparkline(rates, "Goodput over time", onset=at)
+            rates = trends.select("x", pl.col("good") / chosen.covered_s(began)).rows()
+            draw_trend(rates, "Goodput over time", onset=at)
+            requests, good = now.get("requests"), now.get("good")
+            share = good / requests if requests and good is not None else None
             st.caption(f"met by {formatting.share(share)} of the requests")
+
+
+def per_second(period: Selection, summary: Summary, key: str) -> float | None:
+    """A count of a period per second since the first stored data."""
+    count = summary.get(key)
+    return None if count is None else count / period.seconds_with_data(overview.data_began(query_catalog))
 
 
 def show_counts(chosen: Selection, now: Summary, before: Summary, in_flight: tuple[int, int]) -> None:
     """Counts and further quantiles. Their changes are grey, because they have no objective."""
-    began = overview.data_began(query_catalog)
-    seconds = {True: chosen.seconds_with_data(began), False: chosen.before().seconds_with_data(began)}
-
-    def show(
-        label: str,
-        key: str,
-        to_text: Callable[[float | None], str],
-        help_text: str,
-        *,
-        per_s: bool = False,
-    ) -> None:
-        a, b = (
-            None if (v := period.get(key)) is None else v / seconds[is_now] if per_s else v
-            for period, is_now in ((now, True), (before, False))
-        )
-        card(label, to_text(a), now=a, before=b, before_text=to_text(b), help_text=help_text)
-
-    active, active_before = in_flight
+    tokens = (per_second(chosen, now, "output_tokens"), per_second(chosen.before(), before, "output_tokens"))
     with st.grid(8, min_column_width=98, key="cards"):
-        show("Requests", "requests", formatting.count, metric_help("requests"))
-        card("In flight", formatting.count(active), now=active, before=active_before,
-             before_text=formatting.count(active_before), help_text=metric_help("active"))  # fmt: skip
-        show("TTFT p50", "ttft_p50_ns", formatting.duration, metric_help("ttft"))
-        show("TTFT p99", "ttft_p99_ns", formatting.duration, metric_help("ttft"))
-        show("ITL p50", "itl_p50_ns", formatting.duration, metric_help("itl"))
-        show("tok/s p50", "tps_user_p50", rate_without_unit, metric_help("tps_user"))
-        show("tok/s, all", "output_tokens", rate_without_unit, metric_help("tps_total"), per_s=True)
-        show("Stalls", "stalls", formatting.count, metric_help("stall"))
+        for label, key, to_text, metric in (
+            ("Requests", "requests", formatting.count, "requests"),
+            ("In flight", in_flight, formatting.count, "active"),
+            ("TTFT p50", "ttft_p50_ns", formatting.duration, "ttft"),
+            ("TTFT p99", "ttft_p99_ns", formatting.duration, "ttft"),
+            ("ITL p50", "itl_p50_ns", formatting.duration, "itl"),
+            ("tok/s p50", "tps_user_p50", rate_without_unit, "tps_user"),
+            ("tok/s, all", tokens, rate_without_unit, "tps_total"),
+            ("Stalls", "stalls", formatting.count, "stall"),
+        ):
+            a, b = (now.get(key), before.get(key)) if isinstance(key, str) else key
+            card(label, a, b, to_text, metric_help(metric))
 
 
 def rate_without_unit(value: float | None) -> str:
@@ -255,7 +238,7 @@ def show_timelines(chosen: Selection, slos: health.Slos, found: Diagnosis) -> No
         percentile = filters.choice(
             "Percentile", list(PERCENTILES), OBJECTIVE_PERCENTILE, key="at", show_label=False
         )
-    data, chosen = timeline_query(chosen, by, percentile)(), widened(chosen, by)
+    data, chosen = timeline(chosen, by, percentile), widened(chosen, by)
     data = data.with_columns(
         (pl.col("output_tokens") / chosen.covered_s(overview.data_began(query_catalog))).alias("output_per_s")
     )
@@ -287,7 +270,7 @@ def show_timelines(chosen: Selection, slos: health.Slos, found: Diagnosis) -> No
                 title,
                 data,
                 partial(lines, value=value, objective=objective, **options),
-                help_text=metric_help(metric, more="The dashed line is the objective." if objective else ""),
+                metric_help(metric, more="The dashed line is the objective." if objective else ""),
                 value=value,
             )
 

@@ -12,8 +12,9 @@ import streamlit as st
 from streamgauge.analytics.reports import formatting, pipeline
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import page_frame, page_settings
+from streamgauge.dashboard.html_table import show_records
+from streamgauge.dashboard.panels import numbers, section
 from streamgauge.dashboard.query_runner import query
-from streamgauge.dashboard.tables.records import show_records
 
 EXPIRED = "expired_streams_rows"
 
@@ -36,31 +37,22 @@ def body(_: Selection) -> None:
         "`streamgauge status` reconciles the counters of all parts: captured = stored + in flight + lost."
     )
     show_taps(counters, finished, in_flight)
-    st.header("Streams by tap", anchor=False)
+    section("Streams by tap")
     show_records(by_tap, label="Streams by tap")
-    st.header(
+    section(
         "Positions in the record log",
-        anchor=False,
-        help="`high`: the end of the consumed records. `low`: the oldest record of a stream that is still open. After a "
+        "`high`: the end of the consumed records. `low`: the oldest record of a stream that is still open. After a "
         "restart, analytics reads again from `low`.",
     )
     show_records(pipeline.positions(query), label="Positions in the record log")
-    st.header("Losses", anchor=False)
-    if causes.is_empty():
-        st.caption("None.")
-    else:
-        show_records(causes, label="Losses by cause")
+    section("Losses")
+    show_records(causes, label="Losses by cause", empty="None.")
+    if causes.height:
         show_records(pipeline.losses(query), label="Latest losses")
-    dead_letters = pipeline.dead_letters(query)
-    st.header(
-        "Dead letters",
-        anchor=False,
-        help="Records that could not be decoded (`dead_letters`): reasons and hashes, no content.",
+    section(
+        "Dead letters", "Records that could not be decoded (`dead_letters`): reasons and hashes, no content."
     )
-    if dead_letters.is_empty():
-        st.caption("None.")
-    else:
-        show_records(dead_letters, label="Dead letters")
+    show_records(pipeline.dead_letters(query), label="Dead letters", empty="None.")
     show_totals(counters)
 
 
@@ -69,16 +61,15 @@ def show_cards(freshness: dict[str, object], finished: int, in_flight: int, lost
         "The latest alive record of a running tap that analytics has read. Taps write one every few seconds, so an older one "
         "means that the tables lag behind."
     )
-    with st.grid(6, min_column_width=140):
-        for label, value, help_text in (
-            ("Finished", formatting.count(finished), "All rows of `streams`."),
-            ("In flight", formatting.count(in_flight), "All rows of `open_streams`."),
-            ("Lost by the tap", formatting.count(lost), "Finished streams with the outcome `tap_lost`."),
-            ("Latest end", age(freshness["newest_end_at"]), "When the latest finished stream ended."),
-            ("Last commit", age(freshness["committed_at"]), "When analytics last committed a position."),
-            ("Last heartbeat", age(pipeline.last_alive(query)), alive_help),
-        ):
-            st.metric(label, value, border=True, help=help_text, height="stretch")
+    cards = [
+        ("Finished", formatting.count(finished), "All rows of `streams`."),
+        ("In flight", formatting.count(in_flight), "All rows of `open_streams`."),
+        ("Lost by the tap", formatting.count(lost), "Finished streams with the outcome `tap_lost`."),
+        ("Latest end", age(freshness["newest_end_at"]), "When the latest finished stream ended."),
+        ("Last commit", age(freshness["committed_at"]), "When analytics last committed a position."),
+        ("Last heartbeat", age(pipeline.last_alive(query)), alive_help),
+    ]
+    numbers(cards, least_px=140)
 
 
 def show_taps(counters: pl.DataFrame, finished: int, in_flight: int) -> None:
@@ -93,20 +84,18 @@ def show_taps(counters: pl.DataFrame, finished: int, in_flight: int) -> None:
         f"Streams opened by the taps: {count(opened)}. Stored: {count(finished)} finished, {count(in_flight)} in flight, "
         f"{count(expired)} expired. The counts can differ by the streams of the last few seconds."
     )
-    st.header(
-        "Tap processes", anchor=False, help="One row per process of a tap worker, as of its last heartbeat."
-    )
+    section("Tap processes", "One row per process of a tap worker, as of its last heartbeat.")
     show_records(runs, label="Tap processes")
 
 
 def show_totals(counters: pl.DataFrame) -> None:
     with st.grid(2, min_column_width=310, key="totals"):
         with st.container():
-            st.header("Stored rows", anchor=False)
+            section("Stored rows")
             show_records(pipeline.sizes(query), label="Stored rows")
         with st.container():
             if counters.height:
-                st.header("Counters of analytics", anchor=False, help="Since the creation of the store.")
+                section("Counters of analytics", "Since the creation of the store.")
                 show_records(counters, label="Counters of analytics")
     try:
         own_version = version("streamgauge")

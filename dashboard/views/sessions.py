@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import polars as pl
@@ -14,11 +13,11 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.reports.sessions import bars
 from streamgauge.dashboard import filters, page_frame
 from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.charts import session as charts
-from streamgauge.dashboard.charts.drawing import draw, draw_legend
-from streamgauge.dashboard.charts.split_bar import draw_split
+from streamgauge.dashboard.charts.drawing import draw, draw_legend, draw_split
+from streamgauge.dashboard.charts.stream_charts import session_legend, session_turns
+from streamgauge.dashboard.panels import box, numbers, section
 from streamgauge.dashboard.query_runner import prefetch, query
-from streamgauge.dashboard.tables.sessions import show_requests, show_sessions
+from streamgauge.dashboard.stream_tables import show_requests, show_sessions
 
 LIMITS = (50, 200)
 MAX_REQUESTS = 500
@@ -28,10 +27,10 @@ ACTIVE, REAL = "active time", "real time"
 
 
 def body(chosen: Selection) -> None:
-    if session_id := (id_input or "").strip():
+    if session_id:
         show_session(session_id)
         return
-    count = prefetch(partial(sessions.count, query, chosen))
+    count = prefetch(sessions.count, query, chosen)
     found = sessions.table(query, chosen, order=order, limit=limit)
     st.caption(filters.describe(chosen))
     if found.is_empty():
@@ -52,8 +51,7 @@ def show_first_steps() -> None:
 def show_numbers(found: pl.DataFrame, counts: dict[str, int]) -> None:
     shown = f"{formatting.count(len(found))} of {formatting.count(counts['sessions'])} sessions"
     share = formatting.share(counts["in_session"] / counts["requests"] if counts["requests"] else None)
-    with st.container(border=True, gap="small"):
-        st.markdown(f"**Time of {shown}**", help=metric_help("session_time"))
+    with box(f"Time of {shown}", metric_help("session_time")):
         draw_split(time_split(found), colors.SESSION_PARTS, "Time of the sessions")
         st.caption(
             f"{share} of the {formatting.count(counts['requests'])} requests in the range belong to a session."
@@ -81,56 +79,45 @@ def show_session(session_id: str) -> None:
     st.markdown(
         f"**{models or 'unknown model'}** · {began:%Y-%m-%d %H:%M:%S} – {ended:%Y-%m-%d %H:%M:%S} {zone.key}"
     )
-    with st.grid(7, min_column_width=98):
-        for label, value, help_text in (
-            ("Turns", formatting.count(row["turns"]), None),
-            ("Requests", formatting.count(row["requests"]), None),
-            ("Errors", formatting.count(row["errors"]), None),
-            ("TTFT p50", formatting.duration(requests["ttft_ns"].median()), metric_help("ttft")),  # type: ignore[arg-type]
-            ("Tokens in", formatting.count(row["input_tokens"]), None),
-            ("Tokens out", formatting.count(row["output_tokens"]), None),
-            (
-                "Unfinished",
-                formatting.count(row["unfinished_output_tokens"]),
-                metric_help("session_unfinished"),
-            ),
-        ):
-            st.metric(label, value, help=help_text)
-    with st.container(border=True, gap="small"):
-        st.markdown("**Time**", help=metric_help("session_time"))
-        draw_split(
-            time_split(pl.DataFrame([row], infer_schema_length=None)),
-            colors.SESSION_PARTS,
-            "Time of the session",
-        )
+    unfinished = formatting.count(row["unfinished_output_tokens"])
+    cards = [
+        ("Turns", formatting.count(row["turns"]), None),
+        ("Requests", formatting.count(row["requests"]), None),
+        ("Errors", formatting.count(row["errors"]), None),
+        ("TTFT p50", formatting.duration(requests["ttft_ns"].median()), metric_help("ttft")),  # type: ignore[arg-type]
+        ("Tokens in", formatting.count(row["input_tokens"]), None),
+        ("Tokens out", formatting.count(row["output_tokens"]), None),
+        ("Unfinished", unfinished, metric_help("session_unfinished")),
+    ]
+    numbers(cards, least_px=98, border=False)
+    with box("Time", metric_help("session_time")):
+        parts = time_split(pl.DataFrame([row], infer_schema_length=None))
+        draw_split(parts, colors.SESSION_PARTS, "Time of the session")
     show_timeline(requests)
-    st.header("Requests", anchor=False)
+    section("Requests")
     if len(requests) < row["requests"]:
         st.caption(f"The first {formatting.count(len(requests))} requests are shown.")
     show_requests(requests)
 
 
 def show_timeline(requests: pl.DataFrame) -> None:
-    with st.container(border=True):
-        st.markdown(
-            "**Turns**",
-            help="One row per turn: thick bars are requests (click one to open its stream), thin bars are pauses. A cross marks "
-            "a request that did not end ok. Active time leaves out the waits for the user.",
-        )
+    with box(
+        "Turns",
+        "One row per turn: thick bars are requests (click one to open its stream), thin bars are pauses. A cross marks "
+        "a request that did not end ok. Active time leaves out the waits for the user.",
+    ):
         axis = filters.choice("Time axis", (ACTIVE, REAL), ACTIVE, key="axis", show_label=False)
         found = bars(requests.to_dicts(), with_user_waits=axis == REAL)
         shown = [bar for bar in found if bar.turn < found[0].turn + MAX_TURNS]
-        draw_legend(charts.legend(shown))
-        draw(charts.turns(shown), "Turns of the session on a time line", key="turns")
+        draw_legend(session_legend(shown))
+        draw(session_turns(shown), "Turns of the session on a time line", key="turns")
         if len(shown) < len(found):
             st.caption(f"The first {MAX_TURNS} turns are drawn.")
 
 
 st.caption("Requests of one agent or chat, by turn.")
-with st.container(horizontal=True, vertical_alignment="bottom"):
-    id_input = st.text_input(
-        "Session id", key="session", bind="query-params", placeholder="all sessions", width=340
-    )
-    order = st.selectbox("Order", list(sessions.ORDERS), key="order", bind="query-params", width=170)
-    limit = st.selectbox("Rows", LIMITS, key="rows", bind="query-params", width=100)
+with filters.row():
+    session_id = filters.text("Session id", key="session", placeholder="all sessions", width=340)
+    order = filters.select("Order", list(sessions.ORDERS), key="order", width=170)
+    limit = filters.select("Rows", LIMITS, key="rows", width=100)
 page_frame.show(body, uses_time_range=False)

@@ -13,24 +13,18 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.query.render import plan_of
+from streamgauge.analytics.query.render import plan_of, render
 from streamgauge.analytics.query.statement_filter import allowed_functions
 from streamgauge.analytics.reports import formatting, table_columns
-from streamgauge.dashboard import filters, query_runner, sql_address, sql_editor, sql_recipes
-from streamgauge.dashboard.charts import query_result
+from streamgauge.dashboard import filters, query_runner, sql_editor, sql_result, sql_statements
 from streamgauge.dashboard.charts.drawing import draw, draw_legend
-from streamgauge.dashboard.downloads import as_csv, as_json, as_parquet
-from streamgauge.dashboard.sql_errors import SqlProblem, problem_of
-from streamgauge.dashboard.tables.query_result import show_result
+from streamgauge.dashboard.sql_statements import SqlProblem, problem_of
 
 MAX_ROWS = 10_000
 TABLE, CHART = "Table", "Chart"
 NO_COLOR = "none"
-DOWNLOADS = (
-    ("CSV", as_csv, "streamgauge.csv", "text/csv"),
-    ("Parquet", as_parquet, "streamgauge.parquet", "application/vnd.apache.parquet"),
-    ("JSON", as_json, "streamgauge.json", "application/json"),
-)
+DOWNLOADS = {"CSV": "text/csv", "Parquet": "application/vnd.apache.parquet", "JSON": "application/json"}
+"""Formats of `streamgauge sql` with their media types."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +69,7 @@ def names() -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
 
 def draw_editor(answer: Answer | None, linked: str | None) -> str | None:
     """The editor. Returns the statement that the reader has just run."""
+    # The browser keeps the text; a new revision replaces it.
     state = st.session_state
     if linked is not None and linked != state.get("sql-shown"):  # a link, or the browser's back button
         state["sql-shown"] = linked
@@ -82,12 +77,12 @@ def draw_editor(answer: Answer | None, linked: str | None) -> str | None:
     tables, functions = names()
     failed = answer is not None and answer.problem is not None
     ran = sql_editor.draw(
-        state.setdefault("sql-shown", sql_recipes.FIRST.sql),
+        state.setdefault("sql-shown", sql_statements.FIRST.sql),
         revision=state.get("sql-revision", 0),
         mark=sql_editor.Mark(answer.sql, answer.position) if answer is not None and failed else None,
         tables=tables,
         functions=functions,
-        recipes=[(group, [asdict(one) for one in found]) for group, found in sql_recipes.by_group()],
+        recipes=[(group, [asdict(one) for one in found]) for group, found in sql_statements.by_group()],
         open_recipes=linked is None and answer is None,
     )
     if ran is not None:
@@ -96,16 +91,16 @@ def draw_editor(answer: Answer | None, linked: str | None) -> str | None:
 
 
 def put_in_address(sql: str) -> None:
-    if sql_address.fits(sql):
-        st.query_params[sql_address.PARAMETER] = sql
+    if sql_statements.fits(sql):
+        st.query_params[sql_statements.PARAMETER] = sql
     else:
-        st.query_params.pop(sql_address.PARAMETER, None)
+        st.query_params.pop(sql_statements.PARAMETER, None)
 
 
 def show(answer: Answer) -> None:
     """The result, or why there is none."""
-    if not sql_address.fits(answer.sql):
-        st.info(sql_address.too_long(answer.sql), icon=":material/link_off:")
+    if not sql_statements.fits(answer.sql):
+        st.info(sql_statements.too_long(answer.sql), icon=":material/link_off:")
     if answer.problem is not None:
         place = f"Line {answer.problem.line}, column {answer.problem.column}: " if answer.problem.line else ""
         st.error(place + answer.problem.text, icon=":material/error:")
@@ -114,7 +109,7 @@ def show(answer: Answer) -> None:
     if (plan := plan_of(answer.rows)) is not None:
         st.code(plan, language=None)
         return
-    axes = query_result.default_axes(answer.rows)
+    axes = sql_result.default_axes(answer.rows)
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         view = TABLE
         if axes is not None:
@@ -132,30 +127,37 @@ def show(answer: Answer) -> None:
     if axes is not None and view == CHART:
         show_chart(answer.rows, axes)
     else:
-        show_result(answer.rows, key="result", height=420 if answer.rows.height > 10 else "auto")
+        sql_result.show_result(answer.rows, key="result", height=420 if answer.rows.height > 10 else "auto")
 
 
 def draw_downloads(rows: pl.DataFrame) -> None:
     with st.container(horizontal=True, horizontal_alignment="right", width="content"):
-        for label, to_bytes, name, mime in DOWNLOADS:
+        for label, mime in DOWNLOADS.items():
+            form = label.lower()
+            # Rendered when it is clicked: the three files of a large result take longer than its table.
             st.download_button(
-                label, partial(to_bytes, rows), name, mime, icon=":material/download:", on_click="ignore"
+                label,
+                partial(render, rows, form),
+                f"streamgauge.{form}",
+                mime,
+                icon=":material/download:",
+                on_click="ignore",
             )
 
 
-def show_chart(rows: pl.DataFrame, default: query_result.Axes) -> None:
+def show_chart(rows: pl.DataFrame, default: sql_result.Axes) -> None:
     """A chart of the chosen columns. The address contains the choice."""
-    values = query_result.numbers(rows.schema)
+    values = sql_result.numbers(rows.schema)
     with st.container(horizontal=True):
-        columns = query_result.drawable(rows.schema)
+        columns = sql_result.drawable(rows.schema)
         x = choose("X axis", columns, default.x, "x")
         y = choose("Y axis", values, default.y, "y")
         others = [NO_COLOR, *(name for name in columns if name not in values)]
         color = choose("Colour", others, default.color or NO_COLOR, "colour")
-    if rows.height > query_result.MAX_ROWS:
-        st.caption(f"Only the first {query_result.MAX_ROWS:,} rows are drawn.")
-    axes = query_result.Axes(x, y, None if color == NO_COLOR else color)
-    chart, colors = query_result.result_chart(rows, axes, filters.time_zone())
+    if rows.height > sql_result.MAX_ROWS:
+        st.caption(f"Only the first {sql_result.MAX_ROWS:,} rows are drawn.")
+    axes = sql_result.Axes(x, y, None if color == NO_COLOR else color)
+    chart, colors = sql_result.result_chart(rows, axes, filters.time_zone())
     if colors:
         draw_legend(colors)
     draw(chart, f"{y} by {x}", key="chart")
@@ -177,7 +179,7 @@ st.caption(
     f"One SELECT over the public tables: read-only, at most {MAX_ROWS:,} rows and {query_runner.TIMEOUT_S:g} s."
 )
 last: Answer | None = st.session_state.get("sql-answer")
-in_address = st.query_params.get(sql_address.PARAMETER)
+in_address = st.query_params.get(sql_statements.PARAMETER)
 if in_address is not None:
     in_address = in_address.replace("\r\n", "\n")  # as in the editor, so positions are the same
 submitted = draw_editor(last, in_address)

@@ -13,30 +13,27 @@ from streamgauge.analytics.reports import blame, formatting, hops, one_stream, t
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.analytics.schema.outcomes import NOT_COUNTED, OK
 from streamgauge.dashboard import filters, page_frame, page_settings, query_runner
 from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.charts import stream as charts
-from streamgauge.dashboard.charts.drawing import draw, draw_legend
-from streamgauge.dashboard.charts.split_bar import draw_split
+from streamgauge.dashboard.charts import stream_charts as charts
+from streamgauge.dashboard.charts.drawing import draw, draw_legend, draw_split
+from streamgauge.dashboard.html_table import Column, show_pairs, show_records, show_table
+from streamgauge.dashboard.panels import box, numbers, section
 from streamgauge.dashboard.query_runner import query
-from streamgauge.dashboard.tables.hops import show_attempts, show_changes_of_stream
-from streamgauge.dashboard.tables.html_table import Column, show_pairs, show_table
-from streamgauge.dashboard.tables.records import show_records
+from streamgauge.dashboard.stream_tables import outcome_badge, show_attempts, show_changes_of_stream
 
 Row = dict[str, Any]
 TEXT_PX = 380
 
 
 def body(_: Selection) -> None:
-    text = (id_input or "").strip()
-    if not text:
+    if not id_text:
         st.info("Open a stream from **Streams**, or enter its id above.", icon=":material/search:")
         return
     try:
-        stream_id = UUID(text)
+        stream_id = UUID(id_text)
     except ValueError:
-        st.warning(f"`{text[:80]}` is not a stream id (a UUID).", icon=":material/warning:")
+        st.warning(f"`{id_text[:80]}` is not a stream id (a UUID).", icon=":material/warning:")
         return
     row = one_stream.finished(query, stream_id)
     if row is not None:
@@ -63,11 +60,11 @@ def show_finished(stream_id: UUID, row: Row) -> None:
     stalls = one_stream.stalls(query, stream_id)
     if row["output_text"] or row["reasoning_text"]:
         left, right = st.columns([3, 2])
-        with left:
-            show_charts(row, events, total, stalls)
         with right:
             show_text(row)
     else:
+        left = st.container()
+    with left:
         show_charts(row, events, total, stalls)
     show_hops(stream_id, of_stream)
     left, right = st.columns(2)
@@ -83,9 +80,7 @@ def show_finished(stream_id: UUID, row: Row) -> None:
 
 
 def show_headline(row: Row) -> None:
-    outcome = row["outcome"]
-    color = "green" if outcome == OK else "gray" if outcome in NOT_COUNTED else "red"
-    parts = [f":{color}-badge[{outcome}]"]
+    parts = [outcome_badge(row["outcome"])]
     if row["http_status"] is not None:
         parts.append(f"HTTP {row['http_status']}")
     if row["finish_reason"]:
@@ -101,19 +96,17 @@ def show_headline(row: Row) -> None:
 
 
 def show_numbers(row: Row) -> None:
-    numbers = [
-        ("TTFT", formatting.duration(row["ttft_ns"]), "ttft"),
-        ("ITL", formatting.duration(row["itl_ns"]), "itl"),
-        ("Tokens per second", formatting.rate(row["tps_user"]), "tps_user"),
-        ("Longest gap", formatting.duration(row["icl_max_ns"]), "icl"),
-        ("Stalls", formatting.count(row["stall_count"]), "stall"),
-        ("End to end", formatting.duration(row["end_ns"]), "end"),
+    cards = [
+        ("TTFT", formatting.duration(row["ttft_ns"]), metric_help("ttft")),
+        ("ITL", formatting.duration(row["itl_ns"]), metric_help("itl")),
+        ("Tokens per second", formatting.rate(row["tps_user"]), metric_help("tps_user")),
+        ("Longest gap", formatting.duration(row["icl_max_ns"]), metric_help("icl")),
+        ("Stalls", formatting.count(row["stall_count"]), metric_help("stall")),
+        ("End to end", formatting.duration(row["end_ns"]), metric_help("end")),
         ("Input tokens", formatting.count(row["input_tokens"]), None),
         ("Output tokens", formatting.count(row["output_tokens"]), None),
     ]
-    with st.grid(4, min_column_width=118):
-        for label, value, metric in numbers:
-            st.metric(label, value, help=metric_help(metric) if metric else None)
+    numbers(cards, columns=4, least_px=118, border=False)
 
 
 def show_blame(row: Row, attempts: list[Row]) -> None:
@@ -121,8 +114,7 @@ def show_blame(row: Row, attempts: list[Row]) -> None:
     first, whole = blame.first_token(row, attempts), blame.whole_stream(row, attempts)
     if not whole and not first:
         return
-    with st.container(border=True, gap="small"):
-        st.markdown("**Time by part**", help=metric_help("blame"))
+    with box("Time by part", metric_help("blame")):
         for label, parts in (("To the first token", first), ("To the end of the response", whole)):
             if parts:
                 st.caption(f"{label}: {formatting.duration(sum(parts.values()))}")
@@ -133,7 +125,7 @@ def show_hops(stream_id: UUID, found: pl.DataFrame) -> None:
     """The streams on the other side of the gateway, and what the gateway changed."""
     if found.is_empty():
         return
-    st.header("Hops", anchor=False, help="This stream and those on the other side of a gateway.")
+    section("Hops", "This stream and those on the other side of a gateway.")
     for hop in found.to_dicts():
         if hop["added_ttft_ns"] is not None:
             st.markdown(hop_text(hop))
@@ -165,9 +157,9 @@ def show_charts(row: Row, events: pl.DataFrame, total: int, stalls: pl.DataFrame
     found = phases(row)
     last_event_ns = int(events["at_ns"].max() or 0) if total else 0  # type: ignore[arg-type]
     end_ns = max([p.end_ns for p in found] + [last_event_ns])
+    # 6 % for the length that is written behind the last bar.
     axis = charts.StreamAxis(min([p.start_ns for p in found] + [0]), end_ns * 1.06 or 1)
-    with st.container(border=True):
-        st.markdown("**Phases**", help="t0 is when the tap started to contact the upstream.")
+    with box("Phases", "t0 is when the tap started to contact the upstream."):
         if found:
             draw(charts.phase_waterfall(found, axis), "Phases of the stream as a waterfall", key="phases")
         else:
@@ -185,8 +177,7 @@ def show_charts(row: Row, events: pl.DataFrame, total: int, stalls: pl.DataFrame
 def show_events(
     events: pl.DataFrame, total: int, axis: charts.StreamAxis, stalls: pl.DataFrame, limit_ns: float | None
 ) -> None:
-    with st.container(border=True):
-        st.markdown("**Events**", help=metric_help("stall", more="Shaded bands are stalls, by cause."))
+    with box("Events", metric_help("stall", more="Shaded bands are stalls, by cause.")):
         if stalls.height:
             draw_legend(
                 {f"stall: {c}": color for c, color in colors.present(colors.CAUSES, stalls, "cause").items()}
@@ -204,7 +195,7 @@ def show_events(
 
 
 def show_usage(row: Row) -> None:
-    st.header("Usage and sizes", anchor=False)
+    section("Usage and sizes")
     count, size = formatting.count, formatting.size
     show_pairs(
         {
@@ -226,7 +217,7 @@ def show_usage(row: Row) -> None:
 
 
 def show_ids(row: Row) -> None:
-    st.header("Identity", anchor=False)
+    section("Identity")
     names = (
         ("trace_id", "Trace id"), ("span_id", "Span id"), ("parent_span_id", "Parent span id"),
         ("request_id", "Request id"), ("response_id", "Response id"), ("client_id", "Client (hash of its key)"),
@@ -236,21 +227,13 @@ def show_ids(row: Row) -> None:
     client = query_runner.client_name(row["client_id"])
     shown = {"Client": client} if client is not None else {}
     show_pairs(shown | {label: row[name] or formatting.UNKNOWN for name, label in names}, label="Identity")
-    if row["session_id"]:
-        turn = "" if row["turn"] is None else f", turn {row['turn']}"
-        st.page_link(
-            "views/sessions.py",
-            label=f"Session of this stream{turn}",
-            icon=":material/forum:",
-            query_params={"session": row["session_id"]},
-        )
-    if row["trace_id"]:
-        st.page_link(
-            "views/traces.py",
-            label="Spans of this trace",
-            icon=":material/account_tree:",
-            query_params={"trace": row["trace_id"]},
-        )
+    turn = "" if row["turn"] is None else f", turn {row['turn']}"
+    for page, label, icon, parameter in (
+        ("sessions", f"Session of this stream{turn}", ":material/forum:", "session"),
+        ("traces", "Spans of this trace", ":material/account_tree:", "trace"),
+    ):
+        if found := row[f"{parameter}_id"]:
+            st.page_link(f"views/{page}.py", label=label, icon=icon, query_params={parameter: found})
 
 
 def show_headers(row: Row) -> None:
@@ -261,10 +244,9 @@ def show_headers(row: Row) -> None:
     }
     if not stored:
         return
-    st.header(
+    section(
         "Headers",
-        anchor=False,
-        help="Only headers of an allow list are stored: none that can contain keys, cookies or names. The tap forwards all headers.",
+        "Only headers of an allow list are stored: none that can contain keys, cookies or names. The tap forwards all headers.",
     )
     for column, (label, headers) in zip(st.columns(2), stored.items(), strict=False):
         with column:
@@ -276,7 +258,7 @@ def show_server_stats(stream_id: UUID, row: Row) -> None:
     stats = one_stream.server_stats(query, stream_id)
     if stats.is_empty():
         return
-    st.header("Server-reported and observed values", anchor=False)
+    section("Server-reported and observed values")
     reported = pl.struct("name", "value", "unit").map_elements(_stat_text, return_dtype=pl.String)
     observed = pl.col("name").map_elements(lambda name: observed_value(name, row), return_dtype=pl.String)
     columns = ("source", "name", "reported", "observed_at_the_tap", "raw")
@@ -290,7 +272,7 @@ def show_usage_reports(stream_id: UUID) -> None:
     reports = one_stream.usage_reports(query, stream_id)
     if reports.is_empty():
         return
-    st.header("Usage reports", anchor=False)
+    section("Usage reports")
     at_ms = (pl.col("at_ns") / 1e6).alias("at, ms")
     show_records(reports.with_columns(at_ms).drop("stream_id", "at_ns"), label="Usage reports")
 
@@ -322,8 +304,7 @@ def observed_value(name: str, row: Row) -> str:
 
 def show_text(row: Row) -> None:
     """The generated text, next to the charts."""
-    with st.container(border=True):
-        st.markdown("**Text**", help="Stored because `--capture-content` is on.")
+    with box("Text", "Stored because `--capture-content` is on."):
         for label, value in (("Reasoning", row["reasoning_text"]), ("Answer", row["output_text"])):
             if value:
                 st.caption(f"{label}, {formatting.count(len(value))} characters")
@@ -346,5 +327,5 @@ def show_columns(row: Row, table: str) -> None:
     show_table(columns, pl.DataFrame(rows), label=f"Columns of {table}", stacks=True)
 
 
-id_input = st.text_input("Stream id", key="id", bind="query-params", placeholder="UUID", width=420)
+id_text = filters.text("Stream id", key="id", placeholder="UUID", width=420)
 page_frame.show(body, needs_streams=False, uses_time_range=False)

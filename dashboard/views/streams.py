@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import streamlit as st
 
 from streamgauge.analytics.reports import formatting, stream_lists
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.dashboard import filters, page_frame, page_links
+from streamgauge.dashboard import filters, page_frame
+from streamgauge.dashboard.page_head import COPY_LINK
 from streamgauge.dashboard.query_runner import prefetch, query
-from streamgauge.dashboard.tables.facets import show_facets
-from streamgauge.dashboard.tables.streams import show_streams
+from streamgauge.dashboard.stream_tables import show_streams
 
 LIMITS = (25, 100, 300)
 OWN_FILTERS = filters.PAGE_FILTERS["Streams"]
@@ -30,15 +29,16 @@ LABELS = {
 
 def body(chosen: Selection) -> None:
     own = {name: st.query_params.get_all(name) for name in OWN_FILTERS}
-    where = stream_lists.condition(kind=kind, text=(find or "").strip(), filters=own)
-    facets = prefetch(partial(stream_lists.facets, query, chosen, where))
-    count = prefetch(partial(stream_lists.count, query, chosen, where))
+    where = stream_lists.condition(kind=kind, text=find, filters=own)
+    facets = prefetch(stream_lists.facets, query, chosen, where)
+    count = prefetch(stream_lists.count, query, chosen, where)
     found = stream_lists.table(query, chosen, where, order=order, limit=limit)
     if found.is_empty():
         page_frame.show_no_matches()
         return
     selected = own | {name: filters.selected(name) for name in filters.FILTERS}
-    show_facets(facets(), LABELS, selected, address_of)
+    if html := filters.facets_markup(facets().rows(), LABELS, selected, address_of):
+        st.html(html)
     total, shown = formatting.count(count()), formatting.count(len(found))
     st.caption(f"{total} streams" if len(found) < limit else f"{shown} of {total} streams")
     show_streams(found, sort_address=lambda name: address_of("order", [name]), order=order)
@@ -49,17 +49,11 @@ def address_of(parameter: str, values: Sequence[str]) -> str:
 
 
 st.caption("Finished streams of the time range. Click a row to open the stream.")
-with st.container(horizontal=True, vertical_alignment="bottom"):
-    kind = st.selectbox("Show", list(stream_lists.KINDS), key="kind", bind="query-params", width=150)
-    order = st.selectbox("Order", list(stream_lists.ORDERS), key="order", bind="query-params", width=200)
-    limit = st.selectbox("Rows", LIMITS, key="rows", bind="query-params", width=100)
-    find = st.text_input(
-        "Search",
-        key="find",
-        bind="query-params",
-        placeholder="id, trace id, request id, error type, model",
-        width=320,
-        icon=":material/search:",
-    )
-    st.html(page_links.COPY_LINK, width="content")
+with filters.row():
+    kind = filters.select("Show", list(stream_lists.KINDS), key="kind", width=150)
+    order = filters.select("Order", list(stream_lists.ORDERS), key="order", width=200)
+    limit = filters.select("Rows", LIMITS, key="rows", width=100)
+    placeholder = "id, trace id, request id, error type, model"
+    find = filters.text("Search", key="find", placeholder=placeholder, width=320, icon=":material/search:")
+    st.html(COPY_LINK, width="content")
 page_frame.show(body)

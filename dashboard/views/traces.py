@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from dataclasses import replace
-from datetime import timedelta
 from html import escape
 from typing import Any
 
@@ -14,13 +13,19 @@ import streamlit as st
 from streamgauge.analytics.reports import blame, formatting, trace_tree, traces
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.reports.trace_tree import Tree, tree
-from streamgauge.analytics.schema.outcomes import NOT_COUNTED, OK
-from streamgauge.dashboard import filters, page_frame, page_links
+from streamgauge.dashboard import filters, page_frame
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw_legend
 from streamgauge.dashboard.charts.trace import Stall, StreamMarks, waterfall
+from streamgauge.dashboard.page_head import COPY_LINK
+from streamgauge.dashboard.panels import numbers, section
 from streamgauge.dashboard.query_runner import QueryError, query, query_catalog
-from streamgauge.dashboard.tables.traces import show_streams_of_trace, show_traces
+from streamgauge.dashboard.stream_tables import (
+    outcome_badge,
+    outcome_state,
+    show_streams_of_trace,
+    show_traces,
+)
 
 TRACE_ID_DIGITS = 32
 MAX_ROWS = 500
@@ -32,8 +37,8 @@ Row = dict[str, Any]
 
 
 def body(chosen: Selection) -> None:
-    if trace_id := (trace_id_input or "").strip().lower():
-        show_trace(trace_id)
+    if trace_id:
+        show_trace(trace_id.lower())
         return
     if not traces.any_span(query):
         st.info("No spans are stored yet.", icon=":material/account_tree:")
@@ -45,9 +50,7 @@ def body(chosen: Selection) -> None:
     st.caption(filters.describe(chosen))
     found = traces.latest(query, chosen, search(), most=MAX_TRACES)
     if found.is_empty():
-        st.info(
-            "No traces match the time range, the filters and the search.", icon=":material/filter_alt_off:"
-        )
+        page_frame.show_no_matches("No traces match the search,")
         return
     newest = "The newest " if found.height >= MAX_TRACES else ""
     st.caption(f"{newest}{formatting.count(found.height)} traces. Click a row to open the trace.")
@@ -86,6 +89,7 @@ def show_trace(trace_id: str) -> None:
             icon=":material/account_tree:",
         )
         return
+    # DuckDB has no empty IN list, so a trace without streams of the tap asks nothing.
     ids = [str(one) for one in streams["stream_id"]]
     stalls = trace_tree.stalls_of(query, ids).to_dicts() if ids else []
     rows = streams.to_dicts()
@@ -107,22 +111,22 @@ def show_header(found: Tree, streams: list[Row], total: int, *, errors: int) -> 
         st.markdown("This trace has no stream of the tap: other services sent its spans.")
     zone = filters.time_zone()
     started = trace_tree.instant(found.start_ns).astimezone(zone)
-    with st.grid(4, min_column_width=118):
-        st.metric("Duration", formatting.duration(found.end_ns - found.start_ns))
-        st.metric("Spans", formatting.count(total), help="Stored spans, without those measured by the tap.")
-        st.metric("Errors", formatting.count(errors), help="Spans with the status error.")
-        st.metric("Started", f"{started:%H:%M:%S}", help=f"{started:%Y-%m-%d %H:%M:%S.%f} {zone.key}")
+    cards = [
+        ("Duration", formatting.duration(found.end_ns - found.start_ns), None),
+        ("Spans", formatting.count(total), "Stored spans, without those measured by the tap."),
+        ("Errors", formatting.count(errors), "Spans with the status error."),
+        ("Started", f"{started:%H:%M:%S}", f"{started:%Y-%m-%d %H:%M:%S.%f} {zone.key}"),
+    ]
+    numbers(cards, least_px=118, border=False)
 
 
 def show_outcome(streams: list[Row]) -> None:
-    failed = [row for row in streams if row["outcome"] not in (OK, *NOT_COUNTED)]
-    shown = (failed or streams)[0]
-    color = "red" if failed else "green" if shown["outcome"] == OK else "gray"
+    shown = next((row for row in streams if outcome_state(row["outcome"]) == "bad"), streams[0])
     names = {
         name: formatting.markdown(", ".join(sorted({row[name] for row in streams})[:3]))
         for name in ("model", "gateway")
     }
-    parts = [f"**{names['model']}** via {names['gateway']}", f":{color}-badge[{shown['outcome']}]"]
+    parts = [f"**{names['model']}** via {names['gateway']}", outcome_badge(shown["outcome"])]
     if shown["http_status"] is not None:
         parts.append(f"HTTP {shown['http_status']}")
     if shown["error_type"]:
@@ -154,10 +158,9 @@ def marks_of(streams: list[Row], stalls: list[Row], stream_ids: list[str]) -> di
 def show_waterfall(found: Tree, marks: dict[str, StreamMarks]) -> None:
     services = sorted({row.span.service for row in found.rows()})
     service_colors = colors.of_groups(pl.DataFrame({"name": services}))
-    st.header(
+    section(
         "Spans",
-        anchor=False,
-        help="Each span is below its parent, in the colour of its service. The arrow hides the spans below; a click on a row "
+        "Each span is below its parent, in the colour of its service. The arrow hides the spans below; a click on a row "
         f"shows its attributes. A striped bar is *{trace_tree.MEASURED}*, because no span of another service is stored: the "
         "client from the first byte of its request to the last byte delivered, the gateway from sending the request to the last "
         "byte of the response, the phases and stalls from the times of the stream. ◆ marks the TTFT, a frame a stall in the "
@@ -183,8 +186,9 @@ def show_omitted(trace_id: str, found: Tree, *, unread: int) -> None:
 
 
 def draw_search() -> None:
-    st.text_input("Search", key="find", bind="query-params", placeholder="span name, error, trace id", width=220,
-                  icon=":material/search:")  # fmt: skip
+    filters.text(
+        "Search", key="find", placeholder="span name, error, trace id", width=220, icon=":material/search:"
+    )
     st.selectbox(
         "Service", services(), index=None, key="service", bind="query-params", placeholder="all", width=170
     )
@@ -204,26 +208,17 @@ def draw_search() -> None:
 
 
 def services() -> list[str]:
-    chosen = filters.selection()
-    since = chosen.since.replace(second=0)  # same SQL for a minute, so readers share the result
-    until = since + chosen.length + timedelta(minutes=2)
-    try:
-        offered = traces.services(query_catalog, replace(chosen, since=since, until=until))
-    except QueryError:
-        offered = []  # the page itself shows the error
-    return list(dict.fromkeys([*offered, *st.query_params.get_all("service")]))
+    offered: list[str] = []
+    with contextlib.suppress(QueryError):  # the page itself shows the error
+        offered = traces.services(query_catalog, filters.selection().in_minutes())
+    return filters.options(offered, key="service")
 
 
-with st.container(horizontal=True, vertical_alignment="bottom"):
-    trace_id_input = st.text_input(
-        "Trace id",
-        key="trace",
-        bind="query-params",
-        placeholder="32 hex digits",
-        max_chars=TRACE_ID_DIGITS,
-        width=340,
+with filters.row():
+    trace_id = filters.text(
+        "Trace id", key="trace", placeholder="32 hex digits", width=340, max_chars=TRACE_ID_DIGITS
     )
-    if not trace_id_input:
+    if not trace_id:
         draw_search()
-    st.html(page_links.COPY_LINK, width="content")
+    st.html(COPY_LINK, width="content")
 page_frame.show(body, needs_streams=False, uses_time_range=False)

@@ -57,7 +57,7 @@ def metric_value(app: AppTest, label: str) -> str:
 
 
 class _Table(HTMLParser):
-    """The label, the headings, the cells and the links of a table of `streamgauge.dashboard.tables.html_table`."""
+    """The label, the headings, the cells and the links of a table of `streamgauge.dashboard.html_table`."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

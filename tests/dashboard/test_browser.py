@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from streamgauge.analytics.reports import formatting
-from streamgauge.dashboard.sql_recipes import RECIPES
+from streamgauge.dashboard.sql_statements import RECIPES
 from tests.dashboard.browser import CHROMIUM, FOREIGN_HOST, TIMEOUT_MS, Reader, reader
 from tests.dashboard.generated_traces import HOSTILE, LARGE_TRACE, ODD_TRACE
 from tests.dashboard.running_dashboard import Dashboard, running

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from streamgauge.analytics.reports import comparison
-from streamgauge.dashboard.charts.forest import forest
+from streamgauge.dashboard.charts.group_charts import forest
 
 COUNTS = {
     "requests": 1000,

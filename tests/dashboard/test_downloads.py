@@ -1,4 +1,4 @@
-"""Downloaded files have the values of the query result."""
+"""Downloaded files of the SQL page, which are those of `streamgauge sql`, have the values of the query result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import polars as pl
 
-from streamgauge.dashboard.downloads import as_csv, as_json, as_parquet
+from streamgauge.analytics.query.render import render
 
 RESULT = pl.DataFrame(
     {
@@ -24,7 +24,7 @@ RESULT = pl.DataFrame(
 
 
 def test_csv_has_nested_values_as_json_and_null_as_empty() -> None:
-    found = pl.read_csv(io.BytesIO(as_csv(RESULT)))
+    found = pl.read_csv(io.BytesIO(render(RESULT, "csv")))
     assert found["text"][0] == 'a "b", c\nd'
     assert json.loads(found["list"][0]) == [1, 2]
     assert json.loads(found["struct"][0]) == {"x": "é"}
@@ -32,19 +32,19 @@ def test_csv_has_nested_values_as_json_and_null_as_empty() -> None:
 
 
 def test_parquet_keeps_the_types() -> None:
-    found = pl.read_parquet(io.BytesIO(as_parquet(RESULT)))
+    found = pl.read_parquet(io.BytesIO(render(RESULT, "parquet")))
     assert found.drop("nothing").equals(RESULT.drop("nothing"))
     assert found["nothing"].null_count() == 2
 
 
 def test_json_has_an_object_for_each_row() -> None:
-    found = json.loads(as_json(RESULT))
+    found = json.loads(render(RESULT, "json"))
     assert found[0] == {
         "n": 1,
         "text": 'a "b", c\nd',
         "list": [1, 2],
         "struct": {"x": "é"},
-        "at": "2026-01-02T03:04:05.000678+00:00",
+        "at": "2026-01-02T03:04:05.000678Z",
         "nothing": None,
     }
     assert found[1] == dict.fromkeys(RESULT.columns)
@@ -59,11 +59,11 @@ def test_json_has_values_that_its_types_lack_as_text_or_null() -> None:
         "bytes": [b"\x00a"],
         "nested": [[{"x": float("inf")}]],
     }
-    assert json.loads(as_json(pl.DataFrame(values))) == [
+    assert json.loads(render(pl.DataFrame(values), "json")) == [
         {
             "nan": None,
             "day": "2026-01-02",
-            "took": 1.5,
+            "took": "PT1.5S",
             "price": 1.25,
             "bytes": "0061",
             "nested": [{"x": None}],
@@ -72,6 +72,6 @@ def test_json_has_values_that_its_types_lack_as_text_or_null() -> None:
 
 
 def test_result_without_rows_has_header() -> None:
-    assert as_csv(RESULT.clear()).decode().strip() == "n,text,list,struct,at,nothing"
-    assert pl.read_parquet(io.BytesIO(as_parquet(RESULT.clear()))).height == 0
-    assert as_json(RESULT.clear()) == b"[]"
+    assert render(RESULT.clear(), "csv").decode().strip() == "n,text,list,struct,at,nothing"
+    assert pl.read_parquet(io.BytesIO(render(RESULT.clear(), "parquet"))).height == 0
+    assert render(RESULT.clear(), "json") == b"[]\n"

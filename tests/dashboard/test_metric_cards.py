@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamgauge.dashboard.metric_cards import change_text
+from streamgauge.dashboard.panels import change_text
 
 
 @pytest.mark.parametrize(

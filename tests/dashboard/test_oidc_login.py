@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.dashboard import launch, oidc_login
+from streamgauge.dashboard import access, launch
 from tests.dashboard.app_test import open_page, page_text
 from tests.options import dashboard_options
 
@@ -38,11 +38,11 @@ admit = ["ann@example.com", "@example.org"]
     ],
 )
 def test_only_listed_addresses_are_admitted(user: dict[str, object], admitted: bool) -> None:
-    assert oidc_login.is_admitted(user, ["Ann@example.com", "@example.org"]) is admitted
+    assert access.is_admitted(user, ["Ann@example.com", "@example.org"]) is admitted
 
 
 def test_without_admit_list_all_users_are_admitted() -> None:
-    assert oidc_login.is_admitted({}, [])
+    assert access.is_admitted({}, [])
 
 
 @pytest.mark.parametrize(

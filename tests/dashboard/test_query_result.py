@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import polars as pl
 import pytest
 
-from streamgauge.dashboard.charts.query_result import Axes, default_axes, drawable, numbers, result_chart
+from streamgauge.dashboard.sql_result import Axes, default_axes, drawable, numbers, result_chart
 
 TIMES = [datetime(2026, 1, 2, 3, minute, tzinfo=UTC) for minute in (4, 5)]
 BERLIN = ZoneInfo("Europe/Berlin")

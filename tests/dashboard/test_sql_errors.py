@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamgauge.dashboard.sql_errors import problem_of
+from streamgauge.dashboard.sql_statements import problem_of
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from streamgauge.dashboard.token_gate import COOKIE, TokenGate
+from streamgauge.dashboard.access import COOKIE, TokenGate
 
 
 async def page(request: Request) -> HTMLResponse:

@@ -18,7 +18,7 @@ from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
 from streamgauge.analytics.diagnosis.scope import Scope
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.dashboard import metric_cards, verdict
+from streamgauge.dashboard import panels, verdict
 from streamgauge.dashboard.charts import colors
 from tests.dashboard.app_test import open_page, page_text
 from tests.dashboard.generated_incident import GATEWAY, MODEL, with_incident
@@ -131,10 +131,10 @@ def test_only_changes_outside_the_noise_have_a_colour(
     incident: tuple[Path, datetime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[dict[str, Any]] = []
-    monkeypatch.setattr(metric_cards.st, "metric", lambda *args, **options: drawn.append(options))
-    metric_cards.card("TTFT p95", "3", help_text="", now=3, before=6)
-    metric_cards.card("TTFT p95", "3", help_text="", now=3, before=6, outside_noise=True)
-    metric_cards.card("TTFT p95", "6", help_text="", now=6, before=3, outside_noise=True)
+    monkeypatch.setattr(panels.st, "metric", lambda *args, **options: drawn.append(options))
+    panels.card("TTFT p95", "3", help_text="", now=3, before=6)
+    panels.card("TTFT p95", "3", help_text="", now=3, before=6, outside_noise=True)
+    panels.card("TTFT p95", "6", help_text="", now=6, before=3, outside_noise=True)
     assert [one["delta_color"] for one in drawn] == ["off", "blue", "orange"]
 
 
@@ -145,9 +145,9 @@ def test_noise_of_rates_and_quantiles() -> None:
     def ttft(p95: float, n: int) -> dict[str, float | None]:
         return {"ttft_n": n, "ttft_p90_ns": p95 * 0.9, "ttft_p95_ns": p95, "ttft_p98_ns": p95 * 1.2}
 
-    assert not metric_cards.rate_outside_noise(rate(5, 100), rate(3, 100), "errors", "counted")
-    assert metric_cards.rate_outside_noise(rate(30, 100), rate(3, 100), "errors", "counted")
-    assert not metric_cards.rate_outside_noise(rate(10, 20), rate(0, 20), "errors", "counted")
-    assert not metric_cards.p95_outside_noise(ttft(1e9, 300), ttft(1.02e9, 300), "ttft")
-    assert metric_cards.p95_outside_noise(ttft(1e9, 300), ttft(2e9, 300), "ttft")
-    assert not metric_cards.p95_outside_noise(ttft(1e9, 30), ttft(2e9, 30), "ttft")
+    assert not panels.rate_outside_noise(rate(5, 100), rate(3, 100), "errors", "counted")
+    assert panels.rate_outside_noise(rate(30, 100), rate(3, 100), "errors", "counted")
+    assert not panels.rate_outside_noise(rate(10, 20), rate(0, 20), "errors", "counted")
+    assert not panels.p95_outside_noise(ttft(1e9, 300), ttft(1.02e9, 300), "ttft")
+    assert panels.p95_outside_noise(ttft(1e9, 300), ttft(2e9, 300), "ttft")
+    assert not panels.p95_outside_noise(ttft(1e9, 30), ttft(2e9, 30), "ttft")

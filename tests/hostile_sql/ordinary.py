@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from streamgauge.dashboard.sql_recipes import RECIPES
+from streamgauge.dashboard.sql_statements import RECIPES
 from tests.hostile_sql.draw import Draw
 from tests.hostile_sql.expressions import expression
 from tests.hostile_sql.values import literal_of

@@ -9,7 +9,7 @@ from click import UsageError
 from click.testing import CliRunner
 
 from streamgauge.cli import cli
-from streamgauge.dashboard.saved_views import markup
+from streamgauge.dashboard.filters import saved_views_markup
 from streamgauge.flags import flags, load
 from streamgauge.process_options import dashboard_options
 from streamgauge.setting_tables import MAX_VIEWS, SAVED_VIEW, SavedView, parse_saved_views
@@ -58,7 +58,7 @@ def test_environment_as_the_dashboard_passes_it_to_its_pages(
 
 
 def test_view_of_the_first_page_leads_there_from_other_pages() -> None:
-    assert 'href="./?range=1h"' in markup([("all", "?range=1h")])
+    assert 'href="./?range=1h"' in saved_views_markup([("all", "?range=1h")])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import polars as pl
 
 from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.charts.axes import TimeRange
+from streamgauge.dashboard.charts.drawing import TimeRange
 from streamgauge.dashboard.charts.time_series import break_at_gaps, time_lines
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from streamgauge.dashboard.table_css import STACKED_BELOW_PX, WIDTHS_PX
-from streamgauge.dashboard.tables import html_table
-from streamgauge.dashboard.tables.html_table import Column, markup, pairs_markup
+from streamgauge.dashboard import html_table
+from streamgauge.dashboard.html_table import Column, markup, pairs_markup
+from streamgauge.dashboard.page_head import STACKED_BELOW_PX, WIDTHS_PX
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&</td></table><script>alert(1)</script>"
 
@@ -84,15 +84,17 @@ def test_headings_have_a_scope_and_name_the_unit() -> None:
         (html_table.number("a", "A"), float("nan"), "–"),
         (html_table.number("a", "A"), None, "–"),
         (html_table.number("a", "A"), 0, "0"),
-        (
-            html_table.instant("a", "A", ZoneInfo("Europe/Berlin"), form="%H:%M:%S.%f"),
-            datetime(2026, 1, 1, 12, 0, 0, 123_456, UTC),
-            "13:00:00.123",
-        ),
     ],
 )
 def test_values_are_formatted(column: Column, value: object, text: str) -> None:
     assert parsed(column, rows=[{"a": value}]).cells[1] == text
+
+
+def test_instants_are_in_the_time_zone_of_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html_table, "time_zone", lambda: ZoneInfo("Europe/Berlin"))
+    column = html_table.instant("a", "A", form="%H:%M:%S.%f")
+    at = datetime(2026, 1, 1, 12, 0, 0, 123_456, UTC)
+    assert parsed(column, rows=[{"a": at}]).cells[1] == "13:00:00.123"
 
 
 def test_column_without_values_is_left_out() -> None:

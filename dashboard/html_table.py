@@ -3,7 +3,7 @@
 `st.dataframe` draws on a canvas, clips columns that do not fit, and opens links in a new tab. It stays for results of SQL, which
 have any number of rows and columns.
 
-- Every value is escaped. Numbers are right-aligned, with the unit in the heading.
+- Every value is escaped. Numbers are right-aligned, with the unit in the heading. Instants are in the reader's time zone.
 - The first column names the row and always stays. Another column without a value in any row is left out.
 - In a narrow box, columns of the lowest priority disappear, the last of them first. On a phone, each row becomes a block of lines
   instead if `stacks` is set, so that no value is lost. Use it for rows without a page of their own.
@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from typing import Any, Literal
-from zoneinfo import ZoneInfo
 
 import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.reports import formatting
-from streamgauge.dashboard.table_css import STACKED_BELOW_PX, WIDTHS_PX
+from streamgauge.dashboard.filters import time_zone
+from streamgauge.dashboard.page_head import STACKED_BELOW_PX, WIDTHS_PX
 
 Row = Mapping[str, Any]
-State = Literal["good", "bad", "muted"]
+State = Literal["bad", "muted"]
+
 
 MAX_TEXT = 240
 """Longest text of a cell in characters. The rest becomes an ellipsis; the title has 1,000 characters."""
@@ -36,6 +37,8 @@ CHARACTER_PX, MONO_PX, PADDING_PX = 6.6, 7.8, 17
 """Estimated widths of a character and of the margins of a cell."""
 WORD = 17
 """Characters of a text column before its values wrap inside words."""
+LONG = 40
+"""Characters of a line of a longer text, such as JSON, in a column of `show_records`."""
 NARROWEST_PX = 350
 """Width of a box on a phone. A table whose remaining columns need more can be scrolled, also with the keyboard."""
 
@@ -102,10 +105,9 @@ def percent(name: str, heading: str, *, digits: int = 1, **options: Any) -> Colu
     return number(name, heading, unit="%", digits=digits, factor=100, **options)
 
 
-def instant(
-    name: str, heading: str, zone: ZoneInfo, *, form: str = "%m-%d %H:%M:%S", **options: Any
-) -> Column:
-    """A column of instants in a time zone. `%f` in `form` is cut to ms."""
+def instant(name: str, heading: str, *, form: str = "%m-%d %H:%M:%S.%f", **options: Any) -> Column:
+    """A column of instants. `%f` in `form` is cut to ms."""
+    zone = time_zone()
 
     def text(at: datetime) -> str:
         shown = f"{at.astimezone(zone):{form}}"
@@ -114,14 +116,40 @@ def instant(
     return Column(name=name, heading=heading, text=text, line=True, **options)
 
 
-def show_table(columns: Sequence[Column], frame: pl.DataFrame, **options: Any) -> None:
-    """Draw the rows of a frame. Options as in `markup`."""
+def show_table(
+    columns: Sequence[Column], frame: pl.DataFrame, *, empty: str = "", zone_of: str = "", **options: Any
+) -> None:
+    """Draw the rows of a frame, or the text `empty` instead of a table without rows.
+
+    `zone_of` names the instants whose time zone stands below the table. Other options as in `markup`.
+    """
+    if empty and frame.is_empty():
+        st.caption(empty)
+        return
     st.html(markup(columns, frame.to_dicts(), **options))
+    if zone_of:
+        st.caption(f"{zone_of}: time zone {time_zone().key}.")
 
 
 def show_pairs(pairs: Mapping[str, str], *, label: str) -> None:
     """Draw names and values."""
     st.html(pairs_markup(pairs, label=label))
+
+
+def show_records(frame: pl.DataFrame, *, label: str, empty: str = "") -> None:
+    """Draw all columns of rows of the store, with headings made of the column names."""
+    columns = [_record_column(name, frame[name]) for name in frame.columns]
+    show_table(columns, frame, label=label, stacks=True, empty=empty)
+
+
+def _record_column(name: str, values: pl.Series) -> Column:
+    dtype, heading = values.dtype, name.replace("_", " ").capitalize()
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone:
+        return instant(name, f"{heading} ({time_zone().key})", form="%Y-%m-%d %H:%M:%S.%f")
+    if dtype.is_numeric():
+        return number(name, heading, digits=0 if dtype.is_integer() else 3)
+    long = bool((values.cast(pl.String, strict=False).str.len_chars() > LONG).any())
+    return Column(name=name, heading=heading, min_characters=LONG if long else WORD)
 
 
 def markup(
@@ -155,6 +183,7 @@ def markup(
         for i, row in enumerate(rows)
     )
     table = f'<table{whole} aria-label="{escape(label)}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    # A box that can be scrolled needs the focus, so that the keyboard can scroll it.
     least = sum(width for name, width in widths.items() if name not in hiding)
     return _box(table + _note(shown, hiding), label, scrolls=not stacks and least > NARROWEST_PX)
 
@@ -185,6 +214,7 @@ def _cut(text: str) -> str:
 
 def _width_px(column: Column, texts: Sequence[str]) -> int:
     """The estimated least width of a column: its longest line, or `min_characters` where values wrap."""
+    # The server cannot measure text. An estimate that is too small wraps a value; one that is too large hides a column early.
     longest = max(map(len, texts), default=0)
     if not column.number and not column.line:
         longest = min(longest, column.min_characters)
@@ -197,6 +227,7 @@ def _hidden_below(columns: Sequence[Column], widths: Mapping[str, int]) -> dict[
     """Column → width of the box in px below which it disappears: the sum of the widths of all columns that stay longer."""
     found: dict[str, int] = {}
     needed = widths[columns[0].name]
+    # The sort is stable: of equal priorities, the columns at the right disappear first.
     for column in sorted(columns[1:], key=lambda c: c.priority):
         needed += widths[column.name]
         if column.priority > 0:
@@ -260,6 +291,7 @@ def _cell(column: Column, row: Row, text: str, *, is_row_header: bool, hidden_be
     if address is not None:
         opens = ' class="sg-row"' if column.opens_row else ""
         content = f'<a href="{escape(address)}" target="_self"{opens}>{content}</a>'
+    # CSS shows it beside the value where rows are blocks, and the row of headings is not visible.
     attributes += f' data-heading="{escape(column.heading)}"'
     if is_row_header:
         return f'<th scope="row"{attributes}>{content}</th>'

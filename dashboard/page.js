@@ -1,17 +1,9 @@
-"""Links and buttons in HTML of the pages (`st.html`): one script for all of them.
-
-A link within the dashboard is an ordinary link: it can be copied or opened in another tab. Followed by the browser, it would load
-the whole page and begin a new session (1.5 s). The script follows it inside the page (0.5 s): it sets the address and reports
-a step in the history, after which Streamlit runs the page of the address. Streamlit has no call for a link to an address with
-parameters, apart from `st.page_link`, which cannot be part of a table.
-"""
-
-from __future__ import annotations
-
-COPY_LINK = '<button type="button" class="sg-copy" aria-live="polite">Copy link</button>'
-"""A button that copies the address of the page, with its time range and filters, without the token."""
-
-SCRIPT = """<script>
+// Follow links inside the page, and copy the address or, with `data-copies-tables`, the tables beside the button.
+//
+// A link in the HTML of a page is an ordinary link: it can be copied or opened in another tab. Followed by the browser, it would
+// load the whole page and begin a new session (1.5 s). Here it is followed inside the page (0.5 s): the address changes, and a step
+// in the history is reported, after which Streamlit runs the page of the address. Streamlit itself has only `st.page_link` for that,
+// which cannot be part of a table.
 (() => {
     if (window.followsLinks) return;
     window.followsLinks = true;
@@ -21,7 +13,7 @@ SCRIPT = """<script>
         return address.href;
     };
     const tablesBeside = button => [...button.parentElement.querySelectorAll("tr")]
-        .map(row => [...row.cells].map(cell => cell.textContent).join("\\t")).join("\\n");
+        .map(row => [...row.cells].map(cell => cell.textContent).join("\t")).join("\n");
     const copy = async button => {
         const tables = "copiesTables" in button.dataset;
         const label = button.textContent;
@@ -57,5 +49,31 @@ SCRIPT = """<script>
     }).observe(document.body, {childList: true, subtree: true});
     document.addEventListener("pointerdown", () => { focused = null; });
 })();
-</script>"""
-"""Follows links inside the page, and copies the address or, with `data-copies-tables`, the tables beside the button. Once per document."""
+
+// Collapse the sidebar of a narrow window at first, when the window gets narrow, and after a choice of a page.
+//
+// Streamlit has no setting for the width, but reads the key `stSidebarCollapsed-` when it starts and after each `resize` event.
+// The reader's choice for wide windows has a key of its own while the window is narrow.
+(() => {
+    const collapsed = "stSidebarCollapsed-", chosen = "streamgauge-sidebar-collapsed";
+    const narrow = window.matchMedia("(max-width:999px)"); // as in page.css
+    let wasNarrow = false;
+    const arrange = () => {
+        const choice = localStorage.getItem(chosen);
+        if (narrow.matches && !wasNarrow) {
+            localStorage.setItem(chosen, choice ?? localStorage.getItem(collapsed) ?? "false");
+            localStorage.setItem(collapsed, "true");
+        } else if (!narrow.matches && choice !== null) {
+            localStorage.setItem(collapsed, choice);
+            localStorage.removeItem(chosen);
+        }
+        wasNarrow = narrow.matches;
+    };
+    arrange();
+    document.body.classList.toggle("sidebar-collapsed", localStorage.getItem(collapsed) === "true");
+    window.addEventListener("resize", arrange);
+    document.addEventListener("click", click => {
+        if (narrow.matches && click.target.closest("[data-testid=stSidebarNavLink]"))
+            document.querySelector("[data-testid=stSidebarCollapseButton] button")?.click();
+    });
+})();

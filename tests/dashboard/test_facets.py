@@ -10,7 +10,7 @@ import pytest
 
 from streamgauge.analytics.reports import stream_lists
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.dashboard.tables.facets import facets_markup
+from streamgauge.dashboard.filters import facets_markup
 from tests.tables import tables
 
 HOSTILE = "<b onclick='x'>\"&"

@@ -1,14 +1,29 @@
-"""Messages of rejected statements for readers of the SQL page: `what failed: why. What to do.` Pure.
+"""Statements of the SQL page: the recipes that it offers, their place in the address, and messages for those that fail. Pure.
 
-DuckDB's own messages begin with a kind, such as "Binder Error", and some list candidates after the sentence.
+- The recipes are in `sql_recipes.sql`. docs/how-to/query.md is generated from the same file.
+- A message has the form `what failed: why. What to do.` DuckDB's own messages begin with a kind, such as "Binder Error", and some
+  list candidates after the sentence.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode
 
+from streamgauge.analytics.schema.outcomes import IS_COUNTED, IS_ERROR
+
+PARAMETER = "sql"
+MAX_EDITOR_CHARS = 20_000
+"""Longest statement in the editor."""
+MAX_CHARS = 6_000
+"""Longest statement in an address, as it is encoded there. Proxies commonly accept request lines of 8 KiB."""
 MAX_CANDIDATES = 2
+_RECIPE = re.compile(
+    r"^-- name: (?P<name>\w+)\n-- group: (?P<group>.+)\n-- title: (?P<title>.+)\n-- answers: (?P<answers>.+)\n(?P<sql>[^;]+);\n",
+    re.MULTILINE,
+)
 _KIND = re.compile(r"^[A-Z][\w ]* Error: ")
 _OURS = ("cannot ", "query ", "the answer ", "the query ", "busy", "too many")
 _NO_COLUMN = re.compile(
@@ -18,6 +33,54 @@ _NO_COLUMN = re.compile(
 _CANDIDATES = re.compile(r" ?Candidate (?:bindings|tables): :? ?(?P<names>.*)$")
 _SIGNATURES = re.compile(r"^No function matches the given name and argument types '(?P<call>.*?)'\.")
 _CONVERSION = re.compile(r"^Could not convert (?P<what>.*)$")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A ready query."""
+
+    name: str
+    group: str
+    title: str
+    answers: str
+    """The question that it answers."""
+    sql: str
+
+
+def _read() -> tuple[Recipe, ...]:
+    text = Path(__file__).with_name("sql_recipes.sql").read_text()
+    text = text.replace("{IS_ERROR}", IS_ERROR).replace("{IS_COUNTED}", IS_COUNTED)
+    return tuple(Recipe(**found.groupdict()) for found in _RECIPE.finditer(text))
+
+
+RECIPES = _read()
+FIRST = RECIPES[0]
+
+
+def by_group() -> list[tuple[str, list[Recipe]]]:
+    """The recipes of each group, in the order of the file."""
+    groups = dict.fromkeys(recipe.group for recipe in RECIPES)
+    return [(group, [recipe for recipe in RECIPES if recipe.group == group]) for group in groups]
+
+
+def encoded_chars(sql: str) -> int:
+    """The length of the statement in an address, encoded as browsers do (`URLSearchParams`)."""
+    return (
+        len(urlencode({PARAMETER: sql}, safe="*", errors="replace").replace("~", "%7E")) - len(PARAMETER) - 1
+    )
+
+
+def fits(sql: str) -> bool:
+    """Whether an address can contain the statement."""
+    return encoded_chars(sql) <= MAX_CHARS
+
+
+def too_long(sql: str) -> str:
+    """The message for a statement that the address does not contain."""
+    return (
+        f"The address does not contain the query: it takes {encoded_chars(sql):,} characters there; the limit is "
+        f"{MAX_CHARS:,}. Shorten the query to share it as a link."
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,206 @@
+"""Tables with one row per group: a model, gateway or client, or a cause of errors."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.schema.clients import NO_CLIENT_NAMES, shortened
+from streamgauge.dashboard import filters
+from streamgauge.dashboard.html_table import Column, Row, instant, ms, number, percent, seconds, show_table
+from streamgauge.dashboard.stream_tables import stream_column
+
+REQUESTS = number("requests", "Requests")
+STREAMS = number("streams", "Streams")
+
+
+def group_column(group: str) -> Column:
+    """Names of groups. A model, gateway or client is a link that filters the page."""
+
+    def link(row: Row) -> str | None:
+        if group not in filters.FILTERS or row["name"] in (None, *NO_CLIENT_NAMES[1:]):
+            return None
+        return filters.address_with({group: (row["name"],)})
+
+    return Column(name="name", heading=group.capitalize(), text=shortened, link=link)
+
+
+def show_quantiles(frame: pl.DataFrame, *, group: str, counted: str = "streams") -> None:
+    """Quantiles in ns (`reports.latency.table`). `counted` names the unit of `n`."""
+    quantiles = [c for c in frame.columns if c.endswith("_ns")]
+    show_table(
+        [
+            group_column(group),
+            number("n", counted.capitalize(), help="With a known value."),
+            *(ms(name, name.removesuffix("_ns"), digits=1) for name in quantiles),
+        ],
+        frame,
+        label=f"Quantiles by {group}",
+        stacks=True,
+    )
+
+
+def show_stalls(frame: pl.DataFrame, *, group: str) -> None:
+    """Stalls (`reports.latency.stalls`)."""
+    columns = [
+        group_column(group),
+        number("streams", "Streams", help="Streams with known stalls."),
+        number("stalled_streams", "Streams with stalls"),
+        percent("stalled_share", "Share with stalls"),
+        number("stalls", "Stalls"),
+        seconds("stalled_ns", "Stalled time"),
+        percent("stalled_time_share", "Share of output time", digits=2),
+        seconds("worst_ns", "Longest gap", digits=2),
+    ]
+    empty = "Stalls are unknown for these streams."
+    show_table(columns, frame, label=f"Stalls by {group}", stacks=True, empty=empty)
+
+
+def show_throughput(frame: pl.DataFrame, *, group: str) -> None:
+    """Tokens and speed (`reports.throughput.table`)."""
+    slowest = "The slowest 5 % of streams are at or below this."
+    columns = [
+        group_column(group),
+        REQUESTS,
+        number("input_tokens", "Tokens in"),
+        percent("cached_share", "Cached", help=metric_help("cached")),
+        number("output_tokens", "Tokens out"),
+        percent("reasoning_share", "Reasoning", help="Reasoning tokens / output tokens."),
+        number("output_per_s", "Output", unit="tok/s", digits=1, help=metric_help("tps_total")),
+        number("tps_user_p50", "Tokens/s p50", digits=1, help=metric_help("tps_user")),
+        number("tps_user_p5", "Tokens/s p5", digits=1, help=slowest),
+        number("tps_e2e_p50", "Tokens/s end to end p50", digits=1, help=metric_help("tps_e2e")),
+        percent("burstiness_p50", "Burstiness p50", digits=0, help=metric_help("burstiness")),
+        percent("known", "Tokens known", digits=0, help="Share of streams with known output tokens."),
+    ]
+    show_table(columns, frame, label=f"Throughput by {group}", stacks=True)
+
+
+def show_wasted(frame: pl.DataFrame) -> None:
+    """Wasted tokens by model and reason (`reports.throughput.wasted`)."""
+    columns = [
+        Column(name="model", heading="Model"),
+        Column(name="reason", heading="Reason"),
+        STREAMS,
+        number("output_tokens", "Tokens out"),
+        number("input_tokens", "Tokens in"),
+        number("cost", "Cost", digits=4, help="Needs `--price-file`."),
+        Column(name="currency", heading="Currency"),
+    ]
+    empty = "No wasted tokens in this selection."
+    show_table(columns, frame, label="Wasted tokens by model and reason", stacks=True, empty=empty)
+
+
+def show_causes(frame: pl.DataFrame) -> None:
+    """Causes of errors (`reports.errors.causes`). Each links to its streams, and to the newest of them."""
+    columns = [
+        Column(name="error_type", heading="Error type", link=_streams_of,
+               help="Opens the streams with this error type and status."),
+        number("http_status", "HTTP", priority=1),
+        Column(name="error_phase", heading="Phase", min_characters=16, priority=5),
+        number("n", "Streams", priority=1),
+        percent("share", "Share", priority=2, help="Share of all errors in the selection."),
+        instant("first_at", "First seen", form="%m-%d %H:%M:%S", priority=2),
+        instant("last_at", "Last seen", form="%m-%d %H:%M:%S", priority=3),
+        number("clients", "Clients", priority=4, help="Number of clients with this error."),
+        number("models", "Models", priority=7, help="Number of models with this error."),
+        number("gateways", "Gateways", priority=7, help="Number of gateways with this error."),
+        stream_column(heading="Example", opens="the newest stream with this cause"),
+        Column(name="message", heading="Last message", min_characters=24, priority=6),
+    ]  # fmt: skip
+    empty, zone_of = "No errors in this selection.", "First and last seen"
+    show_table(columns, frame, label="Causes of errors", stacks=True, empty=empty, zone_of=zone_of)
+
+
+def _streams_of(cause: Row) -> str | None:
+    if cause["error_type"] is None:
+        return None
+    status = {} if cause["http_status"] is None else {"status": str(cause["http_status"])}
+    return filters.page_address("streams", {"cause": cause["error_type"], **status})
+
+
+def show_aborts(frame: pl.DataFrame, *, group: str) -> None:
+    """Client aborts and undelivered tokens (`reports.errors.aborts`)."""
+    columns = [
+        group_column(group),
+        REQUESTS,
+        number("aborts", "Aborts", help=metric_help("aborts")),
+        percent("abort_share", "Share"),
+        number("before_output", "Before first token", help="The client disconnected while waiting for the first token."),
+        seconds("aborted_after_ns", "Median time to abort"),
+        number("output_tokens", "Tokens generated", help=metric_help("aborted_tokens")),
+        number("undelivered_tokens", "Undelivered tokens", help=metric_help("undelivered")),
+        number("undelivered_bytes", "Undelivered bytes", unit="KiB", digits=1, factor=1 / 1024),
+    ]  # fmt: skip
+    empty = "No client aborts in this selection."
+    show_table(columns, frame, label=f"Client aborts by {group}", stacks=True, empty=empty)
+
+
+def _filter_address(row: Row) -> str:
+    return filters.address_with({row["dimension"]: (row["name"],)})
+
+
+NAME = Column(name="name", heading="Name", text=shortened, link=_filter_address, help="Filters all pages by this name.")  # fmt: skip
+DIMENSION = Column(name="dimension", heading="Kind", line=True, priority=2)
+
+
+def show_contributors(frame: pl.DataFrame) -> None:
+    """Groups with more than their share of bad streams (`reports.overview.top_contributors`)."""
+    columns = [
+        NAME,
+        DIMENSION,
+        percent("of_all_bad", "Share of unsuccessful", digits=0, bar=True,
+                help="Its share of all unsuccessful streams of the selection."),
+        percent("of_all", "Share of requests", digits=0, help="Its share of all requests."),
+        percent("bad_share", "Unsuccessful", help="Unsuccessful streams / its own requests."),
+        number("bad", "Streams", priority=3, help="Unsuccessful streams."),
+        percent("error_rate", "Error rate", priority=2, help=metric_help("error_rate")),
+        ms("ttft_p95_ns", "TTFT p95", priority=3),
+        ms("itl_p95_ns", "ITL p95", digits=1, priority=3),
+    ]  # fmt: skip
+    label = "Models, gateways and clients with more than their share of unsuccessful streams"
+    empty = "No model, gateway or client has more than its share of unsuccessful streams."
+    show_table(columns, frame, label=label, empty=empty)
+
+
+def show_changes(frame: pl.DataFrame, period: str) -> None:
+    """Groups that changed most from the previous `period` (`reports.overview.largest_changes`)."""
+    points = "Change of the error rate in percentage points."
+    columns = [
+        NAME,
+        DIMENSION,
+        ms("ttft_p50_ns", "TTFT p50"),
+        percent("ttft_change", "Change", digits=0, sign=True),
+        percent("error_rate", "Error rate", help=metric_help("error_rate")),
+        number("error_change", "Change", unit="points", digits=1, factor=100, sign=True, help=points),
+        ms("ttft_p50_before_ns", "TTFT before", priority=3),
+        percent("error_rate_before", "Errors before", priority=3),
+        number("requests", "Requests", priority=4),
+        number("requests_before", "Requests before", priority=4),
+    ]
+    empty = "Nothing to compare: no model or gateway has 5 requests both in this range and in the previous "
+    show_table(columns, frame, label="Largest changes", empty=f"{empty}{period}.")
+
+
+def show_gateways(frame: pl.DataFrame) -> None:
+    """What each gateway adds (`reports.hops.by_gateway`)."""
+    columns = [
+        Column(name="gateway", heading="Gateway"),
+        number("streams", "Streams", help="Matched streams between client and gateway."),
+        ms("added_ttft_p50_ns", "Added TTFT p50", digits=1, help=metric_help("hop_ttft")),
+        ms("added_ttft_p95_ns", "Added TTFT p95", digits=1, help=metric_help("hop_ttft")),
+        ms("event_p50_ns", "Event delay p50", digits=1, help=metric_help("hop_event")),
+        ms("event_p95_ns", "Event delay p95", digits=1, help=metric_help("hop_event")),
+        ms("event_max_ns", "Event delay max", digits=1, help="Longest delay of any event of these streams."),
+        ms("tail_p50_ns", "Tail p50", digits=1, help=metric_help("hop_tail")),
+        percent(
+            "merged_share", "Merged", help="Events that the gateway merged into others / aligned events."
+        ),
+        percent(
+            "split_share", "Split", help="Events that continue an event of the model server / aligned events."
+        ),
+        percent("buffered_share", "Buffered", help=metric_help("hop_buffered")),
+        number("stalls", "Stalls", help="Stalls that the gateway caused: the model server had no such gap."),
+        ms("clock_error_ns", "Clock ±", digits=2, help=metric_help("hop_clock")),
+    ]
+    show_table(columns, frame, label="Delays by gateways", stacks=True)
