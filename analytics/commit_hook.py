@@ -1,22 +1,24 @@
-"""Interface of callbacks that run inside each commit of the consumer."""
+"""Callbacks that run inside each commit of the consumer."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 
 
-class CommitHook(Protocol):
+class CommitHook(ABC):
     """Adds rows to each transaction. After an exception in `rows` or `increments` the commit goes on without them."""
 
     @property
     def waiting(self) -> bool:
         """Whether it has rows to commit even if no stream has finished."""
+        return False
 
+    @abstractmethod
     def rows(
         self, finished: Sequence[FinishedStream], tables: Mapping[str, pl.DataFrame]
     ) -> Mapping[str, pl.DataFrame]:
@@ -25,6 +27,8 @@ class CommitHook(Protocol):
     @property
     def increments(self) -> Mapping[str, int]:
         """Increments of the store's counters in this commit. Read after `rows`."""
+        return {}
 
+    @abstractmethod
     def committed(self) -> None:
         """Called after the commit: the rows returned last are in the store."""

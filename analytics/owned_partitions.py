@@ -26,7 +26,7 @@ from streamgauge.analytics.replay import replay
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.partition_positions import PartitionLost
 from streamgauge.analytics.storage.store import Store
-from streamgauge.ingest.ids import uuid7_wall_ns
+from streamgauge.ingest.generated_ids import uuid7_wall_ns
 from streamgauge.ingest.record_log.interface import LogReader
 
 log = logging.getLogger(__name__)

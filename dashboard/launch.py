@@ -2,7 +2,7 @@
 
 - Streamlit contacts no other sites: no usage statistics, no update check; fonts and scripts come from the package.
 - On addresses other than the loopback, readers need a token (`token_gate`) or sign in (`oidc_login`).
-- Every request and WebSocket must name an allowed host (`streamgauge.ingest.allowed_hosts`), also on the loopback.
+- Every request and WebSocket must name an allowed host (`streamgauge.ingest.listening`), also on the loopback.
 - DATA/run/dashboard.json {"pid", "url"} is written (mode 0600) when /_stcore/health responds, touched while it does, and
   removed on a clean stop. The URL includes the token.
 - SIGTERM and SIGINT stop it with exit code 0.
@@ -32,9 +32,8 @@ from streamgauge.dashboard import oidc_login, page_settings
 from streamgauge.dashboard.page_head import PageHead
 from streamgauge.dashboard.same_host import SameHost
 from streamgauge.dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
-from streamgauge.ingest.addresses import is_loopback, split_address
-from streamgauge.ingest.allowed_hosts import AllowedHosts, HostGate
 from streamgauge.ingest.guards import guarded_thread
+from streamgauge.ingest.listening import AllowedHosts, HostGate, is_loopback, split_address
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import (
     HEARTBEAT_S,

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from streamgauge.analytics.extras import missing_package
-from streamgauge.ingest.allowed_hosts import parse_allowed_host
+from streamgauge.ingest.listening import parse_allowed_host
 
 REQUIRED = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")
 MIN_SECRET_CHARS = 16

@@ -1,4 +1,4 @@
-"""Give Streamlit a WebSocket's Host that equals its Origin, after `streamgauge.ingest.allowed_hosts` has admitted both.
+"""Give Streamlit a WebSocket's Host that equals its Origin, after `streamgauge.ingest.listening` has admitted both.
 
 They differ behind a proxy that does not forward Host. Streamlit would then look up this machine's public address on the
 internet to compare it with the Origin.

@@ -21,6 +21,7 @@ from functools import partial
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.hop_matching.candidate import Candidate, candidate
 from streamgauge.analytics.hop_matching.clock_offsets import ClockOffsets
 from streamgauge.analytics.hop_matching.hop_rows import HopRows
@@ -48,7 +49,7 @@ MAX_SIDES = 1_000
 SIDES_EVERY_S = 5.0
 
 
-class HopJob:
+class HopJob(CommitHook):
     """Commit hook and thread. The consumer's thread calls the methods of the hook."""
 
     def __init__(

@@ -12,7 +12,7 @@ from streamgauge.analytics.hop_matching.candidate import SQL_COLUMNS, Candidate,
 from streamgauge.analytics.hop_matching.clock_offsets import WALL_ERROR_NS
 from streamgauge.analytics.hop_matching.identical_output import Output
 from streamgauge.analytics.hops.comparison import EVENT_COLUMNS, STREAM_COLUMNS, Stall, Stream
-from streamgauge.ingest.ids import smallest_uuid7
+from streamgauge.ingest.generated_ids import smallest_uuid7
 
 _COLUMNS = ", ".join(
     dict.fromkeys((*SQL_COLUMNS, *STREAM_COLUMNS, "request_model", "response_model", "error_type"))

@@ -179,7 +179,10 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
         and not open_ended
     ):
         return Verdict(
-            "client_abort", "client_abort", _phase(facts, client_left_ns), identifiers.name(transport.detail)
+            "client_abort",
+            "client_abort",
+            _phase(facts, client_left_ns),
+            identifiers.name(transport.detail),
         )
     if terminal_ns is not None:
         aborted = client_left_ns is not None or transport.cause not in ("complete", "client_left")
