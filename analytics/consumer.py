@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import polars as pl
 
@@ -27,6 +27,7 @@ from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.assembly.partition import LOG_GONE, TAP_DIED
+from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.commit_policy import (
     COMMIT_SHARE,
     END_OF_LOG_S,
@@ -402,29 +403,6 @@ class Consumer:
             self.commit()
         if owned.high and self._open_changed:
             self._write_open_streams()
-
-
-class CommitHook(Protocol):
-    """Runs inside each commit of the consumer and adds rows to its transaction.
-
-    After an exception in `rows` or `increments` the commit goes on without them.
-    """
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it has rows to commit even if no stream has finished."""
-
-    def rows(
-        self, finished: Sequence[FinishedStream], tables: Mapping[str, pl.DataFrame]
-    ) -> Mapping[str, pl.DataFrame]:
-        """Rows to add to this commit, by table. `tables` has the measured rows of `finished`."""
-
-    @property
-    def increments(self) -> Mapping[str, int]:
-        """Increments of the store's counters in this commit. Read after `rows`."""
-
-    def committed(self) -> None:
-        """Called after the commit: the rows returned last are in the store."""
 
 
 YOUNG_OBJECTS = 250_000

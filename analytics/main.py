@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 from streamgauge.analytics.alerts.evaluator import STORE_EVERY_S, AlertEvaluator
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.partition import LOG_GONE
+from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.commit_policy import IDLE_WAIT_S
-from streamgauge.analytics.consumer import CommitHook, Consumer, tune_gc
+from streamgauge.analytics.consumer import Consumer, tune_gc
 from streamgauge.analytics.dialects import all_dialects
 from streamgauge.analytics.hops.hop_job import HopJob
-from streamgauge.analytics.markers.http_endpoint import PATH as MARKERS_PATH
-from streamgauge.analytics.markers.http_endpoint import MarkersEndpoint
-from streamgauge.analytics.markers.marker_queue import MarkerQueue
+from streamgauge.analytics.intake.markers import PATH as MARKERS_PATH
+from streamgauge.analytics.intake.markers import MarkersEndpoint, marker_queue
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.options import AnalyzeOptions
@@ -47,18 +47,18 @@ from streamgauge.analytics.storage.prices_table import write_prices
 from streamgauge.analytics.storage.recent_responses import recent_responses
 from streamgauge.analytics.storage.store import Store
 from streamgauge.analytics.storage.upkeep import Upkeep
-from streamgauge.analytics.telemetry.objective_gauges import READ_EVERY_S
-from streamgauge.analytics.telemetry.plugin_exporters import PluginExporters
+from streamgauge.analytics.telemetry.analytics_metrics import READ_EVERY_S
+from streamgauge.analytics.telemetry.export_queue import PluginExporters
 from streamgauge.analytics.telemetry.prometheus import recording_probe
 from streamgauge.analytics.telemetry.telemetry import Telemetry
-from streamgauge.ingest.client_key import FILE, load_client_key
 from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.keyed_ids import FILE, load_client_key
 from streamgauge.ingest.ready_file import Heartbeat, remove_ready_file, write_ready_file
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.interface import LogBroken, LogChanged, LogReader
 
 if TYPE_CHECKING:
-    from streamgauge.analytics.otlp_receiver.http_server import OtlpReceiver
+    from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver
 
 __all__ = ["AnalyzeOptions", "run", "run_until"]
 
@@ -199,7 +199,7 @@ class _Parts:
 def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib.ExitStack) -> _Parts:
     """Open everything in order. `closing` closes it in reverse order."""
     stall = StallLimit(int(options.stall_floor_s * 1e9), options.stall_factor)
-    markers = MarkerQueue()
+    markers = marker_queue()
     guards = Guards(describe=partial(reason, location))
     telemetry = Telemetry(
         options.telemetry,
@@ -346,11 +346,11 @@ def _otlp_receiver(options: AnalyzeOptions, store: Store, guards: Guards) -> Otl
     if options.otlp_listen is None:
         return None
     # Imported only when used, because it imports a web server.
-    from streamgauge.analytics.otlp_receiver.http_server import OtlpReceiver
-    from streamgauge.analytics.otlp_receiver.span_queue import SpanQueue
+    from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver
+    from streamgauge.analytics.intake.received_spans import span_queue
 
     return OtlpReceiver(
-        SpanQueue(store.cursor),
+        span_queue(store.cursor),
         listen=options.otlp_listen,
         token=options.otlp_token,
         allowed_hosts=options.allowed_hosts,

@@ -50,7 +50,7 @@ class AnalyzeOptions:
     otlp_token: str | None = field(repr=False)
     """Bearer token that senders need. None: no authentication, loopback only."""
     allowed_hosts: Sequence[str]
-    """Further names in requests to the OTLP receiver (`streamgauge.ingest.allowed_hosts`)."""
+    """Further names in requests to the OTLP receiver (`streamgauge.ingest.listening`)."""
     alerts: AlertOptions
     version: str
     """Version of Streamgauge for the telemetry resource."""

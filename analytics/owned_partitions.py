@@ -25,7 +25,7 @@ from streamgauge.analytics.schema.tables import LOSSES, frame_of_rows
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.partition_positions import PartitionLost
 from streamgauge.analytics.storage.store import Store
-from streamgauge.ingest.ids import uuid7_wall_ns
+from streamgauge.ingest.generated_ids import uuid7_wall_ns
 from streamgauge.ingest.record_log.interface import Entry, LogReader
 from streamgauge.ingest.records import unpack
 

@@ -23,7 +23,7 @@ from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.storage.location import locate
 from streamgauge.ingest.record_log.segments import log_bytes
-from streamgauge.simulator.remote_ledger import RemoteLedger
+from streamgauge.simulator.ledger import RemoteLedger
 from tests.e2e.running import Up, simulator, up
 from tests.kafka import Broker
 

@@ -28,7 +28,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streamgauge.analytics.extras import missing_package
-from streamgauge.ingest.allowed_hosts import parse_allowed_host
+from streamgauge.ingest.listening import parse_allowed_host
 
 COOKIE = "streamgauge_token"
 COOKIE_AGE_S = 30 * 24 * 3600
@@ -114,7 +114,7 @@ async def _respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], 
 
 
 class SameHost:
-    """ASGI middleware that gives a WebSocket the Host of its Origin, after `streamgauge.ingest.allowed_hosts` has admitted both.
+    """ASGI middleware that gives a WebSocket the Host of its Origin, after `streamgauge.ingest.listening` has admitted both.
 
     They differ behind a proxy that does not forward Host. Streamlit would then look up this machine's public address on the
     internet to compare it with the Origin.

@@ -2,7 +2,7 @@
 
 - Streamlit contacts no other sites: no usage statistics, no update check; fonts and scripts come from the package.
 - On addresses other than the loopback, readers need a token or sign in (`access`).
-- Every request and WebSocket must name an allowed host (`streamgauge.ingest.allowed_hosts`), also on the loopback.
+- Every request and WebSocket must name an allowed host (`streamgauge.ingest.listening`), also on the loopback.
 - DATA/run/dashboard.json {"pid", "url"} is written (mode 0600) when /_stcore/health responds, touched while it does, and
   removed on a clean stop. The URL includes the token.
 - SIGTERM and SIGINT stop it with exit code 0.
@@ -30,9 +30,8 @@ from typing import NoReturn
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.dashboard import page_settings
 from streamgauge.dashboard.access import TOKEN_FILE, SameHost, TokenGate, check_file, stored_token
-from streamgauge.ingest.addresses import is_loopback, split_address
-from streamgauge.ingest.allowed_hosts import AllowedHosts, HostGate
 from streamgauge.ingest.guards import guarded_thread
+from streamgauge.ingest.listening import AllowedHosts, HostGate, is_loopback, split_address
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import (
     HEARTBEAT_S,

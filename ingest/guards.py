@@ -127,6 +127,8 @@ class Guards:
     def guard(self, name: str, *, silent_after_s: float | None = None) -> Guard:
         """The guard with this name; made at the first call. `silent_after_s`: longest time between two heartbeats."""
         with self._lock:
+            # Each name becomes a series in Prometheus. A name made of traffic, which would be a bug, must not grow
+            # memory without bound.
             if name not in self._guards and len(self._guards) >= MAX_GUARDS:
                 name, silent_after_s = "other", None
             found = self._guards.get(name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from streamgauge.ingest.identifiers import MAX_CHARS, hashed, identifier, is_hash, is_name, product
-from streamgauge.ingest.session_ids import RECORDED as SESSION_ID
+from streamgauge.ingest.keyed_ids import RECORDED as SESSION_ID
 
 MAX_VALUE_CHARS = 512
 """Longer values are replaced by their hash. Claude Code sends lists of 200 characters in `anthropic-beta`."""

@@ -72,6 +72,7 @@ def write_private(path: Path, content: bytes) -> None:
     temporary = path.with_name(f"{path.name}.new")
     temporary.unlink(missing_ok=True)
     try:
+        # `x`: a link that another user has put there is never followed.
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(content)
         temporary.replace(path)

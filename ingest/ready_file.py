@@ -50,6 +50,8 @@ def read_of_running(path: Path) -> dict[str, Any] | None:
     stat = process_stat(Path(f"/proc/{content['pid']}"))
     if not stat:
         return None
+    # Pids are reused. A process that started after the file was written cannot have written it; the second is for the
+    # coarse clock of /proc.
     running_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS_PER_S
     return content if time.time() - running_s <= written_s + 1 else None
 

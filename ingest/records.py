@@ -83,7 +83,7 @@ class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The conversation that a request body names, without text."""
 
     session: str | None = None
-    """Session id (`streamgauge.ingest.session_ids`)."""
+    """Session id (`streamgauge.ingest.keyed_ids`)."""
     turns: int | None = None
     """Turns in its messages: runs of user messages. None: unknown."""
     previous_response_id: str | None = None

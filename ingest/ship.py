@@ -12,9 +12,11 @@ DATA/run/ship.json has the process and its counters, refreshed at most once a se
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,16 +25,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from streamgauge.ingest.private_files import prepare_data_folder, write_json
+from streamgauge.ingest.private_files import make_private_folder, prepare_data_folder, write_json
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.interface import LogBroken
-from streamgauge.ingest.record_log.kafka_messages import GroupedRecords, group_by_stream
-from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
+from streamgauge.ingest.record_log.kafka_writer import GroupedRecords, KafkaWriter, group_by_stream
 from streamgauge.ingest.record_log.run_totals import incarnations_of
 from streamgauge.ingest.record_log.segments import log_bytes
 from streamgauge.ingest.records import AnyRecord, Damaged, pack_damage
 from streamgauge.ingest.redaction.record_redactor import Redactor, filled_poison
-from streamgauge.ingest.redaction.state_file import RedactionStateFile
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +115,7 @@ class _Ship:
     def work(self) -> None:
         reader = self._reader
         for partition in reader.partitions():
+            # Not from where the last run has read: what Kafka has not acknowledged must be sent again.
             reader.seek(partition, reader.released(partition))
         self._write_status(now=True)
         log.info(
@@ -126,6 +127,8 @@ class _Ship:
                 entries = reader.poll(0.0 if stopping else _POLL_S, BATCH_BYTES)
                 self._report_unreadable()
                 if entries:
+                    # The order is the guarantee: delivered, state stored, released. A kill after any step repeats the
+                    # ones before it, and repeats are recognised.
                     self._writer.deliver(self._redact(group_by_stream(entry.payload for entry in entries)))
                     self._save_redaction_state()
                     for partition, offset in {entry.partition: entry.offset + 1 for entry in entries}.items():
@@ -208,3 +211,77 @@ class _Ship:
             if not self._warned:
                 log.warning("cannot write the status of ship: %s", error)
             self._warned = True
+
+
+FILE = "redaction.sqlite"
+
+
+# A row for each open stream, and the bytes so far of compressed bodies. It is written after Kafka has acknowledged a batch and before
+# the batch is released, so the state covers exactly the records that Kafka has: after a kill at any time, `Redactor` drops them when
+# `ship` reads their batch again.
+class RedactionStateFile:
+    """State file of one redactor. Not thread-safe: one owner."""
+
+    def __init__(self, folder: Path, redactor: Redactor) -> None:
+        """Open the file and restore the redactor. A damaged file is replaced: its streams become unknown."""
+        self._redactor = redactor
+        self._path = folder / FILE
+        make_private_folder(folder)
+        try:
+            self._connection = self._open()
+            rows = self._stored()
+        except sqlite3.DatabaseError as error:
+            log.warning(
+                "%s is damaged (%s) and was replaced: streams that are open now are recorded as lost",
+                self._path,
+                error,
+            )
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            self._connection, rows = self._open(), []
+        for stream, state, coded in rows:
+            redactor.restore(stream, state, coded)
+
+    def _stored(self) -> list[tuple[str, bytes, list[bytes]]]:
+        coded: dict[str, list[bytes]] = {}
+        for stream, part in self._connection.execute("SELECT stream, part FROM coded ORDER BY rowid"):
+            coded.setdefault(stream, []).append(part)
+        states = self._connection.execute("SELECT stream, state FROM streams ORDER BY rowid")
+        return [(stream, state, coded.get(stream, [])) for stream, state in states]
+
+    def _open(self) -> sqlite3.Connection:
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        connection = sqlite3.connect(self._path, isolation_level=None)
+        # The file must survive a kill. It need not survive a power cut, which ends all open streams too.
+        connection.executescript(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA secure_delete = ON;"
+            "CREATE TABLE IF NOT EXISTS streams (stream TEXT PRIMARY KEY, state BLOB NOT NULL);"
+            "CREATE TABLE IF NOT EXISTS coded (stream TEXT NOT NULL, part BLOB NOT NULL);"
+            "CREATE INDEX IF NOT EXISTS coded_of ON coded (stream);"
+        )
+        return connection
+
+    def save(self) -> None:
+        """Write the changes. Raises OSError when the disk fails; the next call tries again."""
+        changed, ended = self._redactor.changes()
+        if not changed and not ended:
+            return
+        execute, many = self._connection.execute, self._connection.executemany
+        try:
+            execute("BEGIN")
+            many(
+                "INSERT INTO streams VALUES (?, ?) ON CONFLICT DO UPDATE SET state = excluded.state",
+                [(c.stream, c.state) for c in changed],
+            )
+            many("INSERT INTO coded VALUES (?, ?)", [(c.stream, c.coded) for c in changed if c.coded])
+            for table in ("streams", "coded"):
+                many(f"DELETE FROM {table} WHERE stream = ?", [(stream,) for stream in ended])
+            execute("COMMIT")
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                execute("ROLLBACK")
+            raise OSError(f"cannot write {self._path}: {error}") from error
+        self._redactor.mark_saved()
+
+    def close(self) -> None:
+        self._connection.close()

@@ -43,7 +43,7 @@ LAZY_COMMANDS = {
     "version": ("streamgauge.cli:version_command", "Print the version."),
     "completion": ("streamgauge.cli:completion_command", "Print the completion code of a shell."),
     "read": ("streamgauge.recorded_response:read_command", "Decode recorded responses: text, tool calls, tokens, events, outcome."),
-    "simulate": ("streamgauge.simulator.command:simulate_command", "Run a simulated LLM upstream."),
+    "simulate": ("streamgauge.simulator.server:simulate_command", "Run a simulated LLM upstream."),
 }  # fmt: skip
 """Import path and summary of each command. Only the command that runs is imported, so that `--help` is quick."""
 

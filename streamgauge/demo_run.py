@@ -29,19 +29,18 @@ from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.storage.location import SQLITE, locate
-from streamgauge.ingest.addresses import bind
+from streamgauge.ingest.listening import bind
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import part_of_up, read_ready_file
-from streamgauge.simulator.comparison_table import comparison_table
-from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.measured_streams import streams_since
+from streamgauge.simulator.ledger import LedgerRow, RemoteLedger
 from streamgauge.simulator.measurement_check import (
     Discrepancy,
     check_measurements,
+    comparison_table,
     report_discrepancies,
+    streams_since,
     ttft_overhead,
 )
-from streamgauge.simulator.remote_ledger import RemoteLedger
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
 
 SIMULATOR_TIMEOUT_S = 60.0

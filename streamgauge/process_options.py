@@ -16,8 +16,7 @@ import click
 
 from streamgauge.analytics.extras import require
 from streamgauge.flags import flag
-from streamgauge.ingest.addresses import is_loopback, same_address, split_address
-from streamgauge.ingest.bearer_tokens import check_listener, check_token
+from streamgauge.ingest.listening import check_listener, check_token, is_loopback, same_address, split_address
 from streamgauge.settings import Settings, option_name, option_value
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def ship_options(settings: Settings) -> ShipOptions:
     """Raises click.UsageError without Kafka brokers."""
     from streamgauge.analytics.decoding.content_coding import BodyDecoder
     from streamgauge.analytics.decoding.conversation import ConversationReader
-    from streamgauge.ingest.client_key import FILE, load_client_key
+    from streamgauge.ingest.keyed_ids import FILE, load_client_key
     from streamgauge.ingest.private_files import prepare_data_folder
     from streamgauge.ingest.redaction.record_redactor import Redactor
     from streamgauge.ingest.ship import ShipOptions
@@ -131,8 +130,8 @@ def dashboard_options(settings: Settings) -> DashboardOptions:
 
 def _session_headers(settings: Settings) -> tuple[str, ...]:
     """Those of the settings first, then those of plugins as far as the limit allows."""
+    from streamgauge.ingest.keyed_ids import MAX_HEADERS, parse_session_headers
     from streamgauge.ingest.plugins import SESSION_HEADERS, load_plugins
-    from streamgauge.ingest.session_ids import MAX_HEADERS, parse_session_headers
 
     found = load_plugins(SESSION_HEADERS, parse_session_headers)
     return tuple(

@@ -22,7 +22,10 @@ from pydantic import (
     BeforeValidator,
     ByteSize,
     Field,
+    HttpUrl,
     SecretStr,
+    TypeAdapter,
+    ValidationError,
     ValidationInfo,
     field_validator,
 )
@@ -35,14 +38,12 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from streamgauge.analytics.alerts.webhook_url import check_url
 from streamgauge.analytics.schema.clients import Client
 from streamgauge.analytics.schema.objectives import DEFAULT, LIMITS, Objective
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.location import locate
-from streamgauge.ingest.addresses import split_address
-from streamgauge.ingest.allowed_hosts import parse_allowed_host
-from streamgauge.ingest.session_ids import MAX_HEADERS, parse_session_header
+from streamgauge.ingest.keyed_ids import MAX_HEADERS, parse_session_header
+from streamgauge.ingest.listening import parse_allowed_host, split_address
 from streamgauge.ingest.tap.header_rewrite import XForwarded
 from streamgauge.ingest.tap.upstreams import Upstream, parse_upstreams
 from streamgauge.setting_tables import (
@@ -243,6 +244,14 @@ def _checked(check: Callable[[Any], object]) -> AfterValidator:
     return AfterValidator(checked)
 
 
+def check_http_url(url: str) -> None:
+    """Raise ValueError, without the URL, unless it is one of http or https with a host."""
+    try:
+        TypeAdapter(HttpUrl).validate_python(url)
+    except ValidationError:  # its message shows the URL, which is a secret
+        raise ValueError("the value is not an http or https URL") from None
+
+
 def _parse_session_headers(names: Sequence[Any]) -> tuple[Any, ...]:
     for name in names:
         parse_session_header(name)
@@ -436,7 +445,7 @@ class Settings(BaseSettings):
         default=5.0, ge=0)
     alert_first_output: Seconds = _setting(
         ALERTS, "analyze", "DURATION", "Alert when a request has no output after this time; 0 = off.", default=60.0, ge=0)
-    alert_webhook: Annotated[SecretStr | None, _checked(lambda url: check_url(url.get_secret_value()))] = _setting(
+    alert_webhook: Annotated[SecretStr | None, _checked(lambda url: check_http_url(url.get_secret_value()))] = _setting(
         ALERTS, "analyze", "URL", "Receiver of alerts as JSON, such as an incoming webhook of Slack.")
 
     dashboard_token: SecretStr | None = _setting(

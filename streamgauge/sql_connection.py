@@ -20,7 +20,7 @@ from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.storage.database import load, new_database, one_line
 from streamgauge.analytics.storage.location import locate
 from streamgauge.flags import load_with_running_parts
-from streamgauge.ingest.addresses import split_address
+from streamgauge.ingest.listening import split_address
 from streamgauge.ingest.ready_file import read_of_running
 from streamgauge.python_instants import use_zoneinfo
 from streamgauge.settings import Settings

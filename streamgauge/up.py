@@ -31,8 +31,8 @@ from pydantic import SecretStr
 
 from streamgauge.analytics.storage.data_folder_lock import UP, lock_data_folder
 from streamgauge.flags import flag, flags
-from streamgauge.ingest.addresses import bind
 from streamgauge.ingest.guards import Guard, Guards
+from streamgauge.ingest.listening import bind
 from streamgauge.ingest.private_files import write_json
 from streamgauge.ingest.ready_file import (
     SILENT_AFTER_S,

@@ -140,7 +140,7 @@ class Address(click.ParamType[str]):
     name = "address"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from streamgauge.ingest.addresses import split_address  # sockets, which `--help` need not import
+        from streamgauge.ingest.listening import split_address  # sockets, which `--help` need not import
 
         try:
             split_address(value)

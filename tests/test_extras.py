@@ -25,7 +25,9 @@ FOLDERS = {
     "ingest": (),
     "analytics": ("analytics",),
     "analytics/decoding": (),  # ship decodes bodies to redact them
-    "analytics/otlp_receiver": ("otlp",),
+    "analytics/intake/connection_limits.py": ("otlp",),
+    "analytics/intake/otlp_receiver.py": ("otlp",),
+    "analytics/intake/received_spans.py": ("otlp",),
     "analytics/telemetry/otlp_export.py": ("otlp",),
     "dashboard": ("dashboard",),
     "streamgauge": ("analytics",),

@@ -157,6 +157,7 @@ class AlertStates:
         self._enter(alert, NEXT[before, met], now_s)
         hold = self._holds[key.rule]
         hold_s = hold.before_firing_s if met else hold.before_resolving_s
+        # In the same step: a rule without a hold time fires at its first evaluation and not at the second.
         if alert.state in AFTER_HOLD and now_s - alert.entered_s >= hold_s:
             self._enter(alert, AFTER_HOLD[alert.state], now_s)
         if alert.state in (State.INACTIVE, State.RESOLVED):

@@ -3,7 +3,8 @@
 Rules
 1. The consumer's thread calls `observe` about once a second and the methods of the commit hook. Upkeep's thread calls
    `evaluate_store` in the elected process.
-2. A change is stored first and sent after its commit. A crash in between loses a notification and never repeats one.
+2. A change is stored first, as a row of `alert_events`, and sent after its commit. A crash in between loses a notification and
+   never repeats one.
 3. After a restart, open alerts continue: those over streams in the process of the same name, those over stored rows in the
    elected process.
 4. A process stores the alerts over its streams again every `REPEAT_S`. The elected process resolves those that no process has
@@ -12,26 +13,28 @@ Rules
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import duckdb
 import polars as pl
 
 from streamgauge.analytics.alerts.alert_states import AlertStates, Change, Condition, Key
-from streamgauge.analytics.alerts.history import OpenAlert, event_rows, notification, open_alerts
-from streamgauge.analytics.alerts.plugin_sinks import plugin_sinks
-from streamgauge.analytics.alerts.silence_rules import HOLDS as SILENCE_HOLDS
-from streamgauge.analytics.alerts.silence_rules import silence_conditions
-from streamgauge.analytics.alerts.sink import Sink
+from streamgauge.analytics.alerts.sinks import alert_sinks
 from streamgauge.analytics.alerts.store_rules import HOLDS as STORE_HOLDS
 from streamgauge.analytics.alerts.store_rules import StoreRules
+from streamgauge.analytics.alerts.stream_rules import HOLDS as SILENCE_HOLDS
+from streamgauge.analytics.alerts.stream_rules import silence_conditions
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.open_stream import OpenStream
+from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.measures.open_streams import Phase, Silence, TapClocks, silences
+from streamgauge.analytics.schema.tables import ALERT_EVENTS, frame_of_rows
+from streamgauge.analytics.telemetry.export_queue import totals
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.records import Alive
 
@@ -51,7 +54,7 @@ class AlertOptions:
     webhook: str | None = field(repr=False)
 
 
-class AlertEvaluator:
+class AlertEvaluator(CommitHook):
     """The alerts of one analytics process. It is a commit hook of the consumer."""
 
     def __init__(
@@ -87,7 +90,7 @@ class AlertEvaluator:
         with cursor() as connection:
             found = open_alerts(connection)
         self._adopt(one for one in found if one.instance == instance and one.key.rule in SILENCE_HOLDS)
-        self._sinks = _sinks(options.webhook, guards)
+        self._sinks = alert_sinks(options.webhook, guards)
 
     # -- evaluation --------------------------------------------------------------------------------------------------
 
@@ -103,6 +106,8 @@ class AlertEvaluator:
         if at_ns - self._repeated_ns >= REPEAT_S * 1e9:
             self._repeated_ns = at_ns
             changes += self._states.repeated(SILENCE_HOLDS)
+        # States change only here, on the consumer's thread. Upkeep's thread leaves its result, and a newer one replaces
+        # it: conditions are complete each time.
         evaluated, self._evaluated = self._evaluated, None
         if evaluated is not None:
             opened, resolved, store_found = evaluated
@@ -114,6 +119,8 @@ class AlertEvaluator:
 
     def evaluate_store(self) -> None:
         """Evaluate the rules over stored rows, for the next `observe`. Raises duckdb.Error."""
+        # Read before the query: an alert that is stored during it would be missing in the result and look as if another
+        # process had resolved it.
         stored_before = self._stored_ids
         with self._cursor() as connection:
             opened = open_alerts(connection)
@@ -157,10 +164,6 @@ class AlertEvaluator:
         self._taken, self._waiting = self._waiting, []
         return {"alert_events": event_rows(self._taken, self._instance)} if self._taken else {}
 
-    @property
-    def increments(self) -> Mapping[str, int]:
-        return {}
-
     def committed(self) -> None:
         """Send the changes of the last `rows` call."""
         taken, self._taken = self._taken, []
@@ -178,32 +181,95 @@ class AlertEvaluator:
                 change.state, change.key.rule, change.condition.message,
             )  # fmt: skip
             for sink in self._sinks:
-                sink.offer(notification(change, wall_ns))
+                sink.offer([notification(change, wall_ns)])
 
     # -- process -----------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, float]:
         """Gauges and totals by metric name without its prefix."""
-        found = {
+        sent = totals(self._sinks)
+        return {
             "alerts.firing": float(len(self._states.firing)),
             "alerts.ignored": float(self._states.ignored),
+            "alerts.sent": float(sent["exported"]),
+            "alerts.send_failed": float(sent["failed"]),
+            "alerts.send_dropped": float(sent["dropped"]),
         }
-        sent: Counter[str] = Counter()
-        for sink in self._sinks:
-            sent.update(sink.health())
-        return {**found, **sent}
 
     def close(self) -> None:
         for sink in self._sinks:
             sink.close()
 
 
-def _sinks(url: str | None, guards: Guards | None) -> list[Sink]:
-    sinks = plugin_sinks(guards)
-    if url is not None:
-        from streamgauge.analytics.alerts.webhook import (
-            Webhook,  # only when used, because it imports an HTTP client
-        )
+_OPEN = """
+SELECT alert_id::VARCHAR, instance,
+    (SELECT epoch_us(max(changed_at)) FROM alert_events WHERE alert_events.alert_id = alerts.alert_id),
+    rule, gateway, model, metric, value, threshold, message, epoch_us(began_at), stream_id::VARCHAR, client_id
+FROM alerts WHERE state = 'firing'
+"""
 
-        sinks.append(Webhook(url, guards=guards))
-    return sinks
+
+class OpenAlert(NamedTuple):
+    """An alert that has fired and not resolved."""
+
+    alert_id: str
+    instance: str
+    key: Key
+    condition: Condition
+    reported_ns: int
+    """Wall time of its newest row."""
+
+
+def event_rows(changes: Sequence[tuple[Change, int]], instance: str) -> pl.DataFrame:
+    """Rows of `alert_events` for (change, wall time in ns)."""
+    rows = []
+    for change, wall_ns in changes:
+        key, found = change.key, change.condition
+        rows.append(
+            (
+                change.alert_id, wall_ns // 1000, instance, *key, change.state, found.since_ns // 1000, found.value,
+                found.threshold, found.message, found.stream_id, found.client_id,
+            )
+        )  # fmt: skip
+    return frame_of_rows(ALERT_EVENTS, rows)
+
+
+def open_alerts(cursor: duckdb.DuckDBPyConnection) -> list[OpenAlert]:
+    """The alerts that have fired and not resolved. Raises duckdb.Error."""
+    found = []
+    for alert_id, instance, reported_us, *row in cursor.execute(_OPEN).fetchall():
+        key, (value, threshold, message, since_us, stream_id, client_id) = Key(*row[:4]), row[4:]
+        condition = Condition(value, threshold, message, since_us * 1000, stream_id, client_id)
+        found.append(OpenAlert(alert_id, instance, key, condition, reported_us * 1000))
+    return found
+
+
+def notification(change: Change, wall_ns: int) -> dict[str, object]:
+    """The webhook's JSON: `text` for chat systems, and the fields of the alert."""
+    key, condition = change.key, change.condition
+    since = _time(condition.since_ns)
+    stream = f" Stream {condition.stream_id}." if condition.stream_id else ""
+    return {
+        "text": f"[{change.state}] {key.rule}: {condition.message}, since {since}.{stream}",
+        "alert_id": change.alert_id,
+        "state": change.state,
+        "rule": key.rule,
+        "gateway": key.gateway,
+        "model": key.model,
+        "metric": key.metric,
+        "client_id": condition.client_id,
+        "value": condition.value,
+        "threshold": condition.threshold,
+        "began_at": since,
+        "changed_at": _time(wall_ns),
+        "message": condition.message,
+        "stream_id": condition.stream_id,
+    }
+
+
+def _time(wall_ns: int) -> str:
+    return (
+        dt.datetime.fromtimestamp(wall_ns // 1000 / 1e6, dt.UTC)
+        .isoformat(timespec="seconds")
+        .replace("+00:00", "Z")
+    )

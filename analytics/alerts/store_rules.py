@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import duckdb
 
 from streamgauge.analytics.alerts.alert_states import Condition, Hold, Key
-from streamgauge.analytics.alerts.silence_rules import name_of
+from streamgauge.analytics.alerts.stream_rules import name_of
 from streamgauge.analytics.schema.objectives import FAST_BURN, SLOW_BURN, STEADY_BURN
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 

@@ -58,7 +58,7 @@ class Assembler:
         client_key: bytes = b"",
     ) -> None:
         """`capture`: globs of paths whose text is kept. `max_open_events`: events of all open streams in memory (about 0.3 KB
-        each). `remember`: ids of ended streams per partition. `client_key`: key of session ids (`streamgauge.ingest.client_key`).
+        each). `remember`: ids of ended streams per partition. `client_key`: key of session ids (`streamgauge.ingest.keyed_ids`).
         """
         self._lost_after_ns = lost_after_ns
         self._tap_gone_after_ns = tap_gone_after_ns

@@ -19,7 +19,7 @@ from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.assembly.record_validation import invalid_frames, invalid_record, stream_of
 from streamgauge.analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS, Liveness
 from streamgauge.analytics.decoding.conversation import ConversationReader
-from streamgauge.ingest.ids import uuid7_wall_ns
+from streamgauge.ingest.generated_ids import uuid7_wall_ns
 from streamgauge.ingest.records import (
     Alive,
     AnyRecord,

@@ -4,7 +4,7 @@ Rules
 1. A run of user messages is one turn. System and developer messages do not end it, those of the model and of tools do. A message
    with tool results is a tool's, whatever its role. The number is unknown if the body is cut.
 2. The session is the first of `_METADATA` and `_MEMBERS` with a value. Only its keyed hash leaves this module
-   (`streamgauge.ingest.session_ids`).
+   (`streamgauge.ingest.keyed_ids`).
 3. `prompt_cache_key` is used only if it has the form of an id, because applications also use one key for all conversations.
 """
 
@@ -20,8 +20,8 @@ import msgspec
 from streamgauge.analytics.decoding.request_body import decode_members
 from streamgauge.analytics.dialects.tolerant_json import FAULTS
 from streamgauge.ingest import identifiers
+from streamgauge.ingest.keyed_ids import session_hash
 from streamgauge.ingest.records import Conversation
-from streamgauge.ingest.session_ids import session_hash
 
 MAX_SESSION_CHARS = 1024
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.hops.candidate import Candidate, ClockOffsets, candidate
 from streamgauge.analytics.hops.comparison import HopRows
 from streamgauge.analytics.hops.matching import Match, Matches, SideOrder, match
@@ -101,7 +102,7 @@ MAX_SIDES = 1_000
 SIDES_EVERY_S = 5.0
 
 
-class HopJob:
+class HopJob(CommitHook):
     """Commit hook and thread. The consumer's thread calls the methods of the hook."""
 
     def __init__(

@@ -12,7 +12,7 @@ from streamgauge.analytics.hops.candidate import SQL_COLUMNS, WALL_ERROR_NS, Can
 from streamgauge.analytics.hops.comparison import EVENT_COLUMNS, STREAM_COLUMNS, Stall, Stream
 from streamgauge.analytics.hops.identical_output import Output
 from streamgauge.analytics.schema.tables import EVENTS
-from streamgauge.ingest.ids import smallest_uuid7
+from streamgauge.ingest.generated_ids import smallest_uuid7
 
 _COLUMNS = ", ".join(
     dict.fromkeys((*SQL_COLUMNS, *STREAM_COLUMNS, "request_model", "response_model", "error_type"))

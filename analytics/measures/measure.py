@@ -60,7 +60,7 @@ from streamgauge.analytics.schema.tables import (
     frame_of_rows,
 )
 from streamgauge.ingest import identifiers
-from streamgauge.ingest.redaction.stored_values import numbers_only
+from streamgauge.ingest.redaction.body_redactor import numbers_only
 
 _MAX_COUNT = 2**62
 _DEFAULT_STALL = StallLimit()

@@ -16,8 +16,8 @@ from typing import Any
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.ingest.identifiers import identifier
+from streamgauge.ingest.keyed_ids import RECORDED, session_hash
 from streamgauge.ingest.records import Conversation
-from streamgauge.ingest.session_ids import RECORDED, session_hash
 
 MAX_REMEMBERED = 50_000
 MAX_TURN = 2**31 - 1

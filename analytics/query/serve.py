@@ -30,8 +30,7 @@ from streamgauge.analytics.query.child_process import MIB, UNTRUSTED, Call, Chil
 from streamgauge.analytics.query.errors import QueryError, to_wire
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.storage.location import StoreLocation
-from streamgauge.ingest.addresses import split_address
-from streamgauge.ingest.bearer_tokens import check_token
+from streamgauge.ingest.listening import check_token, split_address
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import HEARTBEAT_S, Heartbeat, remove_ready_file, write_ready_file
 

@@ -12,7 +12,7 @@ from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.storage.database import attach, message, new_database
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
-from streamgauge.ingest.ids import smallest_uuid7
+from streamgauge.ingest.generated_ids import smallest_uuid7
 
 BY_ID = (
     "streams",

@@ -9,7 +9,7 @@ import duckdb
 from streamgauge.analytics.storage.catalog import Catalog
 from streamgauge.analytics.storage.database import first_row, transaction
 from streamgauge.analytics.storage.ducklake_format import TableLayout
-from streamgauge.ingest.ids import smallest_uuid7
+from streamgauge.ingest.generated_ids import smallest_uuid7
 
 _BY_STREAM_ID = {
     "events": ("events",),

@@ -15,21 +15,28 @@ Rules
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opentelemetry.sdk.metrics import Exemplar
+from opentelemetry.sdk import metrics as sdk
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Histogram,
     HistogramDataPoint,
     Metric,
+    MetricExporter,
+    MetricExportResult,
+    MetricsData,
     NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
     Sum,
 )
 
 from streamgauge.analytics.telemetry.metric_definitions import Instrument
+from streamgauge.ingest.guards import Guard
 
 Key = tuple[tuple[str, Any], ...]
 """The attributes of one series."""
@@ -104,6 +111,7 @@ class SeriesSet:
         return series
 
     def _get_or_create(self, name: str, attributes: Mapping[str, Any], make: Any) -> Any:
+        # Not sorted: the callers build their attributes in one order, and sorting costs more than the look-up.
         known, key = self._series[name], tuple(attributes.items())
         found = known.get(key)
         if found is None:
@@ -179,7 +187,7 @@ class SeriesReader:
                     min=least,  # type: ignore[arg-type]  # optional in OTLP
                     max=most,  # type: ignore[arg-type]
                     exemplars=[
-                        Exemplar({}, value, at_ns, span_id, trace_id)
+                        sdk.Exemplar({}, value, at_ns, span_id, trace_id)
                         for value, (trace_id, span_id, at_ns) in exemplars
                         if not delta or at_ns > start_ns
                     ],
@@ -200,3 +208,50 @@ class SeriesReader:
                     continue
             points.append(NumberDataPoint(dict(key), start_ns, now_ns, value))
         return points
+
+
+# The SDK's own metrics and the bulk-counted series leave in one request, so that
+# `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=delta` applies to both.
+class CombinedExporter(MetricExporter):
+    """Adds the metrics of a `SeriesSet` to each export of the wrapped exporter."""
+
+    def __init__(self, exporter: MetricExporter, series: SeriesSet, guard: Guard) -> None:
+        # The wrapped exporter read its preferences from the environment. The SDK's reader uses these attributes.
+        preferred = exporter._preferred_temporality or {}
+        super().__init__(
+            preferred_temporality=preferred, preferred_aggregation=exporter._preferred_aggregation
+        )
+        delta = AggregationTemporality.DELTA
+        self._exporter, self._guard = exporter, guard
+        self._series = series.reader(
+            delta_histograms=preferred.get(sdk.Histogram) is delta,
+            delta_counters=preferred.get(sdk.Counter) is delta,
+        )
+
+    def export(
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
+    ) -> MetricExportResult:
+        self._guard.beat()  # the SDK's thread calls this once per interval
+        data = with_metrics(metrics_data, self._series.read(time.time_ns()))
+        assert data is not None
+        return self._exporter.export(data, timeout_millis, **kwargs)
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        self._exporter.shutdown(timeout_millis=timeout_millis, **kwargs)
+
+
+def with_metrics(data: MetricsData | None, more: Sequence[Metric]) -> MetricsData | None:
+    """Add metrics to the first scope, which is ours. None if the SDK is shut down."""
+    if data is None or not more:
+        return data
+    resources = []
+    for resource in data.resource_metrics:
+        scopes = [
+            ScopeMetrics(s.scope, [*s.metrics, *more], s.schema_url) if i == 0 else s
+            for i, s in enumerate(resource.scope_metrics)
+        ]
+        resources.append(ResourceMetrics(resource.resource, scopes, resource.schema_url))
+    return MetricsData(resources)

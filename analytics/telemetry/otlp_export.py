@@ -3,23 +3,30 @@
 Rules
 - Export is off unless `OTEL_EXPORTER_OTLP_ENDPOINT` or the signal's own variable is set. `OTEL_SDK_DISABLED` and
   `OTEL_TRACES_EXPORTER=none` (or the variable of another signal) turn it off.
-- `offer` never blocks. The queue is bounded. If it is full, the oldest items are dropped and counted. The SDK's batch processor
-  does not count drops and never exports unsampled spans, so it is not used.
 - The SDK's exporter retries a batch with backoff within its timeout. Then the batch is counted as failed.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from opentelemetry.sdk.trace.export import SpanExporter
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from streamgauge.ingest.guards import Guards, guarded_thread
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS
+from streamgauge.analytics.telemetry.export_queue import ExportQueue
+from streamgauge.analytics.telemetry.semconv import Names
+from streamgauge.ingest.guards import Guards
 
 log = logging.getLogger(__name__)
 
@@ -27,95 +34,14 @@ QUEUE_SPANS = 16_384
 """About two seconds at 1,000 streams per second, roughly 2 KiB each."""
 BATCH_SPANS = 512
 DELAY_S = 1.0
-SILENT_AFTER_S = 300.0
-"""One batch may be repeated for minutes: see the pauses of a webhook."""
-CLOSE_S = 5.0
-"""Time to send the rest when the process stops."""
+_EXPORTERS = {
+    "traces": ("trace_exporter", "OTLPSpanExporter"),
+    "metrics": ("metric_exporter", "OTLPMetricExporter"),
+    "logs": ("_log_exporter", "OTLPLogExporter"),
+}
+"""The same modules and classes in the packages of both protocols."""
 
 T = TypeVar("T")
-
-
-class ExportQueue(Generic[T]):
-    """A bounded queue in front of a blocking `send`, which returns whether it succeeded."""
-
-    def __init__(
-        self,
-        send: Callable[[Sequence[T]], bool],
-        shutdown: Callable[[], object],
-        *,
-        name: str,
-        queue_size: int | None = None,
-        batch_size: int | None = None,
-        delay_s: float | None = None,
-        guards: Guards | None = None,
-    ) -> None:
-        self._send, self._shutdown = send, shutdown
-        self._size = queue_size or _number("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE_SPANS)
-        self._batch = min(batch_size or _number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH_SPANS), self._size)
-        self._delay_s = (
-            delay_s if delay_s is not None else _number("OTEL_BSP_SCHEDULE_DELAY", int(DELAY_S * 1000)) / 1000
-        )
-        self._queue: deque[T] = deque()
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._closing = False
-        self._ended = threading.Event()
-        self.exported = self.dropped = self.failed = 0
-        self._guard = (guards or Guards()).guard(name, silent_after_s=self._delay_s + SILENT_AFTER_S)
-        self._thread = guarded_thread(self._guard, self._run, self._ended)
-        self._thread.start()
-
-    @property
-    def waiting(self) -> int:
-        return len(self._queue)
-
-    def offer(self, items: Sequence[T]) -> None:
-        """Queue items and drop the oldest ones beyond the limit."""
-        with self._lock:
-            self._queue.extend(items)
-            over = len(self._queue) - self._size
-            for _ in range(over):
-                self._queue.popleft()
-            self.dropped += max(0, over)
-            full = len(self._queue) >= self._batch
-        if full:
-            self._wake.set()
-
-    def _take(self) -> list[T]:
-        with self._lock:
-            return [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
-
-    def _run(self) -> None:
-        while True:
-            closing = self._closing  # read first, so that everything offered before `close` is sent
-            while batch := self._take():
-                try:
-                    good = self._send(batch)
-                except Exception as e:
-                    self._guard.failed(e)
-                    good = False
-                if good:
-                    self.exported += len(batch)
-                else:
-                    self.failed += len(batch)
-                self._guard.beat()
-            if closing:
-                self._ended.set()
-                return
-            self._guard.beat()
-            self._wake.wait(self._delay_s)
-            self._wake.clear()
-
-    def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Send the queued items for at most `timeout_s`. The rest is counted as dropped."""
-        self._closing = True
-        self._wake.set()
-        self._thread.join(timeout_s)
-        self._ended.set()
-        with self._lock:
-            self.dropped += len(self._queue)
-            self._queue.clear()
-        self._shutdown()
 
 
 def is_enabled(signal: str) -> bool:
@@ -146,29 +72,35 @@ def exporter_of(signal: str) -> Any:
     """
     general = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
     protocol = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", general).strip()
-    if protocol == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogs
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetrics
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpans
-
-        return {"traces": GrpcSpans, "metrics": GrpcMetrics, "logs": GrpcLogs}[signal]()
-    if protocol == "http/protobuf":
-        from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as HttpLogs
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpMetrics
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpans
-
-        return {"traces": HttpSpans, "metrics": HttpMetrics, "logs": HttpLogs}[signal]()
+    if protocol in ("grpc", "http/protobuf"):
+        # Imported only when used: gRPC alone takes longer to import than the rest of telemetry.
+        module, name = _EXPORTERS[signal]
+        package = f"opentelemetry.exporter.otlp.proto.{protocol.partition('/')[0]}"
+        return getattr(importlib.import_module(f"{package}.{module}"), name)()
     raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL {protocol!r} is not supported. Use grpc or http/protobuf")
 
 
-def span_queue(exporter: SpanExporter, guards: Guards | None = None) -> ExportQueue[Any]:
-    from opentelemetry.sdk.trace.export import SpanExportResult
-
+def otlp_queue(
+    send: Callable[[Sequence[T]], bool], shutdown: Callable[[], object], name: str, guards: Guards | None
+) -> ExportQueue[T]:
+    """A queue with the sizes of the standard variables."""
     return ExportQueue(
+        send,
+        shutdown,
+        name=name,
+        queue_size=_number("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE_SPANS),
+        batch_size=_number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH_SPANS),
+        delay_s=_number("OTEL_BSP_SCHEDULE_DELAY", int(DELAY_S * 1000)) / 1000,
+        guards=guards,
+    )
+
+
+def span_queue(exporter: SpanExporter, guards: Guards | None = None) -> ExportQueue[Any]:
+    return otlp_queue(
         lambda spans: exporter.export(spans) is SpanExportResult.SUCCESS,
         exporter.shutdown,
-        name="otlp-spans",
-        guards=guards,
+        "otlp-spans",
+        guards,
     )
 
 
@@ -178,3 +110,58 @@ def _number(name: str, default: int) -> int:
     except ValueError:
         log.warning("%s is not a number. Using %d.", name, default)
         return default
+
+
+class ExceptionEvents:
+    """Exports one event per failure through a bounded queue."""
+
+    def __init__(
+        self, exporter: LogRecordExporter, resource: Resource, names: Names, guards: Guards | None = None
+    ) -> None:
+        self._resource, self._names = resource, names
+        self._scope = InstrumentationScope("streamgauge")
+
+        def send(batch: Sequence[ReadableLogRecord]) -> bool:
+            return exporter.export(batch) is LogRecordExportResult.SUCCESS
+
+        self._queue = otlp_queue(send, exporter.shutdown, "otlp-events", guards)
+
+    @property
+    def lost(self) -> int:
+        """Events that were dropped or rejected."""
+        return self._queue.dropped + self._queue.failed
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Queue an event if the stream with this row is a failure of the upstream."""
+        if row["outcome"] in NOT_ERRORS or not row.get("trace_id"):
+            return
+        names = self._names
+        attributes = {
+            "exception.type": row.get("error_type") or row["outcome"],
+            "exception.message": row.get("error_message"),
+            names.operation: row.get("operation"),
+            names.provider: row.get("provider"),
+            names.request_model: row.get("request_model"),
+        }
+        context = set_span_in_context(
+            NonRecordingSpan(
+                SpanContext(
+                    int(row["trace_id"], 16),
+                    int(row["span_id"], 16),
+                    False,
+                    TraceFlags(row.get("trace_flags") or 0),
+                )
+            )
+        )
+        record = LogRecord(
+            observed_timestamp=time.time_ns(),
+            context=context,
+            severity_number=SeverityNumber.WARN,
+            severity_text="WARN",
+            attributes={name: value for name, value in attributes.items() if value},
+            event_name=names.exception_event,
+        )
+        self._queue.offer([ReadableLogRecord(record, self._resource, self._scope)])
+
+    def close(self) -> None:
+        self._queue.close()

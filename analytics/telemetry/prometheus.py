@@ -23,8 +23,8 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-from streamgauge.ingest.allowed_hosts import STATUS, AllowedHosts
 from streamgauge.ingest.guards import Guard, Guards, guarded_thread, probe
+from streamgauge.ingest.listening import STATUS, AllowedHosts
 
 _UNITS = {"s": "seconds", "By": "bytes", "{token}/s": "per_second"}
 _BAD = re.compile(r"[^a-zA-Z0-9_]")
@@ -55,7 +55,7 @@ class PrometheusEndpoint:
     ) -> None:
         """`apps`: other applications by path.
 
-        `allowed_hosts`: see `streamgauge.ingest.allowed_hosts`. Raises OSError (one line) if it cannot bind the address."""
+        `allowed_hosts`: see `streamgauge.ingest.listening`. Raises OSError (one line) if it cannot bind the address."""
         host, _, port = listen.rpartition(":")
         registry = CollectorRegistry()
         self.collector = _Families(read)

@@ -98,13 +98,8 @@ class Names:
     token_counters: Mapping[str, str] = field(default_factory=dict)
     """Counter names by column of `streams`."""
 
-    @property
-    def request_parameters(self) -> Mapping[str, str]:
-        """Attribute names by field of `streamgauge.analytics.decoding.request_body.RequestParameters`."""
-        return _REQUEST
 
-
-_REQUEST = {
+REQUEST_PARAMETERS: Mapping[str, str] = {
     "stream": "gen_ai.request.stream",
     "temperature": "gen_ai.request.temperature",
     "top_p": "gen_ai.request.top_p",
@@ -115,6 +110,7 @@ _REQUEST = {
     "presence_penalty": "gen_ai.request.presence_penalty",
     "stop_sequences": "gen_ai.request.stop_sequences",
 }
+"""Attribute names by field of `streamgauge.analytics.decoding.request_body.RequestParameters`."""
 UNKNOWN_MODALITY = "unknown"
 """The conventions' value for tokens without a reported modality."""
 

@@ -7,6 +7,8 @@ Rules
 - Status is Error, with `error.type`, only if the upstream failed. The outcomes `NOT_COUNTED` are not errors.
 - Attributes come from the row of `streams` (`streamgauge.analytics.telemetry.span_attributes`).
 - Stalls and tool calls are bounded by `MAX_STALLS` and `MAX_TOOL_CALLS`. An attribute has the number of omitted ones.
+- `span_rows` turns all spans into rows of `spans`, because the sampling flag only controls export. They are committed together
+  with the rows of `streams` (`streamgauge.analytics.consumer`), so each span is stored exactly once.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from operator import itemgetter
+from typing import Any
 
+import msgspec
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -300,3 +304,57 @@ def _last(columns: EventColumns, kind: str) -> int | None:
         if columns.kind[i] == kind:
             return columns.at_ns[i]
     return None
+
+
+_KINDS = {kind: kind.name.lower() for kind in SpanKind}
+_STATUSES = {code: code.name.lower() for code in StatusCode}
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+def span_rows(spans: Sequence[StreamSpan]) -> list[tuple[Any, ...]]:
+    """The spans of one stream as rows of table `spans`. The first is the operation's: it has t0 and the stream id."""
+    if not spans:
+        return []
+    # The SDK's properties return copies. Private attributes avoid that cost.
+    first = spans[0]
+    t0, stream_id = first._start_time, (first._attributes or {}).get(NAMESPACE + "stream_id")
+    service = _json({"service.name": first.resource.attributes.get("service.name")})
+    rows = []
+    for span in spans:
+        start, status, attributes, marks = span._start_time, span._status, span._attributes, span.marks
+        rows.append(
+            (
+                *span.ids,
+                stream_id,
+                span._name,
+                "internal" if span._kind is SpanKind.INTERNAL else _KINDS[span._kind],
+                start // 1000,
+                start - t0,
+                span._end_time - start,
+                "unset" if status is UNSET else _STATUSES[status.status_code],
+                status.description,
+                f"{service[:-1]},{_json(attributes)[1:]}" if attributes else service,
+                _json([{"name": name, "at_ns": at_ns, "attributes": more} for at_ns, name, more in marks])
+                if marks
+                else "[]",
+            )
+        )
+    return rows
+
+
+def _json(value: Any) -> str:
+    """JSON as valid UTF-8: unpaired surrogates are replaced."""
+    try:
+        return _encode(value).decode()
+    except UnicodeEncodeError:
+        return _encode(_valid_utf8(value)).decode()
+
+
+def _valid_utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {key: _valid_utf8(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_valid_utf8(item) for item in value]
+    return value

@@ -21,13 +21,14 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.measures.open_streams import Silence
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.telemetry import metrics as telemetry_metrics
-from streamgauge.analytics.telemetry import spans
-from streamgauge.analytics.telemetry.exception_events import ExceptionEvents
+from streamgauge.analytics.schema.tables import SPANS, frame_of_rows
+from streamgauge.analytics.telemetry import analytics_metrics, spans
+from streamgauge.analytics.telemetry.export_queue import ExportQueue
 from streamgauge.analytics.telemetry.otlp_export import (
-    ExportQueue,
+    ExceptionEvents,
     exporter_of,
     is_enabled,
     respects_sampling,
@@ -36,13 +37,12 @@ from streamgauge.analytics.telemetry.otlp_export import (
 )
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
 from streamgauge.analytics.telemetry.semconv import names_of
-from streamgauge.analytics.telemetry.span_table import SpanTable
 from streamgauge.ingest.guards import Guards
 
 log = logging.getLogger(__name__)
 
 _DEFAULT_STALL = StallLimit()
-_COLUMNS = tuple(dict.fromkeys((*spans.COLUMNS, *telemetry_metrics.COLUMNS)))
+_COLUMNS = tuple(dict.fromkeys((*spans.COLUMNS, *analytics_metrics.COLUMNS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class TelemetryOptions:
     metrics: str | None
     """HOST:PORT of the Prometheus endpoint. None: no endpoint."""
     allowed_hosts: Sequence[str]
-    """Further names in requests to the endpoint (`streamgauge.ingest.allowed_hosts`)."""
+    """Further names in requests to the endpoint (`streamgauge.ingest.listening`)."""
 
 
-class Telemetry:
+class Telemetry(CommitHook):
     """Commit hook that builds and exports telemetry. Not thread-safe."""
 
     def __init__(
@@ -84,7 +84,6 @@ class Telemetry:
             stall=stall,
             content=content_enabled(),
         ).build
-        self._table = SpanTable()
         self._to_export: list[ReadableSpan] = []
         self._finished: Sequence[FinishedStream] = ()
         self._rows: list[Mapping[str, Any]] = []
@@ -97,9 +96,9 @@ class Telemetry:
             ExceptionEvents(exporter_of("logs"), resource, names, guards) if is_enabled("logs") else None
         )
         exporter = exporter_of("metrics") if is_enabled("metrics") else None
-        self.metrics: telemetry_metrics.Metrics | None = None
+        self.metrics: analytics_metrics.Metrics | None = None
         if exporter is not None or options.metrics is not None:
-            self.metrics = telemetry_metrics.Metrics(
+            self.metrics = analytics_metrics.Metrics(
                 names,
                 resource,
                 version=version,
@@ -111,15 +110,6 @@ class Telemetry:
                 apps=apps,
                 guards=guards,
             )
-
-    @property
-    def waiting(self) -> bool:
-        """Telemetry alone never causes a commit."""
-        return False
-
-    @property
-    def increments(self) -> Mapping[str, int]:
-        return {}
 
     @property
     def endpoint(self) -> PrometheusEndpoint | None:
@@ -164,10 +154,11 @@ class Telemetry:
             return {}
         columns = [name for name in _COLUMNS if name in streams.columns]
         self._finished, self._rows = finished, list(streams.select(columns).iter_rows(named=True))
+        span_rows: list[tuple[Any, ...]] = []
         for stream, row in zip(finished, self._rows, strict=True):
             try:
                 built = self._build(stream, row)
-                self._table.export(built)
+                span_rows += spans.span_rows(built)
             except Exception as e:
                 self.failures += 1
                 log.warning(
@@ -177,7 +168,7 @@ class Telemetry:
                 continue
             if self._spans is not None and built and self._is_exported(row):
                 self._to_export += built
-        return {"spans": self._table.take()}
+        return {"spans": frame_of_rows(SPANS, span_rows)}
 
     def _is_exported(self, row: Mapping[str, Any]) -> bool:
         return not self._respect_sampling or bool((row.get("trace_flags") or 0) & 1)

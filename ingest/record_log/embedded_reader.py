@@ -16,12 +16,17 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
-from streamgauge.ingest.record_log.interface import Entry, LogBroken, LogInUse, UnreadableRange
+from streamgauge.ingest.record_log.interface import (
+    Entry,
+    LogBroken,
+    LogInUse,
+    UnreadableRange,
+    UnreadableRanges,
+)
 from streamgauge.ingest.record_log.reader_cursors import Cursors
 from streamgauge.ingest.record_log.segments import (
     SEGMENT_OFFSETS,
@@ -45,7 +50,6 @@ _PAUSE_S, _QUIET_PAUSE_S, _QUIET_S = 0.02, 0.05, 1.0
 _NEW_PARTITIONS_S = 0.25
 _NEW_SEGMENT_S = 0.1
 _RETRY_S = 1.0
-_MAX_UNREADABLE_RANGES = 1000
 
 
 @dataclass(slots=True)
@@ -68,7 +72,7 @@ class _Tail:
         self.newest_at_s = 0.0
 
 
-class EmbeddedReader:
+class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
     """A named `LogReader`. Not thread-safe: one owner, which may be any thread.
 
     Raises `LogInUse` (an OSError) when another process reads under that name. `seek` to `released(partition)` continues the
@@ -83,7 +87,7 @@ class EmbeddedReader:
         self._tails: dict[str, _Tail] = {}
         self._last_check_s = self._last_message_s = float("-inf")
         self._first_partition = 0
-        self._unreadable: list[UnreadableRange] = []
+        self._unreadable = UnreadableRanges()
         self._stats = dict.fromkeys(
             ("entries", "bytes", "corrupt_entries", "corrupt_segments", "trimmed_segments"), 0
         )
@@ -162,8 +166,7 @@ class EmbeddedReader:
 
     def take_unreadable(self) -> list[UnreadableRange]:
         """Unreadable ranges since the last call, at most 1000."""
-        taken, self._unreadable = self._unreadable, []
-        return taken
+        return self._unreadable.take()
 
     def stats(self) -> dict[str, int]:
         """Counters since the start."""
@@ -175,12 +178,7 @@ class EmbeddedReader:
         self._tails.clear()
         self._cursors.close()
 
-    def __enter__(self) -> EmbeddedReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # Reading
@@ -226,6 +224,8 @@ class EmbeddedReader:
             if rows:
                 # If an error followed these rows, the next read returns it first.
                 return self._take(tail, rows, segment)
+            # Whether there is a newer segment needs a listing of the folder, which costs more than the query. An idle
+            # reader lists it at most ten times a second.
             if error is None and time.monotonic() - tail.newest_at_s < _NEW_SEGMENT_S:
                 return []
             newer = next((s for s in list_segments(segment.path.parent) if s.first > segment.first), None)
@@ -280,7 +280,7 @@ class EmbeddedReader:
             if not _is_sound(row):
                 self._stats["corrupt_entries"] += 1
                 log.error("entry %d of %s is damaged (checksum): skipped", offset, path)
-                self._report(UnreadableRange(partition, offset, offset + 1, "checksum"))
+                self._unreadable.add(partition, offset, offset + 1, "checksum")
                 continue
             entries.append(Entry(partition, offset, payload))
             self._stats["bytes"] += len(payload)
@@ -327,7 +327,7 @@ class EmbeddedReader:
             quarantined = quarantine(segment)
         end = newer.first if newer is not None else segment.first + SEGMENT_OFFSETS
         self._stats["corrupt_segments"] += 1
-        self._report(UnreadableRange(partition, at, end, str(error)))
+        self._unreadable.add(partition, at, end, str(error))
         log.error(
             "segment %s is damaged (%s): renamed to %s, entries %d to %d of %s cannot be read",
             segment.path,
@@ -338,10 +338,6 @@ class EmbeddedReader:
             partition,
         )
         return True
-
-    def _report(self, damage: UnreadableRange) -> None:
-        if len(self._unreadable) < _MAX_UNREADABLE_RANGES:
-            self._unreadable.append(damage)
 
 
 def _is_sound(row: Row) -> bool:

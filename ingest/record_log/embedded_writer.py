@@ -26,16 +26,13 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
-from types import TracebackType
 
 from streamgauge.ingest.private_files import make_private_folder
 from streamgauge.ingest.record_log.interface import LogBroken, LogFull, LogInUse
 from streamgauge.ingest.record_log.reader_cursors import highest_cursor, lowest_cursor, trim
-from streamgauge.ingest.record_log.segment_ages import SegmentAges
-from streamgauge.ingest.record_log.segment_losses import lost_entries, ranges_in
 from streamgauge.ingest.record_log.segments import (
     PAGE_BYTES,
     SEGMENT_OFFSETS,
@@ -51,8 +48,10 @@ from streamgauge.ingest.record_log.segments import (
     lock_file,
     log_bytes,
     log_identity,
+    lost_entries,
     open_segment,
     quarantine,
+    ranges_in,
     remove_files,
     remove_partial_files,
     seal,
@@ -71,7 +70,7 @@ _COUNTED = (
 )  # fmt: skip
 
 
-class EmbeddedWriter:
+class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
     """A `LogWriter` for one partition. Not thread-safe: one owner.
 
     Raises `LogInUse` (an OSError) when another process writes the partition, `LogBroken` when the folder is not a log,
@@ -137,6 +136,8 @@ class EmbeddedWriter:
             raise
         except (OSError, sqlite3.Error) as error:
             self._stats["failed_entries"] += len(payloads)
+            # A new segment costs an fsync and a file. A full disk would get one at every retry, although nothing is
+            # wrong with the segment.
             if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_FULL:
                 self._close_segment()  # the segment may be damaged; a full disk only rolls back
             raise _translated(error, self._folder) from error
@@ -157,12 +158,7 @@ class EmbeddedWriter:
             os.close(self._lock)
             self._lock = -1
 
-    def __enter__(self) -> EmbeddedWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # Start
@@ -190,6 +186,8 @@ class EmbeddedWriter:
 
     def _insert(self, payloads: Sequence[bytes], size: int) -> None:
         connection = self._writable(len(payloads))
+        # Used up before the transaction: if its outcome is unknown, the offsets may exist, and a reader may have seen
+        # them.
         first, self._next = self._next, self._next + len(payloads)
         try:
             insert_entries(connection, first, payloads)
@@ -267,6 +265,8 @@ class EmbeddedWriter:
 
     def _make_room(self, size: int, count: int) -> None:
         now_s = time.monotonic()
+        # The size is measured, not counted: other workers write too, and readers delete. Between two scans only our own
+        # appends are added.
         if now_s - self._scanned_s >= _SCAN_S or self._since_scan_bytes >= self._segment_bytes:
             self._scan()
             if self._max_age_s is not None:
@@ -295,6 +295,7 @@ class EmbeddedWriter:
     def _free_space(self) -> bool:
         """Delete one segment. False: none may be deleted."""
         for partition in list_partitions(self._log_dir):
+            # First what nobody can read any more.
             for segment in list_quarantined(self._log_dir / partition)[:1]:
                 log.warning("deleting %s to free space in the log", segment.path)
                 remove_files(segment.path)
@@ -352,8 +353,11 @@ class EmbeddedWriter:
             self._stats["corrupt_segments"] += 1
         losses = lost_entries(ranges, cause, time.time_ns())
         losses_bytes = sum(map(len, losses))
+        # Otherwise a log full of losses would be rewritten over and over without ever becoming smaller.
         if 2 * losses_bytes > max(counts.bytes, PAGE_BYTES):
             return False  # it contains mostly losses, which would only be written again
+        # Reported before the segment is deleted: after a kill in between, a stream has both its records and the loss,
+        # and analytics keeps the records.
         if losses:
             self._insert(losses, losses_bytes)
         self._stats["dropped_segments"] += 1
@@ -388,3 +392,31 @@ def _translated(error: OSError | sqlite3.Error, folder: Path) -> OSError | LogBr
     return LogBroken(
         f"the log in {folder} cannot be written ({error}): check the disk, or move the folder away"
     )
+
+
+# A segment from an earlier run starts with the age of its file by the wall clock. From then on CLOCK_MONOTONIC is used: a clock step
+# would otherwise make every segment old at once, and unread ones would be dropped. A file with a future time counts as new.
+class SegmentAges:
+    """Ages of the segments that one writer sees."""
+
+    def __init__(self) -> None:
+        self._ended_s: dict[Path, float] = {}
+
+    def age_s(self, path: Path) -> float:
+        """Seconds since the newest entry of a complete segment; 0 when the segment is deleted."""
+        now_s = time.monotonic()
+        if path not in self._ended_s:
+            try:
+                written_s = path.stat().st_mtime
+            except FileNotFoundError:
+                return 0.0
+            self._ended_s[path] = now_s - max(0.0, time.time() - written_s)
+        return now_s - self._ended_s[path]
+
+    def renew(self, path: Path) -> None:
+        """Treat the segment as new."""
+        self._ended_s[path] = time.monotonic()
+
+    def keep(self, paths: Iterable[Path]) -> None:
+        """Remove all other segments from the table."""
+        self._ended_s = {path: self._ended_s[path] for path in paths if path in self._ended_s}

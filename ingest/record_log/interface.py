@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+MAX_UNREADABLE_RANGES = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -30,6 +32,21 @@ class UnreadableRange:
     end: int
     reason: str
     """checksum | retention | replaced | unreadable | SQLite's message about a damaged segment"""
+
+
+class UnreadableRanges:
+    """Ranges found since the last `take`. Bounded: the first of a damaged log say where it is, and all of them are logged."""
+
+    def __init__(self) -> None:
+        self._found: list[UnreadableRange] = []
+
+    def add(self, partition: str, first: int, end: int, reason: str) -> None:
+        if len(self._found) < MAX_UNREADABLE_RANGES:
+            self._found.append(UnreadableRange(partition, first, end, reason))
+
+    def take(self) -> list[UnreadableRange]:
+        taken, self._found = self._found, []
+        return taken
 
 
 class LogReader(Protocol):

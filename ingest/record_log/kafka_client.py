@@ -8,6 +8,8 @@ logger `kafka` was configured. `OutageLog` reports an outage instead.
 from __future__ import annotations
 
 import contextlib
+import gzip
+import io
 import logging
 import socket
 import time
@@ -15,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import zstandard
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import (
@@ -25,8 +28,9 @@ from kafka.errors import (
     TopicAuthorizationFailedError,
 )
 from kafka.net.compat import KafkaNetClient
+from kafka.record import default_records, legacy_records
 
-from streamgauge.ingest.addresses import split_address
+from streamgauge.ingest.listening import split_address
 from streamgauge.ingest.record_log.interface import LogBroken
 
 log = logging.getLogger(__name__)
@@ -272,3 +276,38 @@ def _max_message_bytes(admin: Any, topic: str) -> int:
         return int(found["topic"][topic]["max.message.bytes"]["value"])
     except (KafkaError, KeyError, TypeError, ValueError):
         return DEFAULT_MESSAGE_BYTES
+
+
+MAX_BATCH_BYTES = 64 * 2**20
+"""Limit for a decompressed batch. `ship` sends 512 KiB, or one record as large as the broker accepts."""
+MAX_WINDOW_BYTES = 8 * 2**20
+"""Limit for zstd's window. Levels up to 19 stay below it."""
+
+
+# kafka-python has no limit for the decompressed size of a batch, and anyone who can reach the broker can write a small batch that
+# decompresses to gigabytes. It looks its codecs up by name in two modules, so they can be replaced there. Readers skip and report a
+# batch over the limit like a damaged one. Snappy and LZ4 need no limit: they are not installed, so the client rejects them.
+def limit_codecs() -> None:
+    """Replace the client's codecs in this process."""
+    for module in (default_records, legacy_records):
+        module.gzip_decode = gunzip
+    default_records.zstd_decode = unzstd
+
+
+def gunzip(payload: bytes | memoryview) -> bytes:
+    """Raises ValueError over the limit, and the errors of gzip for damaged data."""
+    with gzip.GzipFile(fileobj=io.BytesIO(payload)) as file:
+        return _within(file.read(MAX_BATCH_BYTES + 1))
+
+
+def unzstd(payload: bytes | memoryview) -> bytes:
+    """Raises ValueError over the limit, zstandard.ZstdError for damaged data."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    with decompressor.stream_reader(io.BytesIO(payload), read_across_frames=True) as reader:
+        return _within(reader.read(MAX_BATCH_BYTES + 1))
+
+
+def _within(data: bytes) -> bytes:
+    if len(data) > MAX_BATCH_BYTES:
+        raise ValueError(f"a batch decompresses to more than {MAX_BATCH_BYTES // 2**20} MiB")
+    return data

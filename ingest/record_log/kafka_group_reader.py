@@ -54,6 +54,8 @@ class KafkaGroupReader(KafkaReader):
         """Raises LogChanged and exceptions of `on_revoke`."""
         entries = super().poll(timeout_s, max_bytes)
         self._raise_failure()
+        # The client may revoke within `poll`, after it has fetched. The next owner reads these messages too, and both
+        # would store them.
         if self._revoked:
             entries = [entry for entry in entries if entry.partition not in self._revoked]
             self._revoked.clear()

@@ -67,6 +67,7 @@ class Cursors:
             self._save()
         except OSError:
             # The disk is full, and trimming frees space. Without the stored cursor, entries may only be read again.
+            # Trim first, with the offset that is not stored yet: on a full disk nothing else would ever free space.
             trimmed = trim(self._log_dir, partition, {self._path.stem: offset})
             try:
                 self._save()

@@ -27,10 +27,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Protocol
 
 from streamgauge.ingest.private_files import write_private
-from streamgauge.ingest.record_log.interface import LogBroken, LogFull, LogWriter
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.interface import LogBroken, LogFull
 from streamgauge.ingest.record_log.segments import list_partitions, list_segments, open_segment
 from streamgauge.ingest.records import Alive, Lost, pack
 
@@ -135,24 +135,19 @@ class RunTotalsFile:
         """Replace the totals of this run, or of an earlier one. Raises OSError."""
         run = run or self.run
         run.totals = totals
+        # In place, into blocks that exist: this works on a full disk, where replacing a file would not. A torn entry is
+        # detected by its checksum.
         os.pwrite(self._descriptor, run.packed(), self._slots[run.incarnation] * _SIZE)
 
     def close(self) -> None:
         os.close(self._descriptor)
 
 
-class OffsetLogWriter(LogWriter, Protocol):
-    """A `LogWriter` that has offsets: `EmbeddedWriter`."""
-
-    @property
-    def next_offset(self) -> int: ...
-
-
 class RunTotalsWriter:
     """A `LogWriter` that stores the totals of its run before and after each append, and reports what earlier runs lost."""
 
     def __init__(
-        self, writer: OffsetLogWriter, file: RunTotalsFile, totals: Callable[[], RunTotals], folder: Path
+        self, writer: EmbeddedWriter, file: RunTotalsFile, totals: Callable[[], RunTotals], folder: Path
     ) -> None:
         """`totals` is called before each append. Its `streams_in_log` already includes the streams of that append.
 
@@ -168,6 +163,8 @@ class RunTotalsWriter:
     def append(self, payloads: Sequence[bytes]) -> None:
         """Append, see `LogWriter`. Then the log accepts entries, so the losses of earlier runs are reported."""
         totals, run = self._totals(), self._file.run
+        # Both bounds are stored: `streams_opened` may already include streams of this append, `streams_in_log` not yet.
+        # A kill at any point leaves a range of which the truth is part.
         before = replace(totals, streams_in_log=run.totals.streams_in_log, state=RUNNING)
         self._append(payloads, run, before, totals.streams_in_log)
         while self._unreported:

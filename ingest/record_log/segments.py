@@ -29,12 +29,14 @@ import sqlite3
 import time
 import uuid
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from streamgauge.ingest.private_files import make_private_folder
 from streamgauge.ingest.record_log.interface import LogBroken, LogInUse
+from streamgauge.ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Request, pack, unpack
 
 SEGMENT_OFFSETS = 2**20
 """Offsets that a segment owns. Its size limit is reached first: 16 MiB are this many entries of 16 bytes."""
@@ -70,6 +72,8 @@ def log_identity(log_dir: Path) -> str:
         pass
     except ValueError:
         raise LogBroken(f"{path} is not a UUID: move the folder {log_dir} away to start a new log") from None
+    # Written under another name and linked: a reader never sees an empty file, and of two processes that start at the
+    # same time one id wins.
     temporary = log_dir / f".id-{uuid.uuid4()}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -154,6 +158,8 @@ def create_segment(folder: Path, first: int, target_bytes: int) -> tuple[Segment
     try:
         connection = _connect(temporary, "rw")
         try:
+            # Before WAL mode: SQLite fixes the page size with the first page. Larger pages than the default fit entries
+            # of tens of KiB into fewer overflow pages.
             connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(
@@ -169,8 +175,11 @@ def create_segment(folder: Path, first: int, target_bytes: int) -> tuple[Segment
         remove_files(temporary)
         raise
     connection = _connect(final, "rw")
+    # No flush for each transaction: an append would wait for the disk. What a power cut may cost is in
+    # `embedded_writer`.
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute(f"PRAGMA wal_autocheckpoint={max(8, min(WAL_BYTES, target_bytes // 4) // PAGE_BYTES)}")
+    # Half a MiB instead of two: entries are written once and read once, so a cache of pages is never hit.
     connection.execute("PRAGMA cache_size=-512")
     return Segment(first, final), connection
 
@@ -178,6 +187,7 @@ def create_segment(folder: Path, first: int, target_bytes: int) -> tuple[Segment
 def insert_entries(connection: sqlite3.Connection, first: int, payloads: Sequence[bytes]) -> None:
     """Append entries with offsets from `first` on, in one transaction."""
     now_ns = time.time_ns()
+    # SQLite's own pages have no checksum in the main file. A flipped bit would otherwise be read as a record.
     rows = [
         (offset, now_ns, payload, zlib.crc32(payload)) for offset, payload in enumerate(payloads, start=first)
     ]
@@ -193,6 +203,7 @@ def insert_entries(connection: sqlite3.Connection, first: int, payloads: Sequenc
 
 def seal(connection: sqlite3.Connection, next_offset: int) -> None:
     """Mark the segment as complete, durably. `next_offset` is where the next segment starts."""
+    # A sealed segment is promised to survive a power cut, so this one commit waits for the disk.
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("INSERT INTO sealed VALUES (?)", (next_offset,))
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -363,3 +374,93 @@ def _file_bytes(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+_READ_BYTES = 4 * 2**20
+_PER_ENTRY = 1000
+"""`Lost` records in one entry, about 100 bytes each."""
+
+
+@dataclass(slots=True)
+class LostRange:
+    """The records [first, last] of one stream, and the captured body bytes in them."""
+
+    first: int
+    last: int
+    bytes: int
+    closed: bool = False
+    """The range includes the stream's last record."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals of a segment's content."""
+
+    entries: int = 0
+    records: int = 0
+    bytes: int = 0
+
+
+Ranges = Mapping[str, Sequence[LostRange]]
+
+
+def captured_bytes(record: AnyRecord) -> int:
+    """Body bytes that a record carries."""
+    match record:
+        case Frames(frames=frames):
+            return sum(len(data) for _, data in frames)
+        case Request(body=body):
+            return len(body)
+        case Lost(bytes=size):
+            return size
+        case _:
+            return 0
+
+
+def add_ranges(ranges: dict[str, list[LostRange]], records: Iterable[AnyRecord]) -> int:
+    """Add records to the ranges of their streams. Returns how many records belong to streams."""
+    count = 0
+    for record in records:
+        if isinstance(record, (Alive, Damaged)):
+            continue
+        count += 1
+        last = record.last_seq if isinstance(record, Lost) else record.seq
+        stream_ranges = ranges.setdefault(record.stream, [])
+        size = captured_bytes(record)
+        if stream_ranges and stream_ranges[-1].first <= record.seq <= stream_ranges[-1].last + 1:
+            stream_ranges[-1].last = max(stream_ranges[-1].last, last)
+            stream_ranges[-1].bytes += size
+        else:
+            stream_ranges.append(LostRange(record.seq, last, size))
+        stream_ranges[-1].closed |= record.last if isinstance(record, Lost) else isinstance(record, Closed)
+    return count
+
+
+def ranges_in(path: Path, start: int) -> tuple[Ranges, Counts, sqlite3.Error | None]:
+    """Ranges of every stream in a segment's readable entries from `start` on."""
+    ranges: dict[str, list[LostRange]] = {}
+    counts = Counts()
+    try:
+        with closing(open_segment(path, complete=True)) as connection:
+            while True:
+                rows, error = read_rows(connection, start, _READ_BYTES)
+                for _, payload, _ in rows:
+                    records, _ = unpack(payload)
+                    counts.entries += 1
+                    counts.bytes += len(payload)
+                    counts.records += add_ranges(ranges, records)
+                if error is not None or not rows:
+                    return ranges, counts, error
+                start = rows[-1][0] + 1
+    except sqlite3.Error as error:
+        return ranges, counts, error
+
+
+def lost_entries(ranges: Ranges, cause: str, at_wall_ns: int) -> list[bytes]:
+    """Entries that report the ranges as `Lost`."""
+    records: list[AnyRecord] = [
+        Lost(stream, lost.first, lost.last, cause, at_wall_ns, lost.bytes, lost.closed)
+        for stream, stream_ranges in ranges.items()
+        for lost in stream_ranges
+    ]
+    return [pack(records[at : at + _PER_ENTRY], compress=True) for at in range(0, len(records), _PER_ENTRY)]

@@ -6,21 +6,21 @@ The start of a line decides how it is treated, whatever the content type:
 - A line that starts with a bracket, or continues such a line, is JSON.
 - Any other line is filled. A payload that is not JSON is filled too, except `[DONE]`.
 
-Events with the shape of an earlier event are redacted by a template (`event_template`), all others by these rules. Both give
+Events with the shape of an earlier event are redacted by a template (`EventTemplate`), all others by these rules. Both give
 the same result. For chunks of a chat stream the template is about ten times as fast.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
 from streamgauge.ingest.redaction import filler
-from streamgauge.ingest.redaction.event_template import MAX_LEARNED, MAX_USED, EventTemplate, template_of
-from streamgauge.ingest.redaction.json_redactor import JSONRedactor
-from streamgauge.ingest.redaction.kept_text import NO_WORD, kept_of_start, kept_of_whole
-from streamgauge.ingest.redaction.key_rules import Keep
+from streamgauge.ingest.redaction.allow_list import NO_WORD, PATTERNS, Keep, kept_of_start, kept_of_whole
+from streamgauge.ingest.redaction.json_redactor import JSONRedactor, Slot, SlotKind
 
 MAX_NAME_BYTES = 64
 
@@ -37,7 +37,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class BodyState(msgspec.Struct):
-    """Parser state of a body between two reads. Stored by `state_file`."""
+    """Parser state of a body between two reads. Stored by `ship`."""
 
     text: JSONRedactor
     at_start: bool = True
@@ -87,6 +87,7 @@ class BodyRedactor:
         for index, template in enumerate(templates):
             found = template.match(data, at)
             if found is not None:
+                # The template that matched last is tried first. A stream repeats one shape for most of its events.
                 if index:
                     templates[0], templates[index] = template, templates[0]
                 return template.fill(data, found, out)
@@ -111,6 +112,8 @@ class BodyRedactor:
             self._learned += 1
             template = template_of(event, redacted, self.state.text.slots)
             if template is not None and template not in self._templates:
+                # A failed match costs a scan of the start of the event, so a stream tries only the few that it used
+                # last.
                 self._templates = [template, *self._templates[: MAX_USED - 1]]
         return end
 
@@ -267,3 +270,121 @@ class BodyRedactor:
     def _filled_word(self, run: bytes) -> bytes:
         filled = filler.plain(run, filler.EVERY_BYTE)
         return filled.replace(b"x", NO_WORD) if self.state.field == b"event:" else filled
+
+
+MAX_EVENT_BYTES = 4096
+MAX_SHARED = 1024
+"""Templates in the process. No API has more event shapes."""
+MAX_LEARNED = 24
+"""Templates that one stream may learn."""
+MAX_USED = 4  # templates that one stream tries
+
+_INSIDE = rb'((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)(?=")'
+_NUMBER = rb"-?[0-9][-+0-9.eE]*+(?=[ \t,}\]])"
+
+
+# Events of one API differ only in their values. A template is made from an event that the rules have redacted: its bytes, with a
+# slot for each complete value (a filled string, a kept word, a number). An event that matches has the same keys and shape, so the
+# rules would give the same result. All streams share the templates, because a stream is often too short to repay learning its own.
+class EventTemplate:
+    """One event shape. Its groups are the values to fill."""
+
+    def __init__(self, pattern: bytes, slots: Sequence[tuple[SlotKind, bytes]]) -> None:
+        self.match = re.compile(pattern, re.DOTALL).match
+        self._slots = slots
+        self._one_string = len(slots) == 1 and slots[0][0] is SlotKind.STRING
+
+    def fill(self, data: bytes, found: re.Match[bytes], out: list[bytes]) -> int:
+        """Append the redacted event to `out`. Returns its end."""
+        at = found.start()
+        if self._one_string:
+            begin, end = found.span(1)
+            out += (data[at:begin], filler.string(found[1]))
+            at = end
+        else:
+            for group, (kind, constant) in enumerate(self._slots, 1):
+                begin, end = found.span(group)
+                out.append(data[at:begin])
+                if kind is SlotKind.STRING:
+                    out.append(filler.string(found[group]))
+                else:
+                    out.append(constant or found[group].translate(filler.DIGITS))
+                at = end
+        stop = found.end()
+        out.append(data[at:stop])
+        return stop
+
+
+_shared: dict[bytes, EventTemplate] = {}
+
+
+def template_of(event: bytes, redacted: bytes, slots: Sequence[Slot]) -> EventTemplate | None:
+    """The template of an event and its redacted form. None when slots alone cannot describe the redaction."""
+    if len(event) > MAX_EVENT_BYTES or any(kind is SlotKind.REPEATED for kind, _, _ in slots):
+        return None
+    parts: list[bytes] = []
+    to_fill: list[tuple[SlotKind, bytes]] = []
+    at = 0
+    for kind, begin, end in slots:
+        if event[at:begin] != redacted[at:begin]:
+            return None  # bytes outside the slots were filled
+        parts.append(re.escape(event[at:begin]))
+        at = end
+        if kind is SlotKind.STRING:
+            parts.append(_INSIDE)
+            to_fill.append((kind, b""))
+        elif kind is SlotKind.KEY:
+            parts.append(b"(" + re.escape(event[begin:end]) + b")")
+            to_fill.append((kind, redacted[begin:end]))
+        elif kind is SlotKind.FILLED_NUMBER:
+            parts.append(b"(" + _NUMBER + b")")
+            to_fill.append((kind, b""))
+        elif kind is SlotKind.FILLED_NUMBERS:
+            parts.append(b"([-+0-9.eE, \\t]++)")
+            to_fill.append((kind, b""))
+        elif kind is SlotKind.NUMBER:
+            parts.append(_NUMBER)
+        else:
+            parts.append(PATTERNS[kind] + b'(?=")')
+    if event[at:] != redacted[at:]:
+        return None
+    parts.append(re.escape(event[at:]))
+    pattern = b"".join(parts)
+    template = _shared.get(pattern)
+    if template is None:
+        if len(_shared) >= MAX_SHARED:
+            return None
+        template = _shared[pattern] = EventTemplate(pattern, to_fill)
+    return template
+
+
+_WRAP = b'{"usage":'
+_STORED_NUMBER = re.compile(r"(?<=[:,\[])(-?\d[\d.eE+-]*)(?=[,\]}])")
+_WITHOUT_TEXT = re.compile(r'(?:[{},]|"[A-Za-z0-9_.$@-]{0,64}":|-?\d[\d.eE+-]*+|null|true|false)*+')
+
+
+def numbers_only(report: str) -> str:
+    """Redact a report of counts and times, given as compact JSON: numbers, keys and known words are kept.
+
+    Streams may send a report with each event, with the same words and other numbers. So the result for the words is cached.
+    """
+    if _WITHOUT_TEXT.fullmatch(report) is not None:
+        return report
+    parts = _STORED_NUMBER.split(report)  # words and numbers alternate
+    words = _words(tuple(parts[::2]))
+    if words is None:
+        return _redacted(report)
+    parts[::2] = words
+    return "".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _words(words: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The redacted words around the numbers. None when a number is filled or a text looks like a number."""
+    parts = _STORED_NUMBER.split(_redacted("7".join(words)))
+    kept = [len(word) for word in parts[::2]] == [len(word) for word in words] and set(parts[1::2]) <= {"7"}
+    return tuple(parts[::2]) if kept else None
+
+
+def _redacted(report: str) -> str:
+    return BodyRedactor().feed(_WRAP + report.encode() + b"}")[len(_WRAP) : -1].decode()

@@ -13,20 +13,24 @@ from enum import IntEnum
 import msgspec
 
 from streamgauge.ingest.redaction import filler
-from streamgauge.ingest.redaction import key_names as names
-from streamgauge.ingest.redaction.kept_text import NO_WORD, WORDS, kept_of_start, kept_of_whole
-from streamgauge.ingest.redaction.key_rules import (
+from streamgauge.ingest.redaction.allow_list import (
     CONTENT,
+    NO_WORD,
     NUMBERS,
     REPEATED,
     REQUEST,
     RESPONSE,
     TEXT,
+    WORDS,
     WORDS_AMONG_NUMBERS,
     Context,
     Keep,
     KeyRules,
     Rule,
+    filled_key,
+    kept_length_of_key,
+    kept_of_start,
+    kept_of_whole,
 )
 
 MAX_DEPTH = 256
@@ -158,11 +162,11 @@ class JSONRedactor(msgspec.Struct):
             rule = rules.get(key) if context in _NAMED else None
             if rule is None:
                 rule = self._rule_of(key, context)
-                kept = names.kept_length(key, context, self.key_rules, whole=True)
+                kept = kept_length_of_key(key, context, self.key_rules, whole=True)
                 if kept < len(key):
                     begin, stop = found.span(1)
                     out.append(data[kept_from:begin])
-                    out.append(names.filled(key, 0, kept, self.key_number))
+                    out.append(filled_key(key, 0, kept, self.key_number))
                     self.key_number += 1
                     kept_from = stop
                     add_slot((SlotKind.KEY, begin, stop))
@@ -382,11 +386,11 @@ class JSONRedactor(msgspec.Struct):
         if self.key_kept < 0:
             self.token += run
             whole = not self.taken and after >= 0
-            kept = names.kept_length(self.token, self.stack[-1], self.key_rules, whole=whole)
+            kept = kept_length_of_key(self.token, self.stack[-1], self.key_rules, whole=whole)
             if kept == len(self.token):
                 return run
             self.key_kept, self.token = kept, b""
-        return names.filled(run, self.taken, self.key_kept, self.key_number)
+        return filled_key(run, self.taken, self.key_kept, self.key_number)
 
     def _may_repeat(self, key: bytes) -> bool:
         context = self.stack[-1]
@@ -414,7 +418,7 @@ class JSONRedactor(msgspec.Struct):
             return rule or CONTENT
         if context == Context.TEXT:
             return CONTENT if rule is None else TEXT
-        if context == Context.NUMBERS and names.kept_length(key, context, self.key_rules) == len(key):
+        if context == Context.NUMBERS and kept_length_of_key(key, context, self.key_rules) == len(key):
             return WORDS_AMONG_NUMBERS if rule is not None and rule.string >= Keep.WORD else NUMBERS
         return CONTENT
 

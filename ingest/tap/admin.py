@@ -13,8 +13,8 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 
-from streamgauge.ingest.allowed_hosts import STATUS, AllowedHosts
 from streamgauge.ingest.guards import probe
+from streamgauge.ingest.listening import STATUS, AllowedHosts
 from streamgauge.ingest.tap.http_head import BadRequest, HeadLimits, RequestHead, read_request_head
 from streamgauge.ingest.tap.metrics import Report, render
 from streamgauge.ingest.tap.timeouts import ADMIN_REQUEST_S

@@ -135,6 +135,8 @@ class BodyRelay:
         elif isinstance(reader, native_relay.ChunkedBody):
             framing, chunks = native_relay.CHUNKED, reader
         upstream_descriptor, client_descriptor = _descriptor(upstream), _descriptor(client)
+        # The grant of an idle relay is what it holds: nothing. The first body needs room before its first read, which
+        # may come before the next tick.
         if not self._exchanges:
             self._grant(more=True)
         if self._buffer is not None:
@@ -153,6 +155,7 @@ class BodyRelay:
 
     def take_back(self, number: int, now_ns: int) -> None:
         """Stop forwarding a body. `relay_ended` of its exchange is called before this returns."""
+        # At once, because the caller continues with the body's counts: they come with its end, after all its records.
         self._native.take_back(number, now_ns)
         self.take()
 
@@ -162,6 +165,8 @@ class BodyRelay:
         if self._buffer is not None:
             # The bytes of `records` count again when they are appended. The relay keeps its room.
             self._buffer.grant(self._native.pending_bytes, more=False)
+        # Records and reports are applied in the order in which they occurred: a `Lost` between two records must get the
+        # number between theirs.
         done = 0
         for position, kind, number, a, b in events:
             self._append(records[done:position])
@@ -174,6 +179,7 @@ class BodyRelay:
         if self._buffer is not None:
             self._buffer.counters.frames += frames
             self._buffer.counters.captured_bytes += captured_bytes
+        # Last, when the appended records have been counted: before, half of the free room would still include theirs.
         self._grant(more=bool(self._exchanges))
 
     def _append(self, records: list[bytes]) -> None:

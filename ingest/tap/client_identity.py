@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streamgauge.ingest.client_key import keyed_hash
+from streamgauge.ingest.keyed_ids import keyed_hash
 
 API_KEY_FIELDS: tuple[bytes, ...] = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
 """Header fields (in lower case) with API keys. The first one present identifies the client."""

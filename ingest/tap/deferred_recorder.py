@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from streamgauge.ingest.ids import uuid7
+from streamgauge.ingest.generated_ids import uuid7
 from streamgauge.ingest.records import AnyRecord, Cause, Frames, Request, ResponseHeaders, Wait, encode
 from streamgauge.ingest.tap import body_capture as capture
 from streamgauge.ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
@@ -85,6 +85,8 @@ class DeferredRecorder:
         self._trace = trace
         self._client_start_ns = client_start_ns
         self._t0_ns = t0_ns
+        # The id of the stream is made from this time and not before its records: most of a UUID's cost then falls into
+        # the batch.
         self._wall_ns = time.time_ns()
         self._connected_ns: int | None = None
         self._request_sent_ns: int | None = None
@@ -100,12 +102,15 @@ class DeferredRecorder:
         self._undelivered_bytes = 0
         self._recorder: StreamRecorder | None = None
         self.waiting = True
+        # Also an exchange that never ends must be visible within 80 ms: `Opened` makes a stream appear as in flight.
         buffer.flush_later(self)
         buffer.counters.streams_opened += 1  # last: a stream without a recorder is counted elsewhere
 
     @property
     def recorder(self) -> StreamRecorder:
         """The recorder, with all that was kept."""
+        # Everything kept is replayed through the usual methods. So there is one statement of what is recorded and when
+        # room is missing, and this class only decides when it runs.
         recorder = self._recorder
         if recorder is None:
             recorder = self._recorder = StreamRecorder(
@@ -225,11 +230,16 @@ class DeferredRecorder:
         """Write all records of the exchange. False: a `StreamRecorder` must do it, for lack of room or because not all is captured."""
         buffer, head, response, t0_ns, end = self._buffer, self._head, self._response, self._t0_ns, self._end
         assert end is not None
+        # An upper bound, checked once for all four records. Below it nothing can be lost half-way, so this path needs
+        # no `Lost`.
         size_bytes = 4 * RECORD_OVERHEAD_BYTES + head.size_bytes + self._kept_bytes + WAIT_BYTES * len(end[7])
         if response is not None:
             size_bytes += response.size_bytes
+            # A part of the body must be cut by rule. `StreamRecorder` counts it; this path has no place for uncaptured
+            # bytes.
             if capture.response_limit(response.content_type, response.status >= 400)[0] < self._kept_bytes:
                 return False
+        # Losses of other streams are reported first, in their order. And without room the rules for dropping apply.
         if buffer.unreported or not buffer.has_room(size_bytes):
             return False
         stream = uuid7(self._wall_ns)
@@ -240,6 +250,7 @@ class DeferredRecorder:
         ]  # fmt: skip
         if self._body and head.body is not NO_BODY:
             captured = capture.RequestCapture(head, self._factory.options.request_capture_bytes)
+            # `_body` may be a bytearray that grew in place. The capture keeps what it is fed, so it gets a copy.
             captured.feed(bytes(self._body))
             body = captured.take(over=bool(self._request_over))
             if body is not None:

@@ -160,6 +160,7 @@ class Exchange:
     ) -> None:
         self._context = context
         self._client = client
+        # Looked up once: it is called for every read.
         self._write_client = client.transport.write
         self._pool = pool
         self._head = head
@@ -197,6 +198,7 @@ class Exchange:
         """Take an idle upstream connection or open one."""
         if not self._request_complete:
             self._waits.begin(now_ns)
+        # Synchronously: a request over a pooled connection is on its way before the loop runs anything else.
         idle = self._pool.acquire()
         if idle is not None:
             self._context.counters.upstream_reuses += 1
@@ -210,6 +212,8 @@ class Exchange:
         self._connect_task = None
         self._upstream = upstream
         upstream.exchange = self
+        # Blocks of the loop are looked for only in silences longer than 50 ms. Shorter ones cannot hold a stall, and the
+        # search would run for every read.
         if now_ns - self._last_ns > LONG_SILENCE_NS:
             self._waits.silence_ended(self._last_ns, now_ns)
         client = self._client
@@ -217,6 +221,7 @@ class Exchange:
         head = self._context.heads.request_for_upstream(
             self._head, self._route, self._trace, x_forwarded, client.address, client.scheme
         )
+        # One write, so head and body leave in one packet.
         upstream.transport.write(head + self._unsent if self._unsent else head)
         self._unsent = b""
         if client.write_paused:  # it has not read the response before
@@ -229,6 +234,7 @@ class Exchange:
         if recorder is None:
             return
         try:
+            # The usual case in one call: most requests have arrived whole.
             if self._request is None and not upstream.write_paused:
                 recorder.sent_at_once(now_ns)
             else:
@@ -289,6 +295,8 @@ class Exchange:
             return b""
         rest = b""
         if reader.excess:
+            # Bytes of the next, pipelined request. They stay with the client connection and must not reach the
+            # upstream: it would answer a request that no route was chosen for.
             rest = data[-reader.excess :]
             data = data[: -reader.excess]
         self.request_bytes += len(payload)
@@ -300,8 +308,10 @@ class Exchange:
         if upstream is not None:
             upstream.transport.write(data)
         else:
+            # A body is sent as it arrives, without a copy, once there is a connection. Only these bytes wait for it.
             self._unsent = appended(self._unsent, data)
             if len(self._unsent) > _MAX_UNSENT_BYTES:
+                # The kernel's buffers then hold back the client: the bound is the tap's memory, not the request's size.
                 self._client.pause_reading()
         now_ns, waits = self._context.clock_ns(), self._waits
         if now_ns - self._last_ns > LONG_SILENCE_NS:
@@ -368,18 +378,24 @@ class Exchange:
             return
         reader = self._response
         try:
+            # Parsed before it is forwarded, because the end of the body decides what of the read belongs to the client.
             payload = reader.feed(data)
         except BadUpstream as e:
             self._bad_upstream(e)
             return
+        # A server that sends more than it announced: the client would take the surplus for the next response.
         if reader.excess:
             data = self._without_excess(data, reader.excess)
         if self._payload_only:
             data = payload
+        # Forwarded before it is recorded: recording adds nothing to the latency that the client sees, and its
+        # exceptions come after the bytes have left.
         self._write_client(data)
         self.written_bytes += len(data)
         if payload:
             self.response_bytes += len(payload)
+            # A `try` that raises nothing is free since Python 3.11; a function around it would cost a call per read. So
+            # each block of recording calls has its own.
             if self._recorder is not None:
                 try:
                     self._recorder.response_data(payload, now_ns)
@@ -398,6 +414,8 @@ class Exchange:
         received = self._received
         try:
             if received is None:
+                # Without a ReceiveBuffer: a response whose head is whole needs neither its object nor a copy of the
+                # bytes behind the head.
                 end = data.find(b"\r\n\r\n") + 4
                 if end >= 4:  # most heads arrive in one read
                     head = self._context.heads.read_response_head(data[:end])
@@ -415,6 +433,7 @@ class Exchange:
                 if head.status == 101:
                     self._switch_protocols(head, received.take())
                     return
+                # An HTTP/1.0 client does not know 1xx responses and would take the first one for the final head.
                 if self._head.minor == 1:
                     self._write_client(section)
                     self.written_bytes += head.size_bytes
@@ -427,6 +446,7 @@ class Exchange:
             self._waits.end(now_ns)  # the upstream does not need the rest of the request
         request = self._head
         body, length = response_body(head, request.method)
+        # HTTP/1.0 has no chunks. The client gets the payload, ended by the close of its connection.
         payload_only = body is CHUNKED and request.minor == 0
         relay = self._context.relay
         reader = response_reader(body, length, native=relay is not None)
@@ -476,6 +496,8 @@ class Exchange:
     def _prepare_hand_over(self, relay: BodyRelay) -> None:
         """Pause reading from the upstream and try to hand the body over in the loop's next iteration."""
         if self._request_complete and self._upstream is not None and not self._client.write_paused:
+            # Not handed over at once: libuv may read this socket several times in one callback. In the next iteration
+            # nothing of it is left in user space.
             self._upstream.pause_reading()
             self._context.call_next_iteration(self._hand_over)
 
@@ -486,6 +508,8 @@ class Exchange:
         if self.state != RESPONDING or upstream is None or relay is None or client.write_paused:
             return
         records = None
+        # The relay writes to the descriptor itself. Bytes that still wait in the transport would arrive after those of
+        # the relay.
         unsent = client.transport.get_write_buffer_size() or upstream.transport.get_write_buffer_size()
         if not unsent and not client.transport.is_closing():
             try:
@@ -496,6 +520,8 @@ class Exchange:
             upstream.resume_reading()
             return
         try:
+            # While the relay writes, the event loop must not: a pipelined request is answered only after this body.
+            # HangupWatch still reports a client that leaves.
             client.pause_reading()
             self._relay_number = relay.add(
                 self, upstream.transport, client.transport, self._response, self._last_ns, records
@@ -503,6 +529,8 @@ class Exchange:
         except Exception as e:
             if not isinstance(e, (OSError, MemoryError)):  # these are the system's limits
                 self._context.failures.count(e)
+            # Not tried again: the system's limits will be reached at the next read too, and the Python code forwards as
+            # well, only at a higher cost.
             self._relay = None
             client.resume_reading()
             upstream.resume_reading()
@@ -528,12 +556,15 @@ class Exchange:
 
     def relay_ended(self, end: RelayedEnd) -> None:
         """The relay no longer forwards the body: it is over, or this exchange has taken it back."""
+        # After an exception the relay's report may come when the exchange is over.
         if self.ended:  # it could not take it back
             return
         self._relay_number = -1
         self._last_ns = end.last_ns
         self.response_bytes += end.payload_bytes
         self.written_bytes += end.wire_bytes
+        # The reader did not see these bytes. `_release_upstream` reads it: a connection with surplus bytes is not
+        # reused.
         self._response.excess = end.excess_bytes
         self._context.counters.bad_upstream_excess_bytes += end.excess_bytes
         if self._recorder is not None:
@@ -606,6 +637,8 @@ class Exchange:
     def _upstream_lost_before_head(self, error: Exception | None) -> None:
         upstream = self._upstream
         assert upstream is not None
+        # POST is never repeated, even on a connection that may have been idle for too long: the server may have done
+        # the work, and tokens are billed.
         safe = self._head.method in SAFE_METHODS and self._request is None
         if upstream.reused and safe and not self._received:
             # The server closed an idle connection while our request was on its way. The request is idempotent and has no
@@ -664,6 +697,7 @@ class Exchange:
     def check_timeouts(self, now_ns: int) -> None:
         """End the exchange if the upstream has been silent for too long while the tap was reading from it."""
         timeouts, cause = self._context.timeouts, None
+        # Silence of an upstream that nobody reads says nothing about it.
         if self._client.write_paused:
             return  # the upstream is not read
         if self._relay is not None and self._relay_number >= 0:
@@ -721,8 +755,12 @@ class Exchange:
             except Exception as e:  # closing the connections ends the relay's part
                 self._context.failures.count(e)
                 self._relay_number = -1
+            # `take_back` reports what is in the relay's queue. That may be the end itself, which comes back here
+            # through `relay_ended`.
             if self.ended:  # the body had already ended in the relay
                 return
+            # The relay's clock reads may be newer than the caller's: an end before the last byte would be a negative
+            # duration.
             now_ns = max(now_ns, self._last_ns)
         if now_ns - self._last_ns > LONG_SILENCE_NS:
             self._waits.silence_ended(self._last_ns, now_ns)
@@ -736,6 +774,8 @@ class Exchange:
             self.request_bytes += tunnel.client_bytes
             self.response_bytes += tunnel.upstream_bytes
             self.written_bytes += tunnel.upstream_bytes
+        # First the upstream, then the records, then the client: an upstream that is still generating costs money until
+        # its connection is closed, and the client connection may start its next exchange in `exchange_ended`.
         complete = cause == "complete"
         reused = self._release_upstream(complete, tunnel is not None and cause != "tap_stopped")
         counters, recorder = self._context.counters, self._recorder
@@ -758,6 +798,8 @@ class Exchange:
             then = ABORT
         elif complete and self._keep_client and self._request_complete:
             then = KEEP_OPEN
+        # The client knows the end of such a body only by the close. A reset tells it that the body is cut; a close
+        # would make it look whole.
         elif not complete and error_response is None and self._close_delimited:
             then = RESET
         else:
@@ -770,6 +812,7 @@ class Exchange:
         if recorder is not None:
             self._context.failures.failed(error, recorder)
         if self._relay_number >= 0:  # the relay would go on recording
+            # Later: this may run within a report of the relay, which is still using its queue.
             self._context.call_next_iteration(self._take_back)
 
     def _release_upstream(self, reusable: bool, tunneled: bool) -> bool:

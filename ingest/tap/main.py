@@ -19,10 +19,9 @@ from pathlib import Path
 
 import uvloop
 
-from streamgauge.ingest.addresses import bind, join_address, split_address
-from streamgauge.ingest.allowed_hosts import AllowedHosts
-from streamgauge.ingest.client_key import FILE, load_client_key
 from streamgauge.ingest.guards import Guard, Guards, guarded_task
+from streamgauge.ingest.keyed_ids import FILE, load_client_key
+from streamgauge.ingest.listening import AllowedHosts, bind, join_address, split_address
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import HEARTBEAT_S, SILENT_AFTER_S, Heartbeat, write_ready_file
 from streamgauge.ingest.tap.admin import Admin

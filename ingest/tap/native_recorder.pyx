@@ -49,18 +49,21 @@ cdef size_t random_at = 0
 
 cdef inline object item(object values, Py_ssize_t i):
     """An item of a tuple, also of a named one."""
+    # `values[i]` of a NamedTuple would go through its type's slots: Cython's fast path is for exact tuples only.
     cdef PyObject *found = PyTuple_GetItem(values, i)
     return <object>found
 
 
 cdef int make_uuid7(int64_t wall_ns, uint8_t *text) except -1:
-    """As `streamgauge.ingest.ids.uuid7`."""
+    """As `streamgauge.ingest.generated_ids.uuid7`."""
     global random_bytes, random_at
     cdef const char *digits = "0123456789abcdef"
     cdef const uint8_t *source
     cdef uint8_t nibbles[32]
     cdef int64_t millisecond = wall_ns // 1000000
     cdef int i, at = 0
+    # One system call for 372 ids. Bytes are used once: an id must not share random bytes with the next one, or two ids
+    # of one millisecond could collide.
     if random_at + UUID_RANDOM_BYTES > <size_t>len(random_bytes):
         random_bytes, random_at = os.urandom(RANDOM_BYTES), 0
     source = <const uint8_t *><const char *>random_bytes + random_at
@@ -84,6 +87,8 @@ cdef int make_uuid7(int64_t wall_ns, uint8_t *text) except -1:
 
 cdef bint is_plain_path(str path) except -1:
     """Whether `identifiers.path` returns it unchanged, which is certain for short segments without special characters."""
+    # The rules of `identifiers` are regular expressions and cost more than the rest of the record. Segments too short
+    # to be a key pass them in any case, and nearly all paths have only such segments.
     cdef bytes encoded = path.encode()
     cdef const uint8_t *data = encoded
     cdef size_t i, size = len(encoded), segment = 0
@@ -162,10 +167,12 @@ cdef class NativeDeferredRecorders:
         """The recorder of an exchange."""
         cdef timespec now
         cdef NativeDeferredRecorder recorder
+        # With a constant class, Cython allocates the object without a call.
         if self.recorder_class is NativeDeferredRecorder:  # not so in tests
             recorder = NativeDeferredRecorder.__new__(NativeDeferredRecorder)
         else:
             recorder = self.recorder_class.__new__(self.recorder_class)
+        # `time.time_ns()` makes an int object and a call; this is one call into the vDSO.
         clock_gettime(CLOCK_REALTIME, &now)
         recorder._wall_ns = now.tv_sec * 1000000000 + now.tv_nsec
         recorder._group = self
@@ -184,6 +191,8 @@ cdef class NativeDeferredRecorders:
 
     def flush(self):
         """Give all records to the buffer."""
+        # The reservation is returned before the records are appended, because `append_exchanges` counts their true
+        # size. Nothing runs in between, so the room cannot go to somebody else.
         if self._reserved_bytes:
             self._buffer.release(self._reserved_bytes)
             self._reserved_bytes = 0
@@ -201,6 +210,8 @@ cdef class NativeDeferredRecorders:
         if self._size_bytes + size_bytes <= self._reserved_bytes:
             return True
         self.flush()
+        # 64 KiB at once, for dozens of exchanges: each would otherwise pay two attribute look-ups and a comparison of
+        # big integers in Python.
         if self._buffer.unreported or not self._buffer.reserve(max(size_bytes, ROOM_BYTES)):
             return False
         self._reserved_bytes = max(size_bytes, ROOM_BYTES)
@@ -218,6 +229,7 @@ cdef class NativeDeferredRecorders:
     cdef session(self, list fields):
         """The field to record for the session that a request names, None without one."""
         for field in fields:
+            # Nearly no request names a session. The search by rank in Python runs only if one of the names is there.
             if item(field, 0) in self._session_names:
                 return self._session_headers.recorded(fields)
         return None
@@ -359,6 +371,7 @@ cdef class NativeDeferredRecorder:
                 return False
         if not self._group.reserve(size_bytes):
             return False
+        # An exception in an earlier record may have left a part of it.
         out.size = 0
         make_uuid7(self._wall_ns, stream)
         records = [self.opened(stream)]
@@ -403,6 +416,7 @@ cdef class NativeDeferredRecorder:
         cdef str method = head.method, target = route.target
         cdef bytes origin = factory.origin(route)
         put_start(23, "opened", stream, 0)
+        # Six fields at once: see `RecorderFactory.origin`.
         put(&out, <const char *>origin, len(origin))
         put_str(&out, method if method in METHODS else identifiers.name(method) or "")
         put_str(&out, target if is_plain_path(target) else identifiers.path(target))
@@ -414,6 +428,7 @@ cdef class NativeDeferredRecorder:
         put_str(&out, item(trace, 2))
         put_int(&out, item(trace, 3))
         client = None
+        # `client_id` hashes with BLAKE2; requests without any key field skip the call.
         for name in KEY_FIELDS:
             if name in known:
                 client = client_id(known, factory.client_key)

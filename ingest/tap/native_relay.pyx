@@ -359,6 +359,8 @@ cdef inline int64_t clock_ns() noexcept nogil:
 
 
 cdef inline void enter(Relay *relay) noexcept nogil:
+    # A mutex is not fair: a thread that unlocks it and locks it again usually wins, and the event loop would wait for a
+    # whole batch of events. Whoever waits holds the gate, so the other side cannot lock twice in a row.
     pthread_mutex_lock(&relay.gate)
     pthread_mutex_lock(&relay.lock)
     pthread_mutex_unlock(&relay.gate)
@@ -379,6 +381,8 @@ cdef inline void put_number(uint8_t *target, uint64_t value, int bytes_) noexcep
 
 
 cdef void wake_python(Relay *relay) noexcept nogil:
+    # One write until Python has read it: a busy relay would otherwise spend a system call per record to say the same
+    # thing.
     cdef uint64_t one = 1
     if not relay.woken:
         relay.woken = True
@@ -401,6 +405,7 @@ cdef bint queue_pair(Relay *relay, Body *body, int kind, uint64_t a, uint64_t b)
 
 
 cdef void queue_wait(Relay *relay, Body *body, int kind, int64_t from_ns, int64_t until_ns) noexcept nogil:
+    # A stream that is not recorded has no `Closed` that could hold its waits.
     if from_ns >= until_ns or body.prefix_size == 0:
         return
     if relay.queued_waits < MAX_QUEUED_WAITS and queue_pair(relay, body, kind, from_ns, until_ns):
@@ -430,6 +435,8 @@ cdef Item *finish_record(Relay *relay, Body *body) noexcept nogil:
         return NULL
     unlink_record(relay, body)
     body.record = NULL
+    # Number and count are written last, into room that was left for them. They have fixed widths (uint64, array 32)
+    # although smaller ones would do: the frames behind them never move.
     target = content(item) + body.prefix_size
     target[0] = 0xcf
     put_number(target + 1, body.seq, 8)
@@ -465,10 +472,14 @@ cdef uint8_t *room_for_frame(Relay *relay, Body *body, size_t size) noexcept nog
     cdef size_t capacity = item.capacity if item != NULL else 0
     cdef size_t wanted
     if needed > capacity:
+        # Doubling keeps the copies of a growing record below its final size. When room is short, only what is needed is
+        # tried.
         wanted = needed if needed > 2 * capacity else 2 * capacity
         if wanted < MIN_RECORD_BYTES:
             wanted = MIN_RECORD_BYTES
         hold(relay, body, 0)
+        # `room_bytes` is half of the free room of the record buffer (`RecordBuffer.grant`), so this is the rule of
+        # `StreamRecorder._frame`, for the relay's own bytes.
         if relay.pending_bytes + wanted - capacity + body.held_bytes > relay.room_bytes:
             wanted = needed
             if relay.pending_bytes + wanted - capacity + body.held_bytes > relay.room_bytes:
@@ -496,6 +507,8 @@ cdef void add_frame(Relay *relay, Body *body, int64_t now_ns, size_t size) noexc
     target[10] = 0xc6
     put_number(target + 11, size, 4)
     item.size += FRAME_BYTES + size
+    # The list of bodies by the age of their first frame lets a tick take old records without a walk over all bodies. A
+    # body enters it once per record, at its end, because times only grow.
     item.a += 1
     item.b += size
     if item.a == 1:
@@ -595,6 +608,8 @@ cdef void end_body(Relay *relay, Body *body, int cause, int error, int64_t now_n
 
 
 cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
+    # MSG_DONTWAIT instead of O_NONBLOCK: the descriptors belong to the event loop, and their flags are its own
+    # business.
     cdef ssize_t received = recv(body.upstream, relay.input, READ_BYTES, MSG_DONTWAIT), sent
     cdef int error = errno  # the next call of the system may change it
     cdef int64_t now_ns = clock_ns()
@@ -603,6 +618,8 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
     cdef uint8_t *payload = relay.input
     cdef bint complete = False
     cdef Chunks before
+    # The time above was taken right after the read and before any work on it: it is the arrival that TTFT and gaps are
+    # computed from.
     if received < 0:
         if error != EAGAIN and error != EINTR:
             end_body(relay, body, UPSTREAM_LOST, error, now_ns)
@@ -614,7 +631,11 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
         return
     size = used = payload_size = received
     if body.prefix_size and body.capture_bytes:
+        # Room for the whole read, before its payload is known: chunked payload is then decoded straight into the
+        # record, without a second copy. What framing takes off is not used, and the next frame starts there.
         room = room_for_frame(relay, body, size)
+        # The run of dropped frames gets its number before the first frame after it. If even that small item has no
+        # memory, the frame is dropped too: a later record must never have an earlier number.
         if room != NULL and body.dropped_bytes >= 0:
             if queue_pair(relay, body, LOST, body.seq, body.dropped_bytes):
                 body.dropped_bytes = -1
@@ -622,7 +643,9 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
             else:
                 room = NULL
     if body.framing == CHUNKED:
+        # Python repeats the read from this state to find the reason of the error; it must see the body as it was.
         before = body.chunks
+        # The payload is needed even when it is not recorded, to tell heartbeats from output.
         payload = room if room != NULL else relay.scratch
         used = read_chunks(&body.chunks, relay.input, size, payload, &payload_size)
         if <ssize_t>used < 0:
@@ -639,6 +662,8 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
         if room != NULL:
             memcpy(room, relay.input, used)
     body.excess_bytes = size - used
+    # Sent before it is recorded: the client never waits for the recording. The bytes go as they came, with their chunk
+    # framing. MSG_NOSIGNAL: a client that has left would otherwise end the process by SIGPIPE.
     sent = send(body.client, relay.input, used, MSG_DONTWAIT | MSG_NOSIGNAL)
     error = errno
     body.wire_bytes += used
@@ -664,6 +689,8 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
         memcpy(body.unsent, relay.input + sent, body.unsent_size)
     if complete:
         end_body(relay, body, COMPLETE, 0, now_ns)
+    # Only one of the two sockets is watched at a time. So the client's pace holds back the upstream through TCP, and
+    # one read is all that is ever kept.
     elif body.unsent != NULL:
         unwatch(relay, body.upstream)
         body.blocked, body.blocked_ns = True, now_ns
@@ -698,6 +725,8 @@ cdef void find_block(Relay *relay, int64_t now_ns) noexcept nogil:
     """As `LoopMonitor`, for this thread."""
     if now_ns < relay.due_ns:
         return
+    # The thread wakes at least every 25 ms. If it wakes late, it did not run: the machine was busy or suspended.
+    # Silences in that time are the tap's, not the upstream's or the client's.
     if now_ns - relay.due_ns >= MIN_BLOCK_NS:
         relay.block_from_ns, relay.block_until_ns = relay.due_ns, now_ns
     else:
@@ -726,10 +755,14 @@ cdef void *run(void *argument) noexcept nogil:
         stopping = relay.stopping
         leave(relay)
         for i in range(count):
+            # Locked for each event and not for the batch: the event loop, which needs the lock too, would stand still for
+            # a batch of 64 reads.
             enter(relay)
             number = <uint32_t>events[i].data.u64
             body = relay.bodies[number]
             # An earlier event of this batch, or Python, may have ended the body.
+            # Slots are reused. The generation in the event tells a new body from the one that the event was about,
+            # which epoll cannot.
             if body != NULL and body.generation == events[i].data.u64 >> 32:
                 if body.blocked:
                     on_writable(relay, body)
@@ -767,6 +800,7 @@ cdef class NativeRelay:
         if self.relay.epoll < 0 or self.relay.wake < 0:
             raise OSError("cannot start the native relay: no file descriptor is left. Raise the limit of open files.")
         sigfillset(&everything)
+        # The new thread inherits the mask. A signal that the kernel gave to it would never reach Python's handlers.
         pthread_sigmask(SIG_SETMASK, &everything, &before)  # signals are for Python's main thread
         error = pthread_create(&self.thread, NULL, run, self.relay)
         pthread_sigmask(SIG_SETMASK, &before, NULL)
@@ -782,6 +816,7 @@ cdef class NativeRelay:
             enter(self.relay)
             self.relay.stopping = True
             leave(self.relay)
+            # The thread never takes the interpreter lock, but other threads of Python should run during the wait.
             with nogil:
                 pthread_join(self.thread, NULL)
 
@@ -853,6 +888,8 @@ cdef class NativeRelay:
         body = <Body *>calloc(1, sizeof(Body))
         if body == NULL:
             raise MemoryError
+        # Allocated now: an end must be reported even when memory is short, because only it gives the sockets back to
+        # Python.
         body.end = <Item *>calloc(1, sizeof(Item))
         body.upstream, body.client = upstream, client
         body.framing, body.remaining, body.events = framing, length, events
@@ -918,6 +955,8 @@ cdef class NativeRelay:
             relay.woken = False
             read(relay.wake, &woken, 8)
         item = relay.first
+        # The whole queue is detached under the lock and turned into Python objects without it: the relay goes on
+        # meanwhile.
         relay.first, relay.last = NULL, &relay.first
         relay.queued_waits = 0
         leave(relay)
@@ -942,6 +981,8 @@ cdef class NativeRelay:
                     free(item)
                 item = following
             enter(relay)
+            # Released in steps of RECORDS_AT_ONCE: a stream that runs full gets room again before the last record is
+            # converted.
             relay.pending_bytes -= taken_bytes
             item = finish_old_records(relay, before_ns)
             leave(relay)
@@ -957,6 +998,8 @@ cdef Item *finish_old_records(Relay *relay, int64_t before_ns) noexcept nogil:
     for i in range(RECORDS_AT_ONCE):
         if relay.oldest == NULL or relay.oldest.record_ns > before_ns:
             break
+        # As in `queue_record`: the bytes leave the relay but stay in the log's queue, where they count against the body
+        # for two epochs.
         hold(relay, relay.oldest, relay.oldest.record.capacity)
         last[0] = finish_record(relay, relay.oldest)
         last[0].next = NULL
@@ -996,6 +1039,7 @@ cdef bint slot_for(Relay *relay, Body *body) noexcept nogil:
         relay.unused = <uint32_t *>grown
         for number in range(relay.capacity, wanted):
             relay.bodies[number] = NULL
+            # In reverse, so that the lowest number is given out first.
             relay.unused[relay.unused_count] = wanted - 1 - (number - relay.capacity)
             relay.unused_count += 1
         relay.capacity = wanted

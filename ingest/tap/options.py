@@ -23,13 +23,13 @@ class TapOptions:
     listen: str
     admin: str
     allowed_hosts: tuple[str, ...]
-    """Further names in requests to the admin port (`streamgauge.ingest.allowed_hosts`)."""
+    """Further names in requests to the admin port (`streamgauge.ingest.listening`)."""
     tap_name: str
     workers: int
     client_key: bytes | None
     """Hash key for client ids. None: DATA/client.key, created when missing."""
     session_headers: tuple[str, ...]
-    """Further headers with a session (`streamgauge.ingest.session_ids`)."""
+    """Further headers with a session (`streamgauge.ingest.keyed_ids`)."""
     relay: Relay
     """Implementation that forwards and records."""
     x_forwarded: XForwarded

@@ -15,6 +15,8 @@ def appended(kept: bytes | bytearray, data: bytes) -> bytes | bytearray:
     """`kept` and then `data`. It may change `kept`, which must have no other user."""
     if not kept:
         return data
+    # The first read is kept as it came: most heads and bodies arrive in one. From the second on, a bytearray grows in
+    # place; `bytes + bytes` would copy everything at each read, the square of the size in all.
     if isinstance(kept, bytes):
         kept = bytearray(kept)
     kept += data
@@ -43,6 +45,7 @@ class ReceiveBuffer:
         return len(self._data) - self._start
 
     def add(self, data: bytes) -> None:
+        # Nothing is left: the new read becomes the buffer, without a copy.
         if self._start == len(self._data):
             self._data, self._start, self._searched = data, 0, 0
             return
@@ -56,8 +59,10 @@ class ReceiveBuffer:
         if self._may_skip and self._searched - start < 2 and data.startswith(b"\r\n", start):
             start = self._start = start + 2
             self._may_skip = False
+        # The last three bytes again: a blank line may be cut by a read anywhere.
         end = data.find(_BLANK_LINE, max(start, self._searched - 3)) + 4
         if end >= 4:
+            # One less than the end: a caller that only looked must find the same blank line again.
             self._searched = end - 1
             return bytes(data[start:end])
         if start:

@@ -127,6 +127,8 @@ class RecordBuffer:
     @property
     def queued_bytes(self) -> int:
         """Bytes that wait for the log, in recorders, in the relay, here and in the log thread."""
+        # The relay's grant is reserved as a whole, so that its thread never has to ask for room. It is replaced here by
+        # what the relay really holds: a metric of the whole grant would show a half-full queue on an idle tap.
         relay_bytes = self.relay.pending_bytes if self.relay is not None else 0
         return self.added_bytes - self._granted_bytes + relay_bytes - self.sink.done_bytes
 
@@ -142,6 +144,8 @@ class RecordBuffer:
         """Count bytes that a recorder keeps for its records. False: there is no room."""
         limit_bytes = self._margin_limit_bytes if margin else self.limit_bytes
         granted = self.added_bytes - self.sink.done_bytes + size_bytes <= limit_bytes
+        # `done_bytes` belongs to the log thread and only grows. A value that is one step old refuses room that has just
+        # become free; it never grants room that is not there. So no lock is needed.
         if granted:
             self.added_bytes += size_bytes
         return granted
@@ -155,6 +159,8 @@ class RecordBuffer:
         is larger."""
         used_bytes = self.added_bytes - self._granted_bytes
         free_bytes = self.limit_bytes - used_bytes + self.sink.done_bytes
+        # Half of the free room, not all of it: bodies in Python and in the relay then share the queue by the same rule
+        # as two streams do. Room that the relay already uses cannot be taken away.
         self._granted_bytes = max(pending_bytes, free_bytes // 2) if more else pending_bytes
         self.added_bytes = used_bytes + self._granted_bytes
         return self._granted_bytes
@@ -179,6 +185,8 @@ class RecordBuffer:
     def append(self, record: AnyRecord, size_bytes: int) -> bool:
         """Append a record without a check for room: its data was reserved. False: it cannot be encoded, which is a bug."""
         try:
+            # Encoded here and not in the log thread: encoding holds the interpreter lock, so a thread would delay the
+            # event loop by as much, at a time that nobody chose. Compression, which releases the lock, is the thread's.
             self._pending.append(encode(record))
         except Exception as e:
             self._failures.count(e)
@@ -186,6 +194,7 @@ class RecordBuffer:
         self.added_bytes += size_bytes
         self._pending_bytes += size_bytes
         self.counters.records += 1
+        # A large batch compresses no better, and until it is handed over the log thread has nothing to do.
         if self._pending_bytes >= _HAND_OVER_BYTES:
             self._put_pending()
         else:
@@ -279,7 +288,11 @@ class RecordBuffer:
         ended = self._ended
         ended.append(recorder)
         if self._ended_batch is None:
+            # A timer and not `call_soon`: the loop would run the batch between two reads of the same burst, and the
+            # second request would wait for the records of the first.
             self._ended_batch = self._loop.call_later(_BURST_S, self._end_batch)
+        # The timer may be late on a loop that never idles. Each exchange above the bound then pays for a batch, so the
+        # list cannot grow faster than it is worked off.
         elif len(ended) >= MAX_ENDED:
             self._end_recorders(_RECORDERS_PER_BATCH)
 
@@ -304,6 +317,8 @@ class RecordBuffer:
         del self._ended[:count]
         for recorder in ended:
             try:
+                # A recorder waits in one of the two tables at most. `self` is the default because it is never a value
+                # of the table: one look-up instead of `in` and `del`.
                 if recorder.waiting and self._waiting.pop(recorder, self) is self:
                     self._waiting_longer.pop(recorder, None)
                 recorder.end()
@@ -322,12 +337,20 @@ class RecordBuffer:
 
     def _tick(self) -> None:
         attempt, waiting = self._attempt, self._waiting_longer
+        # First, because records from the relay have the room of its grant only: what Python appends before them would
+        # otherwise use it up. Records younger than half a tick stay and grow: with few streams, one record then holds a
+        # tick's frames.
         worked = attempt(self._take_from_relay, time.monotonic_ns() - _TICK_NS // 2)
         worked &= attempt(self._end_recorders, _RECORDERS_PER_BATCH)
         worked &= attempt(self._flush, waiting, _RECORDERS_PER_BATCH)
+        # More recorders wait than one batch may flush. `call_soon` lets reads that have arrived in the meantime go
+        # first. After a failure the rest waits for the next tick, so a recorder that always fails cannot keep the loop
+        # busy.
         if waiting and worked:
             self._loop.call_soon(self._on_timer)
             return
+        # `waiting` is empty now and is reused. A recorder that began to wait just before this tick is flushed at the
+        # next one: it has collected data for at least one whole tick, and for at most two.
         self._waiting, self._waiting_longer = waiting, self._waiting
         worked &= attempt(self._put_all)
         # Cleared last: the steps above must not start a second timer.
@@ -348,6 +371,8 @@ class RecordBuffer:
 
     def _flush(self, waiting: dict[Recorder, None], count: int) -> None:
         for _ in range(min(count, len(waiting))):
+            # The table is a dict used as an ordered set. `popitem` removes the recorder before its `flush` runs, so one
+            # that raises, or waits again, is not flushed twice.
             recorder = waiting.popitem()[0]
             try:
                 recorder.flush()

@@ -44,6 +44,8 @@ class LogThread:
         self._open_writer = open_writer
         self._writer: LogWriter | None = None
         self._guard = (guards or Guards()).guard(GUARD, silent_after_s=_SILENT_AFTER_S)
+        # A deque, because its `append` and `popleft` are atomic: the event loop must not wait for a lock that a thread
+        # with a lower priority holds.
         self._queue: deque[Batch] = deque()
         self._wake = threading.Event()
         self._opened = threading.Event()
@@ -71,6 +73,8 @@ class LogThread:
 
     def start(self) -> None:
         """Open the log and start the thread. Raises LogInUse. After any other error, each append tries to open the log."""
+        # The event loop may wait here: there is no traffic yet, and a second tap on the folder must be refused before it
+        # accepts any.
         self._thread.start()
         self._opened.wait()
         if self._error_at_open is not None:
@@ -109,6 +113,7 @@ class LogThread:
         self._drop_taken()  # an exception has interrupted the last run
         while True:
             self._guard.beat()
+            # Woken by `put`. The timeout is for the heartbeat only.
             self._wake.wait(_BEAT_S)
             self._wake.clear()
             # Read this first, so `_drain` appends everything put before the stop.
@@ -134,14 +139,17 @@ class LogThread:
         while self._queue:
             self._guard.beat()
             size_bytes = 0
+            # After an outage the queue is long. A transaction costs more than the rows in it, so many batches share one.
             while self._queue and len(self._taken) < _MAX_ENTRIES_AT_ONCE and size_bytes < _MAX_BYTES_AT_ONCE:
                 self._taken.append(self._queue.popleft())
                 size_bytes += self._taken[-1][1]
+            # Packed once: every retry appends the same bytes. Compression is the most expensive step here.
             payloads = self._pack()
             while payloads and not self._append(payloads):
                 self._guard.beat()
                 if self._stop_at is not None:
                     if time.monotonic() + pause_s >= self._stop_at:
+                        # Back to the front, in order: what remains is counted as unappended and shown.
                         self._queue.extendleft(reversed(self._taken))
                         self._taken = []
                         return
@@ -165,6 +173,8 @@ class LogThread:
             else:
                 packed.append(batch)
         self._taken = packed
+        # Stored before the append: a run that is killed within it must not count the streams of this append as missing,
+        # because they may be in the log.
         self.packed_streams = self._appended_streams + sum(streams_begun(records) for records, _ in packed)
         self._drop(rejected)
         return payloads
@@ -177,6 +187,8 @@ class LogThread:
         """Report batches that are no longer taken as lost."""
         if batches:
             self.append_errors += 1
+            # The thread does not report losses itself. Numbers of streams belong to the event loop, which makes the
+            # `Lost` records at its next tick.
             self._dropped.extend(records for records, _ in batches)
             self.done_bytes += sum(size for _, size in batches)
 
@@ -210,6 +222,8 @@ class LogThread:
             if self.failing:
                 logger.warning("the log accepts records again")
                 self.failing = None
+            # After the append, never before. The bytes count as queued until the log has them, so memory stays within
+            # `--tap-queue` while the disk is slow.
             self.done_bytes += sum(size for _, size in self._taken)
             self._appended_streams = self.packed_streams
             self._taken = []

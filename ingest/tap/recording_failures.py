@@ -11,8 +11,8 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
+from streamgauge.ingest.generated_ids import uuid7
 from streamgauge.ingest.guards import Guards
-from streamgauge.ingest.ids import uuid7
 from streamgauge.ingest.records import Lost
 from streamgauge.ingest.tap.counters import Counters
 

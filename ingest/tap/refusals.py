@@ -11,7 +11,7 @@ import logging
 import time
 
 from streamgauge.ingest import identifiers
-from streamgauge.ingest.ids import uuid7
+from streamgauge.ingest.generated_ids import uuid7
 from streamgauge.ingest.records import Closed, Opened, encode
 from streamgauge.ingest.tap.client_identity import client_id
 from streamgauge.ingest.tap.counters import Counters

@@ -50,6 +50,8 @@ def unread(transport: asyncio.Transport, error: Exception | None) -> Iterator[by
     if isinstance(error, OSError):  # after an exception of the tap itself, earlier bytes may be missing
         descriptor = transport.get_extra_info("socket").fileno()
         with contextlib.suppress(OSError):
+            # From the descriptor, because the transport is closed for reading. Its socket is open until
+            # `connection_lost` returns.
             while data := os.read(descriptor, 65_536):
                 yield data
 
@@ -88,11 +90,14 @@ def close_when_sent(
 
     def check(before_bytes: int, deadline_s: float) -> None:
         unwritten = transport.get_write_buffer_size() + tcp.get_write_buffer_size()
+        # A close of the plain transport sends what is buffered first. One of TLS is called only when nothing is left,
+        # because uvloop would drop the rest after 30 s.
         if transport is tcp or not unwritten:
             transport.close()
         if not unwritten:
             return
         left_bytes, now_s = unwritten + unsent_bytes(sock), loop.time()
+        # Any acknowledged byte is progress, however slow the peer is. The deadline is for one that takes nothing.
         if left_bytes != before_bytes:
             deadline_s = now_s + STUCK_S
         elif now_s > deadline_s:
@@ -118,6 +123,8 @@ class HangupWatch:
         descriptor."""
         descriptor = sock.fileno()
         if descriptor >= 0:
+            # Edge-triggered: a peer that has closed its direction would otherwise be reported in every iteration of the
+            # loop. EPOLLIN is not asked for: unread data is the reason why the connection is not read.
             events = select.EPOLLRDHUP | select.EPOLLET
             try:
                 self._epoll.register(descriptor, events)

@@ -20,7 +20,8 @@ import contextlib
 import time
 
 from streamgauge.ingest import identifiers
-from streamgauge.ingest.ids import uuid7
+from streamgauge.ingest.generated_ids import uuid7
+from streamgauge.ingest.keyed_ids import SessionHeaders
 from streamgauge.ingest.records import (
     AnyRecord,
     Cause,
@@ -34,7 +35,6 @@ from streamgauge.ingest.records import (
     encode,
     frames_prefix,
 )
-from streamgauge.ingest.session_ids import SessionHeaders
 from streamgauge.ingest.tap import body_capture as capture
 from streamgauge.ingest.tap.body_relay import RelayedEnd, RelayedRecords
 from streamgauge.ingest.tap.client_identity import client_id
@@ -69,6 +69,8 @@ class RecorderFactory:
         """The MessagePack of `Opened` from `tap` to `server_port`, for `native_recorder`."""
         encoded = self._origins.get(route.upstream_index)
         if encoded is None:
+            # These six values are the same for all requests to one upstream. Their MessagePack is made once and copied
+            # into each `Opened`.
             upstream, options = route.upstream, self.options
             values = (
                 options.tap_name, options.worker, self.incarnation, upstream.name, upstream.host, upstream.port
@@ -244,6 +246,8 @@ class StreamRecorder:
         """Time of the last read that held more than heartbeats."""
         self.waiting = True
         """The buffer is going to flush this recorder."""
+        # With the margin: `Opened` is small and gives all later records their meaning. A stream without it could not
+        # even say that it lost something.
         if buffer.reserve(head.size_bytes + RECORD_OVERHEAD_BYTES, margin=True):
             self._request = (head, route, trace, client_start_ns)
         else:
@@ -306,6 +310,7 @@ class StreamRecorder:
     def response_data(self, payload: bytes, now_ns: int) -> None:
         """One read of the response's body."""
         remaining_bytes = self._remaining_bytes
+        # Event streams have no limit: they skip the subtraction and its result, a new int per read.
         if remaining_bytes == _UNLIMITED:
             self._frame(now_ns - self._t0_ns, payload)
         elif (size := len(payload)) <= remaining_bytes:
@@ -319,6 +324,8 @@ class StreamRecorder:
                 self.first_byte_ns = now_ns
             self._uncaptured_bytes += size - remaining_bytes
             self._wait()
+        # Cheap tests first. Hardly any read of a stream starts with a colon, so the search for line starts in
+        # `is_heartbeat` runs only for candidates. The time decides whether a stream is idle, see `timeouts`.
         if not self._event_stream or payload[0] != _COLON or not capture.is_heartbeat(payload):
             self.last_output_ns = now_ns
 
@@ -326,6 +333,9 @@ class StreamRecorder:
         """One captured read. The hot path: `RecordBuffer.reserve` is inlined."""
         buffer = self._buffer
         size = len(body)
+        # The rule of `RecordBuffer`, written as one comparison: held <= free / 2 is used + 2 * held <= limit.
+        # `_held_bytes` may be of an old epoch, which can only refuse. So the epoch is looked up only when the frame
+        # would be dropped.
         used_bytes = buffer.added_bytes + size - buffer.sink.done_bytes
         if used_bytes + 2 * self._held_bytes > buffer.limit_bytes:
             self._hold(0)
@@ -335,6 +345,7 @@ class StreamRecorder:
         if self._dropped_bytes >= 0:
             self._end_dropped_run()
         self._frames.append((at_ns, body))
+        # `reserve` without its check, which the first lines have made.
         buffer.added_bytes += size + FRAME_OVERHEAD_BYTES
         size += self._frame_bytes
         self._frame_bytes = size
@@ -355,6 +366,8 @@ class StreamRecorder:
     def _drop(self, size_bytes: int) -> None:
         """There is no room for this frame: add it to the run of dropped frames."""
         if self._dropped_bytes < 0:
+            # Frames before the gap get their number now. A `Frames` record with frames of both sides would place the
+            # gap nowhere.
             self._write_waiting()
             self._dropped_bytes = 0
         self._dropped_bytes += size_bytes
@@ -373,6 +386,8 @@ class StreamRecorder:
         reported first."""
         self._write_waiting()
         self._end_dropped_run()
+        # The relay numbers its records itself. Until the loss has its number in the log, the relay's records would come
+        # before it.
         if self.stream in self._buffer.unreported:
             return None
         return RelayedRecords(
@@ -439,13 +454,18 @@ class StreamRecorder:
     def abandon(self) -> None:
         """After an exception: write what is known and report the rest as lost. Later uses raise `Abandoned`."""
         buffer = self._buffer
+        # Written first, because these records are complete and only what follows is unknown.
         with contextlib.suppress(Exception):  # this may be what has failed
             self._write_waiting()
+        # From here on every use of the recorder raises `Abandoned`, which its callers expect: no call can write after
+        # the last `Lost`.
         self._buffer = ABANDONED
         buffer.added_bytes -= self._reserved_bytes()  # `release`, inlined
         lost_bytes = self._frame_bytes + max(0, self._dropped_bytes)
         self._request = self._capture = self._body = self._response = None
         self._frames, self._frame_bytes = [], 0
+        # The failure may have come before `Opened`. The stream gets its id nevertheless, so that the loss is a row of
+        # its own.
         stream = self.stream or uuid7(self._wall_ns)
         try:
             buffer.lose(Lost(stream, self._seq, self._seq, CAUSE, time.time_ns(), lost_bytes, True))
@@ -485,11 +505,15 @@ class StreamRecorder:
         assert self._request is not None
         head, route, trace, client_start_ns = self._request
         wall_ns = self._wall_ns
+        # Here and not at the start of the exchange: requests that end within a batch need no `StreamRecorder`, and ids
+        # cost a call.
         stream = self.stream = uuid7(wall_ns)
         opened = opened_record(
             self._factory, stream, head, route, trace, client_start_ns, self._t0_ns, wall_ns
         )
         size_bytes = head.size_bytes + RECORD_OVERHEAD_BYTES
+        # Room and content are given up before the step that can fail: `abandon` would otherwise release the room a
+        # second time.
         self._request = None
         self._buffer.added_bytes -= size_bytes  # `release`, inlined
         self._write(opened, size_bytes)
@@ -499,6 +523,7 @@ class StreamRecorder:
         reserved_bytes = size_bytes + FRAME_OVERHEAD_BYTES * len(frames)
         buffer = self._buffer
         counters = buffer.counters
+        # Most records of a stream have neither. They skip the two optional fields.
         if response is not None or self._uncaptured_bytes:
             headers = None
             if response is not None:
@@ -514,6 +539,8 @@ class StreamRecorder:
         self._frames, self._frame_bytes = [], 0
         buffer.added_bytes -= reserved_bytes  # `release`, inlined
         reserved_bytes += RECORD_OVERHEAD_BYTES
+        # A stream's `Lost` comes before its next record, since numbers must reach the log in order. `append`, not
+        # `add`: the frames have reserved their room, and to drop them now would count their bytes twice.
         if (not buffer.unreported or buffer.report(self.stream)) and buffer.append(record, reserved_bytes):
             self._seq += 1
             self._hold(reserved_bytes)

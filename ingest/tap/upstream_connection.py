@@ -60,14 +60,19 @@ class UpstreamConnection(asyncio.Protocol):
             limit_silence(self.transport.get_extra_info("socket"), self._context.options.peer_timeout_s)
 
     def data_received(self, data: bytes) -> None:
+        # First of all: this is the arrival time of the read, from which TTFT and every gap are computed. Work before it
+        # would be measured as the upstream's.
         now_ns = self._clock_ns()
         exchange = self.exchange
         if exchange is None:
+            # Nothing was asked. A connection with such bytes must never get a request, see `is_quiet`.
             if not self._ending:
                 self.abort()
             return
         exchange.upstream_data(data, now_ns)
         if len(data) >= FULL_READ_BYTES and self.exchange is not None and not self._read_paused:
+            # libuv would read this socket up to 32 times in a row; one fast upstream would hold up all other streams
+            # for 8 MB (`sockets.FULL_READ_BYTES`).
             self.reading.pause_reading()
             self._context.call_next_iteration(self._resume_after_full_read)
 
@@ -77,6 +82,8 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         try:
             if self.exchange is not None and self.reading is self.transport:
+                # A peer that sends its last bytes and closes is not a failure, even if our write failed first. Below
+                # TLS the bytes are not readable.
                 for data in unread(self.transport, exc):
                     if self.exchange is not None:
                         self.exchange.upstream_data(data, self._clock_ns())
@@ -148,6 +155,7 @@ class UpstreamConnection(asyncio.Protocol):
         """The kernel has neither an end of file nor unexpected bytes for this idle connection."""
         if not self.is_open():
             return False
+        # Created for the first request that finds the connection idle, and kept: to create it costs more than to ask it.
         if self._poll is None:
             self._poll = select.poll()
             self._poll.register(self.transport.get_extra_info("socket").fileno(), _READABLE)
@@ -175,7 +183,11 @@ class UpstreamPool:
             return None
         oldest_s = self._time_s() - self._max_idle_s
         while idle:
+            # The one used last, from the right: it is the least likely to be closed by its server, and the others
+            # become old enough to be closed.
             connection = idle.pop()
+            # Asking the kernel costs a system call for each request. Without it, a close or a surplus response that the
+            # loop has not read yet would belong to the next request.
             if connection.idle_since_s >= oldest_s and connection.is_quiet():
                 connection.reused = True
                 return connection

@@ -18,8 +18,8 @@ import sys
 
 import uvloop
 
-from streamgauge.ingest.addresses import bind
 from streamgauge.ingest.guards import guarded_task
+from streamgauge.ingest.listening import bind
 from streamgauge.ingest.log_lines import log_uncaught
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.worker import TapWorker, reduce_gc

@@ -3,7 +3,7 @@
 The descriptions are for a language model that is on call: what the tool answers, its units, and what to call next.
 
 Over HTTP
-- Every request needs the bearer token, and must name an allowed host and origin (`streamgauge.ingest.allowed_hosts`).
+- Every request needs the bearer token, and must name an allowed host and origin (`streamgauge.ingest.listening`).
 - There are no sessions: each request stands for itself, so a client that leaves keeps nothing here.
 """
 
@@ -25,11 +25,21 @@ from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 
-from streamgauge.analytics.otlp_receiver.receiver_limits import ReceiverLimits
+from streamgauge.analytics.intake.connection_limits import ReceiverLimits
 from streamgauge.analytics.query.errors import QueryError, to_wire
-from streamgauge.ingest.addresses import bind, join_address, split_address
-from streamgauge.ingest.allowed_hosts import AllowedHosts, AsgiApp, HostGate, Message, Receive, Send, refuse
-from streamgauge.ingest.bearer_tokens import check_token
+from streamgauge.ingest.listening import (
+    AllowedHosts,
+    AsgiApp,
+    HostGate,
+    Message,
+    Receive,
+    Send,
+    bind,
+    check_token,
+    join_address,
+    refuse,
+    split_address,
+)
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import remove_ready_file, write_ready_file
 from streamgauge.mcp_server.tools import MAX_ANSWER_BYTES, MAX_ROWS, TIMEOUT_S, Tools

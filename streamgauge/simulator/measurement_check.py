@@ -1,4 +1,4 @@
-"""Compare measured streams with the simulator's ground truth. Pure.
+"""Compare measured streams with the simulator's ground truth. Pure, except `streams_since`.
 
 `check_measurements` takes the ledger, rows of `streams`, and optionally the clients' own measurements. It returns one
 `Discrepancy` per difference. If there are none:
@@ -13,7 +13,7 @@
 - No client measured a shorter TTFT, from the start of its request, than the tap measured from t0.
 - Measured times exceed their minimum by at most `Bounds`.
 
-Values that the simulator did not send, such as usage, are not compared.
+Values that the simulator did not send, such as usage, are not compared. `comparison_table` is the table at the end of a demo.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from datetime import datetime
+from statistics import median, quantiles
 from typing import Any
 
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.traffic import ClientRow
 
@@ -47,7 +50,7 @@ class Bounds:
     span_median_ns: int = 100_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Discrepancy:
     """One difference between measured and simulated."""
 
@@ -92,11 +95,7 @@ def check_measurements(
         if len(streams_of) != len(rows):
             if len(streams_of) > len(rows) or not tap_may_lose:
                 kind = "missing" if len(streams_of) < len(rows) else "doubled"
-                found.append(
-                    Discrepancy(
-                        kind=kind, request_id=request_id, simulated=len(rows), measured=len(streams_of)
-                    )
-                )
+                found.append(Discrepancy(kind, request_id, len(rows), len(streams_of)))
             continue
         for row, stream in zip(sorted(rows, key=lambda r: r.received_ns), streams_of, strict=True):
             client = clients_by_id.get(request_id) if clients_by_id is not None else None
@@ -122,13 +121,8 @@ def _unknown(
         for stream in streams:
             before_upstream = client is not None and client.aborted and stream["outcome"] == "client_abort"
             if stream["method"] == "POST" and not before_upstream and stream["outcome"] != "refused":
-                yield Discrepancy(
-                    kind="unknown",
-                    request_id=request_id or "?",
-                    simulated=None,
-                    measured=stream["outcome"],
-                    note=f"stream {stream['stream_id']} was not simulated",
-                )
+                note = f"stream {stream['stream_id']} was not simulated"
+                yield Discrepancy("unknown", request_id or "?", None, stream["outcome"], note)
 
 
 def _medians(ttft_late: Sequence[int], span_off: Sequence[int], bounds: Bounds) -> Iterable[Discrepancy]:
@@ -137,13 +131,7 @@ def _medians(ttft_late: Sequence[int], span_off: Sequence[int], bounds: Bounds) 
         ("median span", [abs(v) for v in span_off], bounds.span_median_ns),
     ):
         if len(values) >= _MIN_FOR_MEDIAN and (middle := int(median(values))) > bound:
-            yield Discrepancy(
-                kind=kind,
-                request_id=f"all {len(values)} streams",
-                simulated=0,
-                measured=middle,
-                note=f"ns; more than {bound}",
-            )
+            yield Discrepancy(kind, f"all {len(values)} streams", 0, middle, f"ns; more than {bound}")
 
 
 class _Comparison:
@@ -328,15 +316,7 @@ class _Comparison:
         details = ", ".join(
             filter(None, (note, f"{self.row.speaker} {self.row.model}", f"fault {self.row.fault}"))
         )
-        self.found.append(
-            Discrepancy(
-                kind=kind,
-                request_id=self.row.request_id,
-                simulated=simulated,
-                measured=measured,
-                note=details,
-            )
-        )
+        self.found.append(Discrepancy(kind, self.row.request_id, simulated, measured, details))
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,3 +365,93 @@ STREAM_COLUMNS = (
     "comment_count", "response_bytes", "malformed_events",
 )  # fmt: skip
 """The columns of `streams` that `check_measurements` reads."""
+
+
+def comparison_table(ledger: Iterable[LedgerRow], streams: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Lines with requests, errors, TTFT p50 and p95, ITL p50 and tokens per second of each model."""
+    measured: dict[str | None, Mapping[str, Any]] = {stream["request_id"]: stream for stream in streams}
+    by_model: dict[str, list[tuple[LedgerRow, Mapping[str, Any]]]] = defaultdict(list)
+    for row in ledger:
+        if row.speaker is not None and row.request_id in measured:
+            by_model[row.model or "?"].append((row, measured[row.request_id]))
+    header = (
+        "model", "dialect", "requests", "errors", "TTFT p50 ms", "sim", "TTFT p95 ms", "sim", "ITL p50 ms", "sim", "tok/s"
+    )  # fmt: skip
+    lines: list[tuple[str, ...]] = [header, *(_line(model, by_model[model]) for model in sorted(by_model))]
+    if len(by_model) > 1:
+        lines.append(_line("all", [pair for pairs in by_model.values() for pair in pairs]))
+    return _aligned(lines)
+
+
+def _line(model: str, pairs: Sequence[tuple[LedgerRow, Mapping[str, Any]]]) -> tuple[str, ...]:
+    streams = [stream for _, stream in pairs]
+    dialects = sorted({stream["dialect"] or "?" for stream in streams})
+    errors = sum(stream["outcome"] not in NOT_ERRORS for stream in streams)
+    timed = [(row, s) for row, s in pairs if row.first_output_ns is not None and s["ttft_ns"] is not None]
+    simulated_ttft_ns = [(row.first_output_ns or 0) - row.complete_ns for row, _ in timed]
+    paced = [
+        (sent_ns, s["itl_ns"])
+        for row, s in timed
+        if s["itl_ns"] is not None and (sent_ns := simulated_itl_ns(row))
+    ]
+    rates = [1e9 / s["itl_ns"] for s in streams if s["itl_ns"]]
+    return (
+        model,
+        dialects[0] if len(dialects) == 1 else f"{len(dialects)} dialects",
+        str(len(pairs)),
+        str(errors),
+        _ms([s["ttft_ns"] for _, s in timed], 50),
+        _ms(simulated_ttft_ns, 50),
+        _ms([s["ttft_ns"] for _, s in timed], 95),
+        _ms(simulated_ttft_ns, 95),
+        _ms([itl for _, itl in paced], 50, 2),
+        _ms([sent_ns for sent_ns, _ in paced], 50, 2),
+        f"{_quantile(rates, 50):.0f}" if rates else "–",
+    )
+
+
+def simulated_itl_ns(row: LedgerRow) -> float | None:
+    """The inter-token latency of the sent response, or None if it is undefined."""
+    n = row.visible_tokens
+    if row.first_output_ns is None or row.last_output_ns is None or n is None:
+        return None
+    if n < 2 or row.output_events < 2 or row.choices > 1:
+        return None
+    return (row.last_output_ns - row.first_output_ns) / (n - 1)
+
+
+def _ms(values_ns: Sequence[float], percent: int, digits: int = 0) -> str:
+    return f"{_quantile(values_ns, percent) / 1e6:.{digits}f}" if values_ns else "–"
+
+
+def _quantile(values: Sequence[float], percent: int) -> float:
+    if len(values) == 1:
+        return values[0]
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def _aligned(lines: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    text = [
+        "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    ]  # fmt: skip
+    return [text[0], "─" * len(text[0]), *text[1:]]
+
+
+PAGE_ROWS = 20_000
+
+
+def streams_since(tables: QueryPool, since: datetime) -> list[dict[str, Any]]:
+    """Rows of `streams` that started at or after `since`, with `STREAM_COLUMNS`. Raises QueryError."""
+    found: list[dict[str, Any]] = []
+    while True:
+        page = tables.query(
+            f"SELECT {', '.join(STREAM_COLUMNS)} FROM streams WHERE started_at >= TIMESTAMPTZ '{since.isoformat()}' "
+            f"ORDER BY started_at, stream_id LIMIT {PAGE_ROWS} OFFSET {len(found)}",
+            max_rows=PAGE_ROWS,
+            timeout_s=30,
+        )
+        found += page.to_dicts()
+        if page.height < PAGE_ROWS:
+            return found

@@ -15,8 +15,7 @@ import msgspec
 
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.ledger import RowBuilder
-from streamgauge.simulator.planning.response_plan import Piece, ResponsePlan
-from streamgauge.simulator.planning.simulate_header import http_fault_status
+from streamgauge.simulator.response_plan import Piece, ResponsePlan, http_fault_status
 from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter
 
 _YIELD_EVERY = 64
@@ -132,6 +131,7 @@ class ResponseSender:
         if self._compress is not None:
             body = self._compress.compress(body) + self._compress.flush(zlib.Z_SYNC_FLUSH)
         framed = body if self.plan.framing == "close" else b"%x\r\n%b\r\n" % (len(body), body)
+        # Before the write: the ledger promises that nothing arrives earlier than its time.
         at_ns = time.monotonic_ns()
         self.connection.write(framed)
         self.row_builder.wrote(body_parts, body, at_ns)

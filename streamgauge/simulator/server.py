@@ -8,7 +8,7 @@
     GET   /healthz, /health        ready; load tools ask for /health before they send requests
 
 The model's profile decides the vendor format. For an unknown model, the path decides it. The header `x-simulate` forces values
-(`planning.simulate_header`).
+(`response_plan`).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import click
 import msgspec
 import uvloop
 
-from streamgauge.ingest.addresses import bind, join_address, split_address
+from streamgauge.ingest.listening import bind, join_address, split_address
 from streamgauge.ingest.private_files import write_json
 from streamgauge.simulator.connection import Connection, Request
-from streamgauge.simulator.endpoints import DEFAULT_VENDOR, api_of_path, profile_for
 from streamgauge.simulator.ledger import Ledger, LedgerRow, RowBuilder
-from streamgauge.simulator.planning.draw import draw_plan
-from streamgauge.simulator.planning.profiles import PROFILES
-from streamgauge.simulator.planning.response_plan import ResponsePlan
-from streamgauge.simulator.planning.simulate_header import read_simulate_header
+from streamgauge.simulator.profiles import DEFAULT_VENDOR, PROFILES, api_of_path, profile_for
+from streamgauge.simulator.response_plan import ResponsePlan, draw_plan, read_simulate_header
 from streamgauge.simulator.response_sender import ResponseSender
 from streamgauge.simulator.response_writers import RESPONSE_WRITERS
 from streamgauge.simulator.response_writers.response_writer import ResponseWriter
+from streamgauge.values import Address, Duration, Number, WholeNumber
 
 log = logging.getLogger("streamgauge.simulator")
 
@@ -269,3 +269,65 @@ async def _serve(options: SimulatorOptions, ready: Callable[[Simulator], None] |
 def run(options: SimulatorOptions, ready: Callable[[Simulator], None] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Calls `ready` when listening. Raises OSError when the address is not available."""
     return uvloop.run(_serve(options, ready))
+
+
+_DEFAULTS = SimulatorOptions()
+
+
+@click.command("simulate")
+@click.option(
+    "--listen", type=Address(), metavar="HOST:PORT", default=_DEFAULTS.listen, show_default=True,
+    help="Address to listen on; port 0 = any free port.",
+)  # fmt: skip
+@click.option("--seed", metavar="TEXT", default=_DEFAULTS.seed, show_default=True, help="Random seed.")
+@click.option(
+    "--rate-faults",
+    type=Number(0, 1),
+    metavar="SHARE",
+    default=_DEFAULTS.rate_faults,
+    show_default=True,
+    help="Share of requests with a fault.",
+)
+@click.option(
+    "--time-scale",
+    type=Number(0, 1000),
+    metavar="N",
+    default=_DEFAULTS.time_scale,
+    show_default=True,
+    help="Multiplier of simulated times; 0.1 = ten times faster.",
+)
+@click.option(
+    "--keepalive",
+    "keepalive_s",
+    type=Duration(0.01),
+    metavar="DURATION",
+    default="1s",
+    show_default=True,
+    help="Silence before a keep-alive, for vendors that send them.",
+)
+@click.option(
+    "--ledger-rows",
+    type=WholeNumber(1),
+    metavar="N",
+    default=_DEFAULTS.ledger_rows,
+    show_default=True,
+    help="Maximum number of requests in the ledger.",
+)
+@click.option("--keep-text", is_flag=True, help="Keep generated text in the ledger.")
+@click.option(
+    "--announce", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write pid and URL to this file when ready."
+)  # fmt: skip
+def simulate_command(**options: Any) -> int:
+    """Run a simulated LLM upstream.
+
+    The model of a request selects the dialect; GET /v1/models lists the models. The header x-simulate forces values, such as
+    x-simulate: {"ttft_ms": 200, "gap_ms": 10, "tokens": 50, "fault": "truncate"}. GET /simulator/ledger returns the ground
+    truth.
+    """
+    return run(SimulatorOptions(**options), _welcome)
+
+
+def _welcome(simulator: Simulator) -> None:
+    click.echo(f"The simulator listens at {simulator.url}. Ctrl-C stops.")
+    click.echo(f"  models   {simulator.url}/v1/models")
+    click.echo(f"  truth    {simulator.url}/simulator/ledger")

@@ -20,7 +20,7 @@ from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.main import AnalyzeOptions, Ready, run_until
 from streamgauge.analytics.query.query_socket import NotListening, ask
 from streamgauge.analytics.storage import upkeep as upkeep_module
-from streamgauge.analytics.telemetry.otlp_export import ExportQueue
+from streamgauge.analytics.telemetry.export_queue import ExportQueue
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.ready_file import written_faults
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
@@ -158,9 +158,7 @@ def test_export_thread_that_is_killed_sends_the_rest() -> None:
         sent.set()
         return True
 
-    queue: ExportQueue[int] = ExportQueue(
-        send, lambda: None, name="t", delay_s=60.0, batch_size=1, guards=guards
-    )
+    queue: ExportQueue[int] = ExportQueue(send, lambda: None, name="t", queue_size=10, guards=guards)
     with Injection(guards.guard("t")) as injection:
         queue.offer([1])
         assert sent.wait(DEADLINE_S)

@@ -27,10 +27,8 @@ from typing import Any
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 from streamgauge.settings import Settings
-from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.measured_streams import streams_since
-from streamgauge.simulator.measurement_check import Bounds, Discrepancy, check_measurements
-from streamgauge.simulator.remote_ledger import RemoteLedger
+from streamgauge.simulator.ledger import LedgerRow, RemoteLedger
+from streamgauge.simulator.measurement_check import Bounds, Discrepancy, check_measurements, streams_since
 from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions
 from streamgauge.status import pipeline_status
 from tests.e2e.running import Up, simulator, until, up

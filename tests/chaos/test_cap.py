@@ -16,8 +16,7 @@ import httpx
 import pytest
 
 from streamgauge.ingest.record_log.segments import log_bytes
-from streamgauge.simulator.measured_streams import streams_since
-from streamgauge.simulator.measurement_check import check_measurements
+from streamgauge.simulator.measurement_check import check_measurements, streams_since
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run
 from tests.kafka import Broker
 from tests.tables import tables

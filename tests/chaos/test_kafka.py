@@ -16,8 +16,7 @@ from kafka import KafkaProducer
 
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.ingest.records import pack
-from streamgauge.simulator.measured_streams import streams_since
-from streamgauge.simulator.measurement_check import check_measurements
+from streamgauge.simulator.measurement_check import check_measurements, streams_since
 from tests.analytics.log_entries import stream
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run, topic_read, wipe
 from tests.e2e.running import until

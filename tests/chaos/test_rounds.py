@@ -17,9 +17,8 @@ import pytest
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
-from streamgauge.simulator.measured_streams import streams_since
-from streamgauge.simulator.measurement_check import check_measurements
-from streamgauge.simulator.remote_ledger import RemoteLedger
+from streamgauge.simulator.ledger import RemoteLedger
+from streamgauge.simulator.measurement_check import check_measurements, streams_since
 from tests.analytics.stores import place_empty_catalog
 from tests.chaos.rig import BOUNDS, LONG_AGO, traffic_of
 from tests.e2e.running import answers, simulator, until

@@ -19,7 +19,7 @@ from streamgauge.analytics.decoding.sse import SSEDecoder
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.run_totals import read_run_totals
 from streamgauge.ingest.records import Frames, Opened, unpack
-from streamgauge.simulator.remote_ledger import RemoteLedger
+from streamgauge.simulator.ledger import RemoteLedger
 from tests.chaos.test_rounds import PATIENCE_S, part, until_ready
 from tests.e2e.running import simulator, until
 from tests.ports import free_ports

@@ -14,7 +14,7 @@ import pytest
 
 from streamgauge.dashboard import launch
 from streamgauge.dashboard.launch import run
-from streamgauge.ingest.addresses import join_address
+from streamgauge.ingest.listening import join_address
 from tests import host_headers
 from tests.dashboard.running_dashboard import running
 from tests.options import dashboard_options

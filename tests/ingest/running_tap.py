@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamgauge.ingest.addresses import bind
+from streamgauge.ingest.listening import bind
 from streamgauge.ingest.record_log.interface import LogWriter
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
 from streamgauge.ingest.tap.upstreams import parse_upstreams

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from streamgauge.ingest.addresses import bind, join_address, same_address, split_address
+from streamgauge.ingest.listening import bind, join_address, same_address, split_address
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:4100", "[::1]:4100", "host:0"])

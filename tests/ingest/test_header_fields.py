@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from streamgauge.ingest.header_fields import MAX_VALUE_CHARS, recorded_value, request_field, response_field
 from streamgauge.ingest.identifiers import MARKER, product
-from streamgauge.ingest.session_ids import RECORDED
+from streamgauge.ingest.keyed_ids import RECORDED
 
 SECRET = "sk-plan7ed-s3cret"
 PROSE = "Please summarise the secret merger of Foo and Bar"

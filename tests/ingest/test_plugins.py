@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from streamgauge.ingest.keyed_ids import parse_session_headers
 from streamgauge.ingest.plugins import SESSION_HEADERS, function, load_plugins
-from streamgauge.ingest.session_ids import parse_session_headers
 
 
 def add_package(folder: Path, name: str, entry_points: str, module: str = "") -> None:

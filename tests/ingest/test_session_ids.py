@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamgauge.ingest.identifiers import is_identifier
-from streamgauge.ingest.session_ids import RECORDED, SessionHeaders, parse_session_header, session_hash
+from streamgauge.ingest.keyed_ids import RECORDED, SessionHeaders, parse_session_header, session_hash
 from streamgauge.ingest.tap.http_head import HeadLimits, read_request_head
 
 KEY = b"k" * 32

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from streamgauge import demo_run
 from streamgauge.demo import demo_command
 from streamgauge.demo_run import Demo, DemoOptions
-from streamgauge.simulator.remote_ledger import RemoteLedger
+from streamgauge.simulator.ledger import RemoteLedger
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
 from tests.streamgauge.simulator.test_measurement_check import measured, simulated
 

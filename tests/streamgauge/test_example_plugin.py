@@ -14,7 +14,7 @@ BODY = 'data: {"word": "Hello"}\n\ndata: {"word": " there"}\n\ndata: {"count": 2
 SCRIPT = """
 import logging, sys, threading
 from pathlib import Path
-from streamgauge.analytics.alerts.plugin_sinks import plugin_sinks
+from streamgauge.analytics.alerts.sinks import alert_sinks
 from streamgauge.analytics.main import run_until
 from streamgauge.cli import cli
 from streamgauge.flags import load
@@ -25,8 +25,8 @@ from tests.streamgauge.stored import write_streams
 logging.basicConfig(level=logging.WARNING)
 folder = Path(sys.argv[1])
 print(tap_options(load({"upstream": ("http://a",), "session_header": ("x-own",)})).session_headers)
-for sink in plugin_sinks():
-    sink.offer({"rule": "silence"})
+for sink in alert_sinks(None):
+    sink.offer([{"rule": "silence"}])
     sink.close()
 write_streams(folder / "data", range(5))
 stop = threading.Event()

@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from streamgauge.analytics.alerts.alert_states import Change, Condition, Key
-from streamgauge.analytics.alerts.history import event_rows
-from streamgauge.analytics.markers.marker_queue import MarkerQueue
+from streamgauge.analytics.alerts.evaluator import event_rows
+from streamgauge.analytics.intake.markers import marker_queue
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.cli import COMMAND_ORDER, cli
-from tests.analytics.markers.test_http_endpoint import listening
+from tests.analytics.intake.test_markers import listening
 from tests.analytics.stores import new_store
 from tests.streamgauge.stored import analyse, write_streams
 
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     store = new_store(data)
     store.commit(Commit("log", tables={"alert_events": event_rows([(change, time.time_ns())], "test")}))
     store.close()
-    with listening(MarkerQueue()) as url:
+    with listening(marker_queue()) as url:
         (data / "run").mkdir(exist_ok=True)
         (data / "run" / "analyze.json").write_text(json.dumps({"pid": os.getpid(), "markers": url}))
         yield folder

@@ -16,7 +16,7 @@ from streamgauge.analytics.storage.commit import Commit, StoreFailed
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store
 from streamgauge.cli import cli
-from streamgauge.ingest.record_log.kafka_messages import group_by_stream
+from streamgauge.ingest.record_log.kafka_writer import group_by_stream
 from streamgauge.ingest.records import PLAIN, Alive, Closed, encode, unpack
 from streamgauge.settings import RENAMED, Settings, variable
 from streamgauge.store_commands import rebuild_command

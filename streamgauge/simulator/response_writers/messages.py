@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from streamgauge.simulator.planning.response_plan import Piece, ResponsePlan
+from streamgauge.simulator.response_plan import Piece, ResponsePlan
 from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter, Usage
 
 _STOP = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

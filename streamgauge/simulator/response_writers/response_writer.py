@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from streamgauge.simulator.planning.response_plan import Piece, ResponsePlan
+from streamgauge.simulator.response_plan import Piece, ResponsePlan
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -137,6 +137,13 @@ class ResponseWriter(ABC):
     def malformed_event(self) -> BodyPart:
         """An event with truncated JSON."""
         return BodyPart(data=b'data: {"delta":{"te' + self.newline * 2)
+
+    def whole_arguments(self, piece: Piece) -> Piece | None:
+        """A piece with all arguments of a tool call, for vendors that send them at once: with the last piece. None before it."""
+        text = self.tools[piece.tool]["arguments"]
+        if not text.endswith("}"):  # the arguments are one flat object
+            return None
+        return Piece(kind="tool_arguments", text=text, tokens=piece.tokens, tool=piece.tool)
 
     @staticmethod
     def _parsed(arguments: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamgauge.simulator.planning.response_plan import Piece, ResponsePlan
+from streamgauge.simulator.response_plan import Piece, ResponsePlan
 from streamgauge.simulator.response_writers.chat import openai_error
 from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter, Usage
 

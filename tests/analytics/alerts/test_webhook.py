@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from streamgauge.analytics.alerts.webhook import ATTEMPTS, Webhook
-from streamgauge.analytics.alerts.webhook_url import check_url
+from streamgauge.analytics.alerts.sinks import ATTEMPTS, Webhook
+from streamgauge.settings import check_http_url
 from tests.analytics.alerts.receiver import SECRET, receiver
 from tests.ports import free_port
 
@@ -17,10 +17,9 @@ def finished(webhook: Webhook, count: int) -> tuple[int, int, int]:
     """(sent, failed, dropped) once `count` notifications have one of these ends."""
     end_s = time.monotonic() + 30
     while True:
-        health = webhook.health()
-        found = tuple(int(health[f"alerts.{name}"]) for name in ("sent", "send_failed", "send_dropped"))
+        found = webhook.exported, webhook.failed, webhook.dropped
         if sum(found) >= count:
-            return found  # type: ignore[return-value]
+            return found
         assert time.monotonic() < end_s, found
         time.sleep(0.01)
 
@@ -44,7 +43,7 @@ def test_failed_attempts_are_repeated_and_counted(
 ) -> None:
     with receiver(*answers) as found:
         webhook = Webhook(found.url, timeout_s=0.3, first_pause_s=0.01)
-        webhook.offer({"text": "late"})
+        webhook.offer([{"text": "late"}])
         assert finished(webhook, 1) == expected
         found.released.set()
         webhook.close()
@@ -54,7 +53,7 @@ def test_failed_attempts_are_repeated_and_counted(
 def test_retry_after_of_the_receiver_is_respected() -> None:
     with receiver((429, {"retry-after": "1"}), 200) as found:
         webhook = Webhook(found.url, first_pause_s=0.01)
-        webhook.offer({"text": "late"})
+        webhook.offer([{"text": "late"}])
         assert finished(webhook, 1) == (1, 0, 0)
         webhook.close()
     first_s, second_s = found.times_s
@@ -65,7 +64,7 @@ def test_receiver_that_is_down_costs_the_caller_no_time_and_is_counted() -> None
     webhook = Webhook(f"http://127.0.0.1:{free_port()}/{SECRET}", first_pause_s=0.01, queue_size=3)
     began_s = time.monotonic()
     for number in range(50):
-        webhook.offer({"text": str(number)})
+        webhook.offer([{"text": str(number)}])
     assert time.monotonic() - began_s < 1.0
     sent, failed, dropped = finished(webhook, 50)
     webhook.close()
@@ -77,7 +76,7 @@ def test_receiver_that_is_down_costs_the_caller_no_time_and_is_counted() -> None
 def test_close_does_not_wait_for_a_pause() -> None:
     with receiver(503) as found:
         webhook = Webhook(found.url, first_pause_s=30.0)
-        webhook.offer({"text": "late"})
+        webhook.offer([{"text": "late"}])
         end_s = time.monotonic() + 10
         while not found.received:
             assert time.monotonic() < end_s
@@ -85,14 +84,14 @@ def test_close_does_not_wait_for_a_pause() -> None:
         began_s = time.monotonic()
         webhook.close()
         assert time.monotonic() - began_s < 5
-        assert webhook.health()["alerts.send_failed"] == 1
+        assert webhook.failed == 1
 
 
 def test_url_is_in_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     for url in (f"http://127.0.0.1:{free_port()}/{SECRET}", f"http://{SECRET.replace('/', '-')}.invalid/"):
         webhook = Webhook(url, first_pause_s=0.01)
-        webhook.offer({"text": "late"})
+        webhook.offer([{"text": "late"}])
         assert finished(webhook, 1) == (0, 1, 0)
         webhook.close()
     assert "cannot send an alert" in caplog.text
@@ -104,4 +103,4 @@ def test_url_is_in_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_other_urls_are_refused_without_naming_them(url: str) -> None:
     with pytest.raises(ValueError, match=r"^the value is not an http or https URL$"):
-        check_url(url)
+        check_http_url(url)

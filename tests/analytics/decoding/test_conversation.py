@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamgauge.analytics.decoding.conversation import ConversationReader
+from streamgauge.ingest.keyed_ids import session_hash
 from streamgauge.ingest.records import Conversation
-from streamgauge.ingest.session_ids import session_hash
 
 KEY = b"k" * 32
 UUID = "57a121ec-f78c-48c3-a745-e3036a3ecc33"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from streamgauge.ingest.ids import new_span_id, random_hex, uuid7
+from streamgauge.ingest.generated_ids import new_span_id, random_hex, uuid7
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
 from tests.analytics.stream_records import chunk
 

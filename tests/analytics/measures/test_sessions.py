@@ -22,9 +22,9 @@ from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.recent_responses import recent_responses
 from streamgauge.analytics.telemetry.semconv import PROFILES, names_of
 from streamgauge.analytics.telemetry.spans import SpanBuilder
+from streamgauge.ingest.keyed_ids import RECORDED, session_hash
 from streamgauge.ingest.records import AnyRecord, Frames, Request, pack
 from streamgauge.ingest.redaction.record_redactor import Redactor
-from streamgauge.ingest.session_ids import RECORDED, session_hash
 from tests.analytics.stores import new_store, plain_tables
 from tests.analytics.stream_records import START_NS, chunk, closed, finish_chunk, head, opened, stream_id
 

@@ -25,7 +25,7 @@ from streamgauge.analytics.storage.location import StoreLocation
 from streamgauge.analytics.storage.retention import ages_s
 from streamgauge.analytics.storage.store import INLINED_ROWS, Store
 from streamgauge.analytics.storage.upkeep import READERS_S, Upkeep
-from streamgauge.ingest.ids import smallest_uuid7
+from streamgauge.ingest.generated_ids import smallest_uuid7
 from streamgauge.ingest.records import Alive
 from tests.analytics.storage.rows import (
     STARTED_US,

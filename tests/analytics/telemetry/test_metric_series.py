@@ -20,9 +20,15 @@ from opentelemetry.sdk.metrics.export import (
 
 from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.measures.latency import inter_chunk_gaps
-from streamgauge.analytics.telemetry.combined_export import CombinedExporter, with_metrics
 from streamgauge.analytics.telemetry.metric_definitions import Instrument
-from streamgauge.analytics.telemetry.metric_series import MAX_SERIES, Distribution, SeriesReader, SeriesSet
+from streamgauge.analytics.telemetry.metric_series import (
+    MAX_SERIES,
+    CombinedExporter,
+    Distribution,
+    SeriesReader,
+    SeriesSet,
+    with_metrics,
+)
 from streamgauge.ingest.guards import Guards
 
 BOUNDS = (0.01, 0.1, 1.0, 10.0)

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 import polars as pl
 import pytest
 
-from streamgauge.analytics.telemetry import plugin_exporters
-from streamgauge.analytics.telemetry.plugin_exporters import QUEUE_COMMITS, PluginExporters
+from streamgauge.analytics.telemetry import export_queue
+from streamgauge.analytics.telemetry.export_queue import QUEUE_COMMITS, PluginExporters
 
 ROWS = {"streams": pl.DataFrame({"outcome": ["ok"]})}
 
 
 def exporters(monkeypatch: pytest.MonkeyPatch, **functions: object) -> PluginExporters:
-    monkeypatch.setattr(plugin_exporters, "load_plugins", lambda group, check: functions)
+    monkeypatch.setattr(export_queue, "load_plugins", lambda group, check: functions)
     return PluginExporters()
 
 

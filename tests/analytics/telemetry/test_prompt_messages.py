@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamgauge.analytics.telemetry.prompt_messages import Prompt, prompt_of
+from streamgauge.analytics.telemetry.span_attributes import Prompt, prompt_of
 
 TEXT = {"type": "text", "content": "How high?"}
 USER = {"role": "user", "parts": [TEXT]}

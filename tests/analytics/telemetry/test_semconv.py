@@ -85,7 +85,7 @@ def attributes_of(names: Names) -> set[str]:
         if not f.endswith(("_metric", "_event")) and f not in ("profile", "schema_url")
     ]
     found = {v for f in fields if isinstance(v := getattr(names, f), str) and "." in v}
-    return found | set(names.request_parameters.values())
+    return found | set(semconv.REQUEST_PARAMETERS.values())
 
 
 def test_released_profile_has_only_released_names() -> None:

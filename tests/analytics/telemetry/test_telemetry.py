@@ -18,13 +18,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver
+from streamgauge.analytics.intake.received_spans import span_queue
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.open_streams import Silence
-from streamgauge.analytics.otlp_receiver.http_server import OtlpReceiver
-from streamgauge.analytics.otlp_receiver.span_queue import SpanQueue
+from streamgauge.analytics.telemetry.analytics_metrics import MAX_VALUES, Metrics
+from streamgauge.analytics.telemetry.export_queue import ExportQueue
 from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
-from streamgauge.analytics.telemetry.metrics import MAX_VALUES, Metrics
-from streamgauge.analytics.telemetry.otlp_export import ExportQueue
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, prometheus_name
 from streamgauge.analytics.telemetry.semconv import OTHER, PROFILES, SECONDS_BOUNDS
 from streamgauge.analytics.telemetry.telemetry import Telemetry, resource_of
@@ -276,7 +276,7 @@ def test_stuck_otlp_endpoint_fills_a_bounded_queue_and_is_counted() -> None:
 
 
 def test_rejected_export_is_counted() -> None:
-    queue = ExportQueue(lambda batch: 1 / 0 > 0, lambda: None, name="t", delay_s=0.001)  # type: ignore[var-annotated]
+    queue = ExportQueue(lambda batch: 1 / 0 > 0, lambda: None, name="t", queue_size=100, delay_s=0.001)  # type: ignore[var-annotated]
     queue.offer([1, 2, 3])
     queue.close(30)
     assert (queue.exported, queue.failed) == (0, 3)
@@ -446,7 +446,7 @@ def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) 
     hop = {"outer_gateway": "litellm", "model": None, "added_ttft_ns": 5 * MS, "added_event_p50_ns": -1}
     telemetry.count_hops(pl.DataFrame([hop]))
     store = new_store(tmp_path)
-    receiver = OtlpReceiver(SpanQueue(store.cursor), listen="127.0.0.1:0")
+    receiver = OtlpReceiver(span_queue(store.cursor), listen="127.0.0.1:0")
     telemetry.update_health(receiver.health())
     receiver.close()
     store.close()

@@ -19,8 +19,14 @@ from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, R
 from kafka.codec import gzip_encode, zstd_encode
 
 from streamgauge.ingest.record_log.interface import Entry, LogBroken, LogChanged, UnreadableRange
-from streamgauge.ingest.record_log.kafka_client import check_options, ensure_topic, split_brokers
-from streamgauge.ingest.record_log.kafka_decompression import MAX_BATCH_BYTES, gunzip, unzstd
+from streamgauge.ingest.record_log.kafka_client import (
+    MAX_BATCH_BYTES,
+    check_options,
+    ensure_topic,
+    gunzip,
+    split_brokers,
+    unzstd,
+)
 from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
 from streamgauge.ingest.records import Alive, Damaged, Frames, Lost, pack, unpack

@@ -7,7 +7,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamgauge.ingest.record_log.kafka_messages import (
+from streamgauge.ingest.record_log.kafka_writer import (
     OVERHEAD_BYTES,
     TARGET_BYTES,
     group_by_stream,
@@ -137,7 +137,7 @@ def test_the_last_seq_of_a_lost_record_that_is_too_large_is_kept() -> None:
 
 
 def test_captured_bytes_of_closed_lost_and_frames() -> None:
-    from streamgauge.ingest.record_log.segment_losses import captured_bytes
+    from streamgauge.ingest.record_log.segments import captured_bytes
 
     closed = Closed("a", 1, "complete", None, 1, None, None, 0, 500, 500, None)
     assert captured_bytes(closed) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamgauge.ingest.record_log.segment_losses import LostRange, add_ranges, lost_entries
+from streamgauge.ingest.record_log.segments import LostRange, add_ranges, lost_entries
 from streamgauge.ingest.records import Alive, Closed, Lost
 from tests.ingest.record_log.entries import frames, records_of_payloads
 

@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamgauge.ingest.redaction.body_redactor import BodyRedactor, BodyState
-from streamgauge.ingest.redaction.event_template import MAX_LEARNED
-from streamgauge.ingest.redaction.stored_values import _redacted, numbers_only
+from streamgauge.ingest.redaction.body_redactor import (
+    MAX_LEARNED,
+    BodyRedactor,
+    BodyState,
+    _redacted,
+    numbers_only,
+)
 
 
 def redacted(*reads: bytes, request: bool = False) -> bytes:

@@ -28,7 +28,7 @@ from streamgauge.ingest.records import (
     unpack,
 )
 from streamgauge.ingest.redaction.record_redactor import MAX_REQUEST_BYTES, Redactor, filled_poison
-from streamgauge.ingest.redaction.state_file import FILE, RedactionStateFile
+from streamgauge.ingest.ship import FILE, RedactionStateFile
 from tests.analytics.stream_records import alive, chunk, closed, head, opened, stream_id, whole_stream
 
 A, B = stream_id(1), stream_id(2)

@@ -289,7 +289,7 @@ def test_workers_log_in_the_parents_format(tmp_path: Path):
 
 
 def test_client_key_is_created_once_and_kept(tmp_path: Path):
-    from streamgauge.ingest.client_key import load_client_key
+    from streamgauge.ingest.keyed_ids import load_client_key
 
     key = load_client_key(tmp_path / "client.key")
     assert len(key) == 32

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamgauge.ingest.generated_ids import uuid7_wall_ns
 from streamgauge.ingest.guards import Guards
-from streamgauge.ingest.ids import uuid7_wall_ns
 from streamgauge.ingest.records import AnyRecord, Closed, Opened
 from streamgauge.ingest.tap import relay_choice
 from streamgauge.ingest.tap.counters import NAMES, Counters

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from streamgauge.ingest.addresses import bind
-from streamgauge.ingest.allowed_hosts import AllowedHosts
 from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.listening import AllowedHosts, bind
 from streamgauge.ingest.tap import supervisor
 from streamgauge.ingest.tap.admin import Admin
 from streamgauge.ingest.tap.metrics import Report

@@ -29,7 +29,7 @@ from streamgauge.analytics.query.errors import READ_ONLY
 from streamgauge.analytics.schema.objectives import DEFAULT
 from streamgauge.analytics.storage.location import locate
 from streamgauge.cli import cli
-from streamgauge.ingest.allowed_hosts import AllowedHosts
+from streamgauge.ingest.listening import AllowedHosts
 from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.mcp_server.server import gated, new_server, serve
 from streamgauge.mcp_server.tools import MAX_ANSWER_BYTES, MAX_CELL_CHARS, MAX_ROWS, Tools

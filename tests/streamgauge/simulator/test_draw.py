@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamgauge.simulator.planning.draw import draw_plan
-from streamgauge.simulator.planning.profiles import PROFILES
-from streamgauge.simulator.planning.response_plan import ResponsePlan
-from streamgauge.simulator.planning.simulate_header import (
+from streamgauge.simulator.profiles import PROFILES
+from streamgauge.simulator.response_plan import (
     ForcedValues,
+    ResponsePlan,
+    draw_plan,
     http_fault_status,
     read_simulate_header,
 )

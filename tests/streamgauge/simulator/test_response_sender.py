@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from streamgauge.simulator.planning.profiles import PROFILES
+from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.server import Simulator
 from tests.streamgauge.simulator.conftest import Script, ended
 

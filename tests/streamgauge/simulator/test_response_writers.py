@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.simulator.planning.profiles import PROFILES
+from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.response_writers import RESPONSE_WRITERS
 from streamgauge.simulator.server import Simulator
 from tests.streamgauge.simulator.conftest import Script

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.response_writers.chat_vendors import CHAT_WRITERS
+from streamgauge.simulator.response_writers.chat import CHAT_WRITERS
 from streamgauge.simulator.server import Simulator
 from tests.streamgauge.simulator.conftest import ended
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from streamgauge.simulator.ledger import decode_lines
-from streamgauge.simulator.remote_ledger import RemoteLedger
+from streamgauge.simulator.ledger import RemoteLedger, decode_lines
 from streamgauge.simulator.server import Simulator, SimulatorOptions
 from tests.streamgauge.simulator.conftest import Script, ended
 from tests.streamgauge.simulator.simulator_thread import simulator_thread

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from streamgauge.simulator.client_requests import ClientRequest
 from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.planning.profiles import PROFILES
+from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.server import Simulator
-from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions
+from streamgauge.simulator.traffic import ClientRequest, ClientRow, Traffic, TrafficOptions
 from tests.streamgauge.simulator.conftest import all_ended
 
 

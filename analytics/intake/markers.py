@@ -1,0 +1,197 @@
+"""Markers such as deployments: `POST /v1/markers` stores them, and charts show them.
+
+The endpoint is a WSGI application on the port of `--metrics`, which checks the Host header first.
+
+Rules
+1. 201 means stored (`streamgauge.analytics.intake.commit_queue`).
+2. With a token, every request needs it. Without one, only requests from this machine are accepted, because the port may be open
+   to a metrics scraper.
+3. The content type must be JSON (`check_type`).
+4. There are limits on the body's size, the time to send it, requests at a time, waiting markers and markers per hour.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import polars as pl
+
+from streamgauge.analytics.intake.commit_queue import (
+    STORE_WITHIN_S,
+    CommitQueue,
+    Refused,
+    check_token,
+    check_type,
+)
+from streamgauge.analytics.schema.tables import MARKERS, frame_of_rows
+from streamgauge.ingest.listening import is_loopback
+
+PATH = "/v1/markers"
+MAX_BODY_BYTES = 8192
+MAX_REQUESTS = 8
+"""At a time. Each waits for the commit on a thread of its own, and the same server answers scrapes."""
+MAX_WAITING = 100
+MAX_PER_HOUR = 1000
+"""A sender in a loop cannot fill the table, which retention does not shorten."""
+_HOUR_S = 3600.0
+_JSON = "application/json"
+
+MAX_TEXT = 200
+MAX_SOURCE = 64
+"""Characters."""
+AHEAD = dt.timedelta(days=1)
+"""A marker is at most this far in the future."""
+DEFAULT_SOURCE = "api"
+KEYS = ("text", "at", "source")
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """An event outside of the streams, such as a deployment."""
+
+    at: dt.datetime
+    text: str
+    source: str
+
+    def json(self) -> dict[str, str]:
+        at = self.at.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+        return {"at": at, "text": self.text, "source": self.source}
+
+
+def parse_marker(body: bytes, now: dt.datetime) -> Marker:
+    """The marker of a request's JSON. Raises ValueError with one line that names the key."""
+    try:
+        given: Any = json.loads(body)
+    except ValueError:  # also for bytes that are not UTF-8
+        given = None
+    except RecursionError:
+        given = None
+    if not isinstance(given, dict):
+        raise ValueError('the body is not a JSON object such as {"text": "deploy v2"}')
+    unknown = next((key for key in given if key not in KEYS), None)
+    if unknown is not None:
+        raise ValueError(f"unknown key {unknown[:MAX_SOURCE]!r}. Allowed: {', '.join(KEYS)}")
+    source = given.get("source")
+    return Marker(
+        at=_instant(given.get("at"), now),
+        text=_text("text", given.get("text"), MAX_TEXT),
+        source=DEFAULT_SOURCE if source is None else _text("source", source, MAX_SOURCE),
+    )
+
+
+def _text(key: str, value: object, most: int) -> str:
+    text = value.strip() if isinstance(value, str) else ""
+    if not 0 < len(text) <= most or not text.isprintable():
+        raise ValueError(f"{key} is not a text of 1 to {most} characters in one line")
+    return text
+
+
+def _instant(value: object, now: dt.datetime) -> dt.datetime:
+    if value is None:
+        return now
+    try:
+        found = dt.datetime.fromisoformat(value) if isinstance(value, str) else None
+        found = found.astimezone(dt.UTC) if found is not None and found.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        found = None
+    if found is None:
+        raise ValueError("at is not a time with a time zone, such as 2026-11-22T07:00:00Z")
+    if found.year < 1970 or found > now + AHEAD:
+        raise ValueError(f"at is before 1970 or more than {AHEAD.days} day in the future")
+    return found
+
+
+def marker_queue(clock: Callable[[], float] = time.monotonic) -> CommitQueue[Marker]:
+    """The queue of markers. `clock`: seconds."""
+    entered_s: deque[float] = deque(maxlen=MAX_PER_HOUR)
+
+    def may_enter() -> bool:
+        now_s = clock()
+        if len(entered_s) == MAX_PER_HOUR and now_s - entered_s[0] < _HOUR_S:
+            return False
+        entered_s.append(now_s)
+        return True
+
+    def rows(markers: list[Marker]) -> pl.DataFrame:
+        return frame_of_rows(MARKERS, [(round(m.at.timestamp() * 1e6), m.text, m.source) for m in markers])
+
+    return CommitQueue(
+        "markers", rows, name="markers", counters=("stored", "refused"), max_items=MAX_WAITING, may_enter=may_enter
+    )  # fmt: skip
+
+
+class MarkersEndpoint:
+    """The WSGI application. Thread-safe."""
+
+    def __init__(self, queue: CommitQueue[Marker], *, token: str | None = None) -> None:
+        self._queue, self._token = queue, token
+        self._requests = threading.BoundedSemaphore(MAX_REQUESTS)
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        fields: Mapping[str, str] = {}
+        try:
+            self._check(environ)
+            status, content = 201, self._store(environ).json()
+        except Refused as e:
+            self._queue.count(refused=1)
+            status, content, fields = e.status, {"error": str(e)}, e.headers()
+        allow = {"Allow": "POST"} if status == 405 else {}
+        headers = {"Content-Type": _JSON, **fields, **allow}
+        start_response(f"{status} {HTTPStatus(status).phrase}", list(headers.items()))
+        return [json.dumps(content, ensure_ascii=False).encode() + b"\n"]
+
+    def _check(self, environ: dict[str, Any]) -> None:
+        if environ["REQUEST_METHOD"] != "POST":
+            raise Refused(405, "the method must be POST")
+        check_token(environ.get("HTTP_AUTHORIZATION", ""), self._token)
+        if self._token is None and not is_loopback(environ.get("REMOTE_ADDR", "")):
+            raise Refused(403, "requests from other machines need a token. Set --otlp-token")
+        check_type(environ.get("CONTENT_TYPE", ""), _JSON)
+
+    def _store(self, environ: dict[str, Any]) -> Marker:
+        if not self._requests.acquire(blocking=False):
+            raise Refused(503, "too many requests at a time. Try again")
+        try:
+            body = _body(environ)
+            try:
+                marker = parse_marker(body, dt.datetime.now(dt.UTC))
+            except ValueError as e:
+                raise Refused(400, str(e)) from None
+            stored = self._queue.offer([marker])
+            if stored is None:
+                raise Refused(503, "there are too many markers, or analytics stops. Try again later")
+            try:
+                if not stored.result(STORE_WITHIN_S):
+                    raise Refused(503, "the marker could not be stored. Try again")
+            except (TimeoutError, CancelledError):
+                stored.cancel()
+                raise Refused(503, "timeout while storing the marker. Try again") from None
+            return marker
+        finally:
+            self._requests.release()
+
+
+def _body(environ: dict[str, Any]) -> bytes:
+    length = environ.get("CONTENT_LENGTH", "")
+    if not (length.isascii() and length.isdigit()):
+        raise Refused(411, "the request has no Content-Length")
+    if len(length) > 9 or int(length) > MAX_BODY_BYTES:
+        raise Refused(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+    try:
+        body: bytes = environ["wsgi.input"].read(int(length))
+    except TimeoutError:
+        raise Refused(408, "timeout while receiving the body") from None
+    except OSError:
+        body = b""
+    if len(body) < int(length):
+        raise Refused(400, "the body is incomplete")
+    return body

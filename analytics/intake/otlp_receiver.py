@@ -1,0 +1,236 @@
+"""OTLP/HTTP trace receiver: `POST /v1/traces` with protobuf or JSON, gzip or identity, as the OTLP specification defines it.
+
+Rules
+1. 200 means stored (`streamgauge.analytics.intake.commit_queue`). Invalid spans are reported as a partial success, so senders do
+   not repeat them. If the queue is full or the commit takes too long, the response is 503 with Retry-After, and senders
+   retry.
+2. There are limits on body size, decompressed size and the queue, and those of `streamgauge.analytics.intake.connection_limits`.
+3. Loopback needs no authentication. Any other address requires a bearer token, and the receiver does not start without one.
+4. Only OTLP's content types are accepted. A web page cannot send them without a CORS preflight, to which the receiver does
+   not respond. Without a token, requests must name an allowed host (`streamgauge.ingest.listening`); a page on a rebound name has
+   no token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Mapping
+
+import uvicorn
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from streamgauge.analytics.intake.commit_queue import (
+    STORE_WITHIN_S,
+    CommitQueue,
+    Refused,
+    check_token,
+    check_type,
+)
+from streamgauge.analytics.intake.connection_limits import AddressSlots, ReceiverLimits
+from streamgauge.analytics.intake.received_spans import NotOtlp, ParsedSpans, Row, parse_spans
+from streamgauge.ingest.guards import Guard, Guards, guarded_thread
+from streamgauge.ingest.listening import (
+    AllowedHosts,
+    HostGate,
+    bind,
+    check_listener,
+    join_address,
+    split_address,
+)
+
+log = logging.getLogger(__name__)
+
+PATH = "/v1/traces"
+MAX_BODY_BYTES = 8 * 2**20
+MAX_DECOMPRESSED_BYTES = 32 * 2**20
+MAX_JSON_BYTES = 4 * 2**20
+"""JSON takes thirty times longer to parse than protobuf: about half a second at this size."""
+MAX_SPANS = 10_000
+"""Per request. A collector's default batch has 8,192."""
+MAX_DECODING = 4
+"""Bodies decoded at the same time."""
+MAX_BODIES_BYTES = 16 * MAX_BODY_BYTES
+"""Bodies in memory, received in part or whole."""
+MAX_CONNECTIONS = 256
+SILENT_AFTER_S = 10.0
+
+_PROTOBUF, _JSON = "application/x-protobuf", "application/json"
+_CODES = {400: 3, 401: 16, 413: 11, 415: 3, 503: 14}
+"""HTTP status → code of google.rpc.Status."""
+
+
+class OtlpReceiver:
+    """The HTTP server. It runs on its own thread between `start` and `close`."""
+
+    def __init__(
+        self,
+        queue: CommitQueue[Row],
+        *,
+        listen: str,
+        token: str | None = None,
+        allowed_hosts: Iterable[str] = (),
+        guards: Guards | None = None,
+    ) -> None:
+        """Bind the address. Raises OSError if it cannot bind, ValueError for an insecure configuration (one line each)."""
+        check_listener("--otlp-listen", listen, "--otlp-token", token)
+        self.queue, self._token = queue, token
+        self._socket = bind(listen, flag="--otlp-listen")
+        host, _ = split_address(listen)
+        self.url = f"http://{join_address(host, self._socket.getsockname()[1])}"
+        """The value of OTEL_EXPORTER_OTLP_ENDPOINT for senders."""
+        self._limits, self._slots = _new_limits()
+        gate = Middleware(HostGate, hosts=AllowedHosts(allowed_hosts, listen_host=host))
+        app = Starlette(
+            routes=[Route(PATH, self._export, methods=["POST"])],
+            middleware=[gate] if token is None else [],
+        )
+        self._config = uvicorn.Config(
+            app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none", proxy_headers=False,
+            http=lambda **options: self._limits.connection(**options), server_header=False,  # type: ignore[arg-type]  # any callable
+            timeout_graceful_shutdown=2,
+        )  # fmt: skip
+        self._guard = (guards or Guards()).guard("OTLP receiver", silent_after_s=SILENT_AFTER_S)
+        self._closed = threading.Event()
+        self._thread = guarded_thread(self._guard, self._run, self._closed)
+
+    def start(self) -> None:
+        self._socket.listen(128)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Reject waiting senders, who will retry, and stop."""
+        self.queue.close()
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+        self._socket.close()
+
+    def health(self) -> dict[str, float]:
+        """The counters by metric name without its prefix."""
+        limits = self._limits
+        return {
+            **self.queue.health(),
+            "otlp.connections_late": float(limits.too_late),
+            "otlp.connections_turned_away": float(limits.turned_away),
+        }
+
+    def _run(self) -> None:
+        """Serve until `close`. Each run has a server and an event loop of its own, on the same address."""
+        self._limits, self._slots = _new_limits()
+        with self._socket.dup() as sock:
+            _Server(self._config, self._guard, self._closed).run(sockets=[sock])
+
+    # -- one request ---------------------------------------------------------------------------------------------------
+
+    async def _export(self, request: Request) -> Response:
+        is_json = _content_type(request) == _JSON
+        try:
+            self._check(request)
+            body = await _body(request)
+            coding = request.headers.get("content-encoding", "identity").strip().lower()
+            async with self._slots.slot(request.client.host if request.client else ""):
+                found = await asyncio.to_thread(_decode, body, coding, is_json)
+            await self._store(found)
+        except Refused as e:
+            return _response(e.status, Status(code=_CODES[e.status], message=str(e)), is_json, e.headers())
+        except ClientDisconnect:
+            return Response(status_code=400)
+        answer = ExportTraceServiceResponse()
+        if found.rejected:
+            answer.partial_success.rejected_spans = found.rejected.total()
+            answer.partial_success.error_message = "; ".join(
+                f"{n} {why}" for why, n in found.rejected.items()
+            )
+        return _response(200, answer, is_json)
+
+    def _check(self, request: Request) -> None:
+        check_token(request.headers.get("authorization", ""), self._token)
+        check_type(request.headers.get("content-type", ""), _PROTOBUF, _JSON)
+        if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", "gzip"):
+            raise Refused(415, "the content encoding must be gzip or identity")
+
+    async def _store(self, found: ParsedSpans) -> None:
+        self.queue.count(refused=found.rejected.total())
+        if not found.rows:
+            return
+        waiting = self.queue.offer(found.rows)
+        if waiting is None:
+            raise Refused(503, "the span queue is full")
+        try:
+            stored = await asyncio.wait_for(asyncio.wrap_future(waiting), STORE_WITHIN_S)
+        except TimeoutError:
+            raise Refused(503, "timeout while storing the spans") from None
+        if not stored:
+            raise Refused(503, "the spans could not be stored")
+
+
+def _new_limits() -> tuple[ReceiverLimits, AddressSlots]:
+    limits = ReceiverLimits(max_connections=MAX_CONNECTIONS, max_bytes=MAX_BODIES_BYTES)
+    return limits, AddressSlots(MAX_DECODING)
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, guard: Guard, closed: threading.Event) -> None:
+        super().__init__(config)
+        self._guard, self._closed = guard, closed
+
+    async def on_tick(self, counter: int) -> bool:
+        """The loop calls this every 0.1 s. True: stop."""
+        self._guard.beat()
+        return await super().on_tick(counter) or self._closed.is_set()
+
+
+def _content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
+
+
+async def _body(request: Request) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise Refused(413, f"the body is larger than {MAX_BODY_BYTES} bytes. Send smaller batches")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _decode(body: bytes, coding: str, is_json: bool) -> ParsedSpans:
+    max_bytes = MAX_JSON_BYTES if is_json else MAX_DECOMPRESSED_BYTES
+    if coding == "gzip":
+        body = _decompress(body, max_bytes)
+    if len(body) > max_bytes:
+        raise Refused(413, f"the request is larger than {max_bytes} bytes. Send smaller batches")
+    try:
+        return parse_spans(body, is_json=is_json, now_ns=time.time_ns(), max_spans=MAX_SPANS)
+    except NotOtlp as e:
+        raise Refused(400, str(e)) from None
+
+
+def _decompress(body: bytes, max_bytes: int) -> bytes:
+    stream = zlib.decompressobj(31)
+    try:
+        plain = stream.decompress(body, max_bytes + 1)
+    except zlib.error:
+        raise Refused(400, "the body is not gzip") from None
+    if len(plain) <= max_bytes and not stream.eof:
+        raise Refused(400, "the gzip body is incomplete")
+    return plain
+
+
+def _response(
+    status: int, message: Message, is_json: bool, headers: Mapping[str, str] | None = None
+) -> Response:
+    body = json_format.MessageToJson(message).encode() if is_json else message.SerializeToString()
+    return Response(body, status, headers, _JSON if is_json else _PROTOBUF)

@@ -1,1 +1,0 @@
-"""Markers such as deployments, received over HTTP and drawn on charts."""

@@ -1,1 +1,0 @@
-"""Receive spans of other services over OTLP and store them."""

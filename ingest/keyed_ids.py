@@ -1,0 +1,122 @@
+"""Keyed hashes of client ids and session ids, and their key.
+
+Equal values have equal hashes under one key. A value cannot be derived from its hash. The tap, `ship` and analytics on one data
+folder share the key, so a session has the same id in a header and in a body.
+
+A session, conversation or thread is named by a client in a header or in the request's body. The tap records the hash of a header
+as the field `RECORDED`; the header itself is never recorded. Values of headers that are declared safe (`NAME:plain`) are recorded
+as they are, if they are identifiers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from streamgauge.ingest.identifiers import identifier
+from streamgauge.ingest.private_files import write_private
+
+FILE = "client.key"
+"""File of the key in the data folder, unless `--client-key` is set."""
+_KEY_BYTES = 32
+
+
+def keyed_hash(value: bytes, key: bytes, *, kind: bytes = b"") -> str:
+    """32 hex digits. The same value has different hashes for different kinds."""
+    return hashlib.blake2b(value, key=key[:64], digest_size=16, person=kind).hexdigest()
+
+
+def load_client_key(path: Path) -> bytes:
+    """Read the hash key; create it on the first start. Processes that start at the same time get the same key.
+
+    Raises OSError, and ValueError if the file has no valid key.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        key = path.read_bytes()
+        if len(key) >= _KEY_BYTES // 2:
+            return key
+        raise ValueError(
+            f"{path} holds no key: it is too short. Remove it to create a new one; client ids change then."
+        )
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    write_private(fresh, secrets.token_bytes(_KEY_BYTES))
+    with contextlib.suppress(FileExistsError):
+        # `link` fails if the file exists, `rename` would replace it. So the key of the process that was first is
+        # everybody's.
+        os.link(fresh, path)
+    fresh.unlink()
+    return path.read_bytes()
+
+
+RECORDED = "x-streamgauge-session-id"
+"""Name of the recorded field with the session id. A client's own field of this name is not recorded."""
+HEADERS = (
+    "x-claude-code-session-id", "session-id", "session_id", "x-session-id", "x-opencode-session", "x-session-affinity",
+    "x-litellm-session-id", "x-litellm-trace-id", "langfuse_session_id", "x-langfuse-session-id", "x-bf-session-id",
+    "helicone-session-id", "x-openwebui-chat-id", "x-conversation-id", "conversation-id", "conversation_id", "x-chat-id",
+    "x-thread-id", "thread-id", "x-task-id", "x-grok-conv-id", "mcp-session-id",
+)  # fmt: skip
+"""Headers with a session, the most specific first: Claude Code, Codex, OpenCode, LiteLLM, Langfuse, Bifrost, Helicone, Open WebUI,
+LibreChat, agents, MCP."""
+MAX_VALUE_BYTES = 1024
+MAX_HEADERS = 32
+_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
+_CREDENTIALS = (
+    "authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key", "x-goog-api-key",
+)  # fmt: skip
+
+
+def parse_session_header(text: str) -> tuple[str, bool]:
+    """(name in lower case, whether its values are recorded as they are) of `NAME` or `NAME:plain`. Raises ValueError."""
+    name, sep, option = text.strip().lower().partition(":")
+    if not _NAME.fullmatch(name) or (sep and option != "plain"):
+        raise ValueError(f"{text!r} is not a header such as x-my-session or x-my-session:plain")
+    if name in _CREDENTIALS:
+        raise ValueError(f"{text!r} is a header with a credential, which is never recorded")
+    return name, bool(sep)
+
+
+def parse_session_headers(found: object) -> tuple[str, ...]:
+    """The headers of a plugin: a text or several, as `parse_session_header` takes them. Raises ValueError."""
+    names = (
+        (found,) if isinstance(found, str) else tuple(found) if isinstance(found, list | tuple) else (None,)
+    )
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{found!r} is not a header such as x-my-session, or a list of them")
+    for name in names:
+        parse_session_header(name)
+    return names
+
+
+def session_hash(value: str, key: bytes) -> str:
+    """The session id of a value that a client chose."""
+    return keyed_hash(value.encode("utf-8", "surrogatepass"), key, kind=b"session")
+
+
+class SessionHeaders:
+    """Finds the session in the fields of a request's head. Configured names come before `HEADERS`."""
+
+    def __init__(self, configured: Sequence[str], key: bytes) -> None:
+        """`configured`: as `parse_session_header` takes them. Raises ValueError."""
+        own = dict(map(parse_session_header, configured))
+        self.names = {name.encode(): number for number, name in enumerate(dict.fromkeys((*own, *HEADERS)))}
+        self._plain = {name.encode() for name, is_plain in own.items() if is_plain}
+        self._key = key
+
+    def recorded(self, fields: Iterable[tuple[Any, ...]]) -> tuple[str, str] | None:
+        """The field to record, None without a session. `fields`: the name in lower case, the line, the value, …"""
+        rank = self.names
+        found = [field for field in fields if field[0] in rank and 0 < len(field[2]) <= MAX_VALUE_BYTES]
+        if not found:
+            return None
+        name, _, value = min(found, key=lambda field: rank[field[0]])[:3]
+        text = value.decode("utf-8", "replace")
+        if name in self._plain:
+            return RECORDED, identifier(text) or ""
+        return RECORDED, session_hash(text, self._key)

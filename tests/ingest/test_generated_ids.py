@@ -1,0 +1,28 @@
+"""Identifiers and the time in a UUIDv7."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+
+from streamgauge.ingest.generated_ids import smallest_uuid7, uuid7, uuid7_wall_ns
+
+MS = 1_000_000
+WALL_NS = 1_790_000_000_123_456_789
+
+
+def test_uuid7_has_the_version_the_variant_and_its_time_in_milliseconds():
+    made = [uuid7(WALL_NS) for _ in range(1000)]
+    assert len(set(made)) == len(made)
+    assert {uuid.UUID(one).version for one in made} == {7}
+    assert {uuid.UUID(one).variant for one in made} == {uuid.RFC_4122}
+    assert {uuid7_wall_ns(one) for one in made} == {WALL_NS // MS * MS}
+
+
+def test_smallest_uuid7_is_a_lower_bound_of_its_millisecond():
+    at = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
+    assert smallest_uuid7(at) == "019b7c01-0400-0000-0000-000000000000"
+    assert smallest_uuid7(at + 0.001) == "019b7c01-0401-0000-0000-000000000000"
+    assert smallest_uuid7(-5) == "00000000-0000-0000-0000-000000000000"
+    ms = int(at * 1000)
+    assert uuid7((ms - 1) * MS) < smallest_uuid7(at) < uuid7(ms * MS)
