@@ -129,6 +129,7 @@ async def test_stream_cut_through_the_tap_has_the_outcome_of_its_end(relay: str)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(8))
 async def test_stream_cut_after_each_event_through_the_tap_has_the_outcome_of_its_end(
     part: int, relay: str
