@@ -169,7 +169,7 @@ def test_two_consumers_of_one_store_write_each_hop_once(
         closing.callback(each.job.close)
         if not stored_before:
             each.store_records(records)
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + 100
     while time.monotonic() < end_s and len(ask(stores[0], "FROM hops")) < len(sent):
         for each in both:
             each.consumer.step(0.02)
