@@ -62,10 +62,12 @@ def analyze(**given: Any) -> int:
 def dashboard(**given: Any) -> int:
     """Run the dashboard on the tables of a data folder."""
     sys.modules.pop("pandas", None)  # blocked by `streamgauge.cli.main`
-    from streamgauge.dashboard.launch import run
     from streamgauge.process_options import dashboard_options
 
-    return run(dashboard_options(_load_settings(given, use_running_parts=True)))
+    options = dashboard_options(_load_settings(given, use_running_parts=True))
+    from streamgauge.dashboard.launch import run
+
+    return run(options)
 
 
 @cloup.command(cls=SettingsCommand)

@@ -120,6 +120,7 @@ def serve_options(settings: Settings) -> ServeOptions:
 
 
 def dashboard_options(settings: Settings) -> DashboardOptions:
+    require("streamlit")  # before the imports: the first missing one would be of the extra `analytics`
     from streamgauge.dashboard.launch import DashboardOptions
 
     objective = settings.all_objectives[
@@ -216,9 +217,10 @@ def _check_analyze(settings: Settings) -> None:
 
 
 def _check_dashboard(settings: Settings) -> None:
+    options = dashboard_options(settings)
     from streamgauge.dashboard.launch import check
 
-    check(dashboard_options(settings))
+    check(options)
 
 
 def _check_token(name: str, settings: Settings) -> None:
