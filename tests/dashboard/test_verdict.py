@@ -132,9 +132,9 @@ def test_only_changes_outside_the_noise_have_a_colour(
 ) -> None:
     drawn: list[dict[str, Any]] = []
     monkeypatch.setattr(panels.st, "metric", lambda *args, **options: drawn.append(options))
-    panels.card("TTFT p95", "3", help_text="", now=3, before=6)
-    panels.card("TTFT p95", "3", help_text="", now=3, before=6, outside_noise=True)
-    panels.card("TTFT p95", "6", help_text="", now=6, before=3, outside_noise=True)
+    panels.card("TTFT p95", 3, 6, str, "")
+    panels.card("TTFT p95", 3, 6, str, "", outside_noise=True)
+    panels.card("TTFT p95", 6, 3, str, "", outside_noise=True)
     assert [one["delta_color"] for one in drawn] == ["off", "blue", "orange"]
 
 

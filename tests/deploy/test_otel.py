@@ -75,7 +75,7 @@ def test_metrics_pass_the_prometheus_linter(profile: str) -> None:
 
     from tests.analytics.telemetry.test_telemetry import counted
 
-    telemetry, _ = counted(semconv=profile)
+    telemetry, _ = counted(profile=profile)
     assert telemetry.metrics is not None
     assert telemetry.metrics.endpoint is not None
     registry = CollectorRegistry()
