@@ -39,4 +39,4 @@ def _recognises(name: str, data: bytes) -> int:
     return 6 if data.startswith(b'{"word"') else 0
 
 
-DIALECT = Dialect("acme_talk", "acme", "chat", by_path("/acme/talk$"), _recognises, lambda _: AcmeReader())
+DIALECT = Dialect("acme_talk", "acme", "chat", by_path("/acme/talk$"), _recognises, AcmeReader)
