@@ -28,7 +28,11 @@ def members(module: str) -> set[str]:
 MODULES = [f"streamgauge.analytics.dialects.{info.name}" for info in pkgutil.iter_modules(dialects.__path__)]
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if not name.endswith(".shape")])
+OF_NO_WIRE = ("dialect", "events")
+"""Modules whose Structs are not decoded from JSON."""
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not name.endswith(OF_NO_WIRE)])
 def test_every_member_that_a_dialect_reads_is_allow_listed(module: str) -> None:
     assert {name.encode() for name in members(module)} - RESPONSE.rules.keys() == set()
 
@@ -41,7 +45,14 @@ def test_members_that_are_read_by_name_are_allow_listed() -> None:
         *openai_completions._STATS_FIELDS,
     }
     assert {name.encode() for name in read} - RESPONSE.rules.keys() == set()
-    assert {name.encode() for name in request_body._MEMBERS} == REQUEST.rules.keys() - {b"type", b"effort"}
+    others = {
+        b"type",
+        b"effort",
+        b"stream_options",
+        b"tools",
+        b"functions",
+    }  # nested, or for readers of redacted bodies
+    assert {name.encode() for name in request_body._MEMBERS} == REQUEST.rules.keys() - others
 
 
 TEXT = (
