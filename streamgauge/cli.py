@@ -143,10 +143,10 @@ def _check_variables() -> None:
         return
     from streamgauge.settings import unknown_variables
 
-    wrong = [f"{name} ({correction})" for name, correction in unknown_variables().items() if correction]
+    wrong = [f"{name}. {correction}" for name, correction in unknown_variables().items() if correction]
     if wrong:
         raise click.UsageError(
-            f"unknown environment variable {', '.join(wrong)}. Correct it, or unset it if it is not for Streamgauge."
+            f"unknown environment variable {' '.join(wrong)} Correct it, or unset it if it is not for Streamgauge."
         )
 
 

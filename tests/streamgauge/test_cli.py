@@ -87,7 +87,7 @@ def test_unknown_variable_is_an_error_if_it_resembles_a_setting(tmp_path: Path) 
         done = streamgauge(*command, cwd=tmp_path, STREAMGAUGE_WROKERS="2")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(
-            "streamgauge: unknown environment variable STREAMGAUGE_WROKERS (Did you mean STREAMGAUGE_WORKERS?)."
+            "streamgauge: unknown environment variable STREAMGAUGE_WROKERS. Did you mean STREAMGAUGE_WORKERS?"
         )
     done = streamgauge("config", "check", cwd=tmp_path, STREAMGAUGE_BANANA="2")
     assert done.returncode == 0

@@ -166,7 +166,7 @@ def test_former_names_of_settings_are_errors_that_name_the_current_one(
     assert former not in Settings.model_fields
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(variable(former), "x")
-    assert f"did you mean {variable(current)}?" in CliRunner().invoke(cli, ["version"]).output
+    assert f"It is now {variable(current)}." in CliRunner().invoke(cli, ["version"]).output
     monkeypatch.delenv(variable(former))
     (tmp_path / "streamgauge.toml").write_text(f'{former} = "x"\n')
-    assert f"Did you mean {current!r}?" in CliRunner().invoke(cli, ["config", "check"]).output
+    assert f"It is now {current!r}." in CliRunner().invoke(cli, ["config", "check"]).output

@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from streamgauge.analytics.query.statement_filter import StatementFilter
-from tests.analytics.measures.test_rollup import events, store, streams
+from tests.analytics.measures.test_minute_rows import events, store, streams
 from tests.analytics.stores import plain_tables
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from streamgauge.analytics.schema.prices import COLUMNS
-from tests.analytics.measures.test_rollup import sid, store, streams
+from tests.analytics.measures.test_minute_rows import sid, store, streams
 from tests.analytics.stores import plain_tables
 
 SECOND_NS = 1_000_000_000
