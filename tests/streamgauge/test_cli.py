@@ -108,7 +108,7 @@ def test_removed_setting_names_its_replacement(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, f"streamgauge: unknown option --no-otlp. {reason}\n")
     done = streamgauge("analyze", cwd=tmp_path, STREAMGAUGE_NO_OTLP="true")
     assert done.returncode == 2
-    assert f"STREAMGAUGE_NO_OTLP ({reason})" in done.stderr
+    assert f"STREAMGAUGE_NO_OTLP. {reason}" in done.stderr
     (tmp_path / "streamgauge.toml").write_text("no_otlp = true\n")
     done = streamgauge("config", "check", cwd=tmp_path)
     assert f"unknown setting 'no_otlp' in streamgauge.toml. {reason} " in done.stderr
