@@ -365,7 +365,10 @@ def _three_services_in_the_table(instance: Up, trace_id: str, client_id: str, ta
 
     def all_three() -> list[dict[str, Any]] | None:
         rows = instance.sql(query)
-        return rows if {"client", "litellm", "streamgauge"} <= {r["service"] for r in rows} else None
+        services = {r["service"] for r in rows}
+        # LiteLLM sends its spans in several batches; the outermost one ends last.
+        is_whole = any(r["service"] == "litellm" and r["parent_span_id"] == tap_id for r in rows)
+        return rows if is_whole and {"client", "streamgauge"} <= services else None
 
     until(all_three, "the spans of all three services")
     rows = instance.sql(query)
