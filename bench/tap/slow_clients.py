@@ -57,24 +57,20 @@ async def client(kind: str, port: int, number: int) -> None:
             if kind == HEADS:
                 head = b"POST /sink HTTP/1.1\r\nHost: bench\r\n"
                 writer.write(head + FIELD * ((HEAD_BYTES - BYTE_BY_BYTE) // len(FIELD)))
-                await _at_a_rate(
-                    writer, b"X-Padding: " + b"x" * BYTE_BY_BYTE, HEAD_BYTES_PER_TICK, single=True
-                )
+                await _at_a_rate(writer, b"X-Padding: " + b"x" * BYTE_BY_BYTE, HEAD_BYTES_PER_TICK)
             else:
                 writer.write(b"POST /sink HTTP/1.1\r\nHost: bench\r\nTransfer-Encoding: chunked\r\n\r\n")
-                await _at_a_rate(writer, b"1\r\nx\r\n" * 40_000, BODY_BYTES_PER_TICK, single=False)
+                await _at_a_rate(writer, b"1\r\nx\r\n" * 40_000, BODY_BYTES_PER_TICK)
         writer.close()
 
 
-async def _at_a_rate(writer: asyncio.StreamWriter, data: bytes, bytes_per_tick: int, *, single: bool) -> None:
-    step = 1 if single else bytes_per_tick
-    pause_s = TICK_S * step / bytes_per_tick
+async def _at_a_rate(writer: asyncio.StreamWriter, data: bytes, bytes_per_tick: int) -> None:
     loop = asyncio.get_running_loop()
     began_s = loop.time()
-    for n, at in enumerate(range(0, len(data), step)):
-        writer.write(data[at : at + step])
+    for n, at in enumerate(range(0, len(data), bytes_per_tick)):
+        writer.write(data[at : at + bytes_per_tick])
         await writer.drain()
-        await asyncio.sleep(max(0.0, began_s + (n + 1) * pause_s - loop.time()))
+        await asyncio.sleep(max(0.0, began_s + (n + 1) * TICK_S - loop.time()))
 
 
 async def _main(kind: str, port: int) -> None:
