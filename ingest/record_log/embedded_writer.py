@@ -39,6 +39,7 @@ from streamgauge.ingest.record_log.segments import (
     Segment,
     check_partition,
     create_segment,
+    folder_bytes,
     insert_entries,
     is_damage,
     last_offset,
@@ -320,8 +321,10 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
         self._ages.keep(complete)
 
     def _drop_in(self, partition: str, cause: str) -> bool:
-        """Drop the oldest segment of a partition without a writer."""
-        if len(list_segments(self._log_dir / partition)) < 2:
+        """Drop the oldest segment of a partition without a writer. For space, drop more until the partition is smaller."""
+        folder = self._log_dir / partition
+        complete, before_bytes = list_segments(folder)[:-1], folder_bytes(folder)
+        if not complete:
             return False
         try:
             orphan = EmbeddedWriter(
@@ -334,8 +337,17 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
             )
         except LogInUse:
             return False
+        dropped = False
         with orphan:
-            dropped = orphan._drop_oldest(cause)
+            for _ in complete:
+                dropped = orphan._drop_oldest(cause)
+                if cause != "log_full" or not dropped:
+                    break
+                # The report starts a segment, which can be as large as a small one that was dropped. Without this check,
+                # a partition with losses only would be rewritten without end.
+                dropped = folder_bytes(folder) < before_bytes
+                if dropped:
+                    break
         for name in ("dropped_segments", "dropped_entries", "dropped_records", "dropped_bytes"):
             self._stats[name] += orphan._stats[name]
         return dropped

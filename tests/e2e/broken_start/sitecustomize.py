@@ -1,7 +1,7 @@
 """Python imports this file first in each part of `up` under test: it breaks the start in the next way of the part's list.
 
 `BROKEN_STARTS` names a folder with a file for each part: one way in each line. A start removes the first line. Without lines the part
-starts as usual.
+starts as usual. Each SIGUSR2 raises `Injected` in its main thread, and adds a line to the folder's file `raised`.
 """
 
 from __future__ import annotations
@@ -87,11 +87,25 @@ def break_start(way: str, part: str) -> None:
         raise AssertionError(way)
 
 
+class Injected(Exception):
+    """Raised in a main thread."""
+
+
+def raise_at_signal(raised: Path, part: str) -> None:
+    def injected(*_: object) -> NoReturn:
+        with raised.open("a") as file:
+            file.write(f"{part}\n")
+        raise Injected
+
+    signal.signal(signal.SIGUSR2, injected)
+
+
 def begin() -> None:
     folder, argv = os.environ.get("BROKEN_STARTS"), sys.orig_argv
     if folder is None or "-m" not in argv or argv[argv.index("-m") + 1] != "streamgauge":
         return
     part = argv[argv.index("-m") + 2]
+    raise_at_signal(Path(folder) / "raised", part)
     plan = Path(folder) / part
     way, _, rest = plan.read_text().partition("\n") if plan.exists() else ("", "", "")
     if way:

@@ -260,6 +260,19 @@ def test_a_log_full_of_losses_refuses_appends_and_has_reported_every_record(tmp_
     assert reported == kept
 
 
+@pytest.mark.timeout(60)
+def test_losses_of_a_partition_without_a_writer_are_not_rewritten_without_end(tmp_path: Path) -> None:
+    with writer_of(tmp_path, "w1", segment_age_s=0.0) as stopped_writer:
+        for seq in range(5):
+            stopped_writer.append([entry_of(Lost("s", seq, seq, "log_full", 1, 0))])
+    with writer_of(tmp_path, "w0", cap_bytes=log_bytes(tmp_path) + MIB) as writer:
+        for seq in range(60):
+            writer.append([entry_of(frames("mine", seq, 30_000))])
+    assert len(segments_of(tmp_path, "w1")) < 5
+    found = [r for r in records_of(drain(tmp_path)) if isinstance(r, Lost) and r.stream == "s"]
+    assert {seq for r in found for seq in range(r.seq, r.last_seq + 1)} == set(range(5))
+
+
 def test_quarantined_segments_are_deleted_first(tmp_path: Path) -> None:
     with writer_of(tmp_path, cap_bytes=2 * MIB) as writer:
         quarantined = tmp_path / "w0" / "00000000000000000000.sqlite.corrupt"

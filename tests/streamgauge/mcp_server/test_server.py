@@ -295,6 +295,22 @@ async def call_every_tool(client: Client) -> None:
     assert await error(client, "query", sql="DROP TABLE streams") == READ_ONLY
 
 
+async def test_an_exception_in_a_tool_is_an_error_of_this_call(
+    client: Client, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("injected")
+
+    stream_id = "0198f000-0000-7000-8000-000000000000"
+    with monkeypatch.context() as patch:
+        patch.setattr(Tools, "_pool", broken)
+        for tool, arguments in (
+            ("describe_tables", {}), ("query", {"sql": "SELECT 1"}), ("diagnose", {}), ("stream", {"stream_id": stream_id}),
+        ):  # fmt: skip
+            assert await error(client, tool, **arguments) == f"Error executing tool {tool}"
+    await call_every_tool(client)
+
+
 async def test_stdio_serves_every_tool_and_ends_with_its_input(data: Path, tmp_path: Path) -> None:
     argv = command("--data", str(data))
     (folder := tmp_path / "tmp").mkdir()
