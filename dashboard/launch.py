@@ -22,12 +22,11 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.dashboard import page_settings
 from streamgauge.dashboard.access import TOKEN_FILE, SameHost, TokenGate, check_file, stored_token
 from streamgauge.ingest.guards import guarded_thread
@@ -57,8 +56,6 @@ class DashboardOptions:
     """Catalog of the tables: `sqlite` in the data folder, or `postgres:DSN`."""
     listen: str
     """HOST:PORT. Port 0 uses any free port."""
-    objective: Objective
-    """The default objective: limits of goodput and health."""
     stall_floor_s: float
     stall_factor: float
     """The limit of stalls (`StallLimit`), which the page of a stream draws."""
@@ -84,7 +81,6 @@ def run(options: DashboardOptions) -> int:
     ready_file = options.data / "run" / "dashboard.json"
     os.environ[page_settings.ENV_DATA] = str(options.data.resolve())
     os.environ[page_settings.ENV_STORE] = options.store
-    os.environ[page_settings.ENV_OBJECTIVE] = json.dumps(asdict(options.objective))
     os.environ[page_settings.ENV_STALL_FLOOR] = repr(options.stall_floor_s)
     os.environ[page_settings.ENV_STALL_FACTOR] = repr(options.stall_factor)
     os.environ[page_settings.ENV_SAVED_VIEWS] = json.dumps(dict(options.saved_views))

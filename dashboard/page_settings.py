@@ -1,4 +1,4 @@
-"""Settings of the pages: the data folder, the store, the objectives and the limit of stalls.
+"""Settings of the pages: the data folder, the store and the limit of stalls.
 
 Streamlit runs the pages as scripts, so `launch` passes the settings in environment variables.
 """
@@ -10,10 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from streamgauge.analytics.schema.objectives import DEFAULT, Objective
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.location import SQLITE
-from streamgauge.dashboard.health import Slos
 from streamgauge.ingest.guards import Guards, fault_lines
 from streamgauge.ingest.ready_file import part_of_up, read_ready_file, silence, written_faults
 
@@ -21,7 +19,6 @@ GUARDS = Guards()
 """The threads of the dashboard's process."""
 ENV_DATA = "STREAMGAUGE_DATA"
 ENV_STORE = "STREAMGAUGE_STORE"
-ENV_OBJECTIVE = "_STREAMGAUGE_OBJECTIVE"
 ENV_STALL_FLOOR = "STREAMGAUGE_STALL_FLOOR"
 ENV_STALL_FACTOR = "STREAMGAUGE_STALL_FACTOR"
 ENV_SAVED_VIEWS = "STREAMGAUGE_SAVED_VIEWS"
@@ -36,15 +33,6 @@ def data_dir() -> Path:
 def store() -> str:
     """The catalog of the tables: `sqlite`, or `postgres:DSN`."""
     return os.environ.get(ENV_STORE, SQLITE)
-
-
-def slos() -> Slos:
-    """The limits of the default objective, which always has all three."""
-    given = os.environ.get(ENV_OBJECTIVE)
-    objective = Objective(**json.loads(given)) if given else DEFAULT
-    return Slos(
-        (objective.ttft_ns or 0) / 1e9, (objective.itl_ns or 0) / 1e9, error_rate=objective.error_rate or 0.0
-    )
 
 
 def stall_limit() -> StallLimit:

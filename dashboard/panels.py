@@ -120,7 +120,7 @@ def card(
 
 @contextmanager
 def tile(key: str, state: str) -> Iterator[None]:
-    """A box with the colour of a state of `health`: met, missed or unknown. `key` is unique on the page."""
+    """A box with the colour of the state of an objective: met, missed or unknown. `key` is unique on the page."""
     with st.container(border=True, height="stretch", gap="xxsmall", key=f"objective-{state}-{key}"):
         yield
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -18,7 +17,7 @@ from streamgauge.analytics.reports import formatting, overview
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.objectives import stored_objectives
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.analytics.schema.objectives import DEFAULT, Objective
+from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.dashboard import filters, page_settings
 from streamgauge.dashboard.charts.drawing import TimeRange
 from streamgauge.dashboard.query_runner import CACHED_S, client_name, prefetch, query, query_catalog
@@ -40,15 +39,8 @@ Link = tuple[str, str, str, list[tuple[str, str]]]
 
 def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis:
     """The diagnosis of the selection, shared by all readers. Raises QueryError."""
-    slos = page_settings.slos()
-    default = replace(
-        DEFAULT,
-        ttft_ns=round(slos.ttft_s * 1e9),
-        itl_ns=round(slos.itl_s * 1e9),
-        error_rate=slos.error_rate,
-    )
     scope = Scope(since=chosen.since, until=chosen.until, filters=chosen.filters())
-    judged_by, data = stored_objectives(query_catalog, default), str(page_settings.data_dir())
+    judged_by, data = stored_objectives(query_catalog), str(page_settings.data_dir())
     question = (chosen.length, scope.filters, judged_by, data)
     latest = _latest()
     if max_age_s > CACHED_S and question in latest:

@@ -29,7 +29,6 @@ import streamgauge
 from streamgauge.analytics.dialects import vendors
 from streamgauge.analytics.dialects.openai_completions import PROVIDER_FIELDS
 from streamgauge.analytics.schema.ddl import statements
-from streamgauge.analytics.schema.objectives import DEFAULT
 from streamgauge.analytics.schema.server_timing_names import SERVER_TIMING_NAMES
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
@@ -333,7 +332,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _mcp() -> str:
-    tools = Tools(locate(SQLITE, DOCS), DEFAULT)
+    tools = Tools(locate(SQLITE, DOCS))
     lines = [
         "# MCP tools",
         "",

@@ -14,7 +14,7 @@ import cloup
 from click.shell_completion import CompletionItem, get_completion_class
 
 from streamgauge import __version__
-from streamgauge.values import format_option, print_json
+from streamgauge.values import format_option, one_of, print_json
 
 SECTIONS = {
     "Run": ("up", "demo", "tap", "ship", "analyze", "dashboard", "serve"),
@@ -105,11 +105,15 @@ def main() -> None:
         sys.exit(2)
     except click.NoSuchOption as e:
         from streamgauge.flags import flag
-        from streamgauge.settings import REMOVED, RENAMED, correction
+        from streamgauge.settings import PARTS_OF_UP, REMOVED, RENAMED, Settings, about, correction
 
         name = e.option_name.removeprefix("--").replace("-", "_")
-        former = correction(name, flag) if name in {*RENAMED, *REMOVED} else None
-        _fail(f"unknown option {e.option_name}. {former}" if former else e.format_message())
+        hint = correction(name, flag) if name in {*RENAMED, *REMOVED} else None
+        if name in Settings.model_fields:
+            commands = about(name)["commands"]
+            commands += ("up",) if set(commands) & set(PARTS_OF_UP) else ()
+            hint = f"It is an option of {one_of(list(dict.fromkeys(commands)))}."
+        _fail(f"unknown option {e.option_name}. {hint}" if hint else e.format_message())
     except click.UsageError as e:
         hint = f" (see `{e.ctx.command_path} --help`)" if e.ctx else ""
         _fail(f"{e.format_message()}{hint}")

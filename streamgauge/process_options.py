@@ -123,9 +123,7 @@ def dashboard_options(settings: Settings) -> DashboardOptions:
     require("streamlit")  # before the imports: the first missing one would be of the extra `analytics`
     from streamgauge.dashboard.launch import DashboardOptions
 
-    # The pages judge all streams together, so only the default applies.
-    objective = settings.all_objectives[-1]
-    return options_of(DashboardOptions, settings, "dashboard_", objective=objective)
+    return options_of(DashboardOptions, settings, "dashboard_")
 
 
 def _session_headers(settings: Settings) -> tuple[str, ...]:

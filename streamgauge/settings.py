@@ -352,7 +352,7 @@ class Settings(BaseSettings):
         "Store generated text and error messages, and do not redact what is sent to Kafka. GLOBS limit it to request paths, such as "
         "/v1/chat/*,/v1/messages.")
     objectives: Annotated[tuple[Objective, ...], NoDecode, BeforeValidator(parse_objectives)] = _setting(
-        COMMON, "analyze dashboard mcp", "JSON",
+        COMMON, "analyze", "JSON",
         "Objective of the streams that its globs match, such as " + OBJECTIVE + "; repeatable, the first match applies. One without "
         "globs replaces the default.", default=())
     retain_streams: Age = _setting(

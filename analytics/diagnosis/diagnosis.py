@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -88,6 +89,10 @@ class Measured:
     def missed(self) -> bool:
         return self.value is not None and self.value > self.limit
 
+    @property
+    def state(self) -> Literal["met", "missed", "unknown"]:
+        return "unknown" if self.value is None else "missed" if self.missed else "met"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
@@ -104,3 +109,13 @@ class Diagnosis:
     """Finished requests of the range."""
     notes: tuple[str, ...] = field(default=())
     """Why the state is unclear, or what else is worth knowing. Whole sentences."""
+
+    def measured_of(self, name: str) -> list[Measured]:
+        """The limits of one kind, the one that is missed most first, and unknown values last."""
+        found = [m for m in self.measured if m.name == name]
+        return sorted(found, key=lambda m: math.inf if m.value is None else m.limit / max(m.value, 1e-9))
+
+    def limit(self, name: str) -> float | None:
+        """The limit of one kind that all streams of the selection have, None if they differ in it."""
+        limits = {m.limit for m in self.measured if m.name == name}
+        return limits.pop() if len(limits) == 1 else None

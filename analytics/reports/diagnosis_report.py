@@ -70,9 +70,9 @@ class Report:
         return cause_text(cause, zone, self.name, until=self.diagnosis.until)
 
 
-def read_report(query: Query, selection: Selection, default: Objective, note: str | None = None) -> Report:
-    """`default`: the objective of streams without one of their own. Raises QueryError."""
-    judged_by = stored_objectives(query, default)
+def read_report(query: Query, selection: Selection, note: str | None = None) -> Report:
+    """`note`: why newer rows are missing. Raises QueryError."""
+    judged_by = stored_objectives(query)
     names: dict[str, str] = dict(query(CLIENT_NAMES).iter_rows())
     scope = Scope(since=selection.since, until=selection.until, filters=selection.filters())
     return Report(

@@ -13,14 +13,17 @@ _NAMES = {"name": "objective", "client": "client_glob"}
 """Readers replace client ids in columns with the original names."""
 
 
-def stored_objectives(query: Query, default: Objective) -> tuple[Objective, ...]:
-    """The objectives of the settings that analytics started with, by priority, then `default`. Raises QueryError."""
+def stored_objectives(query: Query) -> tuple[Objective, ...]:
+    """The objectives of the settings that analytics started with, by priority. The last one applies to all other streams.
+
+    `DEFAULT` before analytics has stored any. Raises QueryError.
+    """
     columns = ", ".join(f"{name} AS {_NAMES.get(name, name)}" for name in COLUMNS)
-    rows = query(f"SELECT {columns} FROM objectives WHERE name <> '{DEFAULT.name}' ORDER BY priority")
+    rows = query(f"SELECT {columns} FROM objectives ORDER BY priority")
     found = (
         Objective(*(row[_NAMES.get(name, name)] for name in COLUMNS)) for row in rows.iter_rows(named=True)
     )
-    return (*found, default)
+    return tuple(found) or (DEFAULT,)
 
 
 # Error budgets

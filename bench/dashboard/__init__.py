@@ -34,7 +34,6 @@ from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.reports.diagnosis_report import read_report
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.analytics.schema.objectives import DEFAULT
 from streamgauge.analytics.storage.location import CATALOG_FILE, SQLITE, locate
 from streamgauge.dashboard.verdict import RECENT_S
 from streamgauge.ingest.ready_file import read_ready_file
@@ -166,9 +165,7 @@ def top(data: Path, ranges: Sequence[str], rounds: int) -> None:
                 since, until = (datetime.fromisoformat(found[name]) for name in ("since", "until"))
                 began_s = time.monotonic()
                 chosen_time = Selection(since=since, until=until)
-                read_report(
-                    partial(tables.query, max_rows=MAX_ROWS, timeout_s=TIMEOUT_S), chosen_time, DEFAULT
-                )
+                read_report(partial(tables.query, max_rows=MAX_ROWS, timeout_s=TIMEOUT_S), chosen_time)
                 report_s.append(time.monotonic() - began_s)
                 headline = found["headline"]
             cells = (f"{f(s[1:]):.2f} s" for s in (once_s, report_s) for f in (statistics.median, max))

@@ -9,9 +9,11 @@ import streamlit as st
 
 from streamgauge.analytics.reports import errors, formatting, overview, stream_lists
 from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.objectives import stored_objectives
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
+from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.outcomes import IS_ERROR
-from streamgauge.dashboard import filters, page_frame, page_settings, verdict
+from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import (
     Drawing,
@@ -51,7 +53,8 @@ def body(chosen: Selection) -> None:
         page_frame.show_no_matches()
         return
     show_cards(periods["now"], periods["before"], abort_summary())
-    show_timelines(causes_timeline(), rate_timeline(), verdict.time_range(chosen))
+    objective = verdict.recent_diagnosis(chosen).limit("error_rate")
+    show_timelines(causes_timeline(), rate_timeline(), verdict.time_range(chosen), objective)
     show_worst(worst(), verdict.time_range(pairs))
     section("Causes of errors")
     show_causes(causes())
@@ -96,14 +99,15 @@ def show_cards(now: Summary, before: Summary, aborts: Summary) -> None:
 
 
 def rate_lines(found: pl.DataFrame, time: TimeRange, **options: Any) -> Drawing:
-    """The error rate over time with its objective."""
-    objective = page_settings.slos().error_rate
+    """The error rate over time."""
     return time_lines(
-        found, "error_rate", time, to_text=formatting.share, percent=True, objective=objective, samples="n", **options
-    )  # fmt: skip
+        found, "error_rate", time, to_text=formatting.share, percent=True, samples="n", **options
+    )
 
 
-def show_timelines(causes: pl.DataFrame, rates: pl.DataFrame, time: TimeRange) -> None:
+def show_timelines(
+    causes: pl.DataFrame, rates: pl.DataFrame, time: TimeRange, objective: float | None
+) -> None:
     """Errors by cause, and below them the error rate, on the same time axis."""
     with box(
         "Errors by cause",
@@ -120,10 +124,9 @@ def show_timelines(causes: pl.DataFrame, rates: pl.DataFrame, time: TimeRange) -
                 causes, "n", time, series="cause", series_colors=legend, unit=None, height=CAUSES_PX
             )
             draw(bars, "Errors by cause", key="chart-causes")
-        st.markdown(
-            "**Error rate**", help=metric_help("error_rate", more="The dashed line is the objective.")
-        )
-        draw(rate_lines(rates, time, height=RATE_PX), "Error rate", key="chart-rate")
+        line = "The dashed line is the objective." if objective is not None else ""
+        st.markdown("**Error rate**", help=metric_help("error_rate", more=line))
+        draw(rate_lines(rates, time, height=RATE_PX, objective=objective), "Error rate", key="chart-rate")
 
 
 def show_worst(found: pl.DataFrame, time: TimeRange) -> None:
@@ -134,9 +137,13 @@ def show_worst(found: pl.DataFrame, time: TimeRange) -> None:
         "Worst combinations",
         "Error rates of the pairs of model and gateway with most errors above the average rate. The title filters by the pair.",
     )
-    top = max(largest(found, "error_rate"), 2 * page_settings.slos().error_rate)
+    objectives = Objectives(stored_objectives(query_catalog))
+    pairs = found.partition_by("model", "gateway", maintain_order=True)
+    judged_by = [objectives.of(pair["model"][0], pair["gateway"][0], None) for pair in pairs]
+    limits = [objective and objective.error_rate for objective in judged_by]
+    top = max(largest(found, "error_rate"), *(2 * (limit or 0.0) for limit in limits))
     with st.grid(3, min_column_width=250, key="worst"):
-        for pair in found.partition_by("model", "gateway", maintain_order=True):
+        for pair, objective in zip(pairs, limits, strict=True):
             model, gateway = str(pair["model"][0]), str(pair["gateway"][0])
             title = f"{model} @ {gateway}"
             errors_of, n = int(pair["total_errors"][0]), int(pair["total_n"][0])
@@ -145,7 +152,7 @@ def show_worst(found: pl.DataFrame, time: TimeRange) -> None:
                     f"**{formatting.markdown(title)}**", key=f"worst-{title}", type="tertiary",
                     on_click=filters.choose, args=({"model": model, "gateway": gateway},),
                 )  # fmt: skip
-                lines = rate_lines(pair, time, top=top, height=SMALL_PX)
+                lines = rate_lines(pair, time, top=top, height=SMALL_PX, objective=objective)
                 draw(lines, f"Error rate of {title}", key=f"chart-worst-{title}")
                 st.caption(f"{formatting.count(errors_of)} of {formatting.count(n)} requests failed")
 

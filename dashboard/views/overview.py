@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
+from streamgauge.analytics.diagnosis import wording
+from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, Measured
 from streamgauge.analytics.reports import blame, formatting, hops, objectives, overview, stream_lists
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
-from streamgauge.dashboard import filters, health, page_frame, page_settings, verdict
+from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import choose_series, draw_split, largest
 from streamgauge.dashboard.charts.time_series import time_lines
@@ -50,7 +52,6 @@ def timeline(chosen: Selection, by: str, percentile: str) -> pl.DataFrame:
 
 
 def body(chosen: Selection) -> None:
-    slos = page_settings.slos()
     # Queries that are drawn later run while the first numbers are queried.
     diagnose = verdict.recent_diagnosis if page_frame.opens() else verdict.diagnosis_of
     state = st.session_state  # the widgets of the timelines are drawn later
@@ -75,7 +76,7 @@ def body(chosen: Selection) -> None:
     now, before = periods["now"], periods["before"]
     onset = found.causes[0].onset if found.causes else None
     total = trends().filter(pl.col("name") == colors.TOTAL)
-    show_objectives(widened(chosen, by), slos, now, before, total, onset)
+    show_objectives(widened(chosen, by), found, now, before, total, onset)
     if not now.get("requests") and not now.get("refused"):
         show_counts(chosen, now, before, in_flight())
         page_frame.show_no_matches()
@@ -96,7 +97,7 @@ def body(chosen: Selection) -> None:
             )
             show_changes(changes(), formatting.span(chosen.length))
     show_burning(burning())
-    show_timelines(chosen, slos, found)
+    show_timelines(chosen, found)
     show_blame(parts(), gateways())
     show_counts(chosen, now, before, in_flight())
     bad = bad_streams()
@@ -153,7 +154,7 @@ def show_blame(parts: Summary, gateways: pl.DataFrame) -> None:
 
 
 def show_objectives(
-    chosen: Selection, slos: health.Slos, now: Summary, before: Summary, trends: pl.DataFrame, onset: datetime | None
+    chosen: Selection, found: Diagnosis, now: Summary, before: Summary, trends: pl.DataFrame, onset: datetime | None
 ) -> None:  # fmt: skip
     """One tile per objective: its state as colour, its trend with the objective drawn in; then goodput."""
     length_s = chosen.length.total_seconds()
@@ -170,24 +171,21 @@ def show_objectives(
     errors_help = ", ".join(f"{formatting.count(now.get(key))} {label}" for key, label in kinds.items())
     noise_help = NOISE_HELP.format(previous=f"the previous {formatting.span(chosen.length)}")
     with st.grid(4, min_column_width=170, key="objectives"):
-        for (key, column, help_text, outside_noise), check in zip(
-            (
-                ("error_rate", "error_rate", metric_help("error_rate", more=f"Now: {errors_help}."),
-                 rate_outside_noise(now, before, "errors", "counted")),
-                ("ttft_p95_ns", "ttft_ns", metric_help("ttft"), p95_outside_noise(now, before, "ttft")),
-                ("itl_p95_ns", "itl_ns", metric_help("itl"), p95_outside_noise(now, before, "itl")),
-            ),
-            health.checks(now, slos),
-            strict=True,
+        for name, key, column, to_text, help_text, outside_noise in (
+            ("error_rate", "error_rate", "error_rate", formatting.share,
+             metric_help("error_rate", more=f"Now: {errors_help}."), rate_outside_noise(now, before, "errors", "counted")),
+            ("ttft", "ttft_p95_ns", "ttft_ns", formatting.duration, metric_help("ttft"), p95_outside_noise(now, before, "ttft")),
+            ("itl", "itl_p95_ns", "itl_ns", formatting.duration, metric_help("itl"), p95_outside_noise(now, before, "itl")),
         ):  # fmt: skip
-            with tile(key, check.state):
+            judged, title = found.measured_of(name), wording.OBJECTIVES[name]
+            with tile(key, judged[0].state if judged else "unknown"):
                 card(
-                    check.name, now.get(key), before.get(key), check.to_text, f"{help_text} {noise_help}",
+                    title, now.get(key), before.get(key), to_text, f"{help_text} {noise_help}",
                     outside_noise=outside_noise, border=False,
                 )  # fmt: skip
                 known = trends.drop_nulls(column).select("x", column).rows()
-                draw_trend(known, f"{check.name} over time", objective=check.limit, onset=at)
-                st.caption(f"objective ≤ {check.to_text(check.limit)}")
+                draw_trend(known, f"{title} over time", objective=found.limit(name), onset=at)
+                st.caption(objective_text(judged, to_text))
         began = overview.data_began(query_catalog)
         with tile("goodput", "none"):
             card(
@@ -200,6 +198,17 @@ def show_objectives(
             requests, good = now.get("requests"), now.get("good")
             share = good / requests if requests and good is not None else None
             st.caption(f"met by {formatting.share(share)} of the requests")
+
+
+def objective_text(judged: Sequence[Measured], to_text: Callable[[float | None], str]) -> str:
+    """The objective of a tile. If streams have several, the one that is missed most, with the value of its streams."""
+    if not judged:
+        return "no objective applies"
+    worst, *others = judged
+    if not others:
+        return f"objective ≤ {to_text(worst.limit)}"
+    sign = ">" if worst.missed else "≤"
+    return f"{formatting.markdown(worst.objective)}: {to_text(worst.value)} {sign} {to_text(worst.limit)}"
 
 
 def per_second(period: Selection, summary: Summary, key: str) -> float | None:
@@ -231,7 +240,7 @@ def rate_without_unit(value: float | None) -> str:
     return formatting.rate(value, "").strip()
 
 
-def show_timelines(chosen: Selection, slos: health.Slos, found: Diagnosis) -> None:
+def show_timelines(chosen: Selection, found: Diagnosis) -> None:
     """Trends by model, gateway or client, with the onsets of the causes and the markers."""
     with st.container(horizontal=True, vertical_alignment="center"):
         by = filters.choice("Group by", list(filters.FILTERS), "model", key="by", show_label=False)
@@ -259,9 +268,9 @@ def show_timelines(chosen: Selection, slos: health.Slos, found: Diagnosis) -> No
     rates: dict[str, Any] = {"unit": "tok/s", "to_text": formatting.rate}
     with st.grid(2, min_column_width=310, key="lines"):
         for title, value, metric, limit, options in (
-            (f"TTFT {percentile}", "ttft_ns", "ttft", slos.ttft_s * 1e9, {}),
-            ("Error rate", "error_rate", "error_rate", slos.error_rate, shares),
-            (f"ITL {percentile}", "itl_ns", "itl", slos.itl_s * 1e9, {}),
+            (f"TTFT {percentile}", "ttft_ns", "ttft", found.limit("ttft"), {}),
+            ("Error rate", "error_rate", "error_rate", found.limit("error_rate"), shares),
+            (f"ITL {percentile}", "itl_ns", "itl", found.limit("itl"), {}),
             ("Output of all streams", "output_per_s", "tps_total", None, rates),
         ):
             # An objective far above the lines would flatten them.

@@ -44,7 +44,7 @@ def mcp_command(http: bool, **given: Any) -> int:
     configure_logging(settings.log_format)
     os.umask(0o077)
     location = locate(settings.store, settings.data)
-    tools = Tools(location, settings.all_objectives[-1], lambda: silence(settings.data, "analyze"))
+    tools = Tools(location, lambda: silence(settings.data, "analyze"))
     with contextlib.closing(tools):
         server = new_server(tools, __version__, hidden=location.label if http else None)
         if http:

@@ -30,7 +30,6 @@ from streamgauge.analytics.reports import blame, hops, one_stream, table_columns
 from streamgauge.analytics.reports.diagnosis_report import as_json, read_report
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.storage.location import StoreLocation
 from streamgauge.values import parse_duration_s
 
@@ -100,11 +99,9 @@ class Stream(TypedDict):
 class Tools:
     """The tools on one store. Threads may share it. The first call starts the query processes."""
 
-    def __init__(
-        self, location: StoreLocation, objective: Objective, silence: Callable[[], str | None] = lambda: None
-    ) -> None:
-        """`objective`: that of streams without one of their own. `silence`: why newer rows are missing, without a full stop."""
-        self._location, self._objective, self._silence = location, objective, silence
+    def __init__(self, location: StoreLocation, silence: Callable[[], str | None] = lambda: None) -> None:
+        """`silence`: why newer rows are missing, without a full stop."""
+        self._location, self._silence = location, silence
         self._lock = threading.Lock()
         self._pools: dict[bool, QueryPool] = {}
         """Untrusted and trusted, each from its first use on."""
@@ -196,7 +193,7 @@ class Tools:
             gateways=tuple(gateways or ()),
             clients=tuple(clients or ()),
         )
-        report = as_json(read_report(self._query, selection, self._objective))
+        report = as_json(read_report(self._query, selection))
         left_out = len(report["groups"]) - MAX_GROUPS
         cut = (
             f"{left_out} groups with fewer requests are left out: filter by model or gateway"

@@ -54,7 +54,7 @@ FOOTER = "Ctrl-C ends."
     "--once", is_flag=True, help="Print one report and exit. The default if the output is not a terminal."
 )
 @format_option(" json prints one report.")
-@settings_options("data", "store", "objectives")
+@settings_options("data", "store")
 def top_command(
     length_s: float,
     models: tuple[str, ...],
@@ -80,10 +80,8 @@ def top_command(
 
         def read() -> Report:
             note = silence(settings.data, "analyze")
-            return read_report(
-                lambda sql: _query(tables, sql), select(), settings.all_objectives[-1],
-                None if note is None else f"{note}: newer rows are missing.",
-            )  # fmt: skip
+            note = None if note is None else f"{note}: newer rows are missing."
+            return read_report(lambda sql: _query(tables, sql), select(), note)
 
         if once or form == "json" or not sys.stdout.isatty():
             return _print(read, form, settings)

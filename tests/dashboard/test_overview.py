@@ -35,6 +35,19 @@ def test_numbers_equal_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) 
     assert metric_value(app, "In flight") == "4"
 
 
+def test_tiles_name_the_stored_objective_that_is_missed_most(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = page_text(open_page(streams_data, monkeypatch, range="24h", refresh="off"))
+    ttft = tables(streams_data).query(
+        "SELECT quantile_cont(ttft_ns, 0.95) AS p95 FROM streams WHERE request_model = 'gpt-4o-mini'"
+    )["p95"][0]
+    assert f"interactive: {formatting.duration(ttft)} > 200 ms" in text
+    assert "objective ≤ 5.00 %" in text  # one objective has an error rate
+    one = page_text(open_page(streams_data, monkeypatch, range="24h", refresh="off", model=["deepseek-r1"]))
+    assert "objective ≤ 2.00 s" in one
+
+
 def test_url_filters_are_applied(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(streams_data, monkeypatch, range="24h", model=["deepseek-r1"], gateway=["edge-eu"])
     wanted = tables(streams_data).query(

@@ -102,6 +102,12 @@ def test_former_flag_names_the_new_one(tmp_path: Path) -> None:
     )
 
 
+def test_flag_of_another_command_names_the_commands_that_have_it(tmp_path: Path) -> None:
+    done = streamgauge("top", "--objectives", "{}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "streamgauge: unknown option --objectives. It is an option of analyze or up.\n"
+
+
 def test_removed_setting_names_its_replacement(tmp_path: Path) -> None:
     reason = "It was removed: set OTEL_SDK_DISABLED=true."
     done = streamgauge("analyze", "--no-otlp", cwd=tmp_path)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from streamgauge.analytics.schema.objectives import DEFAULT, MAX_OBJECTIVES, Objective
 from streamgauge.cli import cli
 from streamgauge.flags import flags, load
-from streamgauge.process_options import analyze_options, dashboard_options
+from streamgauge.process_options import analyze_options
 from streamgauge.setting_tables import parse_objectives
 from streamgauge.settings import Settings
 
@@ -51,7 +51,6 @@ def test_objective_without_globs_is_the_default() -> None:
     settings = load({"objectives": ('{"ttft": "3s"}', '{"model": "never reached", "ttft": "1s"}')})
     (default,) = settings.all_objectives
     assert default == Objective("all", ttft_ns=3_000_000_000, itl_ns=100_000_000, error_rate=0.05)
-    assert dashboard_options(settings).objective == default
 
 
 def test_flags_for_a_child_process_give_the_same_objectives() -> None:

@@ -26,7 +26,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 
 from streamgauge.analytics.query.errors import READ_ONLY
-from streamgauge.analytics.schema.objectives import DEFAULT
 from streamgauge.analytics.storage.location import locate
 from streamgauge.cli import cli
 from streamgauge.ingest.listening import AllowedHosts
@@ -59,7 +58,7 @@ def data(incident: tuple[Path, datetime]) -> Path:
 
 @pytest.fixture(scope="module")
 def tools(data: Path) -> Iterator[Tools]:
-    found = Tools(locate("sqlite", data), DEFAULT)
+    found = Tools(locate("sqlite", data))
     yield found
     found.close()
 
@@ -266,13 +265,13 @@ async def test_unknown_stream_is_one_line(client: Client, stream_id: str) -> Non
 
 
 async def test_missing_store_and_silent_analytics_are_reported(tmp_path: Path, tools: Tools) -> None:
-    missing = Tools(locate("sqlite", tmp_path), DEFAULT)
+    missing = Tools(locate("sqlite", tmp_path))
     async with Client(new_server(missing, "1", hidden=str(tmp_path))) as client:
         message = await error(client, "query", sql="SELECT 1")
         assert "has no tables yet" in message
         assert str(tmp_path) not in message
     missing.close()
-    silent = Tools(tools._location, DEFAULT, lambda: SILENT)
+    silent = Tools(tools._location, lambda: SILENT)
     silent._pools = tools._pools
     assert silent.query("SELECT 1")["note"] == f"Analyze{SILENT[7:]}: newer rows are missing."
 

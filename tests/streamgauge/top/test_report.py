@@ -71,7 +71,7 @@ def put(connection: duckdb.DuckDBPyConnection, table: str, count: int, **columns
 
 def read(connection: duckdb.DuckDBPyConnection, **filters: Any) -> Report:
     chosen = Selection(since=RANGE.since, until=RANGE.until, **filters)
-    return read_report(lambda sql: connection.execute(sql).pl(), chosen, DEFAULT)
+    return read_report(lambda sql: connection.execute(sql).pl(), chosen)
 
 
 def test_groups_have_finished_streams_and_streams_in_flight(store: duckdb.DuckDBPyConnection) -> None:
@@ -158,7 +158,16 @@ def test_rows_are_judged_by_the_stored_objective_of_their_place(store: duckdb.Du
         "batch-1": "batch",
         "g": "default",
     }
-    assert found.objective(found.groups[0] | {"gateway": "g"}) == DEFAULT
-    assert [(m.objective, m.name, m.missed) for m in found.diagnosis.measured if m.missed] == [
-        ("batch", "ttft", True)
-    ]
+    missed = [(m.objective, m.name, m.limit) for m in found.diagnosis.measured if m.missed]
+    assert missed == [("batch", "ttft", 7), ("default", "ttft", 1)]
+
+
+def test_a_store_without_objectives_is_judged_by_the_default(store: duckdb.DuckDBPyConnection) -> None:
+    put(store, "streams", 6, outcome="ok", ttft_ns=100)
+    found = read(store)
+    assert found.objective(found.groups[0]) == DEFAULT
+    assert {m.limit for m in found.diagnosis.measured} == {
+        DEFAULT.error_rate,
+        DEFAULT.ttft_ns,
+        DEFAULT.itl_ns,
+    }
