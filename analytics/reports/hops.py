@@ -13,8 +13,7 @@ from uuid import UUID
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
-from streamgauge.analytics.reports.latency import BINS_PER_DECADE
+from streamgauge.analytics.reports import Query, latency
 from streamgauge.analytics.reports.one_stream import Phase
 from streamgauge.analytics.reports.selection import GATEWAY, Selection, instant
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
@@ -102,19 +101,13 @@ def waterfall(query: Query, selection: Selection, *, most: int = 4) -> pl.DataFr
 
 
 def event_delays(query: Query, selection: Selection) -> pl.DataFrame:
-    """`name, low_ns, high_ns, n, share, cumulated`: distributions over streams of the median (`p50`), the 95th percentile
-    (`p95`) and the longest (`max`) delay of an output event. Bins as in `latency.distribution`."""
-    return query(f"""
-        WITH delays AS (
-                SELECT added_event_p50_ns AS p50, added_event_p95_ns AS p95, added_event_max_ns AS max FROM hops
-                WHERE {where(selection)}),
-            binned AS (
-                SELECT name, floor(log10(greatest(value, {SHORTEST_NS})) * {BINS_PER_DECADE})::INTEGER AS bin, count(*) AS n
-                FROM (UNPIVOT delays ON p50, p95, max INTO NAME name VALUE value) GROUP BY ALL)
-        SELECT name, pow(10, bin / {BINS_PER_DECADE}) AS low_ns, pow(10, (bin + 1) / {BINS_PER_DECADE}) AS high_ns, n,
-            n / sum(n) OVER (PARTITION BY name) AS share,
-            (sum(n) OVER (PARTITION BY name ORDER BY bin)) / sum(n) OVER (PARTITION BY name) AS cumulated
-        FROM binned ORDER BY name, bin""")
+    """Distributions over streams of the median (`p50`), the 95th percentile (`p95`) and the longest (`max`) delay of an output
+    event: the columns of `latency.shares`."""
+    delays = "added_event_p50_ns AS p50, added_event_p95_ns AS p95, added_event_max_ns AS max"
+    values = f"""(
+            SELECT name, greatest(value, {SHORTEST_NS}) AS value, 1 AS n
+            FROM (UNPIVOT (SELECT {delays} FROM hops WHERE {where(selection)}) ON p50, p95, max INTO NAME name VALUE value))"""
+    return query(latency.shares(values, 3))
 
 
 def added_ttft_timeline(query: Query, selection: Selection, *, most: int = 7) -> pl.DataFrame:

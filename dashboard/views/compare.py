@@ -194,7 +194,9 @@ def method_notes(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 def show_ttft(sides: Sides) -> None:
     spread = pl.concat(
-        latency.distribution(query, side, "ttft_ns", "everything").with_columns(pl.lit(letter).alias("name"))
+        latency.distribution(
+            query, latency.Source(selection=side, group="everything"), "ttft_ns"
+        ).with_columns(pl.lit(letter).alias("name"))
         for letter, side in sides.items()
     )
     panel(

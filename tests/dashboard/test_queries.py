@@ -350,7 +350,7 @@ def test_concurrency_is_the_maximum_of_each_point(store: duckdb.DuckDBPyConnecti
 
 def test_distribution_adds_up_to_one(store: duckdb.DuckDBPyConnection) -> None:
     put(store, *({"ttft_ns": i * MS} for i in range(1, 101)), {"ttft_ns": None})
-    found = latency.distribution(query_of(store), HOUR, "ttft_ns", "model")
+    found = latency.distribution(query_of(store), latency.Source(selection=HOUR, group="model"), "ttft_ns")
     assert found["n"].sum() == 100
     assert found["share"].sum() == pytest.approx(1)
     assert found["cumulated"].to_list() == sorted(found["cumulated"])

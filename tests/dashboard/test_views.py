@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from streamgauge.analytics.reports import formatting, rollups
+from streamgauge.analytics.reports import formatting, latency
 from tests.dashboard.app_test import UNREADABLE, VIEWS, metric_value, number, open_page, page_text, table
 from tests.dashboard.generated_store import NAMED_CLIENT, filled
 from tests.tables import tables
@@ -219,7 +219,7 @@ def test_large_query_reads_sampled_minutes_and_shows_it(
     full = open_page(
         streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
     )
-    monkeypatch.setattr(rollups, "MAX_BUCKETS_READ", 5_000)
+    monkeypatch.setattr(latency, "MAX_BUCKETS_READ", 5_000)
     sampled = open_page(
         streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
     )
