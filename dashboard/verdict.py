@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 import streamlit as st
 
-from streamgauge.analytics.diagnosis import wording
+from streamgauge.analytics.diagnosis import diagnosis
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
-from streamgauge.analytics.diagnosis.scope import Scope
 from streamgauge.analytics.reports import formatting, overview
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.objectives import stored_objectives
@@ -28,7 +28,7 @@ ICONS = {
     "healthy": ":material/check_circle:",
     "no_data": ":material/hourglass_empty:",
 }
-ERRORS = frozenset(metric for metric, title in wording.TITLES.items() if title == "Error rate")
+ERRORS = frozenset(metric for metric, title in diagnosis.TITLES.items() if title == "Error rate")
 MAX_FURTHER = 3
 MAX_DIAGNOSES = 32
 RECENT_S = 30.0
@@ -39,9 +39,9 @@ Link = tuple[str, str, str, list[tuple[str, str]]]
 
 def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis:
     """The diagnosis of the selection, shared by all readers. Raises QueryError."""
-    scope = Scope(since=chosen.since, until=chosen.until, filters=chosen.filters())
+    asked = replace(chosen, least_bucket_s=0.0)  # charts of any point width share it
     judged_by, data = stored_objectives(query_catalog), str(page_settings.data_dir())
-    question = (chosen.length, scope.filters, judged_by, data)
+    question = (chosen.length, chosen.filters(), judged_by, data)
     latest = _latest()
     if max_age_s > CACHED_S and question in latest:
         made_s, recent = latest[question]
@@ -49,7 +49,7 @@ def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis
         limit_s = min(max_age_s, chosen.length.total_seconds() / 10)
         if time.monotonic() - made_s < max_age_s and later_s < limit_s:
             return recent
-    found = _cached(scope, judged_by, data)
+    found = _cached(asked, judged_by, data)
     if len(latest) >= MAX_DIAGNOSES:
         latest.clear()
     latest[question] = (time.monotonic(), found)
@@ -63,8 +63,8 @@ def _latest() -> dict[Hashable, tuple[float, Diagnosis]]:
 
 
 @st.cache_data(ttl=CACHED_S, max_entries=MAX_DIAGNOSES, show_spinner=False)
-def _cached(scope: Scope, judged_by: tuple[Objective, ...], data: str) -> Diagnosis:
-    return diagnose(query, scope, judged_by)
+def _cached(chosen: Selection, judged_by: tuple[Objective, ...], data: str) -> Diagnosis:
+    return diagnose(query, chosen, judged_by)
 
 
 def time_range(chosen: Selection, bucket_s: int | None = None) -> TimeRange:
@@ -86,7 +86,7 @@ def recent_diagnosis(chosen: Selection) -> Diagnosis:
 def marks(chosen: Selection, found: Diagnosis) -> list[tuple[datetime, str]]:
     """The onsets of the causes and the markers, for the charts over time."""
     onsets = [
-        (cause.onset, f"onset: {wording.place(cause, name_of)}")
+        (cause.onset, f"onset: {diagnosis.place(cause, name_of)}")
         for cause in found.causes
         if cause.onset is not None
     ]
@@ -123,14 +123,14 @@ def color_of(found: Diagnosis) -> str:
 def _headline(found: Diagnosis) -> str:
     if found.state == "incident":
         return _cause_text(found.causes[0], found)
-    return f"**{formatting.markdown(wording.headline(found, filters.time_zone(), name_of))}**"
+    return f"**{formatting.markdown(diagnosis.headline(found, filters.time_zone(), name_of))}**"
 
 
 def _cause_text(cause: Cause, found: Diagnosis) -> str:
     """The cause as Markdown, with its place in bold."""
     measured = found.measured if cause is found.causes[0] else ()
-    text = wording.cause_text(cause, filters.time_zone(), name_of, measured=measured, until=found.until)
-    place = wording.place(cause, name_of)
+    text = diagnosis.cause_text(cause, filters.time_zone(), name_of, measured=measured, until=found.until)
+    place = diagnosis.place(cause, name_of)
     before, _, after = text.partition(place)
     return f"{formatting.markdown(before)}**{formatting.markdown(place)}**{formatting.markdown(after)}"
 
@@ -139,7 +139,7 @@ def name_of(dimension: str, value: str) -> str:
     """The name that pages show: of a client its name from the settings, or its shortened id."""
     if dimension == "client" and (name := client_name(value)):
         return name
-    return wording.plain_name(dimension, value)
+    return diagnosis.plain_name(dimension, value)
 
 
 def _show_links(cause: Cause, key: str) -> None:

@@ -1,6 +1,6 @@
 """Diagnose a range of time. The only module here that runs queries, by the function it is given.
 
-1. One query aggregates the range and the period before it. `search` finds the places that got worse, `incidents` combines them.
+1. One query aggregates the range and the period before it. `search` finds the places that got worse, `combine` makes incidents of them.
 2. If there are any, two more queries look at them closely: for the onset, and for the causes and an example.
 3. If an objective is missed without such a place, the whole range is compared between places.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Literal
@@ -17,19 +17,23 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from streamgauge.analytics.diagnosis import cube, onset, places, queries
-from streamgauge.analytics.diagnosis.cube import ALL_BUCKETS, Table
+from streamgauge.analytics.diagnosis import aggregates, incidents
+from streamgauge.analytics.diagnosis.aggregates import (
+    ALL_BUCKETS,
+    EARLIER_BUCKETS,
+    Array,
+    Metric,
+    Suspect,
+    Table,
+    all_failures,
+    metrics,
+)
 from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured, Unit
 from streamgauge.analytics.diagnosis.incidents import Incident, combine
-from streamgauge.analytics.diagnosis.metrics import Metric, all_failures, metrics
-from streamgauge.analytics.diagnosis.queries import Suspect
-from streamgauge.analytics.diagnosis.scope import EARLIER_BUCKETS, Scope
-from streamgauge.analytics.diagnosis.search import Found, search
-from streamgauge.analytics.diagnosis.statistics import LEAST_STREAMS, variance_of
+from streamgauge.analytics.diagnosis.search import LEAST_STREAMS, Found, search, variance_of
+from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
-
-Query = Callable[[str], pl.DataFrame]
-"""Runs one read-only statement. UUIDs are text and instants are in UTC, as in `streamgauge.analytics.query.query_pool`."""
 
 POINTS = 360
 """Points of a series around an onset."""
@@ -38,29 +42,29 @@ BUCKETS_BEFORE, BUCKETS_AFTER = 2, 5
 FAILURES = ("rate_limited", "http_error", "upstream_down", "inband_error", "truncated")
 
 
-def diagnose(query: Query, scope: Scope, objectives: Sequence[Objective] = (DEFAULT,)) -> Diagnosis:
+def diagnose(query: Query, chosen: Selection, objectives: Sequence[Objective] = (DEFAULT,)) -> Diagnosis:
     """The diagnosis of a range. Runs one query if it is healthy, else three. Raises what `query` raises.
 
     Streams are judged by the objective whose name they are stored with, and by the last one if that is unknown.
     """
     compared = metrics(objectives)
-    frame = query(queries.cells(scope, objectives))
+    frame = query(aggregates.cells(chosen, objectives))
     columns = [name for name in frame.columns if name.split("_")[0] in ("n", "x", "xx", "l")]
-    tables = cube.read(frame, [*columns, "requests"])
+    tables = aggregates.read(frame, [*columns, "requests"])
     streams, measured = _measured(frame, objectives)
     answer = Diagnosis(
-        state="healthy", since=scope.since, until=scope.until, measured=measured, streams=streams
+        state="healthy", since=chosen.since, until=chosen.until, measured=measured, streams=streams
     )
     if not tables["cube"].columns["requests"].sum():
         return replace(answer, state="no_data")
-    incidents = combine(search(tables, compared), scope.edges())
-    causes = _causes(query, scope, tables, incidents) if incidents else []
+    combined = combine(search(tables, compared), aggregates.edges(chosen))
+    causes = _causes(query, chosen, tables, combined) if combined else []
     missed = list(dict.fromkeys(m.name for m in measured if m.missed))
-    causes_and_metrics = [(cause, i.main.metric) for cause, i in zip(causes, incidents, strict=True)]
+    causes_and_metrics = [(cause, i.main.metric) for cause, i in zip(causes, combined, strict=True)]
     causes_and_metrics += _other_causes(tables["cube"], compared, missed, causes)
     if causes_and_metrics:
-        causes = _with_details(query, scope, objectives, causes_and_metrics)
-        measured = _since_onset(measured, tables["cube"], incidents)
+        causes = _with_details(query, chosen, objectives, causes_and_metrics)
+        measured = _since_onset(measured, tables["cube"], combined)
         return replace(answer, state="incident", causes=tuple(causes), measured=measured)
     if missed:
         return replace(answer, state="unclear", notes=(_why_unclear(tables["cube"], streams),))
@@ -111,16 +115,16 @@ def _why_unclear(table: Table, streams: int) -> str:
 
 
 def _causes(
-    query: Query, scope: Scope, tables: Mapping[str, Table], incidents: Sequence[Incident]
+    query: Query, chosen: Selection, tables: Mapping[str, Table], incidents: Sequence[Incident]
 ) -> list[Cause]:
-    edges = scope.edges()
-    wide = [_suspect(scope, tables, i.main, edges, is_wide=True) for i in incidents]
-    narrow = [_suspect(scope, tables, i.main, edges, is_wide=False) for i in incidents]
-    points = _series(query(queries.series(scope, [*wide, *narrow], POINTS)), 2 * len(incidents))
+    edges = aggregates.edges(chosen)
+    wide = [_suspect(chosen, tables, i.main, edges, is_wide=True) for i in incidents]
+    narrow = [_suspect(chosen, tables, i.main, edges, is_wide=False) for i in incidents]
+    points = _series(query(aggregates.series(chosen, [*wide, *narrow], POINTS)), 2 * len(incidents))
     causes = []
     for k, incident in enumerate(incidents):
         variances = _variance(tables, incident.main)
-        cause = _cause(scope, tables, incident, variances)
+        cause = _cause(chosen, tables, incident, variances)
         causes.append(
             _with_onset(
                 cause,
@@ -128,7 +132,7 @@ def _causes(
                 variances,
                 (wide[k], points[k]),
                 (narrow[k], points[k + len(incidents)]),
-                scope,
+                chosen,
             )
         )
     return causes
@@ -139,20 +143,20 @@ def _variance(tables: Mapping[str, Table], found: Found) -> float:
 
 
 def _suspect(
-    scope: Scope, tables: Mapping[str, Table], found: Found, edges: Sequence[datetime], *, is_wide: bool
+    chosen: Selection, tables: Mapping[str, Table], found: Found, edges: Sequence[datetime], *, is_wide: bool
 ) -> Suspect:
     begin = edges[max(found.begin - BUCKETS_BEFORE, 0)]
     end = edges[min(found.begin + BUCKETS_AFTER, found.end)]
     if is_wide:
         begin, end = (
-            min(scope.since - scope.length / 2, begin),
-            edges[found.end] if found.end < ALL_BUCKETS else scope.until,
+            min(chosen.since - chosen.length / 2, begin),
+            edges[found.end] if found.end < ALL_BUCKETS else chosen.until,
         )
-    known = places.levels(tables["cube"], found) if found.metric.kind == "mean" else {}
+    known = incidents.levels(tables["cube"], found) if found.metric.kind == "mean" else {}
     return Suspect(metric=found.metric, where=found.where, begin=begin, end=end, levels=known)
 
 
-Points = tuple[cube.Array, cube.Array, dict[int, datetime]]
+Points = tuple[Array, Array, dict[int, datetime]]
 
 
 def _series(frame: pl.DataFrame, count: int) -> list[Points]:
@@ -169,15 +173,15 @@ def _series(frame: pl.DataFrame, count: int) -> list[Points]:
     return found
 
 
-def _cause(scope: Scope, tables: Mapping[str, Table], incident: Incident, variance: float) -> Cause:
-    found, edges = incident.main, scope.edges()
-    dimension, good = places.unaffected(tables[found.part], found, variance)
+def _cause(chosen: Selection, tables: Mapping[str, Table], incident: Incident, variance: float) -> Cause:
+    found, edges = incident.main, aggregates.edges(chosen)
+    dimension, good = incidents.unaffected(tables[found.part], found, variance)
     surges: list[tuple[str, float]] = []
     facts: list[str] = []
     if found.part == "cube":
         seconds = np.array([(b - a).total_seconds() for a, b in itertools.pairwise(edges)], dtype=np.float64)
-        surges = places.surges(tables["cube"], found, seconds)
-        longer = places.longer_prompts(tables["cube"], found) if found.metric.family == "ttft" else None
+        surges = incidents.surges(tables["cube"], found, seconds)
+        longer = incidents.longer_prompts(tables["cube"], found) if found.metric.family == "ttft" else None
         facts += [f"prompts {longer:.1f} times longer"] if longer else []
     return Cause(
         kind="step", where=found.where, main=_effect(found), effects=tuple(map(_effect, incident.effects)),
@@ -194,13 +198,13 @@ def _effect(found: Found) -> Effect:
 
 
 def _with_onset(
-    cause: Cause, found: Found, variance: float, wide: tuple[Suspect, Points], narrow: tuple[Suspect, Points], scope: Scope
+    cause: Cause, found: Found, variance: float, wide: tuple[Suspect, Points], narrow: tuple[Suspect, Points], chosen: Selection
 ) -> Cause:  # fmt: skip
     is_mean = found.metric.kind == "mean"
     sign = found.metric.direction
     suspect, (n, x, _) = wide
     spread = variance if is_mean else max(found.value * (1 - found.value), 1e-3)
-    drift = onset.ramp(n, sign * x, spread, is_log=found.metric.is_log)
+    drift = incidents.ramp(n, sign * x, spread, is_log=found.metric.is_log)
     if drift is not None:
         at = [_instant(suspect, p) for p in (drift.point, drift.earliest, drift.latest)]
         return replace(
@@ -210,8 +214,8 @@ def _with_onset(
     if not n.sum():
         return cause
     expected, value = (0.0, found.value - found.expected) if is_mean else (found.expected, found.value)
-    step = onset.step(n, x, expected, value, variance if is_mean else None)
-    if not n[: step.point].any() and suspect.begin <= scope.begin:
+    step = incidents.step(n, x, expected, value, variance if is_mean else None)
+    if not n[: step.point].any() and suspect.begin <= chosen.before().since:
         return replace(cause, onset=None)
     earliest, latest = (_instant(suspect, p) for p in (step.earliest, step.latest + 1))
     return replace(
@@ -245,14 +249,14 @@ def _other_causes(
             continue
         if name == "error_rate":
             metric = all_failures(compared)
-            cause = places.constant(table, metric, {f"x_{f}": 1.0 for f in FAILURES})
+            cause = incidents.constant(table, metric, {f"x_{f}": 1.0 for f in FAILURES})
         else:
             metric = compared[f"slow_{name}"]
-            mix = places.traffic_mix(table, compared[name])
+            mix = incidents.traffic_mix(table, compared[name])
             if mix is not None:
                 causes.append((mix, compared[name]))
                 continue
-            cause = places.constant(table, metric, {f"x_{metric.name}": 1.0})
+            cause = incidents.constant(table, metric, {f"x_{metric.name}": 1.0})
         if cause is not None:
             causes.append((cause, metric))
     return causes
@@ -262,13 +266,13 @@ def _other_causes(
 
 
 def _with_details(
-    query: Query, scope: Scope, objectives: Sequence[Objective], causes: Sequence[tuple[Cause, Metric]]
+    query: Query, chosen: Selection, objectives: Sequence[Objective], causes: Sequence[tuple[Cause, Metric]]
 ) -> list[Cause]:
     suspects = [
-        Suspect(metric=metric, where=c.where, begin=c.onset or scope.since, end=c.ended or scope.until)
+        Suspect(metric=metric, where=c.where, begin=c.onset or chosen.since, end=c.ended or chosen.until)
         for c, metric in causes
     ]
-    frame = query(queries.details(scope, objectives, suspects))
+    frame = query(aggregates.details(chosen, objectives, suspects))
     found = []
     for number, (cause, metric) in enumerate(causes):
         rows = frame.filter(pl.col("suspect") == number).sort("streams", descending=True).to_dicts()

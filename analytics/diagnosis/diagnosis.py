@@ -1,13 +1,14 @@
-"""The result of a diagnosis: its state and the causes found, most important first. Values only."""
+"""The result of a diagnosis: its state and the causes found, most important first; and the same as plain text without markup."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal
 
+from streamgauge.analytics.schema.clients import shortened
 from streamgauge.analytics.schema.objectives import DEFAULT
 
 State = Literal["healthy", "incident", "unclear", "no_data"]
@@ -23,7 +24,7 @@ class Effect:
     """One metric within a cause: its value after the onset and before it."""
 
     metric: str
-    """A key of `metrics.METRICS`."""
+    """A key of `aggregates.metrics`."""
     value: float
     before: float | None
     unit: Unit
@@ -119,3 +120,185 @@ class Diagnosis:
         """The limit of one kind that all streams of the selection have, None if they differ in it."""
         limits = {m.limit for m in self.measured if m.name == name}
         return limits.pop() if len(limits) == 1 else None
+
+
+# As text
+
+Name = Callable[[str, str], str]
+"""(dimension, value) → the text that readers see, such as an alias of a client."""
+
+TITLES = {
+    "rate_limited": "Error rate",
+    "http_error": "Error rate",
+    "upstream_down": "Error rate",
+    "inband_error": "Error rate",
+    "truncated": "Error rate",
+    "lost": "Records lost by the tap",
+    "burst": "Buffered responses",
+    "cache": "Prompt-cache hits lost",
+    "stalled": "Stalls",
+    "ttft": "TTFT",
+    "slow_ttft": "TTFT",
+    "itl": "ITL",
+    "slow_itl": "ITL",
+}
+"""Metric → what a headline calls it."""
+AFFECTED = {
+    "rate_limited": "failing",
+    "http_error": "failing",
+    "upstream_down": "failing",
+    "inband_error": "failing",
+    "truncated": "failing",
+    "lost": "of the streams incomplete",
+    "burst": "of the responses arrive in one burst",
+    "stalled": "of the streams stall",
+    "slow_ttft": "above the objective",
+    "slow_itl": "above the objective",
+}
+OBJECTIVES = {"error_rate": "Error rate", "ttft": "TTFT p95", "itl": "ITL p95"}
+MAX_HEADLINE_EFFECTS = 2
+MAX_SURGES = 2
+"""Clients with a surge that are named. More of them are counted."""
+MAX_MISSED = 3
+
+
+def plain_name(dimension: str, value: str) -> str:
+    """Values as they are stored. Client ids are shortened."""
+    return shortened(value) if dimension == "client" else value
+
+
+def headline(diagnosis: Diagnosis, zone: tzinfo = UTC, name: Name = plain_name) -> str:
+    """One sentence with the first cause, or why none is named."""
+    if diagnosis.state == "no_data":
+        return "No requests in this range."
+    if diagnosis.state == "healthy":
+        return "Healthy: all objectives met, and nothing got worse."
+    if diagnosis.state == "unclear":
+        missed = [measured_text(m) for m in diagnosis.measured if m.missed]
+        more = len(missed) - MAX_MISSED
+        missed = [*missed[:MAX_MISSED], f"{more} more"] if more > 0 else missed
+        return " ".join([f"Cause unclear: {', '.join(missed)}.", *diagnosis.notes])
+    cause = diagnosis.causes[0]
+    more = len(diagnosis.causes) - 1
+    others = f" {more} more {'cause' if more == 1 else 'causes'}." if more else ""
+    return cause_text(cause, zone, name, measured=diagnosis.measured, until=diagnosis.until) + others
+
+
+def cause_text(
+    cause: Cause, zone: tzinfo = UTC, name: Name = plain_name, *, measured: tuple[Measured, ...] = (), until: datetime | None = None
+) -> str:  # fmt: skip
+    """A cause in one line: what, since when, where, how much and what is not affected.
+
+    `measured` adds the value of the whole selection and its objective. `until` adds dates to times of another day.
+    """
+    text = (
+        f"{TITLES[cause.metric]}{_overall(cause, measured)}{when(cause, zone, until)}: {place(cause, name)}"
+    )
+    parts = [size(cause), *cause.evidence]
+    parts += _surges(cause, name)
+    parts += [f"{TITLES[e.metric]} {_change(e)}" for e in shown_effects(cause)]
+    text += "".join(f", {p}" for p in parts if p) + "."
+    if cause.unaffected and cause.unaffected_dimension:
+        text += f" Unaffected: {', '.join(name(cause.unaffected_dimension, value) for value in cause.unaffected)}."
+    return text
+
+
+def place(cause: Cause, name: Name = plain_name) -> str:
+    """The dimension values of a cause: `gpt-sim-large @ us-gateway, client c0ffee11`."""
+    where = {dimension: name(dimension, value) for dimension, value in cause.where.items()}
+    parts = [" @ ".join(where[d] for d in ("model", "gateway") if d in where)]
+    parts += [f"{d} {where[d]}" for d in ("client", "tap", "server") if d in where]
+    return ", ".join(p for p in parts if p) or "all streams"
+
+
+def size(cause: Cause) -> str:
+    """How large the change is: `70 % failing`, `310 ms → 940 ms`."""
+    effect = cause.main
+    if cause.kind == "traffic":
+        return f"{_change(effect)} by more of these requests"
+    if effect.metric in AFFECTED:
+        before = (
+            f" (before {_value(effect.before, effect)})"
+            if effect.before is not None and effect.before >= 0.005
+            else ""
+        )
+        return f"{_value(effect.value, effect)} {AFFECTED[effect.metric]}{before}"
+    return _change(effect)
+
+
+def when(cause: Cause, zone: tzinfo = UTC, until: datetime | None = None) -> str:
+    """` since 07:28:44`, ` from 07:28:44 until 07:40`, or ` in the whole range`."""
+    if cause.kind == "traffic":
+        return ""
+    if cause.kind == "constant":
+        return " in the whole range"
+    if cause.onset is None:
+        return " since before the range"
+    if cause.ended is not None:
+        return f" from {clock(cause.onset, zone, until)} until {clock(cause.ended, zone, until)}"
+    return f"{' rising slowly' if cause.kind == 'drift' else ''} since {clock(cause.onset, zone, until)}"
+
+
+def clock(at: datetime, zone: tzinfo = UTC, until: datetime | None = None) -> str:
+    """The time of day to the second, with the date if it is not that of `until`."""
+    local = at.astimezone(zone)
+    if until is not None and local.date() != (until - timedelta(microseconds=1)).astimezone(zone).date():
+        return f"{local:%Y-%m-%d %H:%M:%S}"
+    return f"{local:%H:%M:%S}"
+
+
+def shown_effects(cause: Cause) -> list[Effect]:
+    """Effects that the headline does not already have under the same title."""
+    titles, found = {TITLES[cause.metric]}, []
+    for effect in cause.effects:
+        if TITLES[effect.metric] not in titles:
+            titles.add(TITLES[effect.metric])
+            found.append(effect)
+    return found[:MAX_HEADLINE_EFFECTS]
+
+
+def _overall(cause: Cause, measured: tuple[Measured, ...]) -> str:
+    title = TITLES[cause.metric]
+    for m in measured:
+        if OBJECTIVES[m.name].split(" p95")[0] == title and cause.objective in (None, m.objective):
+            return measured_text(m).removeprefix(title)
+    return ""
+
+
+def measured_text(m: Measured) -> str:
+    """A value and its limit: `Error rate 7.4 % (objective 5 %)`. An objective from the settings has its name there."""
+    value = m.since_onset if m.since_onset is not None else m.value
+    name = "" if m.objective == DEFAULT.name else f"{m.objective}: "
+    return f"{OBJECTIVES[m.name]} {_number(value, m.unit)} (objective {name}{_number(m.limit, m.unit)})"
+
+
+def _surges(cause: Cause, name: Name) -> list[str]:
+    if len(cause.surges) > MAX_SURGES:
+        ratios = [ratio for _, ratio in cause.surges]
+        return [f"{len(ratios)} clients send {min(ratios):.1f} to {max(ratios):.1f} times more requests"]
+    return [f"{_who(client, cause, name)} {ratio:.1f} times more requests" for client, ratio in cause.surges]
+
+
+def _who(client: str, cause: Cause, name: Name) -> str:
+    return "sends" if cause.where.get("client") == client else f"client {name('client', client)} sends"
+
+
+def _change(effect: Effect) -> str:
+    if effect.before is None:
+        return _value(effect.value, effect)
+    return f"{_value(effect.before, effect)} → {_value(effect.value, effect)}"
+
+
+def _value(value: float | None, effect: Effect) -> str:
+    return _number(value, effect.unit)
+
+
+def _number(value: float | None, unit: str) -> str:
+    if value is None:
+        return "unknown"
+    if unit == "share":
+        percent = 100 * value
+        return f"{percent:.0f} %" if percent >= 9.95 or percent == round(percent) else f"{percent:.2g} %"
+    if value < 999.5e6:
+        return f"{value / 1e6:.3g} ms"
+    return f"{value / 1e9:.3g} s"

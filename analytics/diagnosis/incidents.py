@@ -1,17 +1,42 @@
-"""Combine the metrics that got worse at one place and time into one incident. Pure.
+"""What the changes that `search` found mean: which belong together, when they began, and what else changed. Pure.
 
-An incident is named by its first metric in the order of `metrics.FAMILIES`: a lost prompt cache makes TTFT longer, not the reverse.
+- Incident: the metrics that got worse at one place and time. It is named by its first metric in the order of `FAMILIES`: a lost
+  prompt cache makes TTFT longer, not the reverse.
+- Onset: its input is a series of one place: streams `n` and affected streams (or sums of differences) `x` at equidistant points. A step
+  is the point from which on the affected rate is likelier than the expected one (a CUSUM of log-likelihood ratios). A drift is a line
+  that rises from one point to another and fits clearly better than a step does. The confidence interval has all points whose
+  likelihood is within a factor of e² of the best.
+- The rest is what the aggregates say about a place: its baseline, its neighbours without the change, and changes of traffic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from streamgauge.analytics.diagnosis.cube import ALL_BUCKETS
-from streamgauge.analytics.diagnosis.metrics import FAMILIES
-from streamgauge.analytics.diagnosis.search import MAX_CAUSES, Found
+import numpy as np
+import numpy.typing as npt
+
+from streamgauge.analytics.diagnosis.aggregates import (
+    ALL_BUCKETS,
+    EARLIER_BUCKETS,
+    FAMILIES,
+    Array,
+    Metric,
+    Table,
+    with_totals,
+)
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Effect
+from streamgauge.analytics.diagnosis.search import (
+    LEAST_BASELINE,
+    LEAST_SCORE,
+    LEAST_STREAMS,
+    MAX_CAUSES,
+    Found,
+    compare,
+)
 
 SAME_TIME_BUCKETS = 2.0
 """Begins of one incident differ by at most so many buckets of the range."""
@@ -63,3 +88,265 @@ def _overlap(a: Found, b: Found) -> bool:
 
 def _nested(a: Found, b: Found) -> bool:
     return a.where.items() <= b.where.items() or b.where.items() <= a.where.items()
+
+
+# Onsets
+
+Indexes = npt.NDArray[np.int64]
+
+LOG_LIKELIHOOD_DROP = 2.0
+USUAL = 0.02
+"""Least share of affected streams before an onset."""
+REFINEMENTS = 3
+RAMP_POINTS = 60
+LEAST_RAMP_POINTS = 20
+LEAST_RAMP = 0.12
+"""Share of the series that a drift takes at least. A shorter one is a step."""
+RAMP_GAIN = 8.0
+"""By how much a ramp must fit better than a step, in units of the noise."""
+
+
+@dataclass(frozen=True)
+class Onset:
+    """Points of the series. `earliest` and `latest` bound the confidence interval."""
+
+    point: int
+    earliest: int
+    latest: int
+
+
+@dataclass(frozen=True)
+class Ramp(Onset):
+    rise: float
+    """From before the onset to the end of the drift."""
+
+
+def _log_ratios(n: Array, x: Array, expected: float, value: float, variance: float | None) -> Array:
+    if variance is None:
+        p1 = min(value, 1 - 1e-4)
+        # One usual failure shortly before the onset must not move it, however rare it is.
+        p0 = max(expected, min(USUAL, p1 / 10))
+        found: Array = x * np.log(p1 / p0) + (n - x) * np.log((1 - p1) / (1 - p0))
+        return found
+    d = value - expected
+    mean: Array = (d * (x - n * expected) - n * d**2 / 2) / variance
+    return mean
+
+
+def step(n: Array, x: Array, expected: float, value: float, variance: float | None) -> Onset:
+    """The onset of a step that lasts until the end of the series. `variance` of single streams if `x` are sums, else None."""
+    k, sums = 0, np.zeros(len(n))
+    for _ in range(REFINEMENTS):
+        ratios = _log_ratios(n, x, expected, value, variance)
+        sums = np.cumsum(ratios[::-1])[::-1]
+        k = (
+            len(sums) - 1 - int(sums[::-1].argmax())
+        )  # the first affected stream, not the time without streams before it
+        after = n[k:].sum()
+        refined = float(x[k:].sum() / after) if after else value
+        # A wide bucket that is affected in part dilutes the given value, so the real one can only be farther away.
+        if abs(refined - expected) > abs(value - expected):
+            value = refined
+    near = np.flatnonzero(sums >= sums[k] - LOG_LIKELIHOOD_DROP)
+    return Onset(k, int(near.min()), int(near.max()))
+
+
+def ramp(n: Array, x: Array, variance: float, *, is_log: bool) -> Ramp | None:
+    """A drift in the series, None if a step fits about as well. `variance` is that of single streams.
+
+    `is_log`: `x` are sums of logarithms. Then the factor rises linearly, and so is `Ramp.rise` a difference of factors.
+    """
+    # Before the first streams there is no level from which a drift could rise.
+    first_point = int((n > 0).argmax())
+    n, x = n[first_point:], x[first_point:]
+    width = max(1, len(n) // RAMP_POINTS)
+    count = len(n) // width
+    if count < LEAST_RAMP_POINTS:
+        return None
+    n, x = n[: count * width], x[: count * width]
+    wide_n, wide_x = (a.reshape(-1, width).sum(1) for a in (n, x))
+    begins, lengths = (a.ravel() for a in np.meshgrid(np.arange(1, count - 2), np.arange(count), indexing="ij"))  # fmt: skip
+    inside = begins + lengths < count + 1
+    begins, lengths = begins[inside], lengths[inside]
+    misfit, rise = _fit(wide_n, wide_x, begins, lengths, variance, is_log=is_log)
+    if not np.isfinite(misfit).all():
+        return None
+    noise = max(1.0, float(misfit.min()) / max(int((wide_n > 0).sum()) - 4, 1))
+    is_ramp = lengths >= LEAST_RAMP * count
+    if misfit[lengths == 0].min() - misfit[is_ramp].min() < RAMP_GAIN * noise:
+        return None
+    k = np.flatnonzero(is_ramp)[misfit[is_ramp].argmin()]
+    near = is_ramp & (misfit <= misfit[k] + 2 * LOG_LIKELIHOOD_DROP * noise)
+    earliest, latest = int(begins[near].min()) * width, int(begins[near].max() + 1) * width
+    # Around the best fit, by the single points of the series.
+    offsets = np.arange(-2 * width, 2 * width + 1)
+    first, last = (
+        a.ravel()
+        for a in np.meshgrid(begins[k] * width + offsets, (begins[k] + lengths[k]) * width + offsets)
+    )
+    misfit, rise = _fit(n, x, first, np.maximum(last - first, 1), variance, is_log=is_log)
+    k = misfit.argmin()
+    point = first_point + int(first[k])
+    return Ramp(point, min(first_point + earliest, point), max(first_point + latest, point), float(rise[k]))
+
+
+def _fit(n: Array, x: Array, begins: Indexes, lengths: Indexes, variance: float, *, is_log: bool) -> tuple[Array, Array]:  # fmt: skip
+    """Weighted squares of the misfit and the rise of each line: level until `begins`, rising for `lengths`, then level."""
+    weight, y = n / variance, x / np.maximum(n, 1)
+    if is_log:
+        y = np.exp(y)
+        weight = weight / np.maximum(y, 1e-3) ** 2
+    middles = np.arange(len(n)) + 0.5
+    f = np.clip((middles - begins[:, None]) / np.maximum(lengths, 1e-3)[:, None], 0, 1)
+    total = weight.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean_f, mean_y = f @ weight / total, (weight @ y) / total
+        cov = f @ (weight * y) - total * mean_f * mean_y
+        var = np.maximum((f**2) @ weight - total * mean_f**2, 1e-12)
+        misfit = weight @ (y - mean_y) ** 2 - np.where(cov > 0, cov**2 / var, 0)
+    return misfit, cov / var
+
+
+# Places
+
+MAX_UNAFFECTED = 3
+SURGE = 3.0
+"""Least ratio of request rates that is reported."""
+SURGE_SHARE = 0.15
+"""Least share of the requests at the place."""
+LONGER_PROMPTS = 1.5
+
+
+def levels(table: Table, found: Found) -> dict[tuple[str, str], float]:
+    """(model, gateway) → mean of the metric outside the interval, at the place."""
+    inside = _inside(found)
+    client = found.place[2] if found.part == "cube" else -1
+    n, x = (
+        with_totals(table.columns[f"{c}_{found.metric.name}"])[..., ~inside].sum(-1)[..., client]
+        for c in ("n", "x")
+    )
+    return {
+        (model, gateway): float(x[m, g] / n[m, g])
+        for m, model in enumerate(table.values[0])
+        for g, gateway in enumerate(table.values[1])
+        if n[m, g] >= LEAST_BASELINE and found.where.get("model", model) == model and found.where.get("gateway", gateway) == gateway
+    }  # fmt: skip
+
+
+def unaffected(table: Table, found: Found, variance: float) -> tuple[str | None, tuple[str, ...]]:
+    """A dimension and its values that have enough streams next to the place and are not worse there."""
+    interval = (np.array([found.begin]), np.array([found.end]))
+    compared = compare(table, found.metric, interval, variance)
+    by_name = dict(zip(table.dimensions, range(len(table.dimensions)), strict=True))
+    for dimension in ("gateway", "model", "client", "tap", "server"):
+        if dimension not in found.where:
+            continue
+        axis, good = by_name[dimension], []
+        for i, name in enumerate(table.values[axis]):
+            place = (*(i if a == axis else p for a, p in enumerate(found.place)), 0)
+            quiet = compared.excess[place] < 0.25 * abs(found.value - found.expected)
+            if i != found.place[axis] and compared.n[place] >= LEAST_STREAMS and quiet:
+                good.append((-float(compared.n[place]), name))
+        if good:
+            return dimension, tuple(name for _, name in sorted(good)[:MAX_UNAFFECTED])
+    return None, ()
+
+
+def surges(table: Table, found: Found, seconds: Array) -> list[tuple[str, float]]:
+    """(client, ratio of its request rates) of clients that send many more requests to the model and gateway of the place.
+
+    Rates count from the first bucket with requests: there is no rate before the data began.
+    """
+    inside = _inside(found)
+    requests = with_totals(table.columns["requests"])[found.place[:2]]
+    has_data = np.maximum.accumulate(table.columns["requests"].sum((0, 1, 2)) > 0)
+    outside = ~inside & has_data
+    now, before = requests[:, inside].sum(-1), requests[:, outside].sum(-1)
+    ratio = (now / seconds[inside].sum()) / np.maximum(before / max(seconds[outside].sum(), 1), 1e-9)
+    everyone = len(table.values[2]) + 1
+    many = (now >= LEAST_STREAMS) & (before > 0) & (ratio >= SURGE) & (now >= SURGE_SHARE * now[everyone])
+    return [(client, float(ratio[c])) for c, client in enumerate(table.values[2]) if many[c]]
+
+
+def longer_prompts(table: Table, found: Found) -> float | None:
+    """The ratio of prompt lengths inside and outside the interval, None if it is small or unknown."""
+    inside = _inside(found)
+    lengths, n = (with_totals(table.columns[c])[found.place] for c in ("x_input", "n_input"))
+    if min(n[inside].sum(), n[~inside].sum()) < LEAST_STREAMS:
+        return None
+    ratio = math.exp(lengths[inside].sum() / n[inside].sum() - lengths[~inside].sum() / n[~inside].sum())
+    return ratio if ratio >= LONGER_PROMPTS else None
+
+
+def _inside(found: Found) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    inside = np.zeros(ALL_BUCKETS, dtype=bool)
+    inside[found.begin : found.end] = True
+    return inside
+
+
+def constant(table: Table, metric: Metric, names: Mapping[str, float]) -> Cause | None:
+    """The place that differs most from all other streams during the whole range. `names`: columns of `x` → weight."""
+    n_all = table.columns[f"n_{metric.name}"][..., EARLIER_BUCKETS:].sum(-1, keepdims=True)
+    x_all = sum(
+        weight * table.columns[name][..., EARLIER_BUCKETS:].sum(-1, keepdims=True)
+        for name, weight in names.items()
+    )
+    n, x = with_totals(n_all)[..., 0], with_totals(np.asarray(x_all))[..., 0]
+    everything = (-1,) * n.ndim
+    rest = (x[everything] - x + 0.5) / (n[everything] - n + 10)
+    share = x / np.maximum(n, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score = x * np.log(np.maximum(share, 1e-9) / rest) + (n - x) * np.log(
+            np.maximum(1 - share, 1e-9) / (1 - rest)
+        )
+    excess = x - n * rest
+    least: Array | float = metric.least_change
+    if metric.least_change_of_stream:
+        sums = table.columns[f"l_{metric.family}"][..., EARLIER_BUCKETS:].sum(-1, keepdims=True)
+        least = with_totals(sums)[..., 0] / np.maximum(n, 1)
+    fits = (
+        (n >= LEAST_STREAMS) & (share >= 2 * rest) & (share - rest >= least) & (excess >= x[everything] / 3)
+    )
+    for axis, values in enumerate(table.values):  # unnamed values
+        fits[(*(slice(None),) * axis, len(values))] = False
+    fits[everything] = False
+    score = np.where(fits, score, 0)
+    place = tuple(int(i) for i in np.unravel_index(int(score.argmax()), score.shape))
+    if score[place] < LEAST_SCORE:
+        return None
+    where = {d: v[i] for d, v, i in zip(table.dimensions, table.values, place, strict=True) if i < len(v)}
+    main = Effect(metric=metric.name, value=float(share[place]), before=None, unit="share")
+    return Cause(
+        kind="constant", where=where, main=main, streams=int(n[place]), affected=int(x[place]), score=float(score[place])
+    )  # fmt: skip
+
+
+def traffic_mix(table: Table, metric: Metric) -> Cause | None:
+    """A rise of a mean that comes from more requests of a slow model, gateway or client."""
+    n, x = table.columns[f"n_{metric.name}"], table.columns[f"x_{metric.name}"]
+    now, before = slice(EARLIER_BUCKETS, None), slice(0, EARLIER_BUCKETS)
+    totals = [float(a[..., part].sum()) for part in (now, before) for a in (n, x)]
+    if min(totals[0], totals[2]) < 2 * LEAST_STREAMS:
+        return None
+    mean, mean_before = totals[1] / totals[0], totals[3] / totals[2]
+    best, found = 0.5 * (mean - mean_before), None
+    if mean - mean_before < metric.least_change:
+        return None
+    for axis, (dimension, names) in enumerate(zip(table.dimensions, table.values, strict=True)):
+        others = tuple(a for a in range(n.ndim) if a != axis)
+        n_, x_ = n.sum(others[:-1]), x.sum(others[:-1])
+        for i, name in enumerate(names):
+            count = n_[i].sum()
+            if count < LEAST_STREAMS:
+                continue
+            grown = n_[i][now].sum() / totals[0] - n_[i][before].sum() / totals[2]
+            part = grown * (x_[i].sum() / count - mean_before)
+            if grown > 0 and part > best:
+                best, found = part, (dimension, name, n_[i][now].sum(), grown)
+    if found is None:
+        return None
+    dimension, name, streams, grown = found
+    main = Effect(metric=metric.name, value=math.exp(mean), before=math.exp(mean_before), unit=metric.unit)
+    share = streams / totals[0]
+    evidence = (f"{100 * share:.0f} % of the requests, before {100 * (share - grown):.0f} %",)
+    return Cause(kind="traffic", where={dimension: name}, main=main, evidence=evidence, streams=int(streams))

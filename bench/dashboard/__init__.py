@@ -30,9 +30,9 @@ from pathlib import Path
 
 from bench.dashboard.browser_timing import PAGES, Timing, click_page, look_up_stream, refresh_page
 from bench.dashboard.generated_store import fill, row_counts
+from streamgauge.analytics.diagnosis.report import read_report
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.reader import Reader
-from streamgauge.analytics.reports.diagnosis_report import read_report
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import CATALOG_FILE, SQLITE, locate
 from streamgauge.dashboard.verdict import RECENT_S

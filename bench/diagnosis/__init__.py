@@ -23,12 +23,11 @@ import polars as pl
 
 from bench.diagnosis.incidents import INCIDENTS, Expected, Incident
 from bench.diagnosis.traffic import simulate
+from streamgauge.analytics.diagnosis.aggregates import metrics
 from streamgauge.analytics.diagnosis.diagnose import diagnose
-from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
-from streamgauge.analytics.diagnosis.metrics import metrics
-from streamgauge.analytics.diagnosis.scope import Scope
-from streamgauge.analytics.diagnosis.wording import headline
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, headline
 from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT
 from streamgauge.analytics.schema.tables import STREAMS, with_all_columns
 from streamgauge.analytics.storage.commit import Commit
@@ -107,7 +106,7 @@ def run(
         simulate(seed, since=since, length_s=length_s, earlier_s=length_s, rate=rate, faults=incident.faults)
     )
     began = time.perf_counter()
-    diagnosis = diagnose(query, Scope(since=since, until=until))
+    diagnosis = diagnose(query, Selection(since=since, until=until))
     took_s = time.perf_counter() - began
     named, errors_s = judge(diagnosis, incident)
     expected = "; ".join(

@@ -10,8 +10,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.diagnosis import wording
-from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, Measured
+from streamgauge.analytics.diagnosis.diagnosis import OBJECTIVES, Diagnosis, Measured
 from streamgauge.analytics.reports import blame, formatting, hops, objectives, overview, stream_lists
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
@@ -177,7 +176,7 @@ def show_objectives(
             ("ttft", "ttft_p95_ns", "ttft_ns", formatting.duration, metric_help("ttft"), p95_outside_noise(now, before, "ttft")),
             ("itl", "itl_p95_ns", "itl_ns", formatting.duration, metric_help("itl"), p95_outside_noise(now, before, "itl")),
         ):  # fmt: skip
-            judged, title = found.measured_of(name), wording.OBJECTIVES[name]
+            judged, title = found.measured_of(name), OBJECTIVES[name]
             with tile(key, judged[0].state if judged else "unknown"):
                 card(
                     title, now.get(key), before.get(key), to_text, f"{help_text} {noise_help}",

@@ -22,12 +22,12 @@ import polars as pl
 from polars.exceptions import PanicException
 from pydantic import Field
 
+from streamgauge.analytics.diagnosis.report import as_json, read_report
 from streamgauge.analytics.query.child_process import MIB, UNTRUSTED
 from streamgauge.analytics.query.errors import QueryRejected
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.render import json_value
 from streamgauge.analytics.reports import blame, hops, one_stream, table_columns
-from streamgauge.analytics.reports.diagnosis_report import as_json, read_report
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import StoreLocation

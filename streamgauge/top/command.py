@@ -15,9 +15,9 @@ import polars as pl
 from rich.console import Console
 from rich.live import Live
 
+from streamgauge.analytics.diagnosis.report import Report, as_json, read_report
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
-from streamgauge.analytics.reports.diagnosis_report import Report, as_json, read_report
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import locate
 from streamgauge.flags import load_with_running_parts, settings_options

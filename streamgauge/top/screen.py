@@ -15,8 +15,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from streamgauge.analytics.diagnosis.report import Report
 from streamgauge.analytics.reports import formatting
-from streamgauge.analytics.reports.diagnosis_report import Report
 from streamgauge.analytics.schema.clients import shortened
 from streamgauge.analytics.schema.objectives import DEFAULT
 

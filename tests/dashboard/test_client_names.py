@@ -9,8 +9,7 @@ from uuid import UUID
 import polars as pl
 
 from streamgauge.analytics.diagnosis.diagnose import diagnose
-from streamgauge.analytics.diagnosis.scope import Scope
-from streamgauge.analytics.reports.selection import CLIENT_NAMES, with_client_names
+from streamgauge.analytics.reports.selection import CLIENT_NAMES, Selection, with_client_names
 from tests.dashboard.generated_store import empty_tables, insert
 
 A, B = "a1" * 16, "b2" * 16
@@ -44,7 +43,7 @@ def test_diagnosis_over_named_results_finds_the_same() -> None:
             return found.with_columns(pl.col(uuids).cast(pl.String))
 
         names = dict(query(CLIENT_NAMES).iter_rows())
-        scope = Scope(since=NOON - timedelta(minutes=15), until=NOON)
+        scope = Selection(since=NOON - timedelta(minutes=15), until=NOON)
         plain = diagnose(query, scope)
         named = diagnose(lambda sql: with_client_names(query(sql), names), scope)
     [cause] = plain.causes

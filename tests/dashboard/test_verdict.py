@@ -16,7 +16,6 @@ from streamlit.testing.v1 import AppTest
 
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
-from streamgauge.analytics.diagnosis.scope import Scope
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import panels, verdict
 from streamgauge.dashboard.charts import colors
@@ -65,7 +64,7 @@ def test_a_page_that_is_opened_shows_the_recent_diagnosis_and_a_refresh_a_new_on
 ) -> None:
     diagnosed: list[datetime] = []
 
-    def counted(query: Any, scope: Scope, *further: Any) -> Diagnosis:
+    def counted(query: Any, scope: Selection, *further: Any) -> Diagnosis:
         diagnosed.append(scope.until)
         return diagnose(query, scope, *further)
 

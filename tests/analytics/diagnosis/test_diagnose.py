@@ -13,16 +13,15 @@ from bench.diagnosis import drawn, judge
 from bench.diagnosis.incidents import INCIDENTS
 from bench.diagnosis.traffic import Fault, simulate
 from streamgauge.analytics.diagnosis.diagnose import diagnose
-from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
-from streamgauge.analytics.diagnosis.scope import Scope
-from streamgauge.analytics.diagnosis.wording import headline
+from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, headline
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
 from streamgauge.analytics.schema.tables import OPEN_STREAMS, STREAMS, with_all_columns
 
 LENGTH_S = 900.0
 UNTIL = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SINCE = UNTIL - timedelta(seconds=LENGTH_S)
-SCOPE = Scope(since=SINCE, until=UNTIL)
+SCOPE = Selection(since=SINCE, until=UNTIL)
 LARGE_US = {"model": "gpt-sim-large", "gateway": "us-gateway"}
 
 
@@ -48,7 +47,7 @@ class Streams:
         self.queries += 1
         return self.connection.execute(sql).pl()
 
-    def diagnose(self, scope: Scope = SCOPE, *own: Objective, **default: float) -> Diagnosis:
+    def diagnose(self, scope: Selection = SCOPE, *own: Objective, **default: float) -> Diagnosis:
         return diagnose(self.query, scope, [*own, replace(DEFAULT, **default)])
 
 
@@ -78,7 +77,7 @@ def test_incident_is_named_with_its_place_and_onset(streams: Streams, name: str)
     streams.put(
         simulate(5, since=since, length_s=length_s, earlier_s=length_s, rate=10.0, faults=incident.faults)
     )
-    named, errors_s = judge(found := streams.diagnose(Scope(since=since, until=UNTIL)), incident)
+    named, errors_s = judge(found := streams.diagnose(Selection(since=since, until=UNTIL)), incident)
     assert named, headline(found)
     assert max(map(abs, errors_s)) <= 15, headline(found)
 
@@ -116,7 +115,7 @@ def test_cause_has_evidence_neighbours_and_an_affected_stream(streams: Streams) 
 
 def test_filtered_selection_is_diagnosed_alone(streams: Streams) -> None:
     streams.put(traffic(rate_limit()))
-    assert streams.diagnose(replace(SCOPE, filters="gateway = 'eu-gateway'")).state == "healthy"
+    assert streams.diagnose(replace(SCOPE, gateways=("eu-gateway",))).state == "healthy"
 
 
 def test_unknown_gateway_and_client_are_named(streams: Streams) -> None:
@@ -248,7 +247,7 @@ def test_six_hours_with_data_of_five_have_a_step_and_no_surges(streams: Streams)
     faults = drawn("two at once", 3, 21_600).faults
     frame = simulate(3, since=since, length_s=21_600, earlier_s=60, rate=1.0, faults=faults)
     streams.put(frame.filter(pl.col("started_at") >= began))
-    found = streams.diagnose(Scope(since=since, until=UNTIL))
+    found = streams.diagnose(Selection(since=since, until=UNTIL))
     assert [(c.kind, c.surges) for c in found.causes] == [("step", ())] * 2, headline(found)
 
 

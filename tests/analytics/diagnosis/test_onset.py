@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streamgauge.analytics.diagnosis import onset
+from streamgauge.analytics.diagnosis import incidents
 
 POINTS = 240
 
@@ -17,7 +17,7 @@ def failures(rng: np.random.Generator, rates: np.ndarray, per_point: float = 5.0
 def test_step_of_a_share_is_found_at_its_point(at: int) -> None:
     rng = np.random.default_rng(at)
     n, x = failures(rng, np.where(np.arange(POINTS) >= at, 0.6, 0.02))
-    found = onset.step(n, x, 0.02, 0.6, None)
+    found = incidents.step(n, x, 0.02, 0.6, None)
     assert abs(found.point - at) <= 1
     assert found.earliest <= at <= found.latest + 1
 
@@ -26,14 +26,14 @@ def test_step_of_few_streams_begins_with_the_first_affected_one() -> None:
     n, x = np.zeros(POINTS), np.zeros(POINTS)
     n[[10, 40, 70, 100, 140, 142, 145, 150, 160]] = 1
     x[[140, 142, 145, 150, 160]] = 1
-    found = onset.step(n, x, 0.02, 0.9, None)
+    found = incidents.step(n, x, 0.02, 0.9, None)
     assert (found.point, found.earliest) == (140, 101)
 
 
 def test_interval_of_an_onset_is_wider_with_fewer_streams() -> None:
     rates = np.where(np.arange(POINTS) >= 100, 0.4, 0.02)
     many, few = (
-        onset.step(*failures(np.random.default_rng(3), rates, k), 0.02, 0.4, None) for k in (20, 0.3)
+        incidents.step(*failures(np.random.default_rng(3), rates, k), 0.02, 0.4, None) for k in (20, 0.3)
     )
     assert few.latest - few.earliest > many.latest - many.earliest
     assert few.earliest <= 100 <= few.latest + 1
@@ -43,7 +43,7 @@ def test_step_of_a_mean_is_found_when_its_size_is_underestimated() -> None:
     rng = np.random.default_rng(5)
     n = np.full(POINTS, 3.0)
     x = n * np.where(np.arange(POINTS) >= 150, 1.0, 0.0) + rng.normal(0, 0.5, POINTS)
-    assert abs(onset.step(n, x, 0.0, 0.6, 0.2).point - 150) <= 1
+    assert abs(incidents.step(n, x, 0.0, 0.6, 0.2).point - 150) <= 1
 
 
 def test_drift_is_a_ramp_with_its_begin() -> None:
@@ -51,7 +51,7 @@ def test_drift_is_a_ramp_with_its_begin() -> None:
     n = np.full(POINTS, 10.0)
     factor = 1 + np.clip((np.arange(POINTS) - 100) / 140, 0, 1)
     x = n * np.log(factor) + rng.normal(0, 0.2 * np.sqrt(n), POINTS)
-    found = onset.ramp(n, x, 0.04, is_log=True)
+    found = incidents.ramp(n, x, 0.04, is_log=True)
     assert found is not None
     assert abs(found.point - 100) <= 8
     assert found.earliest <= 100 <= found.latest
@@ -64,11 +64,11 @@ def test_noise_and_a_step_are_no_drift(rise: float) -> None:
         rng = np.random.default_rng(seed)
         n = np.full(POINTS, 10.0)
         x = n * rise * (np.arange(POINTS) >= 120) + rng.normal(0, 0.2 * np.sqrt(n), POINTS)
-        assert onset.ramp(n, x, 0.04, is_log=True) is None
+        assert incidents.ramp(n, x, 0.04, is_log=True) is None
 
 
 def test_empty_series_has_no_drift() -> None:
-    assert onset.ramp(np.zeros(POINTS), np.zeros(POINTS), 0.1, is_log=True) is None
+    assert incidents.ramp(np.zeros(POINTS), np.zeros(POINTS), 0.1, is_log=True) is None
 
 
 def test_drift_in_data_that_began_inside_the_series_begins_at_its_point() -> None:
@@ -76,6 +76,6 @@ def test_drift_in_data_that_began_inside_the_series_begins_at_its_point() -> Non
     points = np.arange(POINTS)
     n = np.where(points >= 60, 10.0, 0.0)
     x = n * np.log(1 + np.clip((points - 120) / 120, 0, 1)) + rng.normal(0, 0.2 * np.sqrt(n))
-    found = onset.ramp(n, x, 0.04, is_log=True)
+    found = incidents.ramp(n, x, 0.04, is_log=True)
     assert found is not None
     assert abs(found.point - 120) <= 8

@@ -6,11 +6,17 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from streamgauge.analytics.diagnosis.cube import ALL_BUCKETS, Table
+from streamgauge.analytics.diagnosis.aggregates import (
+    ALL_BUCKETS,
+    EARLIER_BUCKETS,
+    Metric,
+    Table,
+    edges,
+    metrics,
+)
 from streamgauge.analytics.diagnosis.incidents import combine
-from streamgauge.analytics.diagnosis.metrics import Metric, metrics
-from streamgauge.analytics.diagnosis.scope import EARLIER_BUCKETS, Scope
 from streamgauge.analytics.diagnosis.search import Found, search
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT
 
 MODELS, GATEWAYS, CLIENTS = ("large", "mini", "tiny"), ("eu", "us"), ("a", "b", "c")
@@ -178,12 +184,14 @@ def change(name: str, begin: int, **where: str) -> Found:
 
 
 def test_changes_at_one_place_and_time_are_one_incident() -> None:
-    edges = Scope(since=datetime(2026, 6, 1, tzinfo=UTC), until=datetime(2026, 6, 1, 1, tzinfo=UTC)).edges()
+    begins = edges(
+        Selection(since=datetime(2026, 6, 1, tzinfo=UTC), until=datetime(2026, 6, 1, 1, tzinfo=UTC))
+    )
     longer, slow = change("ttft", 20, gateway="us", model="large"), change("slow_ttft", 26, gateway="us")
     cache, failures = change("cache", 20, gateway="us"), change("http_error", 20, gateway="eu")
-    first, second = combine([longer, slow, cache, failures], edges)
+    first, second = combine([longer, slow, cache, failures], begins)
     assert [first.main, second.main] == [failures, cache]
     assert {e.metric.name for i in (first, second) for e in i.effects} == {"ttft", "slow_ttft"}
     later = change("ttft", 27, gateway="us")
-    assert [i.main for i in combine([cache, later], edges)] == [cache, later]
-    assert [len(i.effects) for i in combine([change("ttft", 20, gateway="us"), slow], edges)] == [1]
+    assert [i.main for i in combine([cache, later], begins)] == [cache, later]
+    assert [len(i.effects) for i in combine([change("ttft", 20, gateway="us"), slow], begins)] == [1]

@@ -8,9 +8,16 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured
-from streamgauge.analytics.diagnosis.metrics import metrics
-from streamgauge.analytics.diagnosis.wording import TITLES, cause_text, headline
+from streamgauge.analytics.diagnosis.aggregates import metrics
+from streamgauge.analytics.diagnosis.diagnosis import (
+    TITLES,
+    Cause,
+    Diagnosis,
+    Effect,
+    Measured,
+    cause_text,
+    headline,
+)
 from streamgauge.analytics.schema.objectives import DEFAULT
 
 ONSET = datetime(2026, 6, 1, 7, 28, 44, tzinfo=UTC)

@@ -14,7 +14,7 @@ import duckdb
 import pytest
 
 from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured
-from streamgauge.analytics.reports.diagnosis_report import Report, as_json, read_report
+from streamgauge.analytics.diagnosis.report import Report, as_json, read_report
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT, Objectives
 from tests.dashboard.generated_store import empty_tables, insert

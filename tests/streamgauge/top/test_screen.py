@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
-from streamgauge.analytics.reports.diagnosis_report import Report
+from streamgauge.analytics.diagnosis.report import Report
 from streamgauge.top.screen import rendered
 from tests.streamgauge.top.test_report import GROUP, OFFENDER, RANGE, report
 

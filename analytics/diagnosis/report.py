@@ -10,9 +10,7 @@ from typing import Any
 import polars as pl
 
 from streamgauge.analytics.diagnosis.diagnose import diagnose
-from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
-from streamgauge.analytics.diagnosis.scope import Scope
-from streamgauge.analytics.diagnosis.wording import cause_text, headline
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, cause_text, headline
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.objectives import stored_objectives
 from streamgauge.analytics.reports.overview import top_contributors
@@ -74,11 +72,10 @@ def read_report(query: Query, selection: Selection, note: str | None = None) -> 
     """`note`: why newer rows are missing. Raises QueryError."""
     judged_by = stored_objectives(query)
     names: dict[str, str] = dict(query(CLIENT_NAMES).iter_rows())
-    scope = Scope(since=selection.since, until=selection.until, filters=selection.filters())
     return Report(
         selection=selection,
         # With client ids: its queries select the values that earlier ones returned.
-        diagnosis=diagnose(query, scope, judged_by),
+        diagnosis=diagnose(query, selection, judged_by),
         objectives=Objectives(judged_by),
         names=names,
         groups=_groups(query, selection).to_dicts(),

@@ -1,0 +1,413 @@
+"""What a diagnosis compares: the metrics, the SQL of their aggregates, and the aggregates as arrays. No I/O.
+
+- A metric of kind `share` counts streams: `n` have it, `x` are affected. One of kind `mean` averages a value of each
+  stream: `n` streams, the sum `x` and the sum of squares `xx`. Durations are averaged as logarithms, so a change is a factor.
+- `at` is the instant that an incident shifts: the end for failures, the start for TTFT, the middle of the output for gaps. With it,
+  streams in flight at the onset do not move the onset.
+- Limits are those of each stream's own objective (`objective_name`).
+- `cells` aggregates the range and the period of the same length before it, the baseline, in wide buckets of time. `series` and
+  `details` look closer at the places that are suspected. Every result has a bounded number of rows, below the 20,000 of a page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from streamgauge.analytics.diagnosis.diagnosis import Unit
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.schema.dimensions import CLIENT, GATEWAY, MODEL, is_client
+from streamgauge.analytics.schema.objectives import Objective
+from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_COUNTED, IS_ERROR, IS_REQUEST, OK
+from streamgauge.analytics.schema.sql_quoting import instant, literal
+
+# How a diagnosis divides its time
+
+BUCKETS = 30
+"""Buckets of the range."""
+EARLIER_BUCKETS = 6
+"""Wider buckets of the period of the same length before the range, the baseline."""
+ALL_BUCKETS = EARLIER_BUCKETS + BUCKETS
+
+
+def edges(chosen: Selection) -> list[datetime]:
+    """The begins of all buckets, and the end of the last one."""
+    begin, length = chosen.before().since, chosen.length
+    earlier = [begin + length * i / EARLIER_BUCKETS for i in range(EARLIER_BUCKETS)]
+    return earlier + [chosen.since + length * i / BUCKETS for i in range(BUCKETS + 1)]
+
+
+# Metrics
+
+START = "started_at"
+END = "ended_at"
+MIDDLE = "started_at + to_microseconds((ttft_ns + last_output_ns) // 2000)"
+FAKE_BURSTINESS = 0.8
+"""Above it, most of the output arrived at once."""
+LEAST_OUTPUT_EVENTS = 5
+"""A shorter answer may well arrive at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    name: str
+    kind: Literal["share", "mean"]
+    unit: Unit
+    family: Literal["failure", "loss", "burst", "cache", "stall", "ttft", "itl"]
+    """Metrics of one incident at one place are one cause. The first family in `FAMILIES` names it."""
+    n: str
+    """SQL condition of the streams that have the metric."""
+    x: str
+    """SQL of the value: a condition if the kind is `share`."""
+    at: str = START
+    direction: Literal[1, -1] = 1
+    """1: larger values are worse."""
+    least_change: float = 0.0
+    """Least difference of shares or means."""
+    least_change_of_stream: str = ""
+    """SQL of the same by stream, if objectives differ in it. The least change of a place is the mean over its streams."""
+    least_ratio: float = 1.0
+    """Least ratio of shares."""
+    new_is_bad: bool = False
+    """Streams without a baseline of their own are compared with the others."""
+    is_slow: bool = False
+    """Counts the streams above the objective of its family."""
+
+    @property
+    def is_log(self) -> bool:
+        return self.unit == "ns"
+
+
+FAMILIES = ("failure", "loss", "burst", "cache", "stall", "ttft", "itl")
+
+
+def objective_name(objectives: Sequence[Objective]) -> str:
+    """SQL of the name of a stream's objective. Streams of an unknown objective have the last one."""
+    *own, default = (literal(o.name) for o in objectives)
+    return f"CASE WHEN objective IN ({', '.join(own)}) THEN objective ELSE {default} END" if own else default
+
+
+def _of_objective(objectives: Sequence[Objective], limit: Callable[[Objective], float | None]) -> str:
+    """SQL of the limit of a stream's objective. NULL: no limit."""
+    default, names = limit(objectives[-1]), dict[float | None, list[str]]()
+    for objective in objectives[:-1]:
+        if (value := limit(objective)) != default:
+            names.setdefault(value, []).append(literal(objective.name))
+    otherwise, *cases = ("NULL" if value is None else repr(value) for value in (default, *names))
+    if not cases:
+        return otherwise
+    whens = (
+        f"WHEN objective IN ({', '.join(n)}) THEN {case}"
+        for n, case in zip(names.values(), cases, strict=True)
+    )
+    return f"CASE {' '.join(whens)} ELSE {otherwise} END"
+
+
+def _least_failures(objective: Objective) -> float:
+    limit = 0.05 if objective.error_rate is None else objective.error_rate
+    return max(0.6 * limit, 0.001)
+
+
+def _failure(name: str, x: str, objectives: Sequence[Objective], at: str = END) -> Metric:
+    least = [_least_failures(o) for o in objectives]
+    of_stream = _of_objective(objectives, _least_failures) if len(set(least)) > 1 else ""
+    return Metric(name=name, kind="share", unit="share", family="failure", n=f"({IS_COUNTED})", x=x, at=at,
+                  least_change=least[-1], least_change_of_stream=of_stream, least_ratio=1.5, new_is_bad=True)  # fmt: skip
+
+
+def _slow(name: str, family: Literal["ttft", "itl"], limit_ns: str, at: str) -> Metric:
+    value = f"{family}_ns"
+    return Metric(name=name, kind="share", unit="share", family=family, n=f"({value} - ({limit_ns})) IS NOT NULL",
+                  x=f"{value} > {limit_ns}", at=at, least_change=0.05, least_ratio=2.0, is_slow=True)  # fmt: skip
+
+
+def all_failures(compared: Mapping[str, Metric]) -> Metric:
+    """The failures together. `n` is the same for all of them."""
+    return replace(compared["rate_limited"], name="rate_limited", x=f"({IS_ERROR})")
+
+
+def metrics(objectives: Sequence[Objective]) -> dict[str, Metric]:
+    """All metrics by name. The failures exclude each other. The last objective is that of streams without a known one."""
+    found = [
+        _failure("rate_limited", "outcome = 'http_error' AND http_status = 429", objectives),
+        _failure("http_error", "outcome = 'http_error' AND http_status IS DISTINCT FROM 429", objectives),
+        _failure("upstream_down", "outcome IN ('connect_error', 'idle_timeout', 'upstream_reset', 'silent')", objectives,
+                 at="if(outcome IN ('idle_timeout', 'silent'), active_at, ended_at)"),
+        _failure("inband_error", "outcome = 'inband_error'", objectives),
+        _failure("truncated", "outcome IN ('truncated', 'malformed')", objectives),
+        Metric(name="lost", kind="share", unit="share", family="loss", n=f"({IS_REQUEST})", x="outcome = 'tap_lost' OR lost_bytes > 0",
+               at=END, least_change=0.005, least_ratio=2.0, new_is_bad=True),
+        Metric(name="burst", kind="share", unit="share", family="burst",
+               n=f"burstiness IS NOT NULL AND output_event_count >= {LEAST_OUTPUT_EVENTS}", x=f"burstiness > {FAKE_BURSTINESS}",
+               least_change=0.2, least_ratio=2.0),
+        Metric(name="cache", kind="mean", unit="share", family="cache", n="cached_input_tokens IS NOT NULL AND input_tokens > 0",
+               x="least(1.0, cached_input_tokens / input_tokens)", direction=-1, least_change=0.12),
+        Metric(name="stalled", kind="share", unit="share", family="stall", n="stall_count IS NOT NULL AND output_event_count >= 2",
+               x="stall_count > 0", at=MIDDLE, least_change=0.05, least_ratio=2.0),
+        Metric(name="ttft", kind="mean", unit="ns", family="ttft", n="ttft_ns > 0", x="ln(if(ttft_ns > 0, ttft_ns, NULL))",
+               least_change=math.log(1.3)),
+        Metric(name="itl", kind="mean", unit="ns", family="itl", n=f"itl_ns > 0 AND coalesce(burstiness, 0) <= {FAKE_BURSTINESS}",
+               x="ln(if(itl_ns > 0, itl_ns, NULL))",
+               at=MIDDLE, least_change=math.log(1.25)),
+    ]  # fmt: skip
+    if any(o.ttft_ns is not None for o in objectives):
+        found.append(_slow("slow_ttft", "ttft", _of_objective(objectives, lambda o: o.ttft_ns), START))
+    if any(o.itl_ns is not None for o in objectives):
+        found.append(_slow("slow_itl", "itl", _of_objective(objectives, lambda o: o.itl_ns), MIDDLE))
+    return {metric.name: metric for metric in found}
+
+
+# SQL
+
+MOST = {"model": 8, "gateway": 5, "client": 6, "tap": 6, "server": 12}
+"""Dimension → values that are looked at, those with the most streams and failures. The others are one value, NULL."""
+CUBE = ("model", "gateway", "client")
+SINGLE = ("tap", "server")
+"""Dimensions that are looked at alone. Means of them are adjusted for the models and gateways of the streams."""
+SILENT_S = 20.0
+SILENT_FACTOR = 1.5
+"""A stream in flight counts as failed, before a timeout ends it, if nothing arrived for `SILENT_S`, and for `SILENT_FACTOR` times the
+longest silence of 99 % of the complete streams of its model and gateway."""
+MAX_DETAILS = 20
+
+
+def source(chosen: Selection, begin: datetime | None = None, end: datetime | None = None) -> str:
+    """SQL of the streams that are compared: finished ones, and those in flight that are silent."""
+    begin, end = begin or chosen.before().since, end or chosen.until
+    where = f"started_at >= {instant(begin)} AND started_at < {instant(end)} AND ({chosen.filters()})"
+    names = "stream_id, started_at, outcome, http_status, error_type, error_phase, ttft_ns, itl_ns, last_output_ns, stall_count"
+    names += ", burstiness, input_tokens, cached_input_tokens, lost_bytes, output_event_count, objective"
+    # ttfb_ns and last_output_ns: the last time a stream that then fell silent was active
+    return f"""
+        SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, tap, server_instance AS server,
+            started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS ended_at,
+            started_at + to_microseconds(coalesce(last_output_ns, ttfb_ns, request_sent_ns, 0) // 1000) AS active_at
+        FROM streams WHERE {where} AND {IS_REQUEST}
+        UNION ALL BY NAME
+        SELECT stream_id, started_at, 'silent' AS outcome, http_status, ttft_ns, last_output_ns, output_event_count,
+            model, gateway, client, tap, active_at, active_at AS ended_at
+        FROM (
+            SELECT * REPLACE ({GATEWAY} AS gateway), {MODEL} AS model, {CLIENT} AS client,
+                started_at + to_microseconds(coalesce(last_event_ns, 0) // 1000) AS active_at
+            FROM open_streams WHERE {where})
+        LEFT JOIN (
+            SELECT {MODEL} AS model, {GATEWAY} AS gateway,
+                quantile_cont(greatest(coalesce(ttft_ns, end_ns), coalesce(icl_max_ns, 0)), 0.99) AS usual_ns
+            FROM streams WHERE {where} AND outcome = '{OK}' GROUP BY ALL) USING (model, gateway)
+        WHERE active_at + to_microseconds(greatest({SILENT_S:.0f}e6, {SILENT_FACTOR} * coalesce(usual_ns, 0) / 1000)::BIGINT)
+            < least(now(), {instant(end)})"""
+
+
+def _bucket(chosen: Selection) -> str:
+    """SQL of the number of a bucket, as in `edges`."""
+    length_us = int(chosen.length.total_seconds() * 1e6)
+    after = f"epoch_us(ended_at) - epoch_us({instant(chosen.since)})"
+    return f"""CASE WHEN ended_at >= {instant(chosen.since)}
+            THEN {EARLIER_BUCKETS} + least({BUCKETS - 1}, ({after}) * {BUCKETS} // {length_us})
+            ELSE greatest(0, {EARLIER_BUCKETS} + floor(({after}) * {EARLIER_BUCKETS} / {length_us})) END::INTEGER"""
+
+
+def _values(compared: Iterable[Metric]) -> str:
+    """SQL of the value of each metric by stream: `m_*`, a condition or a number, NULL for streams without the metric."""
+    values = {}
+    for metric in compared:
+        x = f"coalesce(({metric.x}), FALSE)" if metric.kind == "share" else metric.x
+        values[f"m_{metric.name}"] = f"CASE WHEN {metric.n} THEN {x} END"
+        if metric.least_change_of_stream:
+            values[f"l_{metric.family}"] = f"CASE WHEN {metric.n} THEN {metric.least_change_of_stream} END"
+    return ",\n            ".join(f"{value} AS {name}" for name, value in values.items())
+
+
+def _sums(compared: Iterable[Metric], *, adjusted: bool = False) -> str:
+    """SQL of the aggregates of the metrics. `adjusted`: means are the differences from the level of the model and gateway."""
+    sums = {}
+    for metric in compared:
+        m = f"m_{metric.name}"
+        sums[f"n_{metric.name}"] = f"count({m})"
+        if metric.kind == "share":
+            sums[f"x_{metric.name}"] = f"count(*) FILTER ({m})"
+        else:
+            x = f"({m} - level_{metric.name})" if adjusted else m
+            sums |= {f"x_{metric.name}": f"sum({x})", f"xx_{metric.name}": f"sum({x} * {x})"}
+        if metric.least_change_of_stream:
+            sums[f"l_{metric.family}"] = f"sum(l_{metric.family})"
+    return ",\n            ".join(f"{value} AS {name}" for name, value in sums.items())
+
+
+def cells(chosen: Selection, objectives: Sequence[Objective]) -> str:
+    """SQL of the aggregates that `read` takes.
+
+    `part` (cube, total or one of `SINGLE`), `bucket`, `model`, `gateway`, `client`, `tap`, `server`, and for each metric `n_*`, `x_*`
+    and `xx_*`; `l_failure` if the least change differs between streams. Totals have `objective` and the measured values.
+    """
+    compared = metrics(objectives).values()
+    levels = ", ".join(
+        f"avg(m_{m.name}) - (SELECT avg(m_{m.name}) FROM chosen) AS level_{m.name}"
+        for m in compared
+        if m.kind == "mean"
+    )
+    tops = ",\n        ".join(
+        f"top_{d} AS (SELECT {d} AS value FROM chosen WHERE {d} IS NOT NULL GROUP BY ALL"
+        f" ORDER BY count(*) + 5 * count(*) FILTER ({IS_ERROR}) DESC, value LIMIT {most})"
+        for d, most in MOST.items()
+    )
+
+    def named(d: str) -> str:
+        return f"CASE WHEN {d} IN (FROM top_{d}) THEN {d} END AS {d}"
+
+    singles = "".join(
+        f"""
+        UNION ALL BY NAME
+        SELECT '{d}' AS part, bucket, {d}, {_sums(compared, adjusted=True)}
+        FROM chosen JOIN levels USING (model, gateway) WHERE {d} IN (FROM top_{d}) GROUP BY ALL"""
+        for d in SINGLE
+    )
+    return f"""
+        WITH chosen AS MATERIALIZED (
+            SELECT {_bucket(chosen)} AS bucket, model, gateway, client, tap, server, outcome, started_at, ttft_ns, itl_ns, input_tokens,
+            {objective_name(objectives)} AS objective, {_values(compared)}
+            FROM ({source(chosen)}) WHERE ended_at >= {instant(chosen.before().since)}),
+        {tops},
+        levels AS (SELECT model, gateway, {levels} FROM chosen GROUP BY ALL)
+        SELECT 'cube' AS part, bucket, {", ".join(map(named, CUBE))}, {_sums(compared)},
+            count(*) AS requests, count(*) FILTER (input_tokens > 0) AS n_input,
+            sum(ln(if(input_tokens > 0, input_tokens, NULL))) AS x_input
+        FROM chosen GROUP BY ALL{singles}
+        UNION ALL BY NAME
+        SELECT 'total' AS part, objective, count(*) AS requests, {ERROR_RATE} AS error_rate,
+            quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns, quantile_cont(itl_ns, 0.95) AS itl_p95_ns
+        FROM chosen WHERE started_at >= {instant(chosen.since)} GROUP BY ALL"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """A place and a metric to look at closely, between two instants."""
+
+    metric: Metric
+    where: Mapping[str, str]
+    begin: datetime
+    end: datetime
+    levels: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """(model, gateway) → mean of the metric in the baseline. For metrics that are means."""
+
+
+def _where(where: Mapping[str, str]) -> str:
+    parts = [is_client(d, [v]) if d == "client" else f"{d} = {literal(v)}" for d, v in where.items()]
+    return " AND ".join(parts) or "TRUE"
+
+
+def _union(parts: Iterable[str]) -> str:
+    return "\n        UNION ALL BY NAME ".join(parts)
+
+
+def _over_chosen(chosen: Selection, suspects: Sequence[Suspect], parts: Iterable[str]) -> str:
+    """SQL of all parts over the streams since shortly before the first suspect."""
+    begin = max(min(s.begin for s in suspects) - chosen.length / 4, chosen.before().since)
+    return f"WITH chosen AS MATERIALIZED ({source(chosen, begin)})\n        {_union(parts)}"
+
+
+def series(chosen: Selection, suspects: Sequence[Suspect], points: int) -> str:
+    """SQL of `suspect` (its number), `point` (of `points`), `n`, `x`, `first_at` (of the first affected stream).
+
+    If the metric is a mean, `x` is the sum of the differences from the level of the model and gateway.
+    """
+    parts = []
+    for number, suspect in enumerate(suspects):
+        metric = suspect.metric
+        width_us = max(1, int((suspect.end - suspect.begin).total_seconds() * 1e6) // points)
+        x = f"count(*) FILTER ({metric.x}) AS x, min(moment) FILTER ({metric.x}) AS first_at"
+        levels = ""
+        if metric.kind == "mean":
+            rows = ", ".join(
+                f"({literal(m)}, {literal(g)}, {level!r})" for (m, g), level in suspect.levels.items()
+            )
+            levels = f" JOIN (VALUES {rows}) AS levels(model, gateway, level) USING (model, gateway)"
+            x = f"sum(({metric.x}) - level) AS x"
+        parts.append(
+            f"(SELECT {number} AS suspect, ((epoch_us(moment) - epoch_us({instant(suspect.begin)})) // {width_us})::INTEGER AS point,"
+            f" count(*) AS n, {x}"
+            f" FROM (SELECT *, {metric.at} AS moment FROM chosen WHERE {_where(suspect.where)} AND ({metric.n})){levels}"
+            f" WHERE moment >= {instant(suspect.begin)} AND moment < {instant(suspect.end)} GROUP BY ALL)"
+        )
+    return _over_chosen(chosen, suspects, parts)
+
+
+def details(chosen: Selection, objectives: Sequence[Objective], suspects: Sequence[Suspect]) -> str:
+    """SQL of the affected streams of each suspect by cause.
+
+    `suspect`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `objective` (the most frequent one),
+    `stream_id` (an example).
+    """
+    parts = []
+    for number, suspect in enumerate(suspects):
+        metric = suspect.metric
+        is_share = metric.kind == "share"
+        order = "started_at" if is_share or metric.direction < 0 else metric.x
+        parts.append(
+            f"(SELECT {number} AS suspect, outcome, http_status, error_type, error_phase, count(*) AS streams,"
+            f" mode({objective_name(objectives)}) AS objective, arg_max(stream_id::VARCHAR, {order}) AS stream_id"
+            f" FROM (SELECT *, {metric.at} AS moment FROM chosen WHERE {_where(suspect.where)} AND ({metric.n})"
+            f" {f'AND ({metric.x})' if is_share else ''})"
+            f" WHERE moment >= {instant(suspect.begin)} AND moment < {instant(suspect.end)}"
+            f" GROUP BY ALL ORDER BY streams DESC LIMIT {MAX_DETAILS})"
+        )
+    return _over_chosen(chosen, suspects, parts)
+
+
+# The aggregates as arrays. The last value of each dimension stands for all values that are not looked at alone.
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns over cells: one axis per dimension, then the buckets."""
+
+    dimensions: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+    """Of each dimension, without the last, which has no name."""
+    columns: Mapping[str, Array]
+
+
+def read(frame: pl.DataFrame, columns: Iterable[str]) -> dict[str, Table]:
+    """The tables `cube`, `tap` and `server` of the result of `cells`."""
+    columns = list(columns)
+    parts = {"cube": CUBE} | {d: (d,) for d in SINGLE}
+    return {
+        part: _table(frame.filter(pl.col("part") == part), dimensions, columns)
+        for part, dimensions in parts.items()
+    }
+
+
+def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: list[str]) -> Table:
+    values = tuple(tuple(sorted(frame[d].drop_nulls().unique().to_list())) for d in dimensions)
+    shape = (*(len(v) + 1 for v in values), ALL_BUCKETS)
+    where: list[Any] = [slice(None)]
+    for d, names in zip(dimensions, values, strict=True):
+        numbers = {name: i for i, name in enumerate(names)}
+        where.append(np.array([numbers.get(v, len(names)) for v in frame[d].to_list()], dtype=np.intp))
+    where.append(frame["bucket"].fill_null(0).to_numpy().astype(np.intp))
+    found = np.zeros((len(columns), *shape))
+    if not frame.is_empty():
+        # `cells` has one row per cell and bucket.
+        found[tuple(where)] = frame.select(pl.col(columns).cast(pl.Float64).fill_null(0.0)).to_numpy().T
+    return Table(dimensions, values, dict(zip(columns, found, strict=True)))
+
+
+def with_totals(cells: Array) -> Array:
+    """The array with one more value on each axis but the last: the sum over the axis."""
+    found: Array = np.empty((*(size + 1 for size in cells.shape[:-1]), cells.shape[-1]))
+    found[tuple(slice(size) for size in cells.shape[:-1])] = cells
+    for axis in range(cells.ndim - 1):
+        filled = tuple(slice(None) if a < axis else slice(size) for a, size in enumerate(cells.shape[:-1]))
+        part = found[filled]
+        total = (*filled[:axis], cells.shape[axis], *filled[axis + 1 :])
+        part.sum(axis=axis, out=found[total])
+    return found
