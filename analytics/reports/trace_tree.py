@@ -28,6 +28,7 @@ from streamgauge.analytics.reports import Query, formatting
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import GATEWAY, MODEL
 from streamgauge.analytics.reports.traces import FAILED
+from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS
 from streamgauge.analytics.schema.sql_quoting import literal
 
@@ -80,12 +81,11 @@ def streams_of(query: Query, trace_id: str, *, most: int = MAX_STREAMS) -> pl.Da
     """The finished streams with this trace id.
 
     `stream_id, span_id, parent_span_id, started_at, at_ns` (start in Unix time), `gateway, model, outcome, http_status, error_type,
-    stall_count, waited_upstream_ns, waited_client_ns, tap_delay_ns` and `PHASE_COLUMNS`.
+    stall_count` and `PHASE_COLUMNS`.
     """
     return query(f"""
         SELECT stream_id, span_id, parent_span_id, started_at, epoch_us(started_at) * 1000 AS at_ns, {GATEWAY} AS gateway,
-            {MODEL} AS model, outcome, http_status, error_type, stall_count, waited_upstream_ns, waited_client_ns, tap_delay_ns,
-            {PHASE_COLUMNS}
+            {MODEL} AS model, outcome, http_status, error_type, stall_count, {PHASE_COLUMNS}
         FROM streams WHERE trace_id = {literal(trace_id.lower())} ORDER BY started_at LIMIT {most:d}""")
 
 
@@ -97,18 +97,9 @@ def streams_in_flight(query: Query, trace_id: str) -> int:
 
 def stalls_of(query: Query, stream_ids: list[str], *, most: int = 500) -> pl.DataFrame:
     """The longest stalls of streams: `stream_id, at_ns` (of the output event before it), `gap_ns, cause`."""
-    ids = ", ".join(f"{literal(one)}::UUID" for one in stream_ids) or "NULL"
     return query(f"""
-        SELECT stream_id, at_ns, gap_ns, cause FROM stalls WHERE stream_id IN ({ids})
+        SELECT stream_id, at_ns, gap_ns, cause FROM stalls WHERE {is_one_of("stream_id", stream_ids)}
         ORDER BY gap_ns DESC, at_ns LIMIT {most:d}""")
-
-
-def attempts_of(query: Query, stream_ids: list[str], *, most: int = 200) -> pl.DataFrame:
-    """The rows of `hops` with these streams as the outer ones."""
-    ids = ", ".join(f"{literal(one)}::UUID" for one in stream_ids) or "NULL"
-    return query(
-        f"SELECT * FROM hops WHERE outer_stream_id IN ({ids}) ORDER BY outer_started_at, attempt LIMIT {most:d}"
-    )
 
 
 # Spans. Pure.

@@ -61,7 +61,7 @@ class StreamMarks:
     stall_count: int = 0
     """Number of stalls, also of those that are not in `stalls`."""
     waited_ns: Mapping[str, int] = field(default_factory=dict)
-    """Cause → ns, from `blame.whole_stream`."""
+    """Cause → ns, from `blame.Blame.whole`."""
 
 
 @dataclass(frozen=True)

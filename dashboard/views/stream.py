@@ -19,7 +19,7 @@ from streamgauge.dashboard.charts import stream_charts as charts
 from streamgauge.dashboard.charts.drawing import draw, draw_legend, draw_split
 from streamgauge.dashboard.html_table import Column, show_pairs, show_records, show_table
 from streamgauge.dashboard.panels import box, numbers, section
-from streamgauge.dashboard.query_runner import query
+from streamgauge.dashboard.query_runner import prefetch, query
 from streamgauge.dashboard.stream_tables import outcome_badge, show_attempts, show_changes_of_stream
 
 Row = dict[str, Any]
@@ -51,11 +51,12 @@ def body(_: Selection) -> None:
 
 
 def show_finished(stream_id: UUID, row: Row) -> None:
+    blamed = prefetch(blame.of_streams, query, [stream_id])
+    of_stream = hops.of_stream(query, stream_id)
     show_headline(row)
     show_numbers(row)
-    of_stream = hops.of_stream(query, stream_id)
-    attempts = of_stream.filter(pl.col("outer_stream_id").cast(pl.String) == str(stream_id))
-    show_blame(row, attempts.to_dicts())
+    if parts := blamed().get(str(stream_id)):
+        show_blame(parts)
     events, total = one_stream.events(query, stream_id)
     stalls = one_stream.stalls(query, stream_id)
     if row["output_text"] or row["reasoning_text"]:
@@ -109,13 +110,15 @@ def show_numbers(row: Row) -> None:
     numbers(cards, columns=4, least_px=118, border=False)
 
 
-def show_blame(row: Row, attempts: list[Row]) -> None:
+def show_blame(found: blame.Blame) -> None:
     """Time by part, to the first token and to the end."""
-    first, whole = blame.first_token(row, attempts), blame.whole_stream(row, attempts)
-    if not whole and not first:
+    if not found.whole and not found.first_token:
         return
     with box("Time by part", metric_help("blame")):
-        for label, parts in (("To the first token", first), ("To the end of the response", whole)):
+        for label, parts in (
+            ("To the first token", found.first_token),
+            ("To the end of the response", found.whole),
+        ):
             if parts:
                 st.caption(f"{label}: {formatting.duration(sum(parts.values()))}")
                 draw_split(parts, colors.CAUSES, label)

@@ -139,7 +139,7 @@ def show_outcome(streams: list[Row]) -> None:
 
 def marks_of(streams: list[Row], stalls: list[Row], stream_ids: list[str]) -> dict[str, StreamMarks]:
     """The marks on the bars of the streams, by span id."""
-    attempts = trace_tree.attempts_of(query, stream_ids).to_dicts() if stream_ids else []
+    blamed = blame.of_streams(query, stream_ids)
     found = {}
     for row in streams:
         stream_id = str(row["stream_id"])
@@ -148,9 +148,7 @@ def marks_of(streams: list[Row], stalls: list[Row], stream_ids: list[str]) -> di
             ttft_ns=row["ttft_ns"],
             stalls=[Stall(at_ns=s["at_ns"], gap_ns=s["gap_ns"], cause=s["cause"]) for s in own],
             stall_count=row["stall_count"] or 0,
-            waited_ns=blame.whole_stream(
-                row, [a for a in attempts if str(a["outer_stream_id"]) == stream_id]
-            ),
+            waited_ns=blamed[stream_id].whole if stream_id in blamed else {},
         )
     return found
 

@@ -27,7 +27,7 @@ from streamgauge.analytics.query.child_process import MIB, UNTRUSTED
 from streamgauge.analytics.query.errors import QueryRejected
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.render import json_value
-from streamgauge.analytics.reports import blame, hops, one_stream, table_columns
+from streamgauge.analytics.reports import blame, one_stream, table_columns
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import StoreLocation
@@ -232,12 +232,8 @@ class Tools:
 
     def _finished(self, stream_id: UUID, row: Mapping[str, Any]) -> Stream:
         stalls = one_stream.stalls(self._query, stream_id, most=MAX_STALLS)
-        of_stream = hops.of_stream(self._query, stream_id)
-        attempts = of_stream.filter(pl.col("outer_stream_id").cast(pl.String) == str(stream_id)).to_dicts()
-        waited = {
-            "first_token_ns": blame.first_token(row, attempts),
-            "whole_stream_ns": blame.whole_stream(row, attempts),
-        }
+        blamed = blame.of_streams(self._query, [stream_id]).get(str(stream_id), blame.Blame({}, {}))
+        waited = {"first_token_ns": dict(blamed.first_token), "whole_stream_ns": dict(blamed.whole)}
         text = None
         if any(row.get(name) for name in CONTENT):
             columns = ", ".join(CONTENT)

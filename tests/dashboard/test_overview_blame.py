@@ -1,4 +1,4 @@
-"""The overview's split of the delay and its error budgets: equal to a recomputation without SQL."""
+"""The overview's split of the delay and its error budgets: those of the streams and of the views."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def split_streams(data: Path) -> tuple[list[dict[str, Any]], dict[str, list[dict
 
 def test_split_is_the_median_of_the_splits_of_the_streams(streams_data: Path) -> None:
     rows, by_outer = split_streams(streams_data)
-    found = blame.quantiles(tables(streams_data).query, day())
+    query = tables(streams_data).query
+    found = blame.quantiles(query, day())
     parts: dict[str, list[int]] = defaultdict(list)
-    for row in rows:
-        for cause, value in blame.whole_stream(row, by_outer[row["stream_id"]]).items():
+    for of_stream in blame.of_streams(query, [row["stream_id"] for row in rows]).values():
+        for cause, value in of_stream.whole.items():
             parts[cause].append(value)
     assert found["streams"] == len(rows) < 400
     assert set(parts) == set(blame.CAUSES)

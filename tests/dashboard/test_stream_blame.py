@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
 
 import pytest
 
 from streamgauge.analytics.reports import blame, formatting
 from tests.dashboard.app_test import links, open_page, page_text, table
+from tests.dashboard.generated_store import empty_tables, insert
 from tests.tables import tables
 
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ROW: dict[str, Any] = {
     "ttft_ns": 500,
     "request_sent_ns": 10,
@@ -23,42 +27,57 @@ ROW: dict[str, Any] = {
 UNKNOWN = dict.fromkeys(("waited_upstream_ns", "waited_client_ns", "tap_delay_ns"))
 
 
-def attempt(**values: Any) -> dict[str, Any]:
-    return dict.fromkeys(("gateway_before_ns", "added_ttft_ns", "added_tail_ns", "lost_ns")) | values
+def blamed(*streams: tuple[dict[str, Any], list[dict[str, Any]]]) -> list[blame.Blame]:
+    """The parts of streams with their attempts."""
+    with empty_tables() as connection:
+        for number, (row, attempts) in enumerate(streams):
+            own = {"stream_id": UUID(int=number), "started_at": NOON, "outcome": "ok"}
+            insert(connection, "streams", [own | row])
+            hop = {"outer_stream_id": UUID(int=number), "outer_started_at": NOON, "inner_outcome": "ok"}
+            hop["matched_by"] = "trace"
+            insert(connection, "hops", [
+                hop | {"inner_stream_id": UUID(int=1000 + 10 * number + n), "attempt": n} | attempt
+                for n, attempt in enumerate(attempts, 1)
+            ])  # fmt: skip
+        ids = [UUID(int=number) for number in range(len(streams))]
+        found = blame.of_streams(lambda sql: connection.execute(sql).pl(), ids)
+        return [found[str(stream_id)] for stream_id in ids]
 
 
 def test_stream_without_hops_has_no_gateway() -> None:
-    assert blame.whole_stream(ROW, []) == {"upstream": 900, "tap": 30, "client": 70}
-    assert blame.first_token(ROW, []) == {}
+    [found] = blamed((ROW, []))
+    assert found == blame.Blame({}, {"upstream": 900, "tap": 30, "client": 70})
 
 
 def test_stream_of_an_old_record_has_no_blame() -> None:
-    assert blame.whole_stream(ROW | UNKNOWN, []) == {}
+    [found] = blamed((ROW | UNKNOWN, []))
+    assert found == blame.Blame({}, {})
 
 
 def test_gateway_has_the_time_before_the_first_attempt_and_the_tail() -> None:
     attempts = [
-        attempt(gateway_before_ns=25, lost_ns=100),
-        attempt(gateway_before_ns=125, added_ttft_ns=160, added_tail_ns=40),
+        {"gateway_before_ns": 25, "lost_ns": 100},
+        {"gateway_before_ns": 125, "added_ttft_ns": 160, "added_tail_ns": 40},
     ]
-    assert blame.whole_stream(ROW, attempts) == {
-        "upstream": 845, "gateway": 55, "tap": 30, "client": 70,
-    }  # fmt: skip
-    assert blame.first_token(ROW, attempts) == {"upstream": 440, "gateway": 60}
+    [found] = blamed((ROW, attempts))
+    assert found.whole == {"upstream": 845, "gateway": 55, "tap": 30, "client": 70}
+    assert found.first_token == {"upstream": 440, "gateway": 60}
 
 
 def test_parts_add_up_whatever_the_clocks_say() -> None:
     rng = random.Random(3)
-    for _ in range(200):
-        row = {name: rng.randrange(1000) for name in ROW}
-        attempts = [
-            attempt(gateway_before_ns=rng.randrange(-50, 2000), added_ttft_ns=rng.randrange(-500, 2000),
-                    added_tail_ns=rng.randrange(-500, 2000))
-        ]  # fmt: skip
-        whole, first = blame.whole_stream(row, attempts), blame.first_token(row, attempts)
-        assert sum(whole.values()) == sum(row[name] for name in UNKNOWN)
-        assert sum(first.values()) == row["ttft_ns"]
-        assert min(*whole.values(), *first.values()) >= 0
+    rows = [{name: rng.randrange(1000) for name in ROW} for _ in range(100)]
+    attempts = [
+        {"gateway_before_ns": rng.randrange(-50, 2000), "added_ttft_ns": rng.randrange(-500, 2000),
+         "added_tail_ns": rng.randrange(-500, 2000)}
+        for _ in rows
+    ]  # fmt: skip
+    for row, found in zip(
+        rows, blamed(*((r, [a]) for r, a in zip(rows, attempts, strict=True))), strict=True
+    ):
+        assert sum(found.whole.values()) == sum(row[name] for name in UNKNOWN)
+        assert sum(found.first_token.values()) == row["ttft_ns"]
+        assert min(*found.whole.values(), *found.first_token.values()) >= 0
 
 
 def test_page_of_a_stream_links_both_sides_of_the_gateway(
