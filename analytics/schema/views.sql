@@ -160,63 +160,6 @@ FROM recent
 JOIN usual ON recent.gateway IS NOT DISTINCT FROM usual.gateway AND recent.model IS NOT DISTINCT FROM usual.model
 WHERE recent.ttft_ns > usual.ttft_limit_ns OR recent.itl_ns > usual.itl_limit_ns;
 
-CREATE OR REPLACE VIEW gateway_comparison AS
-WITH merged AS (
-    SELECT gateway, provider, model, metric, bucket, sum(n::DOUBLE) AS n
-    FROM histogram_buckets
-    WHERE minute > now() - INTERVAL 24 HOUR AND metric IN ('ttft_ns', 'itl_ns', 'end_ns', 'tps_user', 'burstiness')
-    GROUP BY ALL
-), ranked AS (
-    SELECT gateway, provider, model, metric, $VALUE AS value,
-        sum(n) OVER (same_key ORDER BY bucket) AS running_n, sum(n) OVER same_key AS key_n
-    FROM merged WINDOW same_key AS (PARTITION BY gateway, provider, model, metric)
-), quantiles AS (
-    SELECT
-        gateway, provider, model, metric,
-        low50 + (high50 - low50) * (0.50::DOUBLE * (n - 1) % 1) AS p50,
-        low95 + (high95 - low95) * (0.95::DOUBLE * (n - 1) % 1) AS p95,
-        low99 + (high99 - low99) * (0.99::DOUBLE * (n - 1) % 1) AS p99
-    FROM (
-        SELECT
-            gateway, provider, model, metric, max(key_n) AS n,
-            min(value) FILTER (running_n > floor(0.50::DOUBLE * (key_n - 1))) AS low50,
-            min(value) FILTER (running_n > ceil(0.50::DOUBLE * (key_n - 1))) AS high50,
-            min(value) FILTER (running_n > floor(0.95::DOUBLE * (key_n - 1))) AS low95,
-            min(value) FILTER (running_n > ceil(0.95::DOUBLE * (key_n - 1))) AS high95,
-            min(value) FILTER (running_n > floor(0.99::DOUBLE * (key_n - 1))) AS low99,
-            min(value) FILTER (running_n > ceil(0.99::DOUBLE * (key_n - 1))) AS high99
-        FROM ranked GROUP BY gateway, provider, model, metric
-    )
-), parts AS (
-    SELECT gateway, provider, model, streams, outcome, stalled_streams, output_tokens, first_at, last_at,
-        NULL AS metric, NULL AS p50, NULL AS p95, NULL AS p99
-    FROM stream_minutes WHERE minute > now() - INTERVAL 24 HOUR
-    UNION ALL
-    SELECT gateway, provider, model, NULL, NULL, NULL, NULL, NULL, NULL, metric, p50, p95, p99 FROM quantiles
-)
-SELECT
-    gateway, provider, model,
-    sum(parts.streams)::BIGINT AS streams,
-    coalesce(sum(parts.streams) FILTER ($IS_ERROR), 0)::BIGINT AS errors,
-    coalesce(sum(parts.streams) FILTER (outcome = 'client_abort'), 0)::BIGINT AS client_abort,
-    coalesce(sum(parts.streams) FILTER (outcome = 'tap_lost'), 0)::BIGINT AS tap_lost,
-    coalesce(sum(parts.streams) FILTER (outcome = 'refused'), 0)::BIGINT AS refused,
-    coalesce(sum(parts.streams) FILTER ($IS_ERROR), 0)
-        / sum(parts.streams) FILTER ($IS_COUNTED) AS error_rate,
-    max(p50) FILTER (metric = 'ttft_ns') AS ttft_p50_ns,
-    max(p95) FILTER (metric = 'ttft_ns') AS ttft_p95_ns,
-    max(p99) FILTER (metric = 'ttft_ns') AS ttft_p99_ns,
-    max(p50) FILTER (metric = 'itl_ns') AS itl_p50_ns,
-    max(p95) FILTER (metric = 'itl_ns') AS itl_p95_ns,
-    max(p50) FILTER (metric = 'end_ns') AS end_p50_ns,
-    max(p95) FILTER (metric = 'end_ns') AS end_p95_ns,
-    max(p50) FILTER (metric = 'tps_user') AS tps_user_p50,
-    max(p50) FILTER (metric = 'burstiness') AS burstiness_p50,
-    coalesce(sum(parts.stalled_streams), 0)::BIGINT AS stalled_streams,
-    sum(parts.output_tokens)::BIGINT AS output_tokens,
-    min(first_at) AS first_at, max(last_at) AS last_at
-FROM parts GROUP BY gateway, provider, model;
-
 COMMENT ON VIEW histogram_buckets IS
 'Histograms per minute, one row per bucket. sum(n) by bucket merges them over any time and group; value is within 1 % of the values in the bucket.';
 COMMENT ON VIEW latency_by_minute IS
@@ -227,8 +170,6 @@ COMMENT ON VIEW throughput_by_minute IS
 'Per minute, gateway, provider and model: streams, tokens, events and bytes of the streams that started. cache_hit_share: cached input / input of streams that report both.';
 COMMENT ON VIEW slow_streams IS
 'Streams of the last 24 hours above the 95th percentile of their gateway and model in time to first token or inter-token latency.';
-COMMENT ON VIEW gateway_comparison IS
-'Gateways, providers and models over the last 24 hours, in whole minutes.';
 
 CREATE OR REPLACE VIEW counters AS
 SELECT name, sum(value)::BIGINT AS value FROM internal.counter_parts GROUP BY name;

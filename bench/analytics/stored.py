@@ -25,7 +25,7 @@ MEMORY_BYTES = 4 * 2**30
 ROUNDS = 5
 GENERATED = (Path(__file__).parent / "stored.sql").read_text()
 VIEWS = (
-    "latency_by_minute", "errors_by_minute", "throughput_by_minute", "gateway_comparison", "slow_streams", "stalls",
+    "latency_by_minute", "errors_by_minute", "throughput_by_minute", "slow_streams", "stalls",
     "taps", "counters",
 )  # fmt: skip
 QUERIES = {

@@ -68,9 +68,7 @@ def test_tables_and_views_equal_those_of_one_store(readers: tuple[Reader, Reader
         30,
     )["table_name"]
     compared = sorted(set(names) - {*PER_STORE, "counters"})
-    assert {"streams", "events", "latency_by_minute", "histogram_buckets", "gateway_comparison"} <= set(
-        compared
-    )
+    assert {"streams", "events", "latency_by_minute", "histogram_buckets"} <= set(compared)
     for name in compared:
         if name in (
             "stream_minutes",
