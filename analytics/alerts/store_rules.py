@@ -26,25 +26,31 @@ class StoreRule:
     """SQL over `streams`: which of them the condition affects."""
 
 
+def _recent_and_usual(minutes: str, amount: str, of: str) -> str:
+    """SQL of `recent` and `usual` by gateway and model: amount / of in the last 15 minutes, and in the 24 hours before them.
+
+    `recent_of` and `usual_of` are the sums of the divisor.
+    """
+    sides = {
+        side: f"minute {sign} now() - INTERVAL 15 MINUTE" for side, sign in (("recent", ">="), ("usual", "<"))
+    }
+    columns = ", ".join(
+        f"sum({amount}) FILTER ({within}) / sum({of}) FILTER ({within}) AS {side}, sum({of}) FILTER ({within}) AS {side}_of"
+        for side, within in sides.items()
+    )
+    return f"""
+    SELECT gateway, model, {columns} FROM {minutes}
+    WHERE minute >= now() - INTERVAL 24 HOUR AND {of} > 0 GROUP BY ALL"""
+
+
 CACHE_HIT_RATE = StoreRule(
     "cache_hit_rate",
-    """
-WITH groups AS (
-    SELECT gateway, model,
-        sum(cached_input_tokens) FILTER (minute >= now() - INTERVAL 15 MINUTE)
-            / sum(input_tokens_with_cache_known) FILTER (minute >= now() - INTERVAL 15 MINUTE) AS recent,
-        sum(input_tokens_with_cache_known) FILTER (minute >= now() - INTERVAL 15 MINUTE) AS recent_tokens,
-        sum(cached_input_tokens) FILTER (minute < now() - INTERVAL 15 MINUTE)
-            / sum(input_tokens_with_cache_known) FILTER (minute < now() - INTERVAL 15 MINUTE) AS usual,
-        sum(input_tokens_with_cache_known) FILTER (minute < now() - INTERVAL 15 MINUTE) AS usual_tokens
-    FROM stream_minutes
-    WHERE minute >= now() - INTERVAL 24 HOUR AND input_tokens_with_cache_known > 0
-    GROUP BY ALL
-)
+    f"""
 SELECT gateway, model, NULL::VARCHAR AS metric, recent::DOUBLE AS value, (usual / 2)::DOUBLE AS threshold,
-    format('prompt-cache hit rate {:.0f} %, less than half of the usual {:.0f} %', 100 * recent, 100 * usual) AS message,
+    format('prompt-cache hit rate {{:.0f}} %, less than half of the usual {{:.0f}} %', 100 * recent, 100 * usual) AS message,
     now() - INTERVAL 15 MINUTE AS began_at
-FROM groups WHERE recent < usual / 2 AND usual >= 0.2 AND recent_tokens >= 10000 AND usual_tokens >= 100000
+FROM ({_recent_and_usual("stream_minutes", "cached_input_tokens", "input_tokens_with_cache_known")})
+WHERE recent < usual / 2 AND usual >= 0.2 AND recent_of >= 10000 AND usual_of >= 100000
 """,
     Hold(before_firing_s=60, before_resolving_s=300),
     every_s=0,
@@ -74,22 +80,13 @@ FROM burn_rates WHERE severity IS NOT NULL
 
 SERVER_DRIFT = StoreRule(
     "server_drift",
-    """
-WITH groups AS (
-    SELECT gateway, model,
-        sum(ttft_drift_p50_ns * streams) FILTER (minute >= now() - INTERVAL 15 MINUTE)
-            / sum(streams) FILTER (minute >= now() - INTERVAL 15 MINUTE) / 1e9 AS recent,
-        sum(streams) FILTER (minute >= now() - INTERVAL 15 MINUTE) AS recent_streams,
-        sum(ttft_drift_p50_ns * streams) FILTER (minute < now() - INTERVAL 15 MINUTE)
-            / sum(streams) FILTER (minute < now() - INTERVAL 15 MINUTE) / 1e9 AS usual,
-        sum(streams) FILTER (minute < now() - INTERVAL 15 MINUTE) AS usual_streams
-    FROM server_drift WHERE streams > 0 GROUP BY ALL
-)
+    f"""
 SELECT gateway, model, 'ttft' AS metric, recent::DOUBLE AS value,
     (usual + greatest(0.2, abs(usual)))::DOUBLE AS threshold,
-    format('TTFT is {:.3f} s longer than the server reports, usually {:.3f} s', recent, usual) AS message,
+    format('TTFT is {{:.3f}} s longer than the server reports, usually {{:.3f}} s', recent, usual) AS message,
     now() - INTERVAL 15 MINUTE AS began_at
-FROM groups WHERE recent > threshold AND recent_streams >= 20 AND usual_streams >= 100
+FROM ({_recent_and_usual("server_drift", "ttft_drift_p50_ns * streams / 1e9", "streams")})
+WHERE recent > threshold AND recent_of >= 20 AND usual_of >= 100
 """,
     Hold(before_resolving_s=300),
     every_s=300,

@@ -16,8 +16,8 @@ import polars as pl
 from streamgauge.analytics.reports import Query, latency
 from streamgauge.analytics.reports.one_stream import Phase
 from streamgauge.analytics.reports.selection import GATEWAY, Selection, instant
+from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
-from streamgauge.analytics.schema.sql_quoting import literal
 
 HOP_GATEWAY = "coalesce(outer_gateway, '(no gateway)')"
 HOP_MODEL = "coalesce(model, '(no model)')"
@@ -32,18 +32,17 @@ def within(selection: Selection) -> str:
 
 def outer_where(selection: Selection) -> str:
     """SQL condition over `hops`: the outer gateway is selected."""
-    names = ", ".join(map(literal, selection.gateways))
-    return f"{HOP_GATEWAY} IN ({names})" if names else "TRUE"
+    return is_one_of(HOP_GATEWAY, selection.gateways) if selection.gateways else "TRUE"
 
 
 def where(selection: Selection) -> str:
     """SQL condition of the selection over `hops`."""
     parts = [within(selection)]
     if selection.models:
-        parts.append(f"{HOP_MODEL} IN ({', '.join(map(literal, selection.models))})")
+        parts.append(is_one_of(HOP_MODEL, selection.models))
     if selection.gateways:
-        names = ", ".join(map(literal, selection.gateways))
-        parts.append(f"({HOP_GATEWAY} IN ({names}) OR inner_gateway IN ({names}))")
+        sides = (is_one_of(side, selection.gateways) for side in (HOP_GATEWAY, "inner_gateway"))
+        parts.append(f"({' OR '.join(sides)})")
     if selection.clients:
         # Inner streams have the gateway's key, so the client is that of the outer stream.
         of_clients = replace(selection, models=(), gateways=())

@@ -6,8 +6,8 @@ import polars as pl
 
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.objectives import COLUMNS, DEFAULT, Objective
-from streamgauge.analytics.schema.sql_quoting import literal
 
 _NAMES = {"name": "objective", "client": "client_glob"}
 """Readers replace client ids in columns with the original names."""
@@ -35,11 +35,8 @@ def burning(query: Query, selection: Selection, *, most: int = 5) -> pl.DataFram
     `objective, indicator, severity, gateway, model, burn_1h, burn_6h, burn_3d, sources` (gateways and models that burn),
     `spent` (share of the error budget of the objective).
     """
-    filters = [
-        f"{column} IN ({', '.join(map(literal, values))})"
-        for column, values in (("gateway", selection.gateways), ("model", selection.models))
-        if values
-    ]
+    by_column = (("gateway", selection.gateways), ("model", selection.models))
+    filters = [is_one_of(column, values) for column, values in by_column if values]
     return query(f"""
         SELECT worst.*, spent FROM (
             SELECT objective, indicator, severity, gateway, model, burn_1h, burn_6h, burn_3d,

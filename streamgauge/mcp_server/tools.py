@@ -49,10 +49,6 @@ CONTENT = ("output_text", "reasoning_text")
 """Columns of a stream with generated text, which can be long. `query` returns them."""
 OPEN_STREAMS = "Streams in flight. At most half a second old."
 
-_TABLES = """
-SELECT table_name AS name, 'table' AS kind, comment FROM duckdb_tables()
-UNION ALL SELECT view_name, 'view', comment FROM duckdb_views() ORDER BY name LIMIT 500"""
-
 
 class Tables(TypedDict):
     """Answer of `describe_tables`: `name, kind, comment, columns`. `columns` are names, or types and comments if asked for."""
@@ -118,33 +114,23 @@ class Tools:
         self, tables: Annotated[list[str] | None, Field(description="Names of tables or views.")] = None
     ) -> Tables:
         """All tables with the names of their columns, or some with types and comments. Raises QueryError, ValueError."""
-        rows = self._untrusted(_TABLES).to_dicts()
-        by_table: dict[str, list[dict[str, str]]] = {row["name"]: [] for row in rows}
-        for column in table_columns.columns(self._untrusted).iter_rows(named=True):
-            found = {
-                "name": column["column_name"],
-                "type": column["data_type"],
-                "comment": column["comment"] or "",
-            }
-            by_table.setdefault(column["table_name"], []).append(found)
+        found = {row["name"]: row for row in table_columns.tables(self._untrusted)}
         wanted = [name.lower() for name in tables or ()]
-        unknown = [name for name in wanted if name not in by_table]
+        unknown = [name for name in wanted if name not in found]
         if unknown:
             raise ValueError(
                 f"cannot describe {', '.join(map(repr, unknown))}: no such table. Call describe_tables without names to list all."
             )
+        keys = ("name", "type", "comment")
         return {
             "tables": [
-                {
-                    "name": row["name"],
-                    "kind": row["kind"],
-                    "comment": row["comment"] or (OPEN_STREAMS if row["name"] == "open_streams" else ""),
-                    "columns": by_table[row["name"]]
-                    if wanted
-                    else [c["name"] for c in by_table[row["name"]]],
+                row
+                | {
+                    "comment": row["comment"] or (OPEN_STREAMS if name == "open_streams" else ""),
+                    "columns": [dict(zip(keys, c, strict=True)) if wanted else c[0] for c in row["columns"]],
                 }
-                for row in rows
-                if not wanted or row["name"] in wanted
+                for name, row in found.items()
+                if not wanted or name in wanted
             ]
         }
 
