@@ -16,7 +16,10 @@ import pytest
 from tests.e2e.running import Up, answers, until, up
 from tests.e2e.test_broken_starts import BROKEN_START, all_ready, state
 
-EVENTS = b'data: {"object":"chat.completion.chunk","model":"m","choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+EVENTS = (
+    b'data: {"object":"chat.completion.chunk","model":"m","choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}'
+    b"\n\ndata: [DONE]\n\n"
+)
 CONTAIN_IT = {"tap", "dashboard"}
 """Their event loop may continue after the exception, depending on where it was raised."""
 
