@@ -36,15 +36,14 @@ from streamgauge.analytics.options import AnalyzeOptions
 from streamgauge.analytics.query.query_socket import QueryServer
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.storage.clients_table import write_clients
+from streamgauge.analytics.schema.tables import CLIENTS, OBJECTIVES, PRICES
 from streamgauge.analytics.storage.commit import StoreFailed
 from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
 from streamgauge.analytics.storage.database import reason
 from streamgauge.analytics.storage.location import SQLITE, StoreLocation, locate, without_password
-from streamgauge.analytics.storage.objectives_table import write_objectives
 from streamgauge.analytics.storage.partition_positions import PartitionLost
-from streamgauge.analytics.storage.prices_table import write_prices
 from streamgauge.analytics.storage.recent_responses import recent_responses
+from streamgauge.analytics.storage.replaced_tables import replace_rows
 from streamgauge.analytics.storage.store import Store
 from streamgauge.analytics.storage.upkeep import Upkeep
 from streamgauge.analytics.telemetry.analytics_metrics import READ_EVERY_S
@@ -220,9 +219,9 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         instance=_instance(options),
     )
     closing.callback(store.close)
-    write_objectives(store, options.objectives)
-    write_prices(store, options.prices)
-    write_clients(store, options.clients)
+    replace_rows(store, OBJECTIVES, options.objectives)
+    replace_rows(store, PRICES, options.prices)
+    replace_rows(store, CLIENTS, options.clients)
     alerts = AlertEvaluator(
         options.alerts,
         store.cursor,

@@ -21,7 +21,8 @@ from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.partition import LOG_GONE, LogPosition
 from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.measure import lost_row
-from streamgauge.analytics.schema.tables import LOSSES, frame_of_rows
+from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.tables import LOSSES
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.partition_positions import PartitionLost
 from streamgauge.analytics.storage.store import Store

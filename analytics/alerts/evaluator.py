@@ -33,7 +33,8 @@ from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.measures.open_streams import Phase, Silence, TapClocks, silences
-from streamgauge.analytics.schema.tables import ALERT_EVENTS, frame_of_rows
+from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.tables import ALERT_EVENTS
 from streamgauge.analytics.telemetry.export_queue import totals
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.records import Alive

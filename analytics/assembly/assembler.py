@@ -34,7 +34,8 @@ from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.assembly.partition import Checkpoint, Failure, LogPosition, Outbox, Partition
 from streamgauge.analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS
 from streamgauge.analytics.decoding.conversation import ConversationReader
-from streamgauge.analytics.schema.tables import LOSSES, frame_of_rows
+from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.tables import LOSSES
 from streamgauge.ingest.records import Alive, AnyRecord, Damaged, unpack
 
 MAX_OPEN_ROWS = 20_000

@@ -20,7 +20,8 @@ from streamgauge.analytics.hops.candidate import ClockOffsets, start_ns
 from streamgauge.analytics.hops.changes import CHANGE_COLUMNS, Change, changes
 from streamgauge.analytics.hops.matching import Match
 from streamgauge.analytics.measures.latency import BURST_NS, quantile
-from streamgauge.analytics.schema.tables import GATEWAY_STALLS, HOP_CHANGES, HOPS, frame_of_rows
+from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.tables import GATEWAY_STALLS, HOP_CHANGES, HOPS
 
 STREAM_COLUMNS = (*CHANGE_COLUMNS, "ttft_ns", "end_ns")
 """Columns of `streams` that `Stream.row` must have."""
@@ -247,9 +248,9 @@ class HopRows:
     def tables(self) -> dict[str, pl.DataFrame]:
         """The rows by table."""
         return {
-            "hops": frame_of_rows(HOPS, [tuple(map(row.get, HOPS)) for row in self._hops]),
+            "hops": frame_of_rows(HOPS, [tuple(map(row.get, HOPS.types)) for row in self._hops]),
             "hop_changes": frame_of_rows(
-                HOP_CHANGES, [tuple(map(row.get, HOP_CHANGES)) for row in self._changes]
+                HOP_CHANGES, [tuple(map(row.get, HOP_CHANGES.types)) for row in self._changes]
             ),
             "gateway_stalls": frame_of_rows(GATEWAY_STALLS, sorted(self._stalls)),
         }

@@ -27,7 +27,8 @@ from streamgauge.analytics.hops.candidate import Candidate, ClockOffsets, candid
 from streamgauge.analytics.hops.comparison import HopRows
 from streamgauge.analytics.hops.matching import Match, Matches, SideOrder, match
 from streamgauge.analytics.hops.stored_streams import StoredStreams
-from streamgauge.analytics.schema.tables import STREAMS, with_all_columns
+from streamgauge.analytics.schema.frames import with_all_columns
+from streamgauge.analytics.schema.tables import STREAMS
 from streamgauge.analytics.storage.database import reason
 from streamgauge.analytics.storage.store import Store
 from streamgauge.ingest.guards import Guards, guarded_thread

@@ -11,6 +11,7 @@ import polars as pl
 from streamgauge.analytics.hops.candidate import SQL_COLUMNS, WALL_ERROR_NS, Candidate, candidate
 from streamgauge.analytics.hops.comparison import EVENT_COLUMNS, STREAM_COLUMNS, Stall, Stream
 from streamgauge.analytics.hops.identical_output import Output
+from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.tables import EVENTS
 from streamgauge.ingest.generated_ids import smallest_uuid7
 
@@ -95,7 +96,7 @@ class StoredStreams:
             [min(rows), max(rows)],
         ).fetchall():
             stalls.setdefault(stream_id, []).append(Stall(*stall))
-        empty = pl.DataFrame(schema={name: EVENTS[name] for name in EVENT_COLUMNS})
+        empty = frame_of_rows(EVENTS, [], EVENT_COLUMNS)
         return {
             stream_id: Stream(row, events.get(stream_id, empty), stalls.get(stream_id, ()))
             for stream_id, row in rows.items()

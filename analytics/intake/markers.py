@@ -32,7 +32,8 @@ from streamgauge.analytics.intake.commit_queue import (
     check_token,
     check_type,
 )
-from streamgauge.analytics.schema.tables import MARKERS, frame_of_rows
+from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.tables import MARKERS
 from streamgauge.ingest.listening import is_loopback
 
 PATH = "/v1/markers"

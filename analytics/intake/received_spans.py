@@ -34,7 +34,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from streamgauge.analytics.intake.commit_queue import CommitQueue
-from streamgauge.analytics.schema.tables import SPANS, frame_of_rows
+from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.tables import SPANS
 from streamgauge.analytics.telemetry.semconv import WITHOUT_CONTENT
 from streamgauge.analytics.telemetry.spans import hex_id
 from streamgauge.ingest import identifiers
@@ -47,7 +48,7 @@ _STATUSES = ("unset", "ok", "error")
 
 Row = tuple[Any, ...]
 """A row of `spans` in the order of `streamgauge.analytics.schema.tables.SPANS`."""
-TRACE_ID, SPAN_ID = (list(SPANS).index(column) for column in ("trace_id", "span_id"))
+TRACE_ID, SPAN_ID = (list(SPANS.types).index(column) for column in ("trace_id", "span_id"))
 
 
 class NotOtlp(Exception):

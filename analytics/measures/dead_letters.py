@@ -9,7 +9,8 @@ from collections import Counter
 
 import polars as pl
 
-from streamgauge.analytics.schema.tables import DEAD_LETTERS, LOSSES, frame_of_rows
+from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.tables import DEAD_LETTERS, LOSSES
 
 log = logging.getLogger(__name__)
 

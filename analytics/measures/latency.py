@@ -30,8 +30,9 @@ from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.dialects.events import OUTPUT_KINDS
 from streamgauge.analytics.measures.waits import Cause, WaitedTime, waits_between
+from streamgauge.analytics.schema.frames import with_all_columns
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_STALLS, with_all_columns
+from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_STALLS
 from streamgauge.ingest.records import Closed, Wait
 
 _NON_REASONING = OUTPUT_KINDS - {"reasoning"}
@@ -361,5 +362,5 @@ def stall_rows(streams: pl.DataFrame, gaps: pl.DataFrame, stall: StallLimit) -> 
         long_gaps.join(streams.with_row_index("row"), on="row", maintain_order="left")
         .filter((pl.col("stall_count") > 0) | (pl.col("cause") != "upstream"))
         .filter(pl.col("cause_ns") > stall.factor * pl.col("icl_p50_ns"))
-        .select(OUTPUT_STALLS.keys())
+        .select(OUTPUT_STALLS.types.keys())
     )

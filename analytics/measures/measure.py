@@ -48,17 +48,10 @@ from streamgauge.analytics.measures.operation import operation_of
 from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.measures.waits import split_stream
+from streamgauge.analytics.schema.frames import frame, frame_of_rows, polars_types
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.tables import (
-    EVENTS,
-    OUTPUT_WAITS,
-    SERVER_STATS,
-    STREAMS,
-    USAGE_REPORTS,
-    frame,
-    frame_of_rows,
-)
+from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_WAITS, SERVER_STATS, STREAMS, USAGE_REPORTS
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.redaction.body_redactor import numbers_only
 
@@ -67,8 +60,8 @@ _DEFAULT_STALL = StallLimit()
 _DEFAULT_OBJECTIVES = Objectives()
 _encode_lines = msgspec.json.Encoder().encode_lines
 _UNKNOWN_WITHOUT_UPSTREAM = ("gateway", "provider", "server_address", "server_port", "end_ns")
-_EMPTY_ROW: dict[str, Any] = dict.fromkeys(STREAMS)
-_in_order = itemgetter(*STREAMS)
+_EMPTY_ROW: dict[str, Any] = dict.fromkeys(STREAMS.types)
+_in_order = itemgetter(*STREAMS.types)
 _OPENED = (
     "gateway", "tap", "client_id", "method", "path", "trace_id", "span_id", "parent_span_id", "trace_flags",
     "server_address", "server_port", "client_start_ns",
@@ -102,7 +95,9 @@ def measure(
     for row in rows:
         _add_objective(row, objectives)
     return {
-        "streams": frame(STREAMS, dict(zip(STREAMS, zip(*map(_in_order, rows), strict=True), strict=True))),
+        "streams": frame(
+            STREAMS, dict(zip(STREAMS.types, zip(*map(_in_order, rows), strict=True), strict=True))
+        ),
         "events": event_frame(finished),
         "usage_reports": _usage_reports(finished),
         "server_stats": _server_stats(finished),
@@ -313,12 +308,9 @@ def _known_words(stat: ServerStat) -> ServerStat:
 
 
 _EMPTY = {
-    table: frame(columns, dict.fromkeys(columns, ()))
-    for table, columns in (
-        ("streams", STREAMS), ("events", EVENTS), ("usage_reports", USAGE_REPORTS), ("server_stats", SERVER_STATS),
-        ("output_waits", OUTPUT_WAITS),
-    )
-}  # fmt: skip
+    table.name: frame_of_rows(table, [])
+    for table in (STREAMS, EVENTS, USAGE_REPORTS, SERVER_STATS, OUTPUT_WAITS)
+}
 
 
 def _count(value: int | None) -> int | None:
@@ -361,7 +353,7 @@ def event_frame(finished: Sequence[FinishedStream]) -> pl.DataFrame:
     ]
     owners = pl.DataFrame(
         {"stream_id": [stream_id for stream_id, _ in sources], "n": [len(columns) for _, columns in sources]},
-        schema={"stream_id": EVENTS["stream_id"], "n": pl.Int64},
+        schema={"stream_id": pl.String, "n": pl.Int64},
     )
     lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
     for _, columns in sources:
@@ -383,7 +375,7 @@ def _event_names(names: list[str]) -> list[str]:
 
 
 def _series(name: str, values: list[Any]) -> pl.Series:
-    kind = EVENTS[name]
+    kind = polars_types(EVENTS)[name]
     if kind == pl.String:
         series = pl.Series(name, values, kind)
         return series if name in ("stream_id", "kind") else series.replace("", None)
@@ -430,7 +422,7 @@ def measured_rows(
 def lost_row(stream_id: str, started_wall_ns: int, gateway: str | None, tap: str | None) -> pl.DataFrame:
     """The row of a lost stream without further data."""
     row = (stream_id, started_wall_ns // 1000, gateway, tap, LOST.outcome, LOST.error_type)
-    return frame_of_rows({name: STREAMS[name] for name in _LOST}, [row])
+    return frame_of_rows(STREAMS, [row], _LOST)
 
 
 _LOST = ("stream_id", "started_at", "gateway", "tap", "outcome", "error_type")

@@ -16,16 +16,11 @@ from collections.abc import Mapping
 import polars as pl
 
 from streamgauge.analytics.measures.latency import gap_rows, stall_rows
+from streamgauge.analytics.schema.frames import with_all_columns
 from streamgauge.analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
 from streamgauge.analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.tables import (
-    CLIENT_MINUTES,
-    HISTOGRAM_MINUTES,
-    STREAM_MINUTES,
-    STREAMS,
-    with_all_columns,
-)
+from streamgauge.analytics.schema.tables import CLIENT_MINUTES, HISTOGRAM_MINUTES, STREAM_MINUTES, STREAMS
 
 METRICS = (
     "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_max_ns",
@@ -33,8 +28,6 @@ METRICS = (
 )  # fmt: skip
 """Columns of `streams` with a histogram. The pooled gaps have one too, `icl_ns`."""
 _SOURCE = ("minute", "gateway", "provider", "model")
-_ENDING = ("dialect", "operation", "outcome", "error_phase", "error_type", "http_status")
-_CLIENT = ("minute", "client_id", "gateway", "model", "objective")
 _MAX_SUMMAND = 2**47
 """39 hours in ns."""
 _DEFAULT_STALL = StallLimit()
@@ -60,10 +53,13 @@ def rollups(
     gaps = gap_rows(streams, tables.get("events"), tables.get("output_waits"))
     queries = {
         "stream_minutes": streams.lazy()
-        .group_by(*_SOURCE, *_ENDING)
+        .group_by(STREAM_MINUTES.key.split(", "))
         .agg(_COUNTS)
-        .select(STREAM_MINUTES.keys()),
-        "client_minutes": streams.lazy().group_by(*_CLIENT).agg(_CLIENT_COUNTS).select(CLIENT_MINUTES.keys()),
+        .select(STREAM_MINUTES.types.keys()),
+        "client_minutes": streams.lazy()
+        .group_by(CLIENT_MINUTES.key.split(", "))
+        .agg(_CLIENT_COUNTS)
+        .select(CLIENT_MINUTES.types.keys()),
         "histogram_minutes": _histogram_minutes(streams.lazy(), gaps, keys.lazy()),
     }
     # Together, so that polars computes what they share once and starts its threads once.
@@ -158,7 +154,7 @@ def _histogram_minutes(streams: pl.LazyFrame, gaps: pl.DataFrame, keys: pl.LazyF
         .agg(_HISTOGRAM)
         .join(keys, on="key")
         .with_columns(_UNSETTLED)
-        .select(HISTOGRAM_MINUTES.keys())
+        .select(HISTOGRAM_MINUTES.types.keys())
     )
 
 

@@ -19,7 +19,8 @@ import polars as pl
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.measures.latency import first_output_ns, last_output_ns
 from streamgauge.analytics.measures.operation import INFERENCE, operation_of
-from streamgauge.analytics.schema.tables import OPEN_STREAMS, frame
+from streamgauge.analytics.schema.frames import frame
+from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from streamgauge.ingest.records import Alive
 
 _OPENED = ("gateway", "tap", "client_id", "path", "trace_id")
@@ -30,7 +31,7 @@ _DECODED = ("dialect", "operation", "response_model", "last_event_ns")
 def open_stream_frame(streams: Sequence[OpenStream]) -> pl.DataFrame:
     """One row per stream. Their pending frames must be decoded first."""
     rows = [_row(stream) for stream in streams]
-    return frame(OPEN_STREAMS, {name: [row[name] for row in rows] for name in OPEN_STREAMS})
+    return frame(OPEN_STREAMS, {name: [row[name] for row in rows] for name in OPEN_STREAMS.types})
 
 
 def _row(stream: OpenStream) -> dict[str, object]:

@@ -17,14 +17,14 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from streamgauge.analytics.schema.columns import sql_columns
 from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.tables import OPEN_STREAMS
 
-NAME = "open_streams"
+NAME = OPEN_STREAMS.name
 PATTERN = "open_streams/*.live"
 """Relative to the tables folder."""
 
-COLUMNS = sql_columns(NAME)
+COLUMNS = OPEN_STREAMS.types
 _COMMENTS = re.findall(
     rf"COMMENT ON (?:TABLE|COLUMN) {NAME}(\.\w+)? IS ('(?:[^']|'')*');",
     (resources.files("streamgauge.analytics.schema") / "open_streams.sql").read_text(),

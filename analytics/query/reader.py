@@ -42,6 +42,7 @@ from streamgauge.analytics.query.errors import (
 from streamgauge.analytics.query.statement_filter import position_of_byte, without_explain
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.tables import TABLES, Rows
 from streamgauge.analytics.storage.database import attach, data_path_of, message, new_database
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 
@@ -59,7 +60,7 @@ VISIBLE = {
     "duckdb_functions": "internal",
 }
 """Functions that list the catalog, and what readers see of it after `lock_down`."""
-FROM_SETTINGS = ("objectives", "prices", "clients")
+FROM_SETTINGS = [table.name for table in TABLES if table.rows is Rows.REPLACED]
 """Stores with the same settings have the same rows in these tables, which count once."""
 _TABLES = """
 SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name IN ('main', 'internal')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 MAX_CLIENTS = 1000
 NO_CLIENT_NAMES = ("(no key)", "_other", "others")
@@ -32,6 +32,3 @@ class Client:
     def __str__(self) -> str:
         """As the flag `--clients` accepts it."""
         return f"{self.client_id}={self.name}"
-
-
-COLUMNS = tuple(field.name for field in fields(Client))

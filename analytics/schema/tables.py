@@ -1,74 +1,163 @@
-"""Polars types of the tables' columns, in the order of schema.sql, and data frames with these columns.
+"""The tables of the store: everything that other modules need to know about a table, beside its columns in schema.sql.
 
-UUIDs are text. Instants are microseconds in UTC.
+Creating, retention, export, rebuild, merging and compaction follow from `TABLES`. A new table is a CREATE TABLE in schema.sql,
+its comments in comments.sql and a `Table` here. Requires neither DuckDB nor polars.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import polars as pl
-
-from streamgauge.analytics.schema.columns import sql_columns
-
-Columns = dict[str, pl.DataType]
-
-_POLARS = {
-    "UUID": pl.String(), "VARCHAR": pl.String(), "BOOLEAN": pl.Boolean(), "TIMESTAMPTZ": pl.Datetime("us", "UTC"),
-    "SMALLINT": pl.Int16(), "INTEGER": pl.Int32(), "BIGINT": pl.Int64(), "FLOAT": pl.Float32(), "DOUBLE": pl.Float64(),
-    "VARCHAR[]": pl.List(pl.String), "SMALLINT[]": pl.List(pl.Int16), "INTEGER[]": pl.List(pl.Int32),
-}  # fmt: skip
+import re
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from functools import cache
+from importlib import resources
 
 
-def _columns(table: str) -> Columns:
-    return {name: _POLARS[kind] for name, kind in sql_columns(table).items()}
+class Retention(StrEnum):
+    """Which setting is the age at which rows are deleted."""
+
+    EVENTS = "events"
+    STREAMS = "streams"
+    ROLLUPS = "rollups"
+    KEPT = "kept"
+    """Rows are not deleted by age."""
 
 
-STREAMS = _columns("streams")
-EVENTS = _columns("events")
-OPEN_STREAMS = _columns("open_streams")
-USAGE_REPORTS = _columns("usage_reports")
-SERVER_STATS = _columns("server_stats")
-LOSSES = _columns("losses")
-DEAD_LETTERS = _columns("dead_letters")
-LOG_POSITIONS = _columns("log_positions")
-TAPS = _columns("taps")
-SPANS = _columns("spans")
-STREAM_MINUTES = _columns("stream_minutes")
-HISTOGRAM_MINUTES = _columns("histogram_minutes")
-CLIENT_MINUTES = _columns("client_minutes")
-OBJECTIVES = _columns("objectives")
-PRICES = _columns("prices")
-CLIENTS = _columns("clients")
-MARKERS = _columns("markers")
-OUTPUT_STALLS = _columns("output_stalls")
-GATEWAY_STALLS = _columns("gateway_stalls")
-OUTPUT_WAITS = _columns("output_waits")
-HOPS = _columns("hops")
-HOP_CHANGES = _columns("hop_changes")
-ALERT_EVENTS = _columns("alert_events")
+class Rows(Enum):
+    """How rows are written."""
+
+    APPENDED = 1
+    """Never changed. A rebuild copies them from the Parquet files."""
+    SUMMED = 2
+    """Roll-ups by minute. Rows that share a key are added up some minutes later. A rebuild computes them from the streams."""
+    UPDATED = 3
+    """Each commit updates them in place. They stay in the catalog, and a rebuild starts without them."""
+    REPLACED = 4
+    """Replaced as a whole. Stores with the same settings have the same rows."""
 
 
-def frame(columns: Columns, values: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
-    """A data frame with these columns. Instants are given as microseconds since the epoch."""
-    return pl.DataFrame(
-        [
-            pl.Series(name, values[name], pl.Int64, strict=False).cast(kind)
-            if isinstance(kind, pl.Datetime)
-            else pl.Series(name, values[name], kind, strict=True)
-            for name, kind in columns.items()
-        ]
-    )
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table. Columns are those of schema.sql."""
+
+    name: str
+    """With the schema unless it is `main`."""
+    retention: Retention
+    time_column: str | None = None
+    """Age of a row: an instant, or a UUIDv7. None: all rows are as old as the store."""
+    rows: Rows = Rows.APPENDED
+    key: str = ""
+    """Columns that identify a row. Empty: equal rows are the same row, unless they are updated in place."""
+    sorted_by: str = ""
+    """Sort order of merged files. Ids are UUIDv7, so they sort by time."""
+    grows_with_traffic: bool = True
+    """Its rows are flushed and its files merged often. Other tables have few rows."""
+
+    def __post_init__(self) -> None:
+        if (self.retention is Retention.KEPT) != (self.time_column is None):
+            raise ValueError(f"table {self.name}: rows are deleted by age, or have no time column")
+
+    @property
+    def qualified_name(self) -> str:
+        """Name with the schema."""
+        return self.name if "." in self.name else f"main.{self.name}"
+
+    @property
+    def types(self) -> dict[str, str]:
+        """SQL types by column, in order. Raises KeyError without a CREATE TABLE."""
+        return ddl_columns()[self.name]
 
 
-def frame_of_rows(columns: Columns, rows: Sequence[Sequence[Any]]) -> pl.DataFrame:
-    """As `frame`, from rows with values in the order of the columns."""
-    values = zip(*rows, strict=True) if rows else [()] * len(columns)
-    return frame(columns, dict(zip(columns, values, strict=True)))
+@cache
+def ddl_columns() -> dict[str, dict[str, str]]:
+    """The columns of each table in schema.sql and open_streams.sql."""
+    here, found = resources.files("streamgauge.analytics.schema"), {}
+    for file in ("schema.sql", "open_streams.sql"):
+        text = re.sub(r"--.*", "", (here / file).read_text())
+        for name, body in re.findall(r"CREATE TABLE IF NOT EXISTS ([\w.]+) \((.*?)\);", text, re.DOTALL):
+            found[name] = dict(column.split()[:2] for column in body.split(","))
+    return found
 
 
-def with_all_columns(rows: pl.DataFrame, columns: Columns) -> pl.DataFrame:
-    """The rows with NULL in every missing column."""
-    missing = [pl.lit(None, columns[name]).alias(name) for name in columns.keys() - set(rows.columns)]
-    return rows.with_columns(missing) if missing else rows
+STREAMS = Table("streams", Retention.STREAMS, "stream_id", key="stream_id", sorted_by="stream_id")
+EVENTS = Table("events", Retention.EVENTS, "stream_id", key="stream_id, seq", sorted_by="stream_id, seq")
+USAGE_REPORTS = Table(
+    "usage_reports", Retention.STREAMS, "stream_id", key="stream_id, seq, at_ns", sorted_by="stream_id"
+)
+SERVER_STATS = Table(
+    "server_stats", Retention.STREAMS, "stream_id", key="stream_id, seq, source, name", sorted_by="stream_id"
+)
+SPANS = Table("spans", Retention.STREAMS, "started_at", key="trace_id, span_id", sorted_by="started_at")
+LOG_POSITIONS = Table(
+    "log_positions", Retention.KEPT, rows=Rows.UPDATED, key="log_id, partition", grows_with_traffic=False
+)
+TAPS = Table(
+    "taps", Retention.KEPT, rows=Rows.UPDATED, key="tap, tap_worker, incarnation", grows_with_traffic=False
+)
+COUNTER_PARTS = Table("internal.counter_parts", Retention.KEPT, rows=Rows.UPDATED, grows_with_traffic=False)
+LOSSES = Table("losses", Retention.STREAMS, "lost_at", grows_with_traffic=False)
+DEAD_LETTERS = Table("dead_letters", Retention.STREAMS, "set_aside_at", grows_with_traffic=False)
+STREAM_MINUTES = Table(
+    "stream_minutes",
+    Retention.ROLLUPS,
+    "minute",
+    Rows.SUMMED,
+    key="minute, gateway, provider, model, dialect, operation, outcome, error_phase, error_type, http_status",
+    sorted_by="minute",
+)
+HISTOGRAM_MINUTES = Table(
+    "histogram_minutes",
+    Retention.ROLLUPS,
+    "minute",
+    Rows.SUMMED,
+    key="minute, gateway, provider, model, metric",
+    sorted_by="minute, metric",
+)
+CLIENT_MINUTES = Table(
+    "client_minutes",
+    Retention.ROLLUPS,
+    "minute",
+    Rows.SUMMED,
+    key="minute, client_id, gateway, model, objective",
+    sorted_by="minute",
+)
+OBJECTIVES = Table("objectives", Retention.KEPT, rows=Rows.REPLACED, key="priority", grows_with_traffic=False)
+PRICES = Table("prices", Retention.KEPT, rows=Rows.REPLACED, key="priority", grows_with_traffic=False)
+CLIENTS = Table("clients", Retention.KEPT, rows=Rows.REPLACED, key="client_id", grows_with_traffic=False)
+MARKERS = Table("markers", Retention.ROLLUPS, "marked_at", grows_with_traffic=False)
+OUTPUT_STALLS = Table(
+    "output_stalls", Retention.STREAMS, "stream_id", key="stream_id, seq", sorted_by="stream_id"
+)
+OUTPUT_WAITS = Table(
+    "output_waits", Retention.STREAMS, "stream_id", key="stream_id, from_ns", sorted_by="stream_id"
+)
+GATEWAY_STALLS = Table(
+    "gateway_stalls",
+    Retention.STREAMS,
+    "stream_id",
+    key="stream_id, seq",
+    sorted_by="stream_id",
+    grows_with_traffic=False,
+)
+HOPS = Table(
+    "hops",
+    Retention.STREAMS,
+    "outer_started_at",
+    key="outer_stream_id, inner_stream_id",
+    sorted_by="outer_stream_id",
+)
+HOP_CHANGES = Table("hop_changes", Retention.STREAMS, "outer_started_at", sorted_by="outer_stream_id")
+ALERT_EVENTS = Table(
+    "alert_events",
+    Retention.STREAMS,
+    "changed_at",
+    key="alert_id, state, changed_at",
+    grows_with_traffic=False,
+)
+
+TABLES = tuple(value for value in [*globals().values()] if isinstance(value, Table))
+"""Every table of the store, in the order of schema.sql."""
+OPEN_STREAMS = Table(
+    "open_streams", Retention.KEPT, rows=Rows.REPLACED, key="stream_id", grows_with_traffic=False
+)
+"""Not a table of the store: each analytics process replaces a file (`streamgauge.analytics.storage.open_streams_file`)."""

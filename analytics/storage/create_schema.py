@@ -16,6 +16,7 @@ import polars as pl
 
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.tables import TABLES, Rows
 from streamgauge.analytics.storage.catalog import NAME, Catalog
 from streamgauge.analytics.storage.database import transaction
 from streamgauge.analytics.storage.ducklake_format import FORMAT_VERSION, add_statistics, read_layouts
@@ -27,16 +28,6 @@ OPTIONS = {
     "target_file_size": "64MB",
 }
 """DuckLake options of the store. Small files can be skipped by their statistics, and merging them needs little memory."""
-SORTED_BY = {
-    "streams": "stream_id", "events": "stream_id, seq", "usage_reports": "stream_id", "server_stats": "stream_id",
-    "spans": "started_at", "output_stalls": "stream_id", "output_waits": "stream_id", "gateway_stalls": "stream_id",
-    "hops": "outer_stream_id", "hop_changes": "outer_stream_id",
-    "stream_minutes": "minute", "histogram_minutes": "minute, metric", "client_minutes": "minute",
-}  # fmt: skip
-"""Sort order of merged files. Ids are UUIDv7, so they sort by time."""
-
-KEYS = {"log_positions": "log_id, partition", "taps": "tap, tap_worker, incarnation"}
-"""Unique keys of tables whose rows are updated in place, so that two processes cannot insert the same row."""
 _INTERNAL = (
     "streamgauge_meta (key VARCHAR NOT NULL, value VARCHAR NOT NULL)",
     "streamgauge_kept_records (log_id VARCHAR NOT NULL, partition VARCHAR NOT NULL, stream_id VARCHAR NOT NULL, "
@@ -122,14 +113,17 @@ def _create(connection: duckdb.DuckDBPyConnection, catalog: Catalog, tables: str
     # Separate statements: options and sort orders of tables of the same transaction crash DuckLake 1.0.
     for option, value in OPTIONS.items():
         connection.execute(f"CALL ducklake_set_option('{ALIAS}', '{option}', '{value}')")
-    for table, columns in SORTED_BY.items():
-        connection.execute(f"ALTER TABLE {table} SET SORTED BY ({columns})")
+    for table in TABLES:
+        if table.sorted_by:
+            connection.execute(f"ALTER TABLE {table.name} SET SORTED BY ({table.sorted_by})")
     layouts = read_layouts(catalog)
     catalog.create_statistics_triggers()
     with catalog.transaction():
         add_statistics(catalog, layouts)
-    for name, key in KEYS.items():
-        catalog.create_index(f"{layouts[name].inlined}_key", layouts[name].inlined, key)
+    for table in TABLES:
+        if table.rows is Rows.UPDATED and table.key:  # two processes cannot insert the same row
+            inlined = layouts[table.name].inlined
+            catalog.create_index(f"{inlined}_key", inlined, table.key)
 
 
 def _digest(text: str) -> str:

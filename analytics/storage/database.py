@@ -161,6 +161,12 @@ def first_row(result: duckdb.DuckDBPyConnection) -> tuple[Any, ...] | None:
     return rows[0] if rows else None
 
 
+def integer(result: duckdb.DuckDBPyConnection) -> int:
+    """The single integer of a result, such as a number of rows."""
+    row = first_row(result)
+    return int(row[0]) if row else 0
+
+
 def one_line(error: BaseException) -> str:
     """DuckDB's message in one line, without the statement and the stack trace."""
     return " ".join(_AFTER_MESSAGE.split(str(error), maxsplit=1)[0].split())

@@ -10,25 +10,10 @@ import duckdb
 
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.tables import STREAMS, TABLES, Table
 from streamgauge.analytics.storage.database import attach, message, new_database
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
-from streamgauge.ingest.generated_ids import smallest_uuid7
-
-BY_ID = (
-    "streams",
-    "events",
-    "usage_reports",
-    "server_stats",
-    "output_stalls",
-    "output_waits",
-    "gateway_stalls",
-)
-BY_TIME = {
-    "spans": "started_at", "hops": "outer_started_at", "hop_changes": "outer_started_at",
-    "alert_events": "changed_at", "losses": "lost_at", "dead_letters": "set_aside_at", "stream_minutes": "minute",
-    "histogram_minutes": "minute", "client_minutes": "minute", "markers": "marked_at",
-}  # fmt: skip
-WHOLE = ("log_positions", "taps", "objectives", "prices", "clients", "internal.counter_parts")
+from streamgauge.analytics.storage.retention import compared
 
 
 def export(
@@ -56,13 +41,13 @@ def export(
         connection.execute("BEGIN TRANSACTION")
         connection.execute(tables)
         streams = 0
-        for table in (*BY_ID, *BY_TIME, *WHOLE):
+        for table in TABLES:
             where, values = _range(table, since, until)
             [(rows,)] = connection.execute(
-                f"INSERT INTO {table} BY NAME FROM {_source(table)}{where}", values
+                f"INSERT INTO {table.name} BY NAME FROM {ALIAS}.{table.qualified_name}{where}", values
             ).fetchall()
-            report(table, rows)
-            streams = rows if table == "streams" else streams
+            report(table.name, rows)
+            streams = rows if table is STREAMS else streams
         connection.execute(views)
         connection.execute("COMMIT")
         connection.execute(comments)
@@ -77,20 +62,10 @@ def export(
         part.unlink(missing_ok=True)
 
 
-def _source(table: str) -> str:
-    return f"{ALIAS}.{table}" if "." in table else f"{ALIAS}.main.{table}"
-
-
-def _range(table: str, since: dt.datetime | None, until: dt.datetime | None) -> tuple[str, list[object]]:
-    conditions: list[str] = []
-    values: list[object] = []
-    for limit, sign in ((since, ">="), (until, "<")):
-        if limit is None or table in WHOLE:
-            continue
-        if table in BY_ID:
-            conditions.append(f"stream_id {sign} ?::UUID")
-            values.append(smallest_uuid7(limit.timestamp()))
-        else:
-            conditions.append(f"{BY_TIME[table]} {sign} make_timestamptz(?)")
-            values.append(int(limit.timestamp() * 1e6))
-    return (" WHERE " + " AND ".join(conditions) if conditions else ""), values
+def _range(table: Table, since: dt.datetime | None, until: dt.datetime | None) -> tuple[str, list[object]]:
+    """WHERE clause and its values."""
+    limits = [(sign, at.timestamp()) for sign, at in ((">=", since), ("<", until)) if at is not None]
+    if table.time_column is None or not limits:
+        return "", []
+    conditions, values = zip(*(compared(table, *limit) for limit in limits), strict=True)
+    return f" WHERE {' AND '.join(conditions)}", list(values)

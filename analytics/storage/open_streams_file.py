@@ -14,6 +14,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
+from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
 
@@ -55,4 +56,4 @@ class OpenStreamsFile:
         with contextlib.suppress(OSError, duckdb.Error):
             if self._written_s > float("-inf"):
                 self._written_s = float("-inf")
-                self.write(pl.DataFrame(schema=OPEN_STREAMS))
+                self.write(frame_of_rows(OPEN_STREAMS, []))

@@ -10,7 +10,8 @@ import time
 from collections.abc import Mapping
 
 from streamgauge.analytics.assembly.partition import LogPosition
-from streamgauge.analytics.schema.tables import LOG_POSITIONS, frame
+from streamgauge.analytics.schema.frames import frame
+from streamgauge.analytics.schema.tables import LOG_POSITIONS
 from streamgauge.analytics.storage.catalog import Catalog, integers
 from streamgauge.analytics.storage.ducklake_format import SnapshotBuilder, TableLayout
 

@@ -23,8 +23,9 @@ import duckdb
 
 from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.tables import TABLES, Rows, Table
 from streamgauge.analytics.storage.commit import Commit
-from streamgauge.analytics.storage.database import attach, first_row, new_database, one_line
+from streamgauge.analytics.storage.database import attach, integer, new_database, one_line
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 from streamgauge.analytics.storage.rollup_compaction import ROLLUPS
 from streamgauge.analytics.storage.store import Store
@@ -32,14 +33,7 @@ from streamgauge.analytics.storage.store import Store
 SLICE_ROWS = 2_000_000
 """Rows per copy."""
 ROLLUP_STREAMS = 20_000
-KEYS = {
-    "streams": "stream_id", "events": "stream_id, seq", "usage_reports": "stream_id, seq, at_ns",
-    "server_stats": "stream_id, seq, source, name", "output_stalls": "stream_id, seq", "spans": "trace_id, span_id",
-    "output_waits": "stream_id, from_ns",
-    "gateway_stalls": "stream_id, seq", "hops": "outer_stream_id, inner_stream_id",
-    "hop_changes": None, "alert_events": "alert_id, state, changed_at", "losses": None, "dead_letters": None, "markers": None,
-}  # fmt: skip
-"""By table: the key by which duplicate rows are dropped. None: all columns."""
+DELETE_FILES = "*-delete.parquet"
 COLUMNS = "COLUMNS(name -> NOT starts_with(name, '_ducklake_'))"
 """All columns except those that DuckLake adds to merged files."""
 _FILES = f"""
@@ -110,39 +104,49 @@ def _remove(catalog: Path) -> None:
 
 
 def _from_files(location: StoreLocation, report: Callable[[str, int], None]) -> None:
-    tables = Path(str(location.tables))
-    found = {name: [*(tables / "main" / name).glob("*.parquet")] for name in (*KEYS, *ROLLUPS)}
+    sources = {table: source for table in TABLES if (source := _source(location, table))}
     store = Store(location, rebuilding=True)
     try:
         connection = store.cursor()
-        for name, key in KEYS.items():
-            report(name, _copy(connection, name, key, found[name]) if found[name] else 0)
+        for table in TABLES:
+            if table.rows is Rows.APPENDED:
+                report(table.name, _copy(connection, table, sources[table]) if table in sources else 0)
         report("roll-ups", _compute_rollups(store, connection))
-        _copy_older_rollups(connection, found)
+        for table in ROLLUPS:
+            if table in sources:
+                _copy_older_rollups(connection, table, sources[table])
     except duckdb.Error as e:
         raise OSError(f"cannot rebuild {location.catalog}: {one_line(e)}") from None
     finally:
         store.close()
 
 
-def _copy(connection: duckdb.DuckDBPyConnection, name: str, key: str | None, files: list[Path]) -> int:
-    source = f"read_parquet([{', '.join(literal(str(file)) for file in files)}], union_by_name = true)"
-    distinct = f"SELECT DISTINCT {f'ON ({key})' if key else ''} {COLUMNS}"
-    if key is None or not key.startswith("stream_id"):
-        row = first_row(connection.execute(f"INSERT INTO {name} BY NAME {distinct} FROM {source}"))
-        return int(row[0]) if row else 0
-    copied = 0
-    row = first_row(connection.execute(f"SELECT count(*) FROM {source}"))
-    slices = -(-int(row[0]) // SLICE_ROWS) if row else 0
-    for number in range(slices):
-        row = first_row(
+def _source(location: StoreLocation, table: Table) -> str:
+    """SQL that reads the files of a table. Empty if it has none."""
+    folder = Path(str(location.tables), *table.qualified_name.split("."))
+    # DuckLake's delete files have positions of rows in other files. Which of these files are current is unknown here.
+    files = [file for file in folder.glob("*.parquet") if not file.match(DELETE_FILES)]
+    listed = ", ".join(literal(str(file)) for file in files)
+    return f"read_parquet([{listed}], union_by_name = true)" if files else ""
+
+
+def _copy(connection: duckdb.DuckDBPyConnection, table: Table, source: str) -> int:
+    """Copy each row once, in slices of rows with the same first column of the key."""
+    slices, is_in_slice = 1, "true"
+    if table.key:
+        slices = -(-integer(connection.execute(f"SELECT count(*) FROM {source}")) // SLICE_ROWS)
+        is_in_slice = f"hash({table.key.split(',')[0]}) % {slices} = ?"
+    distinct = f"DISTINCT {f'ON ({table.key})' if table.key else ''} {COLUMNS}"
+    order = table.sorted_by or table.key or "ALL"
+    return sum(
+        integer(
             connection.execute(
-                f"INSERT INTO {name} BY NAME {distinct} FROM {source} WHERE hash(stream_id) % {slices} = {number} "
-                f"ORDER BY {key}"
+                f"INSERT INTO {table.name} BY NAME SELECT {distinct} FROM {source} WHERE {is_in_slice} ORDER BY {order}",
+                [number] if table.key else [],
             )
         )
-        copied += int(row[0]) if row else 0
-    return copied
+        for number in range(slices)
+    )
 
 
 def _compute_rollups(store: Store, connection: duckdb.DuckDBPyConnection) -> int:
@@ -168,16 +172,13 @@ def _compute_rollups(store: Store, connection: duckdb.DuckDBPyConnection) -> int
             [after, last],
         ).pl()
         computed = rollups({"streams": streams, "events": events, "output_waits": waits}, store.stall)
-        store.commit(Commit("", tables={name: computed[name] for name in ROLLUPS if name in computed}))
+        store.commit(Commit("", tables={t.name: computed[t.name] for t in ROLLUPS if t.name in computed}))
         done, after = done + streams.height, last
 
 
-def _copy_older_rollups(connection: duckdb.DuckDBPyConnection, found: dict[str, list[Path]]) -> None:
+def _copy_older_rollups(connection: duckdb.DuckDBPyConnection, table: Table, source: str) -> None:
     """Copy the compacted roll-ups from before the oldest stream. Duplicates are equal rows."""
-    for name in ROLLUPS:
-        if found[name]:
-            source = f"read_parquet([{', '.join(literal(str(file)) for file in found[name])}], union_by_name = true)"
-            connection.execute(
-                f"INSERT INTO {name} BY NAME SELECT DISTINCT {COLUMNS} FROM {source} WHERE settled AND "
-                "minute < (SELECT coalesce(date_trunc('minute', min(started_at)), 'infinity'::TIMESTAMPTZ) FROM streams)"
-            )
+    connection.execute(
+        f"INSERT INTO {table.name} BY NAME SELECT DISTINCT {COLUMNS} FROM {source} WHERE settled AND "
+        "minute < (SELECT coalesce(date_trunc('minute', min(started_at)), 'infinity'::TIMESTAMPTZ) FROM streams)"
+    )

@@ -1,4 +1,4 @@
-"""Retention: which rows are deleted at which age, and how."""
+"""Retention: delete the rows that are older than the age of their table (`Table.retention`)."""
 
 from __future__ import annotations
 
@@ -6,45 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 
 import duckdb
 
+from streamgauge.analytics.schema.tables import COUNTER_PARTS, TABLES, Retention, Table
 from streamgauge.analytics.storage.catalog import Catalog
-from streamgauge.analytics.storage.database import first_row, transaction
+from streamgauge.analytics.storage.database import integer, transaction
 from streamgauge.analytics.storage.ducklake_format import TableLayout
 from streamgauge.ingest.generated_ids import smallest_uuid7
-
-_BY_STREAM_ID = {
-    "events": ("events",),
-    "streams": (
-        "usage_reports",
-        "server_stats",
-        "output_stalls",
-        "output_waits",
-        "gateway_stalls",
-        "streams",
-    ),
-}
-_BY_TIME = {
-    "streams": {
-        "spans": "started_at",
-        "hops": "outer_started_at",
-        "hop_changes": "outer_started_at",
-        "losses": "lost_at",
-        "dead_letters": "set_aside_at",
-        "alert_events": "changed_at",
-    },
-    "rollups": {
-        "stream_minutes": "minute",
-        "histogram_minutes": "minute",
-        "client_minutes": "minute",
-        "markers": "marked_at",
-    },
-}
-"""By kind of age: the tables with that age, and the column with the age of a row."""
 
 
 def ages_s(
     events_s: float | None, streams_s: float | None, rollups_s: float | None
-) -> dict[str, float | None]:
-    """The age in seconds at which rows of each kind are deleted, None = never.
+) -> dict[Retention, float | None]:
+    """The age in seconds at which rows are deleted, None = never.
 
     Events never outlive their streams, nor streams the roll-ups computed from them.
     """
@@ -53,10 +25,17 @@ def ages_s(
     else:
         events_s = min(events_s, streams_s) if events_s is not None else streams_s
         rollups_s = max(rollups_s, streams_s) if rollups_s is not None else None
-    return {"events": events_s, "streams": streams_s, "rollups": rollups_s}
+    return {Retention.EVENTS: events_s, Retention.STREAMS: streams_s, Retention.ROLLUPS: rollups_s}
 
 
-class Retention:
+def compared(table: Table, sign: str, at_s: float) -> tuple[str, object]:
+    """SQL condition that compares the time column with an instant, and the value to bind."""
+    if table.types[str(table.time_column)] == "UUID":  # a UUIDv7, which begins with its time
+        return f"{table.time_column} {sign} ?::UUID", smallest_uuid7(at_s)
+    return f"{table.time_column} {sign} make_timestamptz(?)", int(at_s * 1e6)
+
+
+class OldRows:
     """Deletes old rows. Used by the upkeep thread only."""
 
     def __init__(
@@ -64,40 +43,36 @@ class Retention:
         catalog: Catalog,
         cursor: duckdb.DuckDBPyConnection,
         layouts: Mapping[str, TableLayout],
-        ages: Mapping[str, float | None],
+        ages: Mapping[Retention, float | None],
         folders: Callable[[Iterable[str]], Iterable[str]],
     ) -> None:
         """`ages` as `ages_s` returns them. `folders`: of the files of tables."""
         self._folders = folders
         self._catalog = catalog
         self._cursor = cursor
-        self._counters = layouts["internal.counter_parts"].inlined
+        self._counters = layouts[COUNTER_PARTS.name].inlined
         self._ages_s = ages
 
     def delete_old_rows(self, now_s: float) -> int:
         """Delete and count the rows that are too old. Returns their number. Raises duckdb.Error."""
         deleted = 0
-        for kind, age_s in self._ages_s.items():
-            if age_s is None:
-                continue
-            for table in _BY_STREAM_ID.get(kind, ()):
-                deleted += self._delete(table, "stream_id < ?::UUID", smallest_uuid7(now_s - age_s))
-            for table, column in _BY_TIME.get(kind, {}).items():
-                deleted += self._delete(table, f"{column} < make_timestamptz(?)", int((now_s - age_s) * 1e6))
+        # In reverse, so that the rows of a stream are deleted before the stream.
+        for table in reversed(TABLES):
+            age_s = self._ages_s.get(table.retention)
+            if age_s is not None:
+                deleted += self._delete(table.name, *compared(table, "<", now_s - age_s))
         if deleted:
             self._sum_counters()
         return deleted
 
     def _delete(self, table: str, where: str, limit: object) -> int:
-        row = first_row(self._cursor.execute(f"SELECT count(*) FROM {table} WHERE {where}", [limit]))
-        if row is None or not row[0]:
+        if not integer(self._cursor.execute(f"SELECT count(*) FROM {table} WHERE {where}", [limit])):
             return 0
         with self._catalog.exclusive(), transaction(self._cursor, *self._folders([table])):
-            row = first_row(self._cursor.execute(f"DELETE FROM {table} WHERE {where}", [limit]))
-            deleted = int(row[0]) if row else 0
+            deleted = integer(self._cursor.execute(f"DELETE FROM {table} WHERE {where}", [limit]))
             # In the same transaction: after a crash uncounted rows would look lost.
             self._cursor.execute(
-                "INSERT INTO internal.counter_parts VALUES (?, ?)", [f"expired_{table}_rows", deleted]
+                f"INSERT INTO {COUNTER_PARTS.name} VALUES (?, ?)", [f"expired_{table}_rows", deleted]
             )
         return deleted
 

@@ -31,7 +31,7 @@ from streamgauge.analytics.storage.create_schema import prepare
 from streamgauge.analytics.storage.database import (
     attach,
     data_path_of,
-    first_row,
+    integer,
     message,
     message_without_values,
     new_database,
@@ -219,12 +219,11 @@ class Store:
 
     def size_bytes(self) -> int:
         """Bytes of the Parquet files in the newest snapshot, and of a SQLite catalog."""
-        row = first_row(
+        size = integer(
             self._connection.execute(
                 f"SELECT coalesce(sum(file_size_bytes), 0)::BIGINT FROM {NAME}.ducklake_data_file WHERE end_snapshot IS NULL"
             )
         )
-        size = int(row[0]) if row else 0
         return size + self.location.catalog.stat().st_size if self.location.catalog is not None else size
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.tables import TAPS
 from streamgauge.analytics.storage.catalog import Catalog, without_nul
 from streamgauge.analytics.storage.ducklake_format import SnapshotBuilder, TableLayout
@@ -33,19 +34,19 @@ def write_tap_reports(
         )
     }
     for tap in taps:
-        started_at, alive_at = (_instant(ns) for ns in (tap.started_wall_ns, tap.wall_ns))
+        started_us, alive_us = tap.started_wall_ns // 1000, tap.wall_ns // 1000
         counters = json.dumps(dict(tap.counters))
         if (without_nul(tap.tap), tap.tap_worker, without_nul(tap.incarnation)) not in known:
             new.append(
-                (tap.tap, tap.tap_worker, tap.incarnation, started_at, alive_at, tap.stopping, counters)
+                (tap.tap, tap.tap_worker, tap.incarnation, started_us, alive_us, tap.stopping, counters)
             )
             continue
         catalog.change(
-            f"UPDATE {layout.inlined} SET last_alive_at = '{alive_at.isoformat(' ')}', "
+            f"UPDATE {layout.inlined} SET last_alive_at = '{_instant(alive_us)}', "
             f"stopped = {catalog.flag(tap.stopping)}, counters = {text(counters)} "
             f"WHERE tap = {text(tap.tap)} AND tap_worker = {tap.tap_worker} AND incarnation = {text(tap.incarnation)}"
         )
-    snapshot.add_rows(layout, pl.DataFrame(new, schema=TAPS, orient="row"))
+    snapshot.add_rows(layout, frame_of_rows(TAPS, new))
 
 
 def add_to_counters(
@@ -71,5 +72,5 @@ def add_to_counters(
     snapshot.add_rows(layout, pl.DataFrame({"name": new, "value": [increments[name] for name in new]}))
 
 
-def _instant(wall_ns: int) -> dt.datetime:
-    return dt.datetime.fromtimestamp(wall_ns // 1000 / 1e6, dt.UTC)
+def _instant(at_us: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(at_us / 1e6, dt.UTC)

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from streamgauge.analytics.storage.catalog import is_conflict
+from streamgauge.analytics.schema.tables import TABLES, Rows, Table
+from streamgauge.analytics.storage.catalog import integers, is_conflict
 from streamgauge.analytics.storage.database import LINK, reason, transaction
 from streamgauge.analytics.storage.ducklake_format import sync
 from streamgauge.analytics.storage.location import ALIAS
-from streamgauge.analytics.storage.retention import Retention, ages_s
+from streamgauge.analytics.storage.retention import OldRows, ages_s
 from streamgauge.analytics.storage.rollup_compaction import ROLLUPS, compact_rollups
 from streamgauge.analytics.storage.sqlite_catalog import back_up
 from streamgauge.analytics.storage.store import Store
@@ -49,23 +50,8 @@ FLUSHED_ROWS = 2_000
 MERGED_FILES = 8
 ORPHANS_S = 86_400
 """Age of files without a snapshot that are deleted. Younger ones may belong to a running commit."""
-OFTEN = (
-    "events",
-    "streams",
-    "usage_reports",
-    "server_stats",
-    "spans",
-    "output_stalls",
-    "hops",
-    "hop_changes",
-    "output_waits",
-    "stream_minutes",
-    "histogram_minutes",
-    "client_minutes",
-)
-"""Tables that grow with the traffic. Others have few rows, which stay inlined until `merge_all`."""
-NEVER_FLUSHED = ("log_positions", "taps", "counter_parts")
-"""Tables whose inlined rows are updated in place."""
+OFTEN = tuple(table for table in TABLES if table.grows_with_traffic)
+"""Others have few rows, which stay inlined until `merge_all`."""
 
 
 class Upkeep:
@@ -89,7 +75,7 @@ class Upkeep:
         self._data_path = store.data_path
         self._cursor = store.cursor()
         self._catalog, self._election = store.catalog.cursor(), store.catalog.cursor()
-        self._retention = Retention(
+        self._retention = OldRows(
             self._catalog, self._cursor, store.layouts, ages_s(events_s, streams_s, rollups_s), self._folders
         )
         self._stop = threading.Event()
@@ -179,11 +165,12 @@ class Upkeep:
     def flush(self, least_rows: int = FLUSHED_ROWS) -> None:
         """Move inlined rows to files, in tables with at least `least_rows`."""
         counts = " UNION ALL ".join(
-            f"SELECT '{table}', count(*) FROM {self._layouts[table].inlined}" for table in OFTEN
+            f"SELECT {number}, count(*) FROM {self._layouts[table.name].inlined}"
+            for number, table in enumerate(OFTEN)
         )
-        for table, rows in self._catalog.query(counts):
-            if int(str(rows)) >= least_rows:
-                self._flush("main", str(table))
+        for number, rows in map(integers, self._catalog.query(counts)):
+            if rows >= least_rows:
+                self._flush(OFTEN[number])
 
     def merge(self) -> None:
         """Merge the small files of tables with at least `MERGED_FILES`."""
@@ -193,25 +180,22 @@ class Upkeep:
         )
         small = {int(str(table_id)): int(str(files)) for table_id, files in counts}
         for table in OFTEN:
-            if small.get(self._layouts[table].table_id, 0) >= MERGED_FILES:
-                arguments = f"'{table}', max_file_size => {SMALL_FILE_BYTES}"
-                self._call("ducklake_merge_adjacent_files", arguments, writes=[table])
+            if small.get(self._layouts[table.name].table_id, 0) >= MERGED_FILES:
+                arguments = f"'{table.name}', max_file_size => {SMALL_FILE_BYTES}"
+                self._call("ducklake_merge_adjacent_files", arguments, writes=[table.name])
 
     def merge_all(self) -> None:
         """Merge files of any size in all tables, and rewrite files with mostly deleted rows."""
-        tables = self._cursor.execute(
-            "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ?", [ALIAS]
-        ).fetchall()
-        for schema, table in tables:
-            if table not in NEVER_FLUSHED:
-                self._flush(schema, table)
+        for table in TABLES:
+            if table.rows is not Rows.UPDATED:
+                self._flush(table)
         self._call("ducklake_merge_adjacent_files", writes=self._layouts)
         self._call("ducklake_rewrite_data_files", "delete_threshold => 0.5", writes=self._layouts)
 
     def compact_rollups(self) -> None:
         """Sum the roll-ups of past minutes (`streamgauge.analytics.storage.rollup_compaction`)."""
         with self._catalog.exclusive():
-            compact_rollups(self._cursor, time.time(), self._folders(ROLLUPS))
+            compact_rollups(self._cursor, time.time(), self._folders(table.name for table in ROLLUPS))
 
     def expire(self) -> None:
         """Delete old snapshots and the files that only they need.
@@ -271,12 +255,11 @@ class Upkeep:
         """Delete rows that are too old. Returns their number."""
         return self._retention.delete_old_rows(now_s)
 
-    def _flush(self, schema: str, table: str) -> None:
+    def _flush(self, table: Table) -> None:
+        schema, _, name = table.qualified_name.partition(".")
         with self._catalog.exclusive():  # it deletes the inlined rows, which conflicts with every commit
-            arguments = f"schema_name => '{schema}', table_name => '{table}'"
-            self._run(
-                "ducklake_flush_inlined_data", arguments, [table if schema == "main" else f"{schema}.{table}"]
-            )
+            arguments = f"schema_name => '{schema}', table_name => '{name}'"
+            self._run("ducklake_flush_inlined_data", arguments, [table.name])
 
     def _call(self, function: str, arguments: str = "", writes: Iterable[str] = ()) -> None:
         with self._catalog.maintenance():

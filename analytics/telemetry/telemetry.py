@@ -23,8 +23,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.measures.open_streams import Silence
+from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.tables import SPANS, frame_of_rows
+from streamgauge.analytics.schema.tables import SPANS
 from streamgauge.analytics.telemetry import analytics_metrics, spans
 from streamgauge.analytics.telemetry.export_queue import ExportQueue
 from streamgauge.analytics.telemetry.otlp_export import (

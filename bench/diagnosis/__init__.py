@@ -28,8 +28,9 @@ from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, headline
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.schema.frames import with_all_columns
 from streamgauge.analytics.schema.objectives import DEFAULT
-from streamgauge.analytics.schema.tables import STREAMS, with_all_columns
+from streamgauge.analytics.schema.tables import STREAMS
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.analytics.storage.store import Store

@@ -24,6 +24,7 @@ import duckdb
 import polars as pl
 
 from streamgauge.analytics.measures.minute_rows import rollups
+from streamgauge.analytics.schema.frames import polars_types
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from streamgauge.analytics.storage.location import SQLITE, TABLES_FOLDER, locate
@@ -325,10 +326,10 @@ def write_open_streams(data: Path, rows: list[dict[str, Any]]) -> None:
     file = data / TABLES_FOLDER / FOLDER / f"analytics{ENDING}"
     file.parent.mkdir(parents=True, exist_ok=True)
     plain = [
-        {name: str(row[name]) if name == "stream_id" else row.get(name) for name in OPEN_STREAMS}
+        {name: str(row[name]) if name == "stream_id" else row.get(name) for name in OPEN_STREAMS.types}
         for row in rows
     ]
-    pl.DataFrame(plain, schema=OPEN_STREAMS).write_parquet(file)
+    pl.DataFrame(plain, schema=polars_types(OPEN_STREAMS)).write_parquet(file)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,8 @@ from bench.diagnosis import drawn
 from bench.diagnosis.incidents import INCIDENTS
 from bench.diagnosis.traffic import simulate
 from streamgauge.analytics.schema.clients import shortened
-from streamgauge.analytics.schema.tables import STREAMS, with_all_columns
+from streamgauge.analytics.schema.frames import with_all_columns
+from streamgauge.analytics.schema.tables import STREAMS
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.analytics.storage.store import Store

@@ -14,7 +14,8 @@ from streamgauge.analytics.hops.comparison import Comparison, Stall, Stream, com
 from streamgauge.analytics.measures.latency import quantile
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.minute_rows import rollups
-from streamgauge.analytics.schema.tables import OUTPUT_STALLS, with_all_columns
+from streamgauge.analytics.schema.frames import with_all_columns
+from streamgauge.analytics.schema.tables import OUTPUT_STALLS
 from streamgauge.ingest.records import AnyRecord
 from tests.analytics.hops.gateway import SECOND
 from tests.analytics.hops.running_job import Analytics

@@ -9,7 +9,8 @@ from click import UsageError
 from click.testing import CliRunner
 
 from streamgauge.analytics.schema.clients import MAX_CLIENTS, Client
-from streamgauge.analytics.storage.clients_table import write_clients
+from streamgauge.analytics.schema.tables import CLIENTS
+from streamgauge.analytics.storage.replaced_tables import replace_rows
 from streamgauge.cli import cli
 from streamgauge.flags import flags, load
 from streamgauge.process_options import analyze_options
@@ -83,7 +84,7 @@ def test_start_of_analytics_replaces_the_names_if_they_differ(tmp_path: Path) ->
     try:
         snapshots = []
         for clients in (EXPECTED, EXPECTED[::-1], EXPECTED[:1], ()):
-            write_clients(store, clients)
+            replace_rows(store, CLIENTS, clients)
             assert ask(store, "FROM clients ORDER BY client_id") == [
                 (c.client_id, c.name) for c in sorted(clients)
             ]

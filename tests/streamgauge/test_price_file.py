@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from streamgauge.analytics.schema.prices import Price
-from streamgauge.analytics.storage.prices_table import write_prices
+from streamgauge.analytics.schema.tables import PRICES
+from streamgauge.analytics.storage.replaced_tables import replace_rows
 from streamgauge.cli import cli
 from streamgauge.price_file import read_prices
 from streamgauge.process_options import analyze_options
@@ -99,7 +100,7 @@ def test_start_of_analytics_replaces_the_prices(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     try:
         for prices in (EXPECTED, EXPECTED[1:], ()):
-            write_prices(store, prices)
+            replace_rows(store, PRICES, prices)
             assert [row[1] for row in ask(store, "FROM prices ORDER BY priority")] == [
                 p.model for p in prices
             ]

@@ -15,8 +15,9 @@ from bench.diagnosis.traffic import Fault, simulate
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, headline
 from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.schema.frames import frame_of_rows, with_all_columns
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
-from streamgauge.analytics.schema.tables import OPEN_STREAMS, STREAMS, with_all_columns
+from streamgauge.analytics.schema.tables import OPEN_STREAMS, STREAMS
 
 LENGTH_S = 900.0
 UNTIL = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -36,8 +37,8 @@ class Streams:
 
     def clear(self) -> None:
         self.queries = 0
-        self.put(pl.DataFrame(schema=STREAMS))
-        self.put(pl.DataFrame(schema=OPEN_STREAMS), "open_streams")
+        self.put(frame_of_rows(STREAMS, []))
+        self.put(frame_of_rows(OPEN_STREAMS, []), "open_streams")
 
     def put(self, frame: pl.DataFrame, table: str = "streams") -> None:
         columns = {"streams": STREAMS, "open_streams": OPEN_STREAMS}[table]

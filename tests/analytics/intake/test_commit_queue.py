@@ -11,7 +11,8 @@ import pytest
 
 from streamgauge.analytics.intake.commit_queue import CommitQueue
 from streamgauge.analytics.intake.received_spans import Row, parse_spans, span_queue
-from streamgauge.analytics.schema.tables import SPANS, frame_of_rows
+from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.tables import SPANS
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.store import Store
 from tests.analytics.intake.test_received_spans import NOW, protobuf, span

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from streamgauge.analytics.intake.received_spans import AHEAD_NS, KEYS, NotOtlp, ParsedSpans, parse_spans
-from streamgauge.analytics.schema.tables import SPANS, frame_of_rows
+from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.tables import SPANS
 from streamgauge.ingest.identifiers import MAX_CHARS, hashed
 
 NOW = 1_790_000_000_000_000_000
@@ -80,7 +81,7 @@ def test_span_becomes_a_row_with_its_service() -> None:
             ]
         )
     )
-    assert list(found) == list(SPANS)
+    assert list(found) == list(SPANS.types)
     attributes = json.loads(found.pop("attributes"))
     assert attributes == {
         "service.name": "app",

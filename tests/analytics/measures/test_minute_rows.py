@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgauge.analytics.measures.minute_rows import METRICS, rollups
+from streamgauge.analytics.schema.frames import frame
 from streamgauge.analytics.schema.histogram_buckets import ZERO_BUCKET
-from streamgauge.analytics.schema.tables import EVENTS, STREAMS, frame
+from streamgauge.analytics.schema.tables import EVENTS, STREAMS
 from streamgauge.analytics.storage.rollup_compaction import MOST_NAMES, OTHER, compact_rollups
 from tests.analytics.measures.buckets import RELATIVE_ERROR, bucket_value
 from tests.analytics.stores import plain_tables
@@ -34,12 +35,12 @@ def streams(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
         {"stream_id": sid(n), "started_at": MINUTE_US + n, "outcome": "ok", "gateway": "gw", **row}
         for n, row in enumerate(rows)
     ]
-    return frame(STREAMS, {name: [row.get(name) for row in rows] for name in STREAMS})
+    return frame(STREAMS, {name: [row.get(name) for row in rows] for name in STREAMS.types})
 
 
 def events(rows: Sequence[tuple[int, str, int | None, int]]) -> pl.DataFrame:
     """Rows of `events` from (stream, kind, choice, at_ns)."""
-    values: dict[str, list[Any]] = {name: [None] * len(rows) for name in EVENTS}
+    values: dict[str, list[Any]] = {name: [None] * len(rows) for name in EVENTS.types}
     values["stream_id"] = [sid(n) for n, *_ in rows]
     values["seq"] = values["read_seq"] = list(range(len(rows)))
     values["kind"], values["choice"], values["at_ns"] = ([row[i] for row in rows] for i in (1, 2, 3))

@@ -24,8 +24,9 @@ from streamgauge.analytics.measures.latency import (
 )
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.waits import TimeSplit, WaitedTime, split_stream, waits_between
+from streamgauge.analytics.schema.frames import frame, frame_of_rows
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_WAITS, STREAMS, frame, frame_of_rows
+from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_WAITS, STREAMS
 from streamgauge.ingest.records import AnyRecord, Wait
 from tests.analytics.stream_records import closed, stream_id, whole_stream
 
@@ -167,9 +168,9 @@ def test_stored_rows_have_the_gaps_and_stalls_of_their_streams(seed: int) -> Non
         row = {"stream_id": stream_id, "started_at": 0, "outcome": "ok", "icl_p50_ns": found.icl_p50_ns}
         streams.append({**row, "stall_count": found.stall_count})
         for seq, (at_ns, choice) in enumerate(zip(columns.at_ns, columns.choice, strict=True)):
-            row = dict.fromkeys(EVENTS) | {"stream_id": stream_id, "seq": seq, "read_seq": seq}
+            row = dict.fromkeys(EVENTS.types) | {"stream_id": stream_id, "seq": seq, "read_seq": seq}
             events.append(tuple((row | {"at_ns": at_ns, "kind": "text", "choice": choice}).values()))
-    stored = frame(STREAMS, {name: [row.get(name) for row in streams] for name in STREAMS})
+    stored = frame(STREAMS, {name: [row.get(name) for row in streams] for name in STREAMS.types})
     stored = stored.with_columns(pl.lit(0, pl.UInt32).alias("key"), pl.lit("m").alias("model"))
     rows = gap_rows(stored, frame_of_rows(EVENTS, events), frame_of_rows(OUTPUT_WAITS, waits))
     assert sorted(rows["upstream_ns"]) == sorted(gaps)

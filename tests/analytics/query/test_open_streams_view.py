@@ -13,6 +13,7 @@ import pytest
 
 from streamgauge.analytics.query.open_streams_view import COLUMNS
 from streamgauge.analytics.query.reader import Reader
+from streamgauge.analytics.schema.frames import polars_types
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from tests.analytics.query.conftest import make_store
 
@@ -20,9 +21,9 @@ from tests.analytics.query.conftest import make_store
 def write(tables: Path, owner: str, streams: list[str], tap: str | None = None) -> None:
     folder = tables / "open_streams"
     folder.mkdir(exist_ok=True)
-    rows = {name: [None] * len(streams) for name in OPEN_STREAMS}
+    rows = {name: [None] * len(streams) for name in OPEN_STREAMS.types}
     rows |= {"stream_id": streams, "tap": [tap] * len(streams)}
-    pl.DataFrame(rows, schema=OPEN_STREAMS).write_parquet(folder / f"{owner}.part")
+    pl.DataFrame(rows, schema=polars_types(OPEN_STREAMS)).write_parquet(folder / f"{owner}.part")
     os.replace(folder / f"{owner}.part", folder / f"{owner}.live")
 
 

@@ -18,9 +18,9 @@ from streamgauge.analytics.query.errors import StoreUnavailable
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.schema.clients import Client
 from streamgauge.analytics.schema.prices import Price
-from streamgauge.analytics.storage.clients_table import write_clients
+from streamgauge.analytics.schema.tables import CLIENTS, PRICES
 from streamgauge.analytics.storage.location import SQLITE, locate
-from streamgauge.analytics.storage.prices_table import write_prices
+from streamgauge.analytics.storage.replaced_tables import replace_rows
 from streamgauge.analytics.storage.rollup_compaction import compact_rollups
 from streamgauge.analytics.storage.store import Store
 from streamgauge.ingest.records import pack
@@ -42,8 +42,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         while consumer.step(0):
             pass
         consumer.finish()
-        write_clients(store, [Client("a1" * 16, "billing")])
-        write_prices(store, [Price("*", 1, 1, 1, "USD")])
+        replace_rows(store, CLIENTS, [Client("a1" * 16, "billing")])
+        replace_rows(store, PRICES, [Price("*", 1, 1, 1, "USD")])
         with store.cursor() as cursor:
             compact_rollups(cursor, time.time())  # settled minutes
         store.close()

@@ -1,4 +1,6 @@
-"""The frames' columns are those of schema.sql and open_streams.sql."""
+"""Each table of schema.sql has one `Table`, with columns that exist."""
+
+from __future__ import annotations
 
 from pathlib import Path
 
@@ -6,9 +8,11 @@ import duckdb
 import polars as pl
 import pytest
 
-from streamgauge.analytics.schema import tables
+from streamgauge.analytics.schema.frames import polars_types
+from streamgauge.analytics.schema.tables import OPEN_STREAMS, TABLES, Retention, Rows, Table
 
 SCHEMA = Path(__file__).parents[3] / "analytics" / "schema"
+ALL = [*TABLES, OPEN_STREAMS]
 DUCKDB_TYPES = {
     pl.String(): {"VARCHAR", "UUID"},
     pl.Int64(): {"BIGINT"},
@@ -24,35 +28,42 @@ DUCKDB_TYPES = {
 }
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        "streams",
-        "events",
-        "open_streams",
-        "usage_reports",
-        "server_stats",
-        "losses",
-        "stream_minutes",
-        "histogram_minutes",
-        "client_minutes",
-        "objectives",
-        "prices",
-        "output_stalls",
-        "output_waits",
-        "hops",
-        "hop_changes",
-        "spans",
-        "taps",
-        "log_positions",
-    ],
-)
-def test_columns_and_types_are_those_of_the_schema(table: str) -> None:
+@pytest.fixture(scope="module")
+def con() -> duckdb.DuckDBPyConnection:
     con = duckdb.connect()
     for name in ("schema", "open_streams"):
         con.execute((SCHEMA / f"{name}.sql").read_text())
-    described = con.execute(f"SELECT column_name, column_type FROM (DESCRIBE {table})").fetchall()
-    columns: tables.Columns = getattr(tables, table.upper())
+    return con
+
+
+def test_each_created_table_is_described_once(con: duckdb.DuckDBPyConnection) -> None:
+    created = con.execute("SELECT schema_name || '.' || table_name FROM duckdb_tables()").fetchall()
+    assert sorted(table.qualified_name for table in ALL) == sorted(name for (name,) in created)
+
+
+@pytest.mark.parametrize("table", ALL, ids=lambda table: table.name)
+def test_columns_and_types_are_those_of_the_schema(table: Table, con: duckdb.DuckDBPyConnection) -> None:
+    described = con.execute(f"SELECT column_name, column_type FROM (DESCRIBE {table.name})").fetchall()
+    columns = polars_types(table)
     assert list(columns) == [name for name, _ in described]
     for name, kind in described:
         assert kind in DUCKDB_TYPES[columns[name]], name
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_facts_name_columns_of_the_table(table: Table) -> None:
+    named = {*table.key.split(", "), *table.sorted_by.split(", "), table.time_column or ""} - {""}
+    assert named <= table.types.keys()
+    if table.time_column is not None:
+        assert table.types[table.time_column] in ("UUID", "TIMESTAMPTZ")
+    if table.rows is Rows.SUMMED:
+        assert {"minute", "settled"} <= table.types.keys()
+
+
+def test_retention_requires_the_age_of_a_row() -> None:
+    with pytest.raises(TypeError, match="retention"):
+        Table("added")  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="table added: "):
+        Table("added", Retention.STREAMS)
+    with pytest.raises(ValueError, match="table added: "):
+        Table("added", Retention.KEPT, "added_at")

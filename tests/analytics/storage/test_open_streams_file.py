@@ -8,7 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from streamgauge.analytics.schema.tables import OPEN_STREAMS, frame
+from streamgauge.analytics.schema.frames import frame
+from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import StoreLocation
 from streamgauge.analytics.storage.store import Store
@@ -19,7 +20,7 @@ QUERY = "SELECT stream_id, event_count, updated_at FROM open_streams ORDER BY 1"
 
 
 def rows_of(*ids: str, event_count: int = 3) -> pl.DataFrame:
-    values: dict[str, list[object]] = {name: [None] * len(ids) for name in OPEN_STREAMS}
+    values: dict[str, list[object]] = {name: [None] * len(ids) for name in OPEN_STREAMS.types}
     values |= {
         "stream_id": [*ids], "started_at": [STARTED_US] * len(ids), "updated_at": [STARTED_US] * len(ids),
         "event_count": [event_count] * len(ids),

@@ -18,9 +18,10 @@ from streamgauge.analytics.storage.location import StoreLocation, locate
 from streamgauge.analytics.storage.rebuild import Source, rebuild
 from streamgauge.analytics.storage.store import INLINED_ROWS, Store
 from streamgauge.analytics.storage.upkeep import Upkeep
+from streamgauge.ingest.generated_ids import smallest_uuid7
 from streamgauge.ingest.records import Wait
 from tests.analytics.log_entries import MS, stream
-from tests.analytics.storage.rows import commit_of, count, new_ids
+from tests.analytics.storage.rows import commit_of, count, new_ids, streams
 from tests.analytics.stores import ask, new_store
 
 LARGE = INLINED_ROWS + 1
@@ -190,3 +191,18 @@ def test_failed_rebuild_leaves_no_empty_catalog(data: Path, filled: tuple[Store,
 def test_a_postgres_catalog_is_not_rebuilt() -> None:
     with pytest.raises(OSError, match="PostgreSQL's own backups"):
         rebuild(StoreLocation(dsn="host=db", tables="/files"))
+
+
+def test_delete_files_are_not_read_as_rows(data: Path) -> None:
+    ids = [smallest_uuid7(day * 86_400.0) for day in range(LARGE)]
+    with (
+        closing(new_store(data)) as store,
+        closing(Upkeep(store, events_s=None, streams_s=86_400.0)) as upkeep,
+    ):
+        store.commit(Commit("", tables={"streams": streams(*ids)}))
+        assert upkeep.retain(10.5 * 86_400.0) == 10
+        upkeep.merge_all()
+    assert len([*data.glob("tables/main/streams/*-delete.parquet")]) == 1
+    assert rebuild(damage(data)) is Source.FILES
+    with closing(Store(locate("sqlite", data))) as reopened:
+        assert count(reopened) == LARGE  # retention deletes the old ones again

@@ -22,7 +22,8 @@ import pytest
 
 from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.schema.ddl import statements
-from streamgauge.analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
+from streamgauge.analytics.schema.frames import frame, polars_types
+from streamgauge.analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS
 from streamgauge.analytics.storage import commit as commit_module
 from streamgauge.analytics.storage import ducklake_format
 from streamgauge.analytics.storage import store as store_module
@@ -226,7 +227,7 @@ FLOATS = [float("nan"), float("inf"), -float("inf"), 0.0, -0.5, 5e-324, 1.797693
 def odd_streams(rows: int) -> pl.DataFrame:
     """Extreme values of every type, and NULL in every column that may be NULL."""
     values: dict[str, list[object]] = {}
-    for name, kind in STREAMS.items():
+    for name, kind in polars_types(STREAMS).items():
         odd: list[object]
         if kind == pl.String():
             odd = [*TEXTS, None]
@@ -255,7 +256,8 @@ def test_every_value_of_every_type_is_read_back(
     given = odd_streams(rows).sort("stream_id")
     consumers[0].commit(Commit(log_id, tables={"streams": given}))
     columns = ", ".join(
-        "epoch_us(started_at) AS started_at" if name == "started_at" else f'"{name}"' for name in STREAMS
+        "epoch_us(started_at) AS started_at" if name == "started_at" else f'"{name}"'
+        for name in STREAMS.types
     )
     found = ask(
         consumers[1],
@@ -275,7 +277,8 @@ def test_lists_and_small_floats_are_read_back(consumers: list[Store], log_id: st
         "counts": [[], [2**31 - 1, 0, -1], [1], [7] * 100],
     }
     values: dict[str, Any] = {
-        name: [odd[name][n % 4] if name in odd else None for n in range(rows)] for name in HISTOGRAM_MINUTES
+        name: [odd[name][n % 4] if name in odd else None for n in range(rows)]
+        for name in HISTOGRAM_MINUTES.types
     }
     values |= {
         "minute": [60_000_000 * n for n in range(rows)], "model": [model] * rows, "metric": ["ttft_ns"] * rows,
@@ -283,7 +286,7 @@ def test_lists_and_small_floats_are_read_back(consumers: list[Store], log_id: st
     }  # fmt: skip
     given = frame(HISTOGRAM_MINUTES, values)
     consumers[0].commit(Commit(log_id, tables={"histogram_minutes": given}))
-    columns = ", ".join(name for name in HISTOGRAM_MINUTES if name != "minute")
+    columns = ", ".join(name for name in HISTOGRAM_MINUTES.types if name != "minute")
     found = ask(
         consumers[1],
         f"SELECT {columns} FROM histogram_minutes WHERE model = ? ORDER BY histogram_minutes.minute",
@@ -337,7 +340,7 @@ def test_failed_commit_leaves_no_rows_and_no_file(store: Store, monkeypatch: pyt
     failing = commit_of("log", "w0", 9, new_ids(LARGE), open_ids=ids)
     failing.tables = {
         **failing.tables,
-        "losses": frame(LOSSES, {name: [None] for name in LOSSES} | {"cause": ["x"], "lost_at": [0]}),
+        "losses": frame(LOSSES, {name: [None] for name in LOSSES.types} | {"cause": ["x"], "lost_at": [0]}),
     }
     failing.kept_records = [("w0", ids[0], b"kept")]
     with monkeypatch.context() as full:

@@ -6,7 +6,8 @@ import dataclasses
 from pathlib import Path
 
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
-from streamgauge.analytics.storage.objectives_table import write_objectives
+from streamgauge.analytics.schema.tables import OBJECTIVES
+from streamgauge.analytics.storage.replaced_tables import replace_rows
 from tests.analytics.stores import ask, new_store
 
 FIRST = Objective("first", model="gpt-*", client="it's", ttft_ns=5, goodput=0.9)
@@ -17,7 +18,7 @@ def test_table_is_replaced_only_if_it_differs(tmp_path: Path) -> None:
     try:
 
         def write(*objectives: Objective) -> int:
-            write_objectives(store, objectives)
+            replace_rows(store, OBJECTIVES, objectives)
             rows = ask(store, "FROM objectives ORDER BY priority")
             assert rows == [(n, *dataclasses.astuple(o)) for n, o in enumerate(objectives)]
             [(snapshot,)] = ask(store, "SELECT max(snapshot_id) FROM ducklake_snapshots('lake')")

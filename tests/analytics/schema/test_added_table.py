@@ -1,0 +1,41 @@
+"""A table is added in three files: schema.sql, comments.sql and tables.py. The rest of the product follows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+ADDED = {
+    "schema.sql": "\nCREATE TABLE IF NOT EXISTS added (stream_id UUID NOT NULL, number INTEGER NOT NULL, note VARCHAR);\n",
+    "comments.sql": "\nCOMMENT ON TABLE added IS 'Added by a test.';\n"
+    + "".join(f"COMMENT ON COLUMN added.{name} IS '…';\n" for name in ("stream_id", "number", "note")),
+    "tables.py": '\nADDED = Table("added", Retention.STREAMS, "stream_id", key="stream_id, number", sorted_by="stream_id")\n',
+}
+"""By file of analytics/schema."""
+END_OF_TABLES = "\nTABLES = "
+
+
+def copy_with_added_table(folder: Path) -> None:
+    package = folder / "streamgauge"
+    shutil.copytree(ROOT / "streamgauge", package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, added in ADDED.items():
+        path = package / "analytics" / "schema" / file
+        before, end, after = path.read_text().partition(END_OF_TABLES)
+        path.write_text(before + added + end + after)
+
+
+def test_table_added_in_three_files_is_stored_deleted_exported_rebuilt_and_merged(tmp_path: Path) -> None:
+    copy_with_added_table(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-P", str(Path(__file__).with_name("use_added_table.py")), str(tmp_path / "data")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "added table works\n"
