@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streamgauge.analytics.extras import missing_package
 from streamgauge.ingest.listening import parse_allowed_host
+from streamgauge.ingest.private_files import write_private
 
 COOKIE = "streamgauge_token"
 COOKIE_AGE_S = 30 * 24 * 3600
@@ -51,10 +52,7 @@ def stored_token(data: Path) -> str:
     if path.exists() and (token := path.read_text().strip()):
         return token
     token = secrets.token_urlsafe(24)
-    # With its mode before it has a content: nobody else can read the token in between.
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(token + "\n")
+    write_private(path, f"{token}\n".encode())
     return token
 
 

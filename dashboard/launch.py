@@ -11,14 +11,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import http.client
 import ipaddress
 import json
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -30,7 +28,7 @@ from typing import NoReturn
 from streamgauge.dashboard import page_settings
 from streamgauge.dashboard.access import TOKEN_FILE, SameHost, TokenGate, check_file, stored_token
 from streamgauge.ingest.guards import guarded_thread
-from streamgauge.ingest.listening import AllowedHosts, HostGate, is_loopback, split_address
+from streamgauge.ingest.listening import AllowedHosts, HostGate, bind, is_loopback, split_address
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import (
     HEARTBEAT_S,
@@ -75,8 +73,10 @@ def run(options: DashboardOptions) -> int:
     Raises OSError with a one-line message if the address cannot be used or the data folder is not writable.
     """
     hosts = check(options)
-    host, port = split_address(options.listen)
-    port = _free_port(host, port)
+    host, _ = split_address(options.listen)
+    # Only the check: Streamlit binds the port itself, and its error would not name the flag.
+    with bind(options.listen, flag="--dashboard-listen") as probe:
+        port = probe.getsockname()[1]
     prepare_data_folder(options.data)
     ready_file = options.data / "run" / "dashboard.json"
     os.environ[page_settings.ENV_DATA] = str(options.data.resolve())
@@ -167,30 +167,6 @@ def _token(options: DashboardOptions) -> str | None:
     if options.oidc is not None or is_loopback(split_address(options.listen)[0]):
         return None
     return stored_token(options.data)
-
-
-def _free_port(host: str, port: int) -> int:
-    """The port to listen on, after a check that it is free. Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise OSError(_bind_message(host, port, error)) from None
-        found: int = probe.getsockname()[1]
-    return found
-
-
-def _bind_message(host: str, port: int, error: OSError) -> str:
-    failed = f"dashboard cannot bind {host}:{port}"
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"{failed}: address already in use. Pass another --dashboard-listen (port 0 uses any free port)."
-        )
-    if error.errno == errno.EACCES:
-        return f"{failed}: permission denied. Pass --dashboard-listen with a port above 1023."
-    return f"{failed}: {error.strerror or error}. Check --dashboard-listen."
 
 
 def _local_host(host: str) -> str:

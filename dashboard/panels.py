@@ -18,15 +18,13 @@ import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.reports import formatting
+from streamgauge.analytics.reports.comparison import MIN_N, MIN_TAIL_N
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import Drawing, draw, draw_legend, draw_placeholder
 
 Summary = Mapping[str, float | None]
 NORMAL_95 = 1.96
 """Standard errors that a change exceeds by chance in 5 % of the cases."""
-MIN_COUNTED = 30
-MIN_BEYOND = 10
-"""Least streams of a rate, and least streams beyond a quantile, for which a change is judged."""
 MIN_CHANGE = 0.0005
 """Smaller changes are shown as no change."""
 FACTOR_FROM = 10.0
@@ -165,7 +163,7 @@ def draw_trend(
 def rate_outside_noise(now: Summary, before: Summary, events: str, counted: str) -> bool:
     """Whether the share `events` / `counted` of two summaries differs by more than chance."""
     k, n, k2, n2 = (float(s.get(c) or 0) for s in (now, before) for c in (events, counted))
-    if min(n, n2) < MIN_COUNTED:
+    if min(n, n2) < MIN_N:
         return False
     # Under the assumption that nothing changed, both periods have the same rate: the pooled one.
     pooled = (k + k2) / (n + n2)
@@ -183,7 +181,7 @@ def p95_outside_noise(now: Summary, before: Summary, metric: str) -> bool:
     for summary in (now, before):
         n = summary.get(f"{metric}_n") or 0
         p90, p95, p98 = (summary.get(f"{metric}_{q}_ns") for q in ("p90", "p95", "p98"))
-        if n * 0.05 < MIN_BEYOND or p90 is None or p95 is None or p98 is None:
+        if n * 0.05 < MIN_TAIL_N or p90 is None or p95 is None or p98 is None:
             return False
         variance += 0.95 * 0.05 / n * ((p98 - p90) / 0.08) ** 2
         values.append(p95)

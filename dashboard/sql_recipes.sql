@@ -1,5 +1,4 @@
 -- Recipes of the SQL page. docs/how-to/query.md is generated with those that it names (`make reference`).
--- {IS_ERROR} and {IS_COUNTED} are conditions of analytics/schema/outcomes.py.
 
 -- name: latency_by_model
 -- group: Latency
@@ -90,12 +89,9 @@ FROM streams GROUP BY ALL ORDER BY request_model;
 -- group: Errors
 -- title: Error rate per minute, last hour
 -- answers: Since when do requests fail?
-SELECT time_bucket(INTERVAL 1 MINUTE, started_at) AS minute, count(*) AS streams,
-       count(*) FILTER ({IS_ERROR})
-         / nullif(count(*) FILTER ({IS_COUNTED}), 0) AS error_rate
-FROM streams
-WHERE started_at > now() - INTERVAL 1 HOUR
-GROUP BY ALL ORDER BY minute;
+SELECT minute, sum(streams) AS streams,
+       sum(errors) / nullif(sum(streams - client_abort - tap_lost - refused), 0) AS error_rate
+FROM errors_by_minute WHERE minute > now() - INTERVAL 1 HOUR GROUP BY ALL ORDER BY minute;
 
 -- name: error_types
 -- group: Errors

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
-from streamgauge.analytics.schema.outcomes import IS_COUNTED, IS_ERROR
-
 PARAMETER = "sql"
 MAX_EDITOR_CHARS = 20_000
 """Longest statement in the editor."""
@@ -49,7 +47,6 @@ class Recipe:
 
 def _read() -> tuple[Recipe, ...]:
     text = Path(__file__).with_name("sql_recipes.sql").read_text()
-    text = text.replace("{IS_ERROR}", IS_ERROR).replace("{IS_COUNTED}", IS_COUNTED)
     return tuple(Recipe(**found.groupdict()) for found in _RECIPE.finditer(text))
 
 

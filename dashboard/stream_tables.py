@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.stream_lists import ORDERS
 from streamgauge.analytics.schema.clients import shortened
 from streamgauge.analytics.schema.outcomes import NOT_COUNTED, OK
 from streamgauge.dashboard import filters
@@ -32,14 +33,7 @@ OUTCOME_SIGNS = {
 }
 """Signs that distinguish outcomes without colour. All other outcomes are errors and have the sign ✕."""
 ID_DIGITS = 8
-SORTED_BY = {
-    "started_at": "newest",
-    "ttft_ns": "highest TTFT",
-    "itl_ns": "highest ITL",
-    "icl_max_ns": "longest gap",
-    "end_ns": "longest",
-    "output_tokens": "most output",
-}
+SORTED_BY = {column: name for name, column in ORDERS.items()}
 """Column of `show_streams` → order of `reports.stream_lists.ORDERS`."""
 
 
@@ -148,7 +142,7 @@ def show_streams(
         columns,
         frame.with_columns(pl.coalesce("error_type", "finish_reason").alias("reason")),
         label="Streams",
-        order=next((name for name, key in SORTED_BY.items() if key == order), None),
+        order=ORDERS[order],
         empty=empty,
         zone_of="Started",
     )

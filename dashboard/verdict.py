@@ -28,7 +28,6 @@ ICONS = {
     "healthy": ":material/check_circle:",
     "no_data": ":material/hourglass_empty:",
 }
-ERRORS = frozenset(metric for metric, title in diagnosis.TITLES.items() if title == "Error rate")
 MAX_FURTHER = 3
 MAX_DIAGNOSES = 32
 RECENT_S = 30.0
@@ -111,13 +110,8 @@ def show_verdict(found: Diagnosis) -> None:
 
 def color_of(found: Diagnosis) -> str:
     """The colour of the state: red only if an objective is missed."""
-    missed = any(m.missed for m in found.measured)
-    return {
-        "incident": "red" if missed else "orange",
-        "unclear": "red" if missed else "orange",
-        "healthy": "green",
-        "no_data": "gray",
-    }[found.state]
+    worse = "red" if any(m.missed for m in found.measured) else "orange"
+    return {"incident": worse, "unclear": worse, "healthy": "green", "no_data": "gray"}[found.state]
 
 
 def _headline(found: Diagnosis) -> str:
@@ -154,7 +148,7 @@ def _links(cause: Cause) -> Sequence[Link]:
     links: list[Link] = []
     if cause.metric == "lost":
         links.append(("views/pipeline.py", "Pipeline", ":material/valve:", kept))
-    elif cause.metric in ERRORS:
+    elif cause.metric in diagnosis.FAILURES:
         links.append(("views/errors.py", "Errors", ":material/error:", narrowed))
     else:
         links.append(("views/latency.py", "Latency", ":material/timer:", narrowed))
@@ -163,12 +157,6 @@ def _links(cause: Cause) -> Sequence[Link]:
         links.append(("views/stream.py", "Example stream", ":material/water:", example))
     if cause.onset is not None:
         onset = cause.onset.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        links.append(
-            (
-                "views/compare.py",
-                "Compare with before",
-                ":material/compare_arrows:",
-                [*narrowed, ("onset", onset)],
-            )
-        )
+        with_onset = [*narrowed, ("onset", onset)]
+        links.append(("views/compare.py", "Compare with before", ":material/compare_arrows:", with_onset))
     return links

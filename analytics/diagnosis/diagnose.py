@@ -28,7 +28,7 @@ from streamgauge.analytics.diagnosis.aggregates import (
     all_failures,
     metrics,
 )
-from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, Measured, Unit
+from streamgauge.analytics.diagnosis.diagnosis import FAILURES, Cause, Diagnosis, Effect, Measured, Unit
 from streamgauge.analytics.diagnosis.incidents import Incident, combine
 from streamgauge.analytics.diagnosis.search import LEAST_STREAMS, Found, search, variance_of
 from streamgauge.analytics.reports import Query
@@ -39,7 +39,6 @@ POINTS = 360
 """Points of a series around an onset."""
 BUCKETS_BEFORE, BUCKETS_AFTER = 2, 5
 """Buckets before and after the first bucket of a change in which its onset is looked for."""
-FAILURES = ("rate_limited", "http_error", "upstream_down", "inband_error", "truncated")
 
 
 def diagnose(query: Query, chosen: Selection, objectives: Sequence[Objective] = (DEFAULT,)) -> Diagnosis:
@@ -249,14 +248,14 @@ def _other_causes(
             continue
         if name == "error_rate":
             metric = all_failures(compared)
-            cause = incidents.constant(table, metric, {f"x_{f}": 1.0 for f in FAILURES})
+            cause = incidents.constant(table, metric, [f"x_{f}" for f in FAILURES])
         else:
             metric = compared[f"slow_{name}"]
             mix = incidents.traffic_mix(table, compared[name])
             if mix is not None:
                 causes.append((mix, compared[name]))
                 continue
-            cause = incidents.constant(table, metric, {f"x_{metric.name}": 1.0})
+            cause = incidents.constant(table, metric, [f"x_{metric.name}"])
         if cause is not None:
             causes.append((cause, metric))
     return causes

@@ -127,12 +127,9 @@ class Diagnosis:
 Name = Callable[[str, str], str]
 """(dimension, value) → the text that readers see, such as an alias of a client."""
 
-TITLES = {
-    "rate_limited": "Error rate",
-    "http_error": "Error rate",
-    "upstream_down": "Error rate",
-    "inband_error": "Error rate",
-    "truncated": "Error rate",
+FAILURES = ("rate_limited", "http_error", "upstream_down", "inband_error", "truncated")
+"""Metrics that count failed streams."""
+TITLES = dict.fromkeys(FAILURES, "Error rate") | {
     "lost": "Records lost by the tap",
     "burst": "Buffered responses",
     "cache": "Prompt-cache hits lost",
@@ -143,12 +140,7 @@ TITLES = {
     "slow_itl": "ITL",
 }
 """Metric → what a headline calls it."""
-AFFECTED = {
-    "rate_limited": "failing",
-    "http_error": "failing",
-    "upstream_down": "failing",
-    "inband_error": "failing",
-    "truncated": "failing",
+AFFECTED = dict.fromkeys(FAILURES, "failing") | {
     "lost": "of the streams incomplete",
     "burst": "of the responses arrive in one burst",
     "stalled": "of the streams stall",

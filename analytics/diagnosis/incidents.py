@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -284,13 +284,10 @@ def _inside(found: Found) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return inside
 
 
-def constant(table: Table, metric: Metric, names: Mapping[str, float]) -> Cause | None:
-    """The place that differs most from all other streams during the whole range. `names`: columns of `x` → weight."""
+def constant(table: Table, metric: Metric, names: Iterable[str]) -> Cause | None:
+    """The place that differs most from all other streams during the whole range. `names`: columns of `x`, which are added."""
     n_all = table.columns[f"n_{metric.name}"][..., EARLIER_BUCKETS:].sum(-1, keepdims=True)
-    x_all = sum(
-        weight * table.columns[name][..., EARLIER_BUCKETS:].sum(-1, keepdims=True)
-        for name, weight in names.items()
-    )
+    x_all = sum(table.columns[name][..., EARLIER_BUCKETS:].sum(-1, keepdims=True) for name in names)
     n, x = with_totals(n_all)[..., 0], with_totals(np.asarray(x_all))[..., 0]
     everything = (-1,) * n.ndim
     rest = (x[everything] - x + 0.5) / (n[everything] - n + 10)

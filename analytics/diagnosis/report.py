@@ -152,13 +152,10 @@ def _cause(report: Report, cause: Cause, zone: tzinfo) -> dict[str, Any]:
         },
         **_in_seconds({"value": cause.main.value, "before": cause.main.before}, cause.main.unit),
         "evidence": list(cause.evidence),
-        "onset": _time(cause.onset),
-        "onset_earliest": _time(cause.onset_earliest),
-        "onset_latest": _time(cause.onset_latest),
-        "ended": _time(cause.ended),
-        "objective": cause.objective,
-        "streams": cause.streams,
-        "affected": cause.affected,
+        **{
+            name: _time(getattr(cause, name)) for name in ("onset", "onset_earliest", "onset_latest", "ended")
+        },
+        **{name: getattr(cause, name) for name in ("objective", "streams", "affected")},
         "unaffected": list(cause.unaffected),
         "example_stream_id": cause.example_stream_id,
     }

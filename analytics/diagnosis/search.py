@@ -90,11 +90,6 @@ class Found:
     expected: float
     score: float
 
-    @property
-    def excess_streams(self) -> float:
-        """Streams that are affected beyond the expected ones. All streams if the metric is a mean."""
-        return self.streams * (self.value - self.expected if self.metric.kind == "share" else 1)
-
 
 def search(tables: Mapping[str, Table], metrics: Mapping[str, Metric]) -> list[Found]:
     """All changes for the worse, highest score first."""

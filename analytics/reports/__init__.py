@@ -16,3 +16,8 @@ import polars as pl
 
 Query = Callable[[str], pl.DataFrame]
 """Runs one read-only statement. Raises `streamgauge.analytics.query.errors.QueryError` with a one-line message."""
+
+
+def has_rows(query: Query, table: str, where: str = "TRUE") -> bool:
+    """Whether any row of the table meets the SQL condition."""
+    return bool(query(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE {where}) AS found")["found"][0])

@@ -19,8 +19,10 @@ import numpy.typing as npt
 import polars as pl
 
 from streamgauge.analytics.reports import Query, formatting
+from streamgauge.analytics.reports.errors import CAUSE_AND_TYPE
+from streamgauge.analytics.reports.overview import COUNTS
 from streamgauge.analytics.reports.selection import FURTHER_DIMENSIONS, Selection
-from streamgauge.analytics.schema.outcomes import IS_COUNTED, IS_ERROR, IS_REQUEST, OK, REQUESTS
+from streamgauge.analytics.schema.outcomes import IS_COUNTED, IS_ERROR, IS_REQUEST, OK
 
 State = Literal["worse", "better", "unclear", "few", "unknown"]
 MAX_CAUSES = 6
@@ -93,22 +95,12 @@ def failure_rows(
     def both(name: str) -> tuple[int, int]:
         return a[name], b[name]
 
-    names = sorted(
-        {*a_causes, *b_causes},
-        key=lambda name: (
-            -max(
-                a_causes.get(name, 0) / max(a["counted"], 1),
-                b_causes.get(name, 0) / max(b["counted"], 1),
-            ),
-            name,
-        ),
-    )
+    cases = {name: (a_causes.get(name, 0), b_causes.get(name, 0)) for name in sorted({*a_causes, *b_causes})}
+    counted = [max(side["counted"], 1) for side in (a, b)]
+    names = sorted(cases, key=lambda name: -max(n / of for n, of in zip(cases[name], counted, strict=True)))
     return [
         rate("Error rate", both("errors"), "counted"),
-        *(
-            rate(name, (a_causes.get(name, 0), b_causes.get(name, 0)), "counted")
-            for name in names[:MAX_CAUSES]
-        ),
+        *(rate(name, cases[name], "counted") for name in names[:MAX_CAUSES]),
         rate("Client aborts", both("aborts"), "requests"),
         rate("Streams with a stall", both("stalled"), "stall_known"),
     ]
@@ -117,21 +109,20 @@ def failure_rows(
 def duration_rows(a: pl.DataFrame, b: pl.DataFrame) -> list[Row]:
     """Quantiles of the durations of `ok` streams (`reports.comparison.ok_sample`)."""
 
-    def quantile(
-        label: str, column: str, q: float, to_text: Callable[[float | None], str], less_is_better: bool = True
-    ) -> Row:
-        samples = [f[column].drop_nulls().cast(pl.Float64).to_numpy() for f in (a, b)]
-        return Row(label, False, less_is_better, to_text, quantile_difference(samples[0], samples[1], q))
-
-    return [
-        quantile("TTFT p50", "ttft_ns", 0.5, formatting.duration),
-        quantile("TTFT p95", "ttft_ns", 0.95, formatting.duration),
-        quantile("ITL p50", "itl_ns", 0.5, formatting.duration),
-        quantile("ITL p95", "itl_ns", 0.95, formatting.duration),
-        quantile("Tokens per second p50", "tps_user", 0.5, formatting.rate, less_is_better=False),
-        quantile("Duration p50", "end_ns", 0.5, formatting.duration),
-        quantile("Duration p95", "end_ns", 0.95, formatting.duration),
-    ]
+    rows = []
+    for name, column, quantiles in (
+        ("TTFT", "ttft_ns", (0.5, 0.95)),
+        ("ITL", "itl_ns", (0.5, 0.95)),
+        ("Tokens per second", "tps_user", (0.5,)),
+        ("Duration", "end_ns", (0.5, 0.95)),
+    ):
+        samples = [side[column].drop_nulls().cast(pl.Float64).to_numpy() for side in (a, b)]
+        is_duration = column.endswith("_ns")
+        to_text = formatting.duration if is_duration else formatting.rate
+        for q in quantiles:
+            found = quantile_difference(samples[0], samples[1], q)
+            rows.append(Row(f"{name} p{100 * q:.0f}", False, is_duration, to_text, found))
+    return rows
 
 
 def adjusted(rows: Sequence[Row]) -> list[Row]:
@@ -161,9 +152,6 @@ def summary(rows: Sequence[Row]) -> str:
 
 SAMPLE_STREAMS = 4000
 """Maximum streams of a sample. Streams are sampled by a hash of their id, so the same streams give the same sample."""
-CAUSE = """CASE WHEN outcome = 'http_error' THEN 'HTTP ' || coalesce(http_status::VARCHAR, '?') ELSE outcome END
-    || CASE WHEN error_type IS NULL OR error_type IN (outcome, http_status::VARCHAR) THEN '' ELSE ' · ' || left(error_type, 60) END"""
-"""SQL of the cause of a failure: HTTP status or outcome, and the error type if it says more."""
 
 
 def ok_sample(query: Query, selection: Selection) -> pl.DataFrame:
@@ -177,14 +165,12 @@ def ok_sample(query: Query, selection: Selection) -> pl.DataFrame:
 
 
 def counts(query: Query, selection: Selection) -> dict[str, int]:
-    """Numbers of streams: `requests, ok, counted` (of the error rate), `errors, aborts, stall_known, stalled`.
+    """The columns of `overview.COUNTS`, `ok`, `counted` (of the error rate), `stall_known` and `stalled`.
 
     `stall_known` and `stalled` are `ok` streams with a known number of stalls, and with at least one.
     """
     return query(f"""
-        SELECT {REQUESTS} AS requests, count(*) FILTER (outcome = '{OK}') AS ok,
-            count(*) FILTER ({IS_COUNTED}) AS counted, count(*) FILTER ({IS_ERROR}) AS errors,
-            count(*) FILTER (outcome = 'client_abort') AS aborts,
+        SELECT {COUNTS}, count(*) FILTER (outcome = '{OK}') AS ok, count(*) FILTER ({IS_COUNTED}) AS counted,
             count(stall_count) FILTER (outcome = '{OK}') AS stall_known,
             count(*) FILTER (outcome = '{OK}' AND stall_count > 0) AS stalled
         FROM streams WHERE {selection.where()}""").to_dicts()[0]
@@ -193,7 +179,7 @@ def counts(query: Query, selection: Selection) -> dict[str, int]:
 def causes(query: Query, selection: Selection, *, most: int = 20) -> dict[str, int]:
     """Cause of failure → number of streams, most frequent first."""
     frame = query(f"""
-        SELECT {CAUSE} AS cause, count(*) AS n FROM streams WHERE {selection.where()} AND {IS_ERROR}
+        SELECT {CAUSE_AND_TYPE} AS cause, count(*) AS n FROM streams WHERE {selection.where()} AND {IS_ERROR}
         GROUP BY ALL ORDER BY n DESC, cause LIMIT {most:d}""")
     return dict(frame.select("cause", "n").iter_rows())
 
@@ -255,11 +241,6 @@ class Difference:
     def ratio(self) -> float | None:
         """B / A, or None without an interval."""
         return self.b / self.a if self.ratio_low is not None else None
-
-    @property
-    def clear(self) -> bool:
-        """Whether the samples are large enough and the interval excludes zero."""
-        return self.enough and (self.low > 0 or self.high < 0)
 
 
 def quantile_difference(a: Values, b: Values, quantile: float, *, seed: int = 7) -> Difference | None:

@@ -8,8 +8,13 @@ from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
 from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST, REQUESTS
 
-CAUSE = "CASE WHEN outcome = 'http_error' THEN 'HTTP ' || http_status ELSE outcome END"
+CAUSE = (
+    "CASE WHEN outcome = 'http_error' THEN 'HTTP ' || coalesce(http_status::VARCHAR, '?') ELSE outcome END"
+)
 """SQL of the short name of an error's cause."""
+CAUSE_AND_TYPE = f"""{CAUSE}
+    || CASE WHEN error_type IS NULL OR error_type IN (outcome, http_status::VARCHAR) THEN '' ELSE ' · ' || left(error_type, 60) END"""
+"""SQL of the cause with the error type, if that says more."""
 
 
 def causes_timeline(query: Query, selection: Selection, *, most: int = 7) -> pl.DataFrame:

@@ -64,7 +64,7 @@ def rate(value: float | None, unit: str = "tok/s") -> str:
     """A rate per second: 41.2 tok/s."""
     if not known(value):
         return UNKNOWN
-    return f"{_three_digits(value) if abs(value) < 1000 else count(value)} {unit}"
+    return f"{_three_digits(value) if abs(value) < 1000 else count(value)} {unit}".strip()
 
 
 def factor(value: float | None) -> str:

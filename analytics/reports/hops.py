@@ -50,11 +50,6 @@ def where(selection: Selection) -> str:
     return " AND ".join(parts)
 
 
-def any_hop(query: Query) -> bool:
-    """Whether the store has any hop."""
-    return bool(query("SELECT EXISTS (SELECT 1 FROM hops) AS found")["found"][0])
-
-
 def by_gateway(query: Query, selection: Selection, *, most: int = 20) -> pl.DataFrame:
     """What each gateway adds, busiest first. Quantiles are over streams.
 

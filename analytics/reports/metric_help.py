@@ -51,8 +51,6 @@ HELP: dict[str, str] = {
     "hop_event": "Arrival of an output event at the client's tap − arrival of the same output from the model server, aligned by "
     "cumulative characters, because gateways merge and split chunks. Each stream has its own p50, p95 and maximum; the number "
     "is the median over streams.",
-    "hop_before": "From the start of the stream at the client's tap to the start of the gateway's request to the model server, "
-    "without failed attempts.",
     "hop_tail": "From the end of the model server's response to the end of the gateway's.",
     "hop_buffered": "Share of the model server's output events that the gateway sent only after the next one had arrived. "
     "Median over streams.",

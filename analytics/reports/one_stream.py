@@ -7,24 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import polars as pl
 
 from streamgauge.analytics.reports import Query
+from streamgauge.analytics.schema.dimensions import is_one_of
+
+State = Literal["finished", "in_flight"]
+TABLES: Mapping[State, str] = {"finished": "streams", "in_flight": "open_streams"}
 
 
-def finished(query: Query, stream_id: UUID) -> dict[str, object] | None:
-    """The row of a finished stream, or None."""
-    rows = query(f"SELECT * FROM streams WHERE stream_id = '{stream_id}'::UUID LIMIT 1").to_dicts()
-    return rows[0] if rows else None
-
-
-def in_flight(query: Query, stream_id: UUID) -> dict[str, object] | None:
-    """The row of a stream in flight, or None."""
-    rows = query(f"SELECT * FROM open_streams WHERE stream_id = '{stream_id}'::UUID LIMIT 1").to_dicts()
-    return rows[0] if rows else None
+def find(query: Query, stream_id: UUID) -> tuple[State, dict[str, Any]] | None:
+    """The state of a stream and its row in the table of that state."""
+    for state, table in TABLES.items():
+        rows = query(f"SELECT * FROM {table} WHERE stream_id = '{stream_id}'::UUID LIMIT 1").to_dicts()
+        if rows:
+            return state, rows[0]
+    return None
 
 
 LONGEST_GAPS = 300
@@ -58,13 +59,13 @@ def events(query: Query, stream_id: UUID, *, most: int = 4000) -> tuple[pl.DataF
     return frame.drop("total"), int(frame["total"][0]) if frame.height else 0
 
 
-def stalls(query: Query, stream_id: UUID, *, most: int = 500) -> pl.DataFrame:
-    """The longest stalls of a stream in order: `seq, choice, at_ns` (of the output event before it), `gap_ns, cause`."""
+def stalls(query: Query, *stream_ids: object, most: int = 500) -> pl.DataFrame:
+    """The longest stalls of streams in order: `stream_id, seq, choice, at_ns` (of the output event before it), `gap_ns, cause`."""
     return query(f"""
         SELECT * FROM (
-            SELECT seq, choice, at_ns, gap_ns, cause FROM stalls WHERE stream_id = '{stream_id}'::UUID
-            ORDER BY gap_ns DESC, seq LIMIT {most:d})
-        ORDER BY seq""")
+            SELECT stream_id, seq, choice, at_ns, gap_ns, cause FROM stalls
+            WHERE {is_one_of("stream_id", list(map(str, stream_ids)))} ORDER BY gap_ns DESC, seq LIMIT {most:d})
+        ORDER BY stream_id, seq""")
 
 
 def usage_reports(query: Query, stream_id: UUID) -> pl.DataFrame:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports import Query, has_rows
 from streamgauge.analytics.reports.selection import (
     CLIENT,
     DIMENSIONS,
@@ -85,14 +85,8 @@ def _now_and_before(
                 AND {selection.filters()}
             GROUP BY ALL)""")
     rows = {bool(row.pop("is_now")): row for row in frame.to_dicts()}
-    empty: dict[str, float | None] = {
-        "requests": 0,
-        "errors": 0,
-        "aborts": 0,
-        "lost": 0,
-        "refused": 0,
-        "good": 0,
-    }
+    names = ("requests", "errors", "aborts", "lost", "refused", "good")
+    empty: dict[str, float | None] = dict.fromkeys(names, 0)
     return {"now": rows.get(True, empty), "before": rows.get(False, empty)}
 
 
@@ -230,5 +224,4 @@ def filter_options(query: Query, selection: Selection, *, most: int = 200) -> di
 
 def any_stream(query: Query) -> bool:
     """Whether the store has any stream, finished or in flight."""
-    frame = query("SELECT (EXISTS (SELECT 1 FROM streams)) OR (EXISTS (SELECT 1 FROM open_streams)) AS found")
-    return bool(frame["found"][0])
+    return has_rows(query, "streams") or has_rows(query, "open_streams")

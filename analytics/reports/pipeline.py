@@ -34,19 +34,18 @@ def sizes(query: Query) -> pl.DataFrame:
 
 
 def freshness(query: Query) -> dict[str, object]:
-    """`newest_end_at` (of finished streams), `committed_at` (last commit of a position), `open` (streams)."""
+    """`newest_end_at` (of finished streams), `committed_at` (last commit of a position), `open` (streams), `alive_at`.
+
+    `alive_at`: the latest alive record of any running tap. Taps write one every few seconds, so an older one means lag.
+    """
     rows = query("""
         SELECT (SELECT max(started_at + to_microseconds(coalesce(end_ns, 0) // 1000)) FROM streams
                 WHERE started_at > (SELECT max(started_at) FROM streams) - INTERVAL '1 hour') AS newest_end_at,
             (SELECT max(updated_at) FROM log_positions) AS committed_at,
-            (SELECT count(*) FROM open_streams) AS open""")
+            (SELECT count(*) FROM open_streams) AS open,
+            (SELECT max(last_alive_at) FROM taps WHERE NOT stopped) AS alive_at""")
     found: dict[str, object] = rows.to_dicts()[0]
     return found
-
-
-def last_alive(query: Query) -> object:
-    """The latest alive record of any running tap, or None. Taps write one every few seconds, so an older one means lag."""
-    return query("SELECT max(last_alive_at) AS alive_at FROM taps WHERE NOT stopped")["alive_at"][0]
 
 
 def streams_by_tap(query: Query) -> pl.DataFrame:

@@ -15,6 +15,7 @@ from streamgauge.analytics.schema.dimensions import GATEWAY as GATEWAY
 from streamgauge.analytics.schema.dimensions import MODEL as MODEL
 from streamgauge.analytics.schema.dimensions import is_client, is_one_of
 from streamgauge.analytics.schema.sql_quoting import instant as instant
+from streamgauge.analytics.schema.sql_quoting import literal
 
 FURTHER_DIMENSIONS: dict[str, str] = {
     name: f"coalesce({column}::VARCHAR, '(none)')"
@@ -114,6 +115,11 @@ class Selection:
     def bucket(self) -> str:
         """SQL of a stream's point in a time series, by its start."""
         return f"time_bucket(INTERVAL '{self.bucket_s} seconds', started_at)"
+
+
+def contains_text(text: str, *fields: str) -> str:
+    """SQL condition: one of the fields contains the text, ignoring case."""
+    return "(" + " OR ".join(f"contains(lower({f}), lower({literal(text)}))" for f in fields) + ")"
 
 
 # Names of clients

@@ -27,13 +27,6 @@ ORDERS: dict[str, str] = {
 """Name → SQL of a sort order over the requests in the time range."""
 
 
-def any_session(query: Query) -> bool:
-    """Whether the store has any session."""
-    return bool(
-        query("SELECT EXISTS (SELECT 1 FROM streams WHERE session_id IS NOT NULL) AS found")["found"][0]
-    )
-
-
 def count(query: Query, selection: Selection) -> dict[str, int]:
     """`sessions`, `in_session` (requests with a session) and `requests` of the selection."""
     found: dict[str, int] = query(f"""

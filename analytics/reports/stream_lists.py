@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from streamgauge.analytics.reports import Query
-from streamgauge.analytics.reports.selection import CLIENT, DIMENSIONS, GATEWAY, MODEL, Selection
+from streamgauge.analytics.reports.selection import (
+    CLIENT,
+    DIMENSIONS,
+    GATEWAY,
+    MODEL,
+    Selection,
+    contains_text,
+)
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.schema.sql_quoting import literal
@@ -17,14 +24,14 @@ COLUMNS = f"""
     ttft_ns, itl_ns, icl_max_ns, tps_user, end_ns, input_tokens, output_tokens, stall_count
 """
 ORDERS: dict[str, str] = {
-    "newest": "started_at DESC",
-    "highest TTFT": "ttft_ns DESC NULLS LAST",
-    "highest ITL": "itl_ns DESC NULLS LAST",
-    "longest gap": "icl_max_ns DESC NULLS LAST",
-    "longest": "end_ns DESC NULLS LAST",
-    "most output": "output_tokens DESC NULLS LAST",
+    "newest": "started_at",
+    "highest TTFT": "ttft_ns",
+    "highest ITL": "itl_ns",
+    "longest gap": "icl_max_ns",
+    "longest": "end_ns",
+    "most output": "output_tokens",
 }
-"""Name → SQL of a sort order."""
+"""Name of a sort order → its column, descending."""
 
 KINDS: dict[str, str] = {
     "all": "TRUE",
@@ -47,13 +54,20 @@ FACETS: dict[str, str] = {
 }
 """Filter → SQL of its value. Streams with NULL have no value."""
 TOP_VALUES = 5
+SEARCHED = (
+    "CAST(stream_id AS VARCHAR)", "coalesce(trace_id, '')", "coalesce(request_id, '')", "coalesce(response_id, '')",
+    "coalesce(error_type, '')", MODEL,
+)  # fmt: skip
+"""SQL of the texts that a search looks in."""
 
 
 def condition(
     *, kind: str = "all", text: str = "", filters: Mapping[str, Sequence[str]] | None = None
 ) -> str:
     """SQL condition: a kind, a text in ids, trace ids, error types or models, and values of `FACETS`."""
-    parts = [KINDS[kind], _matches(text)]
+    parts = [KINDS[kind]]
+    if text:
+        parts.append(contains_text(text, *SEARCHED))
     parts += [is_one_of(FACETS[name], values) for name, values in (filters or {}).items() if values]
     return " AND ".join(parts)
 
@@ -64,7 +78,7 @@ def table(
     """The selected streams (`COLUMNS`) that match a condition."""
     return query(f"""
         SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {where}
-        ORDER BY {ORDERS[order]}, stream_id LIMIT {limit:d}""")
+        ORDER BY {ORDERS[order]} DESC NULLS LAST, stream_id LIMIT {limit:d}""")
 
 
 def facets(query: Query, selection: Selection, where: str = "TRUE") -> pl.DataFrame:
@@ -85,17 +99,6 @@ def count(query: Query, selection: Selection, where: str = "TRUE") -> int:
     """Number of streams of `table` without its limit."""
     found = query(f"SELECT count(*) AS n FROM streams WHERE {selection.where()} AND {where}")
     return int(found["n"][0])
-
-
-def _matches(text: str) -> str:
-    """SQL condition: an id, the error type or the model contains the text, ignoring case."""
-    if not text:
-        return "TRUE"
-    fields = (
-        "CAST(stream_id AS VARCHAR)", "coalesce(trace_id, '')", "coalesce(request_id, '')",
-        "coalesce(response_id, '')", "coalesce(error_type, '')", MODEL,
-    )  # fmt: skip
-    return "(" + " OR ".join(f"contains(lower({f}), lower({literal(text)}))" for f in fields) + ")"
 
 
 # Streams in flight

@@ -7,7 +7,6 @@ from typing import Any
 import polars as pl
 
 from streamgauge.analytics.reports import Query
-from streamgauge.analytics.schema.sql_quoting import literal
 
 
 def columns(query: Query) -> pl.DataFrame:
@@ -50,7 +49,8 @@ def functions(query: Query) -> list[tuple[str, str]]:
 
 def comments(query: Query, table: str) -> dict[str, str]:
     """Column → comment of one table, without columns that have no comment."""
-    frame = query(f"""
-        SELECT column_name, comment FROM duckdb_columns()
-        WHERE schema_name = 'main' AND table_name = {literal(table)} AND comment IS NOT NULL LIMIT 500""")
-    return dict(frame.select("column_name", "comment").iter_rows())
+    return {
+        column: comment
+        for name, column, _, comment in columns(query).iter_rows()
+        if name == table and comment
+    }

@@ -28,7 +28,6 @@ from streamgauge.analytics.reports import Query, formatting
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import GATEWAY, MODEL
 from streamgauge.analytics.reports.traces import FAILED
-from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS
 from streamgauge.analytics.schema.sql_quoting import literal
 
@@ -93,13 +92,6 @@ def streams_in_flight(query: Query, trace_id: str) -> int:
     """Number of streams in flight with this trace id."""
     found = query(f"SELECT count(*) AS n FROM open_streams WHERE trace_id = {literal(trace_id.lower())}")
     return int(found["n"][0])
-
-
-def stalls_of(query: Query, stream_ids: list[str], *, most: int = 500) -> pl.DataFrame:
-    """The longest stalls of streams: `stream_id, at_ns` (of the output event before it), `gap_ns, cause`."""
-    return query(f"""
-        SELECT stream_id, at_ns, gap_ns, cause FROM stalls WHERE {is_one_of("stream_id", stream_ids)}
-        ORDER BY gap_ns DESC, at_ns LIMIT {most:d}""")
 
 
 # Spans. Pure.
@@ -198,7 +190,7 @@ def _events(found: Any) -> tuple[SpanEvent, ...]:
 def with_measured(spans: Sequence[Span], streams: Sequence[Row], stalls: Sequence[Row] = ()) -> list[Span]:
     """The spans and those measured by the tap.
 
-    `streams` are rows of `streams_of`, `stalls` rows of `stalls_of`.
+    `streams` are rows of `streams_of`, `stalls` rows of `one_stream.stalls`.
     """
     found = {span.span_id: span for span in spans}
     for stream in streams:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from streamgauge.analytics.reports import Query
-from streamgauge.analytics.reports.selection import GATEWAY, MODEL, Selection, instant
+from streamgauge.analytics.reports.selection import GATEWAY, MODEL, Selection, contains_text, instant
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.schema.sql_quoting import literal
@@ -38,10 +38,7 @@ class Search:
         """SQL condition of one span: text and service."""
         parts = []
         if self.text:
-            fields = ("trace_id", "name", "coalesce(status_message, '')")
-            parts.append(
-                "(" + " OR ".join(f"contains(lower({f}), lower({literal(self.text)}))" for f in fields) + ")"
-            )
+            parts.append(contains_text(self.text, "trace_id", "name", "coalesce(status_message, '')"))
         if self.service:
             # The search for the text comes first: it costs less than the decoding of JSON.
             parts.append(f"contains(attributes, 'service.name') AND {SERVICE} = {literal(self.service)}")
@@ -92,8 +89,7 @@ def latest(
                     first({{'outcome': outcome, 'http_status': http_status, 'error_type': error_type, 'model': {MODEL},
                         'gateway': {GATEWAY}}} ORDER BY {IS_ERROR} DESC, started_at) AS shown
                 FROM streams WHERE {within} AND trace_id IN (SELECT trace_id FROM newest) GROUP BY ALL)
-        SELECT * EXCLUDE (shown), shown.outcome AS outcome, shown.http_status AS http_status, shown.error_type AS error_type,
-            shown.model AS model, shown.gateway AS gateway
+        SELECT * EXCLUDE (shown), shown.*
         FROM of_spans LEFT JOIN of_streams USING (trace_id) ORDER BY began_at DESC, trace_id LIMIT {most:d}""")
 
 
@@ -104,8 +100,3 @@ def services(query: Query, selection: Selection, *, most: int = 50) -> list[str]
         SELECT DISTINCT {SERVICE} AS name FROM (SELECT attributes FROM spans WHERE {within} LIMIT {SPANS_WITH_SERVICE:d})
         WHERE name IS NOT NULL ORDER BY name LIMIT {most:d}""")
     return list(found["name"])
-
-
-def any_span(query: Query) -> bool:
-    """Whether the store has any span."""
-    return bool(query("SELECT EXISTS (SELECT 1 FROM spans) AS found")["found"][0])

@@ -44,20 +44,12 @@ RESOURCE_KEYS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stall:
-    """A stall: ns from t0 of its stream, its length and its cause (`colors.CAUSES`)."""
-
-    at_ns: int
-    gap_ns: int
-    cause: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class StreamMarks:
     """The marks on the bar of a stream. Times are ns from t0."""
 
     ttft_ns: int | None = None
-    stalls: Sequence[Stall] = ()
+    stalls: Sequence[Mapping[str, Any]] = ()
+    """Rows of `one_stream.stalls`."""
     stall_count: int = 0
     """Number of stalls, also of those that are not in `stalls`."""
     waited_ns: Mapping[str, int] = field(default_factory=dict)
@@ -197,10 +189,9 @@ class _Drawing:
         ]
         marks = self.marks.get(span.span_id)
         for stall in marks.stalls if marks else ():
-            begin_ns = span.start_ns + stall.at_ns
-            place = self.axis.place(begin_ns, begin_ns + stall.gap_ns)
-            text = f"Stall of {formatting.duration(stall.gap_ns)}, caused by the {stall.cause}"
-            style = f"{place};--c:{_cause_color(stall.cause)}"
+            begin_ns, gap_ns, cause = span.start_ns + stall["at_ns"], stall["gap_ns"], stall["cause"]
+            text = f"Stall of {formatting.duration(gap_ns)}, caused by the {cause}"
+            style = f"{self.axis.place(begin_ns, begin_ns + gap_ns)};--c:{_cause_color(cause)}"
             parts.append(f'<span class="sg-stall" style="{style}" title="{escape(text)}"></span>')
         if marks and marks.ttft_ns is not None:
             left = self.axis.percent(span.start_ns + marks.ttft_ns)
@@ -249,7 +240,7 @@ def _marks_text(marks: StreamMarks) -> str:
     if marks.stall_count:
         by_cause: dict[str, int] = {}
         for stall in marks.stalls:
-            by_cause[stall.cause] = by_cause.get(stall.cause, 0) + stall.gap_ns
+            by_cause[stall["cause"]] = by_cause.get(stall["cause"], 0) + stall["gap_ns"]
         causes = ", ".join(
             f'<i style="background:{_cause_color(cause)}"></i>{escape(cause)} {formatting.duration(ns)}'
             for cause, ns in by_cause.items()

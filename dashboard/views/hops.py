@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.reports import formatting, hops
+from streamgauge.analytics.reports import formatting, has_rows, hops
 from streamgauge.analytics.reports.hops import CAUSES, hop_phases
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
@@ -35,7 +35,7 @@ def body(chosen: Selection) -> None:
     changes = prefetch(hops.changes, query, chosen)
     found = hops.by_gateway(query, chosen)
     if found.is_empty():
-        page_frame.show_no_matches("No matched streams in") if hops.any_hop(query) else show_first_steps()
+        page_frame.show_no_matches("No matched streams in") if has_rows(query, "hops") else show_first_steps()
         return
     show_sentences(found)
     show_waterfalls(waterfall())

@@ -219,6 +219,7 @@ def per_second(period: Selection, summary: Summary, key: str) -> float | None:
 def show_counts(chosen: Selection, now: Summary, before: Summary, in_flight: tuple[int, int]) -> None:
     """Counts and further quantiles. Their changes are grey, because they have no objective."""
     tokens = (per_second(chosen, now, "output_tokens"), per_second(chosen.before(), before, "output_tokens"))
+    number = partial(formatting.rate, unit="")  # narrow cards have the unit in their label
     with st.grid(8, min_column_width=98, key="cards"):
         for label, key, to_text, metric in (
             ("Requests", "requests", formatting.count, "requests"),
@@ -226,17 +227,12 @@ def show_counts(chosen: Selection, now: Summary, before: Summary, in_flight: tup
             ("TTFT p50", "ttft_p50_ns", formatting.duration, "ttft"),
             ("TTFT p99", "ttft_p99_ns", formatting.duration, "ttft"),
             ("ITL p50", "itl_p50_ns", formatting.duration, "itl"),
-            ("tok/s p50", "tps_user_p50", rate_without_unit, "tps_user"),
-            ("tok/s, all", tokens, rate_without_unit, "tps_total"),
+            ("tok/s p50", "tps_user_p50", number, "tps_user"),
+            ("tok/s, all", tokens, number, "tps_total"),
             ("Stalls", "stalls", formatting.count, "stall"),
         ):
             a, b = (now.get(key), before.get(key)) if isinstance(key, str) else key
             card(label, a, b, to_text, metric_help(metric))
-
-
-def rate_without_unit(value: float | None) -> str:
-    """A rate for a narrow card, whose label has the unit."""
-    return formatting.rate(value, "").strip()
 
 
 def show_timelines(chosen: Selection, found: Diagnosis) -> None:

@@ -67,7 +67,7 @@ def show_cards(freshness: dict[str, object], finished: int, in_flight: int, lost
         ("Lost by the tap", formatting.count(lost), "Finished streams with the outcome `tap_lost`."),
         ("Latest end", age(freshness["newest_end_at"]), "When the latest finished stream ended."),
         ("Last commit", age(freshness["committed_at"]), "When analytics last committed a position."),
-        ("Last heartbeat", age(pipeline.last_alive(query)), alive_help),
+        ("Last heartbeat", age(freshness["alive_at"]), alive_help),
     ]
     numbers(cards, least_px=140)
 

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.reports import formatting, sessions
+from streamgauge.analytics.reports import formatting, has_rows, sessions
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.reports.sessions import bars
@@ -34,7 +34,9 @@ def body(chosen: Selection) -> None:
     found = sessions.table(query, chosen, order=order, limit=limit)
     st.caption(filters.describe(chosen))
     if found.is_empty():
-        page_frame.show_no_matches() if sessions.any_session(query) else show_first_steps()
+        page_frame.show_no_matches() if has_rows(
+            query, "streams", "session_id IS NOT NULL"
+        ) else show_first_steps()
         return
     show_numbers(found, count())
     show_sessions(found)

@@ -35,19 +35,17 @@ def body(_: Selection) -> None:
     except ValueError:
         st.warning(f"`{id_text[:80]}` is not a stream id (a UUID).", icon=":material/warning:")
         return
-    row = one_stream.finished(query, stream_id)
-    if row is not None:
-        show_finished(stream_id, row)
-        return
-    row = one_stream.in_flight(query, stream_id)
-    if row is not None:
+    found = one_stream.find(query, stream_id)
+    if found is None:
+        st.warning(
+            "Stream not found. It may be older than the retention (`--retain-streams`).",
+            icon=":material/warning:",
+        )
+    elif found[0] == "finished":
+        show_finished(stream_id, found[1])
+    else:
         st.info("This stream is in flight. The page shows it when it ends.", icon=":material/timelapse:")
-        show_columns(row, "open_streams")
-        return
-    st.warning(
-        "Stream not found. It may be older than the retention (`--retain-streams`).",
-        icon=":material/warning:",
-    )
+        show_columns(found[1], "open_streams")
 
 
 def show_finished(stream_id: UUID, row: Row) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.reports import blame, formatting, trace_tree, traces
+from streamgauge.analytics.reports import blame, formatting, has_rows, one_stream, trace_tree, traces
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.reports.trace_tree import Tree, tree
 from streamgauge.dashboard import filters, page_frame
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw_legend
-from streamgauge.dashboard.charts.trace import Stall, StreamMarks, waterfall
+from streamgauge.dashboard.charts.trace import StreamMarks, waterfall
 from streamgauge.dashboard.page_head import COPY_LINK
 from streamgauge.dashboard.panels import numbers, section
 from streamgauge.dashboard.query_runner import QueryError, query, query_catalog
@@ -40,7 +40,7 @@ def body(chosen: Selection) -> None:
     if trace_id:
         show_trace(trace_id.lower())
         return
-    if not traces.any_span(query):
+    if not has_rows(query, "spans"):
         st.info("No spans are stored yet.", icon=":material/account_tree:")
         st.markdown(
             "Analytics creates spans of finished streams. Clients and gateways send their own to `--otlp-listen`. "
@@ -91,7 +91,7 @@ def show_trace(trace_id: str) -> None:
         return
     # DuckDB has no empty IN list, so a trace without streams of the tap asks nothing.
     ids = [str(one) for one in streams["stream_id"]]
-    stalls = trace_tree.stalls_of(query, ids).to_dicts() if ids else []
+    stalls = one_stream.stalls(query, *ids).to_dicts() if ids else []
     rows = streams.to_dicts()
     stored_spans = [trace_tree.from_row(row) for row in stored.to_dicts()]
     spans = trace_tree.with_measured(stored_spans, rows, stalls)
@@ -146,7 +146,7 @@ def marks_of(streams: list[Row], stalls: list[Row], stream_ids: list[str]) -> di
         own = [s for s in stalls if str(s["stream_id"]) == stream_id]
         found[trace_tree.operation_id(row)] = StreamMarks(
             ttft_ns=row["ttft_ns"],
-            stalls=[Stall(at_ns=s["at_ns"], gap_ns=s["gap_ns"], cause=s["cause"]) for s in own],
+            stalls=own,
             stall_count=row["stall_count"] or 0,
             waited_ns=blamed[stream_id].whole if stream_id in blamed else {},
         )

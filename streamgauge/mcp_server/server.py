@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hmac
 import json
 import logging
 import secrets
@@ -36,6 +35,7 @@ from streamgauge.ingest.listening import (
     Send,
     bind,
     check_token,
+    has_token,
     join_address,
     refuse,
     split_address,
@@ -131,14 +131,13 @@ class TokenGate:
     """
 
     def __init__(self, app: AsgiApp, token: str) -> None:
-        self._app = app
-        self._expected = f"Bearer {token}".encode()
+        self._app, self._token = app, token
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             # Two headers are refused: a proxy in front may have checked only the other one.
             given = [value for name, value in scope["headers"] if name == b"authorization"]
-            if len(given) != 1 or not hmac.compare_digest(given[0], self._expected):
+            if len(given) != 1 or not has_token(given[0], self._token):
                 reason = (
                     "request refused: it has no valid token. Send the header Authorization: Bearer TOKEN."
                 )

@@ -84,7 +84,7 @@ class Verdict(TypedDict):
 class Stream(TypedDict):
     """Answer of `stream`."""
 
-    state: Literal["finished", "in_flight"]
+    state: one_stream.State
     row: dict[str, Any]
     phases: list[dict[str, Any]]
     stalls: list[dict[str, Any]]
@@ -203,21 +203,21 @@ class Tools:
             raise ValueError(
                 f"cannot find the stream {stream_id[:80]!r}: it is not a UUID. Pass a stream_id of the table streams."
             ) from None
-        row = one_stream.finished(self._query, wanted)
-        if row is not None:
+        found = one_stream.find(self._query, wanted)
+        if found is None:
+            raise ValueError(
+                f"cannot find the stream {wanted}: it is not stored, or older than the retention. Check the id, or query streams."
+            )
+        state, row = found
+        if state == "finished":
             return self._finished(wanted, row)
-        row = one_stream.in_flight(self._query, wanted)
-        if row is not None:
-            return {
-                "state": "in_flight", "row": _known(row), "phases": [], "stalls": [], "waited_for": {},
-                "note": _note(self._silence_note()),
-            }  # fmt: skip
-        raise ValueError(
-            f"cannot find the stream {wanted}: it is not stored, or older than the retention. Check the id, or query streams."
-        )
+        return {
+            "state": state, "row": _known(row), "phases": [], "stalls": [], "waited_for": {},
+            "note": _note(self._silence_note()),
+        }  # fmt: skip
 
     def _finished(self, stream_id: UUID, row: Mapping[str, Any]) -> Stream:
-        stalls = one_stream.stalls(self._query, stream_id, most=MAX_STALLS)
+        stalls = one_stream.stalls(self._query, stream_id, most=MAX_STALLS).drop("stream_id")
         blamed = blame.of_streams(self._query, [stream_id]).get(str(stream_id), blame.Blame({}, {}))
         waited = {"first_token_ns": dict(blamed.first_token), "whole_stream_ns": dict(blamed.whole)}
         text = None

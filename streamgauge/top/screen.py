@@ -120,12 +120,12 @@ def _columns(report: Report) -> list[_Column]:
         _Column("Gateway", lambda r: r["gateway"], 1, is_name=True),
         _Column("In flight", lambda r: str(r["in_flight"]), 5),
         _Column("Silence", lambda r: _seconds(r["silent_ns"]), 6),
-        _Column("Req/s", lambda r: formatting.rate(r["requests_per_s"], "").strip(), 4),
+        _Column("Req/s", lambda r: formatting.rate(r["requests_per_s"], ""), 4),
         _Column("Errors", lambda r: formatting.share(r["error_rate"]), 2, lambda r: (r["error_rate"], report.objective(r).error_rate)),
         _Column("TTFT p50", lambda r: duration(r["ttft_p50_ns"]), 9),
         _Column("TTFT p95", lambda r: duration(r["ttft_p95_ns"]), 3, lambda r: (r["ttft_p95_ns"], report.objective(r).ttft_ns)),
         _Column("ITL p50", lambda r: duration(r["itl_p50_ns"]), 8, lambda r: (r["itl_p50_ns"], report.objective(r).itl_ns)),
-        _Column("tok/s", lambda r: formatting.rate(r["tokens_per_s"], "").strip(), 7),
+        _Column("tok/s", lambda r: formatting.rate(r["tokens_per_s"], ""), 7),
     ]  # fmt: skip
 
 

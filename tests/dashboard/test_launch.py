@@ -59,13 +59,13 @@ def test_port_in_use_is_a_one_line_error(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(
             OSError,
-            match=rf"^dashboard cannot bind 127\.0\.0\.1:{port}: address already in use\. .*--dashboard-listen.*$",
+            match=rf"^cannot listen on 127\.0\.0\.1:{port}: Address already in use\. .*--dashboard-listen$",
         ):
             run(dashboard_options(data=tmp_path, listen=f"127.0.0.1:{port}"))
 
 
 def test_foreign_address_is_a_one_line_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"^dashboard cannot bind 192\.0\.2\.1:0: .*$"):
+    with pytest.raises(OSError, match=r"^cannot listen on 192\.0\.2\.1:0: .*--dashboard-listen$"):
         run(dashboard_options(data=tmp_path, listen="192.0.2.1:0"))
 
 

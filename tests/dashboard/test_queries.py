@@ -162,7 +162,7 @@ def test_refused_requests_are_in_no_other_number(store: duckdb.DuckDBPyConnectio
             "errors": errors.rate_timeline(query, one),
             "aborts": errors.aborts(query, one, "model"),
             "sample": comparison.ok_sample(query, one),
-            "counts": pl.DataFrame([comparison.counts(query, one)]),
+            "counts": pl.DataFrame([comparison.counts(query, one)]).drop("refused"),
             "speed": throughput.speed_timeline(query, one, "model", most=1),
             "tokens": throughput.table(query, one, "model"),
         }

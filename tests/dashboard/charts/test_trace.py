@@ -16,7 +16,6 @@ from streamgauge.dashboard.charts.trace import (
     MAX_ATTRIBUTES,
     MAX_NESTED,
     MAX_VALUE,
-    Stall,
     StreamMarks,
     waterfall,
 )
@@ -134,8 +133,8 @@ def test_ttft_stalls_and_waits_are_marked_and_written() -> None:
     marks = StreamMarks(
         ttft_ns=S,
         stalls=[
-            Stall(at_ns=2 * S, gap_ns=S, cause="client"),
-            Stall(at_ns=5 * S, gap_ns=S // 2, cause="gateway"),
+            {"at_ns": 2 * S, "gap_ns": S, "cause": "client"},
+            {"at_ns": 5 * S, "gap_ns": S // 2, "cause": "gateway"},
         ],
         stall_count=3,
         waited_ns={"upstream": 8 * S, "client": 2 * S},
@@ -164,7 +163,7 @@ def test_text_of_other_services_is_escaped_everywhere() -> None:
         attributes={HOSTILE: HOSTILE, "service.name": HOSTILE, "list": [HOSTILE]},
         events=(SpanEvent(name=HOSTILE, at_ns=1, attributes={HOSTILE: HOSTILE}),),
     )  # fmt: skip
-    stall = Stall(at_ns=0, gap_ns=1, cause=HOSTILE)
+    stall = {"at_ns": 0, "gap_ns": 1, "cause": HOSTILE}
     html = drawn(
         hostile,
         span("child", HOSTILE),
