@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import duckdb
@@ -36,21 +37,10 @@ from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.objectives import BURN_COLUMNS, BURN_WINDOWS
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS, REFUSED
 from streamgauge.analytics.telemetry.metric_definitions import (
-    BUDGET_SPENT,
-    BURN_RATE,
-    CACHE_HITS,
-    CACHE_INPUT,
-    GUARD_FAILURES,
-    GUARD_FAULT,
     HOP_HISTOGRAMS,
-    IN_FLIGHT,
     OBSERVED,
     SERVER_HISTOGRAMS,
-    SILENCE,
-    STALLED,
-    STALLS,
     STREAM_HISTOGRAMS,
-    STREAMS,
     TTFT_DRIFT,
     metric_definitions,
 )
@@ -154,16 +144,16 @@ class Metrics:
         self._open: dict[tuple[str, str | None, Phase], tuple[int, float]] = {}
         """(streams, longest silence in s) by gateway, model and phase. Groups without streams stay, at 0."""
         self.objectives = objectives = ObjectiveGauges(names)
-        observed = {
-            IN_FLIGHT: self._observe_open(0),
-            SILENCE: self._observe_open(1),
-            BURN_RATE: objectives.observe_burn,
-            BUDGET_SPENT: objectives.observe_spent,
-            GUARD_FAULT: self._observe_faults,
-            GUARD_FAILURES: self._observe_failures,
-            **{i: self._observe(i.name) for i in OBSERVED},
+        grouped = {
+            "stream.in_flight": self._observe_open(0),
+            "stream.silence": self._observe_open(1),
+            "objective.burn_rate": partial(objectives.observe, 1),
+            "objective.budget_spent": partial(objectives.observe, 2),
+            "guard.fault": self._observe_faults,
+            "guard.failures": self._observe_failures,
         }
-        for i, observe in observed.items():
+        for i in OBSERVED:
+            observe = grouped.get(i.name.removeprefix(NAMESPACE)) or self._observe(i.name)
             create = meter.create_observable_gauge if i.kind == "gauge" else meter.create_observable_counter
             create(i.name, [observe], i.unit, i.description)
         self.endpoint = None
@@ -215,11 +205,7 @@ class Metrics:
 
     # -- counting ----------------------------------------------------------------------------------------------------
 
-    def count(
-        self,
-        finished: Sequence[FinishedStream],
-        rows: Sequence[Mapping[str, Any]],
-    ) -> None:
+    def count(self, finished: Sequence[FinishedStream], rows: Sequence[Mapping[str, Any]]) -> None:
         """Count committed streams. `rows` has their `COLUMNS`, as far as present."""
         now_ns, newest_ns = time.time_ns(), 0
         with self._series.lock:
@@ -281,7 +267,7 @@ class Metrics:
         attributes = self._attributes(row)
         base = {NAMESPACE + "gateway": get("gateway") or "unknown"}
         base |= {k: v for k, v in attributes.items() if k in (names.request_model, names.provider)}
-        group.streams = series.counter(STREAMS.name, {**base, NAMESPACE + "outcome": outcome})
+        group.streams = series.counter(NAMESPACE + "streams", {**base, NAMESPACE + "outcome": outcome})
         group.lost = outcome == LOST.outcome
         if group.lost:
             return group
@@ -313,11 +299,11 @@ class Metrics:
         for histogram in STREAM_HISTOGRAMS:
             assert histogram.column
             add(histogram.name, histogram.column, histogram.factor, base)
-        group.counters.append(("stall_count", 1, series.counter(STALLS.name, base)))
-        group.cache_input = series.counter(CACHE_INPUT.name, base)
-        group.cache_hits = series.counter(CACHE_HITS.name, base)
+        group.counters.append(("stall_count", 1, series.counter(NAMESPACE + "stream.stalls", base)))
+        group.cache_input = series.counter(NAMESPACE + "prompt_cache.input_tokens", base)
+        group.cache_hits = series.counter(NAMESPACE + "prompt_cache.hit_tokens", base)
         group.ttft_drift = series.distribution(TTFT_DRIFT.name, base)
-        group.counters.append(("stalled_ns", 1e-9, series.counter(STALLED.name, base)))
+        group.counters.append(("stalled_ns", 1e-9, series.counter(NAMESPACE + "stream.stalled", base)))
         return group
 
     def _attributes(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -402,13 +388,8 @@ class ObjectiveGauges:
         ]
         self._read = self._clock_s(), burn, spent
 
-    def observe_burn(self, _: CallbackOptions) -> Iterable[Observation]:
-        return self._observations(1)
-
-    def observe_spent(self, _: CallbackOptions) -> Iterable[Observation]:
-        return self._observations(2)
-
-    def _observations(self, element: int) -> list[Observation]:
+    def observe(self, element: int, _: CallbackOptions) -> list[Observation]:
+        """`element` 1: burn rates. 2: spent budgets."""
         read = self._read
         if self._clock_s() - read[0] > VALID_S:
             return []

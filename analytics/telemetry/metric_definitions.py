@@ -62,122 +62,77 @@ HOP_HISTOGRAMS = (
     _seconds(NAMESPACE + "hop.event_delay", "added_event_p50_ns", "Median delay of a stream's output events by a gateway", ITL_BOUNDS),
 )  # fmt: skip
 """Their columns are of table `hops`."""
-STREAMS = Instrument(NAMESPACE + "streams", "counter", "{stream}", "Finished streams by outcome")
-STALLS = Instrument(NAMESPACE + "stream.stalls", "counter", "{stall}", "Stalls in finished streams")
-CACHE_INPUT = Instrument(
-    NAMESPACE + "prompt_cache.input_tokens",
-    "counter",
-    "{token}",
-    "Input tokens of streams that report cached ones",
-)
-CACHE_HITS = Instrument(
-    NAMESPACE + "prompt_cache.hit_tokens", "counter", "{token}", "Input tokens read from the prompt cache"
-)
 TTFT_DRIFT = _seconds(
     NAMESPACE + "stream.ttft_drift",
     None,
     "Time to first token minus the one that the server reports, at least 0",
 )
-STALLED = Instrument(NAMESPACE + "stream.stalled", "counter", "s", "Time spent in stalls")
 
-IN_FLIGHT = Instrument(
-    NAMESPACE + "stream.in_flight",
-    "gauge",
-    "{stream}",
-    "Streams in flight that are expected to generate output",
-)
-SILENCE = Instrument(
-    NAMESPACE + "stream.silence", "gauge", "s", "Longest time without output of a stream in flight"
-)
-BURN_RATE = Instrument(
-    NAMESPACE + "objective.burn_rate",
-    "gauge",
-    "{budget}",
-    "Share of bad streams in the window / error budget of the objective",
-)
-BUDGET_SPENT = Instrument(
-    NAMESPACE + "objective.budget_spent", "gauge", "{budget}", "Share of the error budget spent in 30 days"
-)
 
-GUARD_FAULT = Instrument(
-    NAMESPACE + "guard.fault",
-    "gauge",
-    "{guard}",
-    "1 while the thread, loop or task fails or makes no progress, else 0",
-)
-GUARD_FAILURES = Instrument(
-    NAMESPACE + "guard.failures",
-    "total",
-    "{exception}",
-    "Exceptions that a thread, loop or task has survived",
-)
+def _table(kind: Kind, rows: str) -> tuple[Instrument, ...]:
+    """One instrument a line: name without `NAMESPACE`, unit, description."""
+    lines = (row.split(maxsplit=2) for row in rows.strip().splitlines())
+    return tuple(Instrument(NAMESPACE + name, kind, unit, text) for name, unit, text in lines)
 
-_OBSERVED: tuple[tuple[str, Kind, str, str], ...] = (
-    ("streams.active", "gauge", "{stream}", "Streams in flight"),
-    ("pipeline.lag", "gauge", "{entry}", "Log entries not consumed yet"),
-    ("pipeline.log_size", "gauge", "By", "Size of the largest local record log, as reported by the taps"),
-    ("pipeline.freshness", "gauge", "s", "Time from the end of the newest stream to its commit"),
-    ("pipeline.since_commit", "gauge", "s", "Time since the last commit"),
-    ("pipeline.loop_lag", "gauge", "s", "Longest pause of a tap's event loop"),
-    ("store.size", "gauge", "By", "Size of the store: Parquet files and catalog"),
-    ("store.conflicts", "total", "{transaction}", "Commits repeated after a conflict"),
-    ("pipeline.captured", "total", "{stream}", "Streams opened, as reported by the taps"),
-    ("pipeline.stored", "total", "{stream}", "Streams committed by this process"),
-    ("pipeline.lost", "total", "{stream}", "Streams committed as tap_lost by this process"),
-    ("pipeline.lost_records", "total", "{record}", "Records dropped, as reported by the taps"),
-    ("spans_exported", "total", "{span}", "Spans accepted by the OTLP endpoint"),
-    ("spans_dropped", "total", "{span}", "Spans dropped because the export queue was full or closed"),
-    ("spans_failed", "total", "{span}", "Spans rejected by the OTLP endpoint"),
-    ("spans_not_made", "total", "{stream}", "Streams whose spans could not be built"),
-    ("otlp.received", "total", "{span}", "Spans received over OTLP and queued"),
-    ("otlp.stored", "total", "{span}", "Received spans that were committed"),
-    ("otlp.doubled", "total", "{span}", "Received spans that were already stored"),
-    ("otlp.refused", "total", "{span}", "Received spans that were invalid"),
-    (
-        "otlp.turned_away",
-        "total",
-        "{span}",
-        "Received spans rejected because the queue was full; the sender retries",
-    ),
-    ("otlp.connections_late", "total", "{connection}", "Connections of span senders closed at a deadline"),
-    (
-        "otlp.connections_turned_away",
-        "total",
-        "{connection}",
-        "Connections and bodies of span senders closed for lack of room",
-    ),
-    ("markers.stored", "total", "{marker}", "Markers that were committed"),
-    ("markers.refused", "total", "{request}", "Requests to store a marker that were refused"),
-    ("queries.refused", "total", "{query}", "Queries of `sql` and `status` refused because too many ran"),
-    ("hops.pending", "gauge", "{stream}", "Stored streams whose hops are not final"),
-    ("hops.ambiguous", "total", "{stream}", "Streams without hops because several streams were possible"),
-    ("hops.skipped", "total", "{stream}", "Streams without hops after an error or because too many waited"),
-    ("events_dropped", "total", "{event}", "Exception events dropped or rejected by the OTLP endpoint"),
-    ("alerts.firing", "gauge", "{alert}", "Alerts that are firing"),
-    ("alerts.ignored", "total", "{alert}", "Conditions of alerts ignored because too many alerts are firing"),
-    ("alerts.sent", "total", "{notification}", "Notifications accepted by the webhook or a plugin"),
-    (
-        "alerts.send_failed",
-        "total",
-        "{notification}",
-        "Notifications that the webhook or a plugin did not accept",
-    ),
-    (
-        "alerts.send_dropped",
-        "total",
-        "{notification}",
-        "Notifications dropped because the queue was full or closed",
-    ),
-    ("plugin_exports.exported", "total", "{commit}", "Commits that exporters of plugins accepted"),
-    ("plugin_exports.failed", "total", "{commit}", "Commits that exporters of plugins did not accept"),
-    (
-        "plugin_exports.dropped",
-        "total",
-        "{commit}",
-        "Commits not exported because a plugin's queue was full or closed",
-    ),
-)
-OBSERVED = tuple(Instrument(NAMESPACE + name, kind, unit, text) for name, kind, unit, text in _OBSERVED)
+
+_COUNTERS = """
+streams                    {stream} Finished streams by outcome
+stream.stalls              {stall}  Stalls in finished streams
+stream.stalled             s        Time spent in stalls
+prompt_cache.input_tokens  {token}  Input tokens of streams that report cached ones
+prompt_cache.hit_tokens    {token}  Input tokens read from the prompt cache
+"""
+_GAUGES = """
+stream.in_flight       {stream} Streams in flight that are expected to generate output
+stream.silence         s        Longest time without output of a stream in flight
+objective.burn_rate    {budget} Share of bad streams in the window / error budget of the objective
+objective.budget_spent {budget} Share of the error budget spent in 30 days
+guard.fault            {guard}  1 while the thread, loop or task fails or makes no progress, else 0
+streams.active         {stream} Streams in flight
+pipeline.lag           {entry}  Log entries not consumed yet
+pipeline.log_size      By       Size of the largest local record log, as reported by the taps
+pipeline.freshness     s        Time from the end of the newest stream to its commit
+pipeline.since_commit  s        Time since the last commit
+pipeline.loop_lag      s        Longest pause of a tap's event loop
+store.size             By       Size of the store: Parquet files and catalog
+hops.pending           {stream} Stored streams whose hops are not final
+alerts.firing          {alert}  Alerts that are firing
+"""
+_TOTALS = """
+guard.failures               {exception}    Exceptions that a thread, loop or task has survived
+store.conflicts              {transaction}  Commits repeated after a conflict
+pipeline.captured            {stream}       Streams opened, as reported by the taps
+pipeline.stored              {stream}       Streams committed by this process
+pipeline.lost                {stream}       Streams committed as tap_lost by this process
+pipeline.lost_records        {record}       Records dropped, as reported by the taps
+spans_exported               {span}         Spans accepted by the OTLP endpoint
+spans_dropped                {span}         Spans dropped because the export queue was full or closed
+spans_failed                 {span}         Spans rejected by the OTLP endpoint
+spans_not_made               {stream}       Streams whose spans could not be built
+otlp.received                {span}         Spans received over OTLP and queued
+otlp.stored                  {span}         Received spans that were committed
+otlp.doubled                 {span}         Received spans that were already stored
+otlp.refused                 {span}         Received spans that were invalid
+otlp.turned_away             {span}         Received spans rejected because the queue was full; the sender retries
+otlp.connections_late        {connection}   Connections of span senders closed at a deadline
+otlp.connections_turned_away {connection}   Connections and bodies of span senders closed for lack of room
+markers.stored               {marker}       Markers that were committed
+markers.refused              {request}      Requests to store a marker that were refused
+queries.refused              {query}        Queries of `sql` and `status` refused because too many ran
+hops.ambiguous               {stream}       Streams without hops because several streams were possible
+hops.skipped                 {stream}       Streams without hops after an error or because too many waited
+events_dropped               {event}        Exception events dropped or rejected by the OTLP endpoint
+alerts.ignored               {alert}        Conditions of alerts ignored because too many alerts are firing
+alerts.sent                  {notification} Notifications accepted by the webhook or a plugin
+alerts.send_failed           {notification} Notifications that the webhook or a plugin did not accept
+alerts.send_dropped          {notification} Notifications dropped because the queue was full or closed
+plugin_exports.exported      {commit}       Commits that exporters of plugins accepted
+plugin_exports.failed        {commit}       Commits that exporters of plugins did not accept
+plugin_exports.dropped       {commit}       Commits not exported because a plugin's queue was full or closed
+"""
+COUNTERS = _table("counter", _COUNTERS)
+OBSERVED = (*_table("gauge", _GAUGES), *_table("total", _TOTALS))
+"""Read on export."""
 
 
 def convention_metrics(names: Names) -> tuple[Instrument, ...]:
@@ -201,17 +156,7 @@ def metric_definitions(names: Names) -> tuple[Instrument, ...]:
         *SERVER_HISTOGRAMS,
         *HOP_HISTOGRAMS,
         *STREAM_HISTOGRAMS,
-        STREAMS,
-        STALLS,
-        STALLED,
-        IN_FLIGHT,
-        SILENCE,
-        CACHE_INPUT,
-        CACHE_HITS,
         TTFT_DRIFT,
-        BURN_RATE,
-        BUDGET_SPENT,
-        GUARD_FAULT,
-        GUARD_FAILURES,
+        *COUNTERS,
         *OBSERVED,
     )

@@ -68,8 +68,10 @@ def semconv_profile() -> str:
 def exporter_of(signal: str) -> Any:
     """The OTLP exporter of `traces`, `metrics` or `logs` for the configured protocol (default: http/protobuf).
 
-    Raises ValueError for an unknown protocol.
+    None: the environment does not enable the export. Raises ValueError for an unknown protocol.
     """
+    if not is_enabled(signal):
+        return None
     general = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
     protocol = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", general).strip()
     if protocol in ("grpc", "http/protobuf"):
@@ -143,16 +145,8 @@ class ExceptionEvents:
             names.provider: row.get("provider"),
             names.request_model: row.get("request_model"),
         }
-        context = set_span_in_context(
-            NonRecordingSpan(
-                SpanContext(
-                    int(row["trace_id"], 16),
-                    int(row["span_id"], 16),
-                    False,
-                    TraceFlags(row.get("trace_flags") or 0),
-                )
-            )
-        )
+        ids, flags = (int(row["trace_id"], 16), int(row["span_id"], 16)), row.get("trace_flags") or 0
+        context = set_span_in_context(NonRecordingSpan(SpanContext(*ids, False, TraceFlags(flags))))
         record = LogRecord(
             observed_timestamp=time.time_ns(),
             context=context,

@@ -180,12 +180,9 @@ def family_of(metric: Metric) -> Family | None:
         family = HistogramMetricFamily(name, text, labels=labels)
         for point in data.data_points:
             family.add_metric(values(point), _buckets(point), point.sum)
-    elif isinstance(data, Sum) and data.is_monotonic:
-        family = CounterMetricFamily(name, text, labels=labels)
-        for number in data.data_points:
-            family.add_metric(values(number), number.value)
     elif isinstance(data, (Sum, Gauge)):
-        family = GaugeMetricFamily(name, text, labels=labels)
+        is_counter = isinstance(data, Sum) and data.is_monotonic
+        family = (CounterMetricFamily if is_counter else GaugeMetricFamily)(name, text, labels=labels)
         for number in data.data_points:
             family.add_metric(values(number), number.value)
     else:

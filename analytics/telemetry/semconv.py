@@ -13,30 +13,13 @@ from dataclasses import dataclass, field
 
 SECONDS_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 """Bucket boundaries of durations in seconds, as the conventions recommend."""
-TOKEN_BOUNDS = (
-    1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0, 67108864.0,
-)  # fmt: skip
+TOKEN_BOUNDS = tuple(4.0**exponent for exponent in range(14))
 """Bucket boundaries of token counts."""
 
 SERVER_DURATION = "gen_ai.server.request.duration"
 SERVER_TTFT = "gen_ai.server.time_to_first_token"
-SERVER_TTFT_BOUNDS = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1.0,
-    2.5,
-    5.0,
-    7.5,
-    10.0,
+SERVER_TTFT_BOUNDS = tuple(
+    ms / 1000 for ms in (1, 5, 10, 20, 40, 60, 80, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10_000)
 )
 SERVER_TPOT = "gen_ai.server.time_per_output_token"
 SERVER_TPOT_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)

@@ -26,16 +26,7 @@ from streamgauge.analytics.measures.open_streams import Silence
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import SPANS
-from streamgauge.analytics.telemetry import analytics_metrics, spans
-from streamgauge.analytics.telemetry.export_queue import ExportQueue
-from streamgauge.analytics.telemetry.otlp_export import (
-    ExceptionEvents,
-    exporter_of,
-    is_enabled,
-    respects_sampling,
-    semconv_profile,
-    span_queue,
-)
+from streamgauge.analytics.telemetry import analytics_metrics, otlp_export, spans
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
 from streamgauge.analytics.telemetry.semconv import names_of
 from streamgauge.ingest.guards import Guards
@@ -75,28 +66,22 @@ class Telemetry(CommitHook):
         metrics address, by path. `guards`: the threads of this process.
         """
         guards = guards or Guards()
-        names = names_of(semconv_profile())
+        names = names_of(otlp_export.semconv_profile())
         resource = resource_of(version)
-        self._respect_sampling = respects_sampling()
+        self._respect_sampling = otlp_export.respects_sampling()
         self._build = spans.SpanBuilder(
-            names,
-            resource,
-            version=version,
-            stall=stall,
-            content=content_enabled(),
+            names, resource, version=version, stall=stall, content=content_enabled()
         ).build
         self._to_export: list[ReadableSpan] = []
         self._finished: Sequence[FinishedStream] = ()
         self._rows: list[Mapping[str, Any]] = []
         self.failures = 0
         """Streams whose spans could not be built."""
-        self._spans: ExportQueue[Any] | None = None
-        if is_enabled("traces"):
-            self._spans = span_queue(exporter_of("traces"), guards)
-        self._exceptions = (
-            ExceptionEvents(exporter_of("logs"), resource, names, guards) if is_enabled("logs") else None
-        )
-        exporter = exporter_of("metrics") if is_enabled("metrics") else None
+        traces, logs, exporter = map(otlp_export.exporter_of, ("traces", "logs", "metrics"))
+        self._spans = None if traces is None else otlp_export.span_queue(traces, guards)
+        self._exceptions = None
+        if logs is not None:
+            self._exceptions = otlp_export.ExceptionEvents(logs, resource, names, guards)
         self.metrics: analytics_metrics.Metrics | None = None
         if exporter is not None or options.metrics is not None:
             self.metrics = analytics_metrics.Metrics(

@@ -5,75 +5,54 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_FAMILIES = (
-    ("streams_opened", "counter", "Requests accepted for forwarding to an upstream, and recorded refusals."),
-    ("streams_closed", "counter", "Exchanges that have ended; see streams_closed_by_cause."),
-    ("streams_relayed", "counter", "Responses handed to the native relay."),
-    ("open_streams_now", "gauge", "Exchanges in progress."),
-    ("client_connections", "counter", "Connections accepted from clients."),
-    ("client_connections_now", "gauge", "Open connections of clients."),
-    ("upstream_connections", "counter", "Connections opened to upstreams."),
-    ("upstream_reuses", "counter", "Exchanges on an idle connection from the pool."),
-    ("retries", "counter", "Requests repeated because the server had just closed an idle connection."),
-    ("requests_refused", "counter", "Requests refused by the tap (malformed, too large, too slow)."),
-    ("requests_unrouted", "counter", "Requests without a configured upstream."),
-    ("refusals_unrecorded", "counter", "Refused and unrouted requests without a row: too many per second."),
-    ("request_bytes", "counter", "Request body bytes sent upstream (of ended streams)."),
-    ("body_bytes", "counter", "Response body bytes received (of ended streams)."),
-    ("captured_bytes", "counter", "Response body bytes recorded."),
-    ("uncaptured_bytes", "counter", "Response body bytes not recorded, by rule (content type, size)."),
-    ("frames", "counter", "Recorded reads of response bodies."),
-    ("records", "counter", "Records handed to the log thread."),
-    ("lost_records", "counter", "Dropped records, reported in the log as Lost records."),
-    ("lost_bytes", "counter", "Response body bytes dropped instead of recorded."),
-    ("lost_untold", "counter", "Losses that no Lost record reports."),
-    ("recording_failed", "counter", "Exceptions in recording (bugs); their streams are stored as tap_lost."),
-    ("queue_bytes_now", "gauge", "Bytes of records in memory that wait for the log."),
-    ("log_entries", "counter", "Entries appended to the log."),
-    ("log_bytes", "counter", "Bytes appended to the log, compressed."),
-    ("log_append_errors", "counter", "Failed appends to the log."),
-    ("log_size_bytes_now", "gauge", "Size of the local log on disk at the last scan."),
-    ("log_trimmed_segments", "counter", "Segments removed because every reader had released them."),
-    (
-        "log_dropped_segments",
-        "counter",
-        "Unread segments removed at the log's size or age limit, reported as lost.",
-    ),
-    ("log_dropped_records", "counter", "Records in the dropped segments."),
-    ("log_dropped_bytes", "counter", "Bytes of entries in the dropped segments, compressed."),
-    ("log_corrupt_segments", "counter", "Damaged segments that the writer found and quarantined."),
-    (
-        "log_refused_entries",
-        "counter",
-        "Entries refused because the log was full and nothing could be dropped.",
-    ),
-    ("log_failed_entries", "counter", "Failed writes of entries to disk; they were retried."),
-    ("log_failing_now", "gauge", "1 while appends to the log fail, else 0."),
-    ("bad_upstream_excess_bytes", "counter", "Bytes that upstreams sent after the end of a response."),
-    ("native_relays_now", "gauge", "Workers that use the native relay."),
-    (
-        "relay_waits_dropped",
-        "counter",
-        "Waits for clients and delays of the tap that the native relay dropped because its queue was full.",
-    ),
-    ("faults_now", "gauge", "Threads, loops and tasks at fault; see guard_fault."),
-    ("worker_restarts", "counter", "Restarts of workers that died."),
-    ("workers_now", "gauge", "Running workers."),
-)
+_FAMILIES = {
+    "streams_opened": "Requests accepted for forwarding to an upstream, and recorded refusals.",
+    "streams_closed": "Exchanges that have ended; see streams_closed_by_cause.",
+    "streams_relayed": "Responses handed to the native relay.",
+    "open_streams_now": "Exchanges in progress.",
+    "client_connections": "Connections accepted from clients.",
+    "client_connections_now": "Open connections of clients.",
+    "upstream_connections": "Connections opened to upstreams.",
+    "upstream_reuses": "Exchanges on an idle connection from the pool.",
+    "retries": "Requests repeated because the server had just closed an idle connection.",
+    "requests_refused": "Requests refused by the tap (malformed, too large, too slow).",
+    "requests_unrouted": "Requests without a configured upstream.",
+    "refusals_unrecorded": "Refused and unrouted requests without a row: too many per second.",
+    "request_bytes": "Request body bytes sent upstream (of ended streams).",
+    "body_bytes": "Response body bytes received (of ended streams).",
+    "captured_bytes": "Response body bytes recorded.",
+    "uncaptured_bytes": "Response body bytes not recorded, by rule (content type, size).",
+    "frames": "Recorded reads of response bodies.",
+    "records": "Records handed to the log thread.",
+    "lost_records": "Dropped records, reported in the log as Lost records.",
+    "lost_bytes": "Response body bytes dropped instead of recorded.",
+    "lost_untold": "Losses that no Lost record reports.",
+    "recording_failed": "Exceptions in recording (bugs); their streams are stored as tap_lost.",
+    "queue_bytes_now": "Bytes of records in memory that wait for the log.",
+    "log_entries": "Entries appended to the log.",
+    "log_bytes": "Bytes appended to the log, compressed.",
+    "log_append_errors": "Failed appends to the log.",
+    "log_size_bytes_now": "Size of the local log on disk at the last scan.",
+    "log_trimmed_segments": "Segments removed because every reader had released them.",
+    "log_dropped_segments": "Unread segments removed at the log's size or age limit, reported as lost.",
+    "log_dropped_records": "Records in the dropped segments.",
+    "log_dropped_bytes": "Bytes of entries in the dropped segments, compressed.",
+    "log_corrupt_segments": "Damaged segments that the writer found and quarantined.",
+    "log_refused_entries": "Entries refused because the log was full and nothing could be dropped.",
+    "log_failed_entries": "Failed writes of entries to disk; they were retried.",
+    "log_failing_now": "1 while appends to the log fail, else 0.",
+    "bad_upstream_excess_bytes": "Bytes that upstreams sent after the end of a response.",
+    "native_relays_now": "Workers that use the native relay.",
+    "relay_waits_dropped": "Waits for clients and delays of the tap that the native relay dropped because its queue was full.",
+    "faults_now": "Threads, loops and tasks at fault; see guard_fault.",
+    "worker_restarts": "Restarts of workers that died.",
+    "workers_now": "Running workers.",
+}
+"""Meaning by counter. Names that end in `_now` are gauges."""
 _DURATIONS = (
-    ("loop_lag_max_ns", "loop_lag_max_seconds", "gauge", "Longest delay of the event loop since the start."),
-    (
-        "loop_lag_last_max_ns",
-        "loop_lag_seconds",
-        "gauge",
-        "Last measured delay of the event loop, worst worker.",
-    ),
-    (
-        "loop_blocked_ns",
-        "loop_blocked_seconds_total",
-        "counter",
-        "Time in which the event loop was blocked.",
-    ),
+    ("loop_lag_max_ns", "loop_lag_max_seconds", "Longest delay of the event loop since the start."),
+    ("loop_lag_last_max_ns", "loop_lag_seconds", "Last measured delay of the event loop, worst worker."),
+    ("loop_blocked_ns", "loop_blocked_seconds_total", "Time in which the event loop was blocked."),
 )
 
 
@@ -89,31 +68,26 @@ def render(report: Report) -> str:
     stats = report.stats
     lines: list[str] = []
 
-    def family(name: str, kind: str, text: str) -> str:
+    def family(name: str, text: str) -> str:
         full = f"streamgauge_tap_{name}"
+        kind = "counter" if name.endswith("_total") else "gauge"
         lines.extend((f"# HELP {full} {text}", f"# TYPE {full} {kind}"))
         return full
 
-    for key, kind, text in _FAMILIES:
+    for key, text in _FAMILIES.items():
         if key in stats:
-            name = f"{key}_total" if kind == "counter" else key.removesuffix("_now")
-            lines.append(f"{family(name, kind, text)} {stats[key]}")
+            name = key.removesuffix("_now") if key.endswith("_now") else f"{key}_total"
+            lines.append(f"{family(name, text)} {stats[key]}")
     by_cause = {k.removeprefix("closed_"): v for k, v in stats.items() if k.startswith("closed_")}
     if by_cause:
-        full = family(
-            "streams_closed_by_cause_total",
-            "counter",
-            "Exchanges that have ended, by transport-level cause.",
-        )
+        full = family("streams_closed_by_cause_total", "Exchanges that have ended, by transport-level cause.")
         lines += [f'{full}{{cause="{cause}"}} {count}' for cause, count in by_cause.items()]
-    for key, name, kind, text in _DURATIONS:
+    for key, name, text in _DURATIONS:
         if key in stats:
-            lines.append(f"{family(name, kind, text)} {stats[key] / 1e9:.9f}")
-    full = family("guard_failures_total", "counter", "Exceptions that a thread, loop or task has survived.")
+            lines.append(f"{family(name, text)} {stats[key] / 1e9:.9f}")
+    full = family("guard_failures_total", "Exceptions that a thread, loop or task has survived.")
     lines += [f'{full}{{guard="{name}"}} {count}' for name, count in report.failures.items()]
-    full = family(
-        "guard_fault", "gauge", "1 while the thread, loop or task fails or makes no progress, else 0."
-    )
+    full = family("guard_fault", "1 while the thread, loop or task fails or makes no progress, else 0.")
     names = report.failures.keys() | report.faults.keys()
     lines += [f'{full}{{guard="{name}"}} {int(name in report.faults)}' for name in sorted(names)]
     return "\n".join(lines) + "\n"
