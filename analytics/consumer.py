@@ -7,7 +7,9 @@ Rules
 3. Invalid entries and records, and streams that cannot be measured, become dead letters (reason, size, hash, no content). A
    stream that cannot be measured is stored as `tap_lost`.
 4. After a failed commit this object is ahead of the store and must not be used again.
-5. `commit_policy` sets when to commit. An idle log causes no commits.
+5. Commits are at least `commit_interval_s` apart and take at most `COMMIT_SHARE` of one core, or a third of it while a backlog
+   is read. The clock does not count: on a busy machine commits take long, but rows must stay fresh. Positions without rows are
+   committed every `POSITIONS_EVERY_S`. An idle log causes no commits.
 6. Streams in flight are not committed. They are written to a separate file (`storage.open_streams_file`).
 """
 
@@ -18,6 +20,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,17 +31,6 @@ from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.assembly.partition import LOG_GONE, TAP_DIED
 from streamgauge.analytics.commit_hook import CommitHook
-from streamgauge.analytics.commit_policy import (
-    COMMIT_SHARE,
-    END_OF_LOG_S,
-    IDLE_WAIT_S,
-    MAX_PAUSE_S,
-    OBSERVE_EVERY_S,
-    OBSERVE_SHARE,
-    OPEN_STREAMS_EVERY_S,
-    POSITIONS_EVERY_S,
-    CommitPolicy,
-)
 from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.measure import Measure, measured_rows
 from streamgauge.analytics.measures.open_streams import open_stream_frame
@@ -52,10 +44,35 @@ from streamgauge.ingest.records import Alive, pack, read_damage, unpack
 
 log = logging.getLogger(__name__)
 
+OPEN_STREAMS_EVERY_S = 0.5
+OBSERVE_EVERY_S = 1.0
+OBSERVE_SHARE = 0.05
+"""Streams in flight are observed this often, with at most this share of one core."""
+POSITIONS_EVERY_S = 5.0
+"""After a crash the log is read again from the last position, so it need not be recent."""
+COMMIT_SHARE = 0.15
+MAX_PAUSE_S = 0.6
+"""Longest pause between commits, however long the last one took."""
+END_OF_LOG_S = 0.1
+"""If no entry arrives for this long while rows wait, the backlog is considered read."""
+IDLE_WAIT_S = 0.25
 ASSEMBLER_TOTALS = (
     "records", "frames", "body_bytes", "streams_opened", "streams_finished", "duplicate_records", "late_records", "failures",
     "doubted_streams", "evicted_streams", "oversized_streams", "checkpoints", "early_checkpoints",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPolicy:
+    """Limits that start a commit, and the time after which silent taps count as lost."""
+
+    commit_interval_s: float = 0.25
+    commit_events: int = 200_000
+    commit_bytes: int = 32 * 2**20
+    """A commit is made early if this many events are finished or this many log bytes are read."""
+    lost_after_s: float = 60.0
+    writers_are_local: bool = True
+    """Whether taps write the log directly (embedded log). Then a silent log means that its writer died."""
 
 
 class Consumer:
@@ -358,9 +375,8 @@ class Consumer:
         return [alive for key, alive in taps.items() if reported.get(key) != alive.mono_ns]
 
     def _increments(self, tables: dict[str, pl.DataFrame]) -> dict[str, int]:
-        counted = (
-            self._assembler.counters - self._owned.replayed
-        )  # replayed records were counted before the restart
+        # Replayed records were counted before the restart.
+        counted = self._assembler.counters - self._owned.replayed
         increments = {name: counted[name] - self._counted[name] for name in ASSEMBLER_TOTALS}
         self._counted = counted
         for name, table in tables.items():

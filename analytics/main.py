@@ -24,8 +24,7 @@ from streamgauge.analytics.alerts.evaluator import STORE_EVERY_S, AlertEvaluator
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.partition import LOG_GONE
 from streamgauge.analytics.commit_hook import CommitHook
-from streamgauge.analytics.commit_policy import IDLE_WAIT_S
-from streamgauge.analytics.consumer import Consumer, tune_gc
+from streamgauge.analytics.consumer import IDLE_WAIT_S, Consumer, tune_gc
 from streamgauge.analytics.dialects import all_dialects
 from streamgauge.analytics.hops.hop_job import HopJob
 from streamgauge.analytics.intake.markers import PATH as MARKERS_PATH
@@ -213,10 +212,7 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     closing.callback(telemetry.close)
     closing.callback(markers.close)
     store = Store(
-        location,
-        memory_limit_bytes=options.memory_limit_bytes,
-        stall=stall,
-        instance=_instance(options),
+        location, memory_limit_bytes=options.memory_limit_bytes, stall=stall, instance=_instance(options)
     )
     closing.callback(store.close)
     replace_rows(store, OBJECTIVES, options.objectives)
@@ -238,10 +234,14 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     query_server = QueryServer(options.data, location, guards)
     closing.callback(query_server.close)
     hooks: list[CommitHook] = [telemetry, alerts, hop_job, markers, exporters]
+    health: list[Callable[[], Mapping[str, float]]] = [
+        part.health for part in (alerts, hop_job, markers, exporters, query_server)
+    ]
     receiver = _otlp_receiver(options, store, guards)
     if receiver is not None:
         closing.callback(receiver.close)
         hooks.append(receiver.queue)
+        health.append(receiver.health)
     read_log = _Log(options, store, hooks, stall, alerts, guards)
     closing.callback(read_log.close)
     upkeep = Upkeep(
@@ -256,15 +256,11 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         guards=guards,
     )
     closing.callback(upkeep.close)
-    health = [part.health for part in (alerts, hop_job, markers, exporters, query_server)]
     return _Parts(store, read_log, guards, upkeep, hop_job, telemetry, receiver, health)
 
 
 def _consume(
-    options: AnalyzeOptions,
-    parts: _Parts,
-    stop: threading.Event,
-    on_ready: Callable[[Ready], None] | None,
+    options: AnalyzeOptions, parts: _Parts, stop: threading.Event, on_ready: Callable[[Ready], None] | None
 ) -> int:
     receiver = parts.receiver
     ready_file = options.data / "run" / "analyze.json"
@@ -323,13 +319,9 @@ def _consume(
 
 
 def _report_health(parts: _Parts) -> None:
-    store, receiver = parts.store, parts.receiver
+    store = parts.store
     found = {"store.conflicts": float(store.conflicts), "store.size": float(store.size_bytes())}
-    for health in (
-        parts.log.consumer.health,
-        *parts.health,
-        *([receiver.health] if receiver is not None else ()),
-    ):
+    for health in (parts.log.consumer.health, *parts.health):
         found |= health()
     parts.telemetry.update_health(found)
 

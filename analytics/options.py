@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from streamgauge.analytics.alerts.evaluator import AlertOptions
-from streamgauge.analytics.commit_policy import CommitPolicy
+from streamgauge.analytics.consumer import CommitPolicy
 from streamgauge.analytics.schema.clients import Client
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.schema.prices import Price

@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.commit_policy import CommitPolicy
-from streamgauge.analytics.consumer import Consumer, tune_gc
+from streamgauge.analytics.consumer import CommitPolicy, Consumer, tune_gc
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store

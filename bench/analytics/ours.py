@@ -19,8 +19,7 @@ import polars as pl
 from bench.analytics.workload import EVENTS_A_STREAM, entries
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.commit_policy import CommitPolicy
-from streamgauge.analytics.consumer import Consumer, tune_gc
+from streamgauge.analytics.consumer import CommitPolicy, Consumer, tune_gc
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.storage.commit import Commit

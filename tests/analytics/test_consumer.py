@@ -13,8 +13,7 @@ import pytest
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.commit_hook import CommitHook
-from streamgauge.analytics.commit_policy import END_OF_LOG_S, POSITIONS_EVERY_S, CommitPolicy
-from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.consumer import END_OF_LOG_S, POSITIONS_EVERY_S, CommitPolicy, Consumer
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.partition_positions import PartitionLost

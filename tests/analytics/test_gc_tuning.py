@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.commit_policy import CommitPolicy
-from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.consumer import CommitPolicy, Consumer
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.telemetry.telemetry import Telemetry
 from streamgauge.ingest.record_log.interface import Entry

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.commit_policy import CommitPolicy
-from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.consumer import CommitPolicy, Consumer
 from streamgauge.analytics.hops.hop_job import HopJob
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.storage.store import Store

@@ -13,8 +13,7 @@ from opentelemetry.trace import SpanKind
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.commit_policy import CommitPolicy
-from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.consumer import CommitPolicy, Consumer
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.telemetry.semconv import names_of
 from streamgauge.analytics.telemetry.spans import MAX_STALLS, SpanBuilder
