@@ -212,43 +212,31 @@ def _response(
     transport = Transport(status=exchange.status, headers_ns=0, end_ns=end_ns)
     verdict = judge(transport, facts_of(decoder), capture_content=True)
     usage = decoder.usage
-    return Response(
-        file=file,
-        dialect=decoder.dialect,
-        provider=decoder.provider,
-        streamed=decoder.streamed,
-        outcome=verdict.outcome,
-        error_type=verdict.error_type,
-        error_phase=verdict.error_phase,
-        error_message=verdict.error_message,
-        response_id=decoder.response_id,
-        response_model=decoder.response_model,
-        text=decoder.text,
-        reasoning=decoder.reasoning,
-        refusal=decoder.refusal or None,
+    found: dict[str, Any] = {
+        "file": file,
+        "outcome": verdict.outcome,
+        "error_type": verdict.error_type,
+        "error_phase": verdict.error_phase,
+        "error_message": verdict.error_message,
+        "refusal": decoder.refusal or None,
         # Servers send "" for an id that they do not have.
-        tool_calls=[{**call, "id": call["id"] or None} for call in decoder.tool_calls],
-        choices=decoder.choices if decoder.choice_count > 1 else None,
-        finish_reason=decoder.finish_reason,
-        usage=usage.raw if usage else None,
+        "tool_calls": [{**call, "id": call["id"] or None} for call in decoder.tool_calls],
+        "choices": decoder.choices if decoder.choice_count > 1 else None,
+        "usage": usage.raw if usage else None,
         # Some servers report 0 for counts that they do not have, although there was a prompt or output.
-        input_tokens=usage.input_tokens if usage and not decoder.usage_denies_input else None,
-        output_tokens=usage.output_tokens if usage and not decoder.usage_denies_output else None,
-        reasoning_tokens=usage.reasoning_tokens if usage else None,
-        cached_input_tokens=usage.cached_input_tokens if usage else None,
+        "input_tokens": usage.input_tokens if usage and not decoder.usage_denies_input else None,
+        "output_tokens": usage.output_tokens if usage and not decoder.usage_denies_output else None,
+        "reasoning_tokens": usage.reasoning_tokens if usage else None,
+        "cached_input_tokens": usage.cached_input_tokens if usage else None,
         # The elements of an array arrived as one body, so that none of them is an event. The tail is one that no client received.
-        event_count=(0 if decoder.framing == "array" else decoder.event_count) + decoder.tail_event_count,
-        output_event_count=decoder.output_event_count,
-        content_event_count=decoder.content_event_count,
-        comment_count=decoder.comment_count,
-        malformed_events=decoder.malformed_events,
-        done_seen=decoder.done_seen,
-        unterminated_tail=decoder.unterminated_tail,
-        error=decoder.error.raw if decoder.error else None,
-        notes=_notes(decoder, exchange) + notes,
-        events=Event.of_columns(decoder.events, is_timed=is_timed),
-        measures=measures_of_decoder(decoder, verdict) if is_timed else None,
-    )
+        "event_count": (0 if decoder.framing == "array" else decoder.event_count) + decoder.tail_event_count,
+        "error": decoder.error.raw if decoder.error else None,
+        "notes": _notes(decoder, exchange) + notes,
+        "events": Event.of_columns(decoder.events, is_timed=is_timed),
+        "measures": measures_of_decoder(decoder, verdict) if is_timed else None,
+    }
+    of_decoder = {name: getattr(decoder, name) for name in Response.__struct_fields__ if name not in found}
+    return Response(**found, **of_decoder)
 
 
 def _notes(decoder: StreamDecoder, exchange: ExchangeInfo) -> list[str]:
@@ -291,9 +279,8 @@ def _curl_head(start: bytes) -> tuple[_Head | None, bytes]:
         cut = min((at for sep in (b"\r\n\r\n", b"\n\n") if (at := start.find(sep)) >= 0), default=-1)
         if cut < 0:
             break
-        lines = (
-            start[:cut].decode("latin-1").splitlines()
-        )  # Latin-1 decodes every byte: headers have no fixed encoding
+        # Latin-1 decodes every byte: headers have no fixed encoding.
+        lines = start[:cut].decode("latin-1").splitlines()
         words = lines[0].split()
         status = int(words[1]) if len(words) > 1 and words[1].isdigit() and len(words[1]) == 3 else 200
         pairs = (line.partition(":") for line in lines[1:])
@@ -311,11 +298,8 @@ def _with_sidecar(hints: ExchangeHints, file: Path) -> tuple[ExchangeHints, bool
         return hints, False
     try:
         value = msgspec.json.decode(sidecar.read_bytes())
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ):  # any file may be named like a sidecar: it is no error of the recording
+    # Any file may be named like a sidecar: it is no error of the recording.
+    except (OSError, ValueError, RecursionError):
         return hints, False
     if not isinstance(value, dict) or not {"url", "http_status", "content_type"} & value.keys():
         return hints, False

@@ -14,14 +14,7 @@ import polars as pl
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.dialects.events import OUTPUT_KINDS
-from streamgauge.analytics.measures.latency import (
-    chunk_latencies,
-    first_event_ns,
-    first_nonreasoning_output_ns,
-    first_output_ns,
-    last_output_ns,
-    token_rates,
-)
+from streamgauge.analytics.measures import latency
 from streamgauge.analytics.measures.measure import add_tokens
 from streamgauge.analytics.measures.outcome import Verdict
 from streamgauge.analytics.schema.stall_limit import StallLimit
@@ -133,42 +126,34 @@ def measure(events: Any, *, output_tokens: int | None = None) -> Measures:
     (20000000.0, 50.0)
     """
     columns = _columns_of(_rows_of(events))
-    chunks = chunk_latencies(columns, _DEFAULT_STALL)
+    chunks = latency.chunk_latencies(columns, _DEFAULT_STALL)
     tokens = chunks.listed_tokens or None if output_tokens is None else output_tokens
-    last_ns = last_output_ns(columns)
-    rates = token_rates(tokens, last_ns, chunks.output_span_ns) if tokens and last_ns is not None else {}
+    last_ns = latency.last_output_ns(columns)
+    rates = (
+        latency.token_rates(tokens, last_ns, chunks.output_span_ns) if tokens and last_ns is not None else {}
+    )
     return _measures(columns, chunks, {"output_tokens": tokens, **rates})
 
 
 def measures_of_decoder(decoder: StreamDecoder, verdict: Verdict) -> Measures:
     """The measures of a decoded response with times."""
-    chunks = chunk_latencies(decoder.events, _DEFAULT_STALL)
-    row: dict[str, Any] = {"last_output_ns": last_output_ns(decoder.events), "output_tokens": None}
+    chunks = latency.chunk_latencies(decoder.events, _DEFAULT_STALL)
+    row: dict[str, Any] = {"last_output_ns": latency.last_output_ns(decoder.events), "output_tokens": None}
     add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok")
     return _measures(decoder.events, chunks, row)
 
 
-def _measures(columns: EventColumns, chunks: Any, tokens: Mapping[str, Any]) -> Measures:
-    return Measures(
-        event_count=len(columns),
-        output_event_count=sum(map(OUTPUT_KINDS.__contains__, columns.kind)),
-        ttfc_ns=first_event_ns(columns),
-        ttft_ns=first_output_ns(columns),
-        ttfo_ns=first_nonreasoning_output_ns(columns),
-        ttst_ns=chunks.ttst_ns,
-        last_output_ns=last_output_ns(columns),
-        output_tokens=tokens.get("output_tokens"),
-        itl_ns=tokens.get("itl_ns"),
-        tps_user=tokens.get("tps_user"),
-        tps_e2e=tokens.get("tps_e2e"),
-        icl_p50_ns=chunks.icl_p50_ns,
-        icl_p95_ns=chunks.icl_p95_ns,
-        icl_p99_ns=chunks.icl_p99_ns,
-        icl_max_ns=chunks.icl_max_ns,
-        stall_count=chunks.stall_count,
-        stalled_ns=chunks.stalled_ns,
-        burstiness=chunks.burstiness,
-    )
+def _measures(columns: EventColumns, chunks: latency.ChunkLatencies, tokens: Mapping[str, Any]) -> Measures:
+    known = chunks._asdict() | {
+        **tokens,
+        "event_count": len(columns),
+        "output_event_count": sum(map(OUTPUT_KINDS.__contains__, columns.kind)),
+        "ttfc_ns": latency.first_event_ns(columns),
+        "ttft_ns": latency.first_output_ns(columns),
+        "ttfo_ns": latency.first_nonreasoning_output_ns(columns),
+        "last_output_ns": latency.last_output_ns(columns),
+    }
+    return Measures(**{name: known.get(name) for name in Measures.__struct_fields__})
 
 
 def _rows_of(events: Any) -> list[Mapping[str, Any]]:
