@@ -100,9 +100,8 @@ def _copy(catalog: Path, path: Path, deadline_s: float) -> None:
     wait_s = max(0.0, deadline_s - time.monotonic())
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
-    os.close(
-        os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    )  # SQLite itself would create it with the umask
+    # SQLite itself would create it with the umask.
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     uri = f"{catalog.as_uri()}?mode=ro"
     with (
         closing(sqlite3.connect(uri, uri=True, timeout=wait_s)) as live,

@@ -147,7 +147,8 @@ class ChildProcess:
         self._call_count = 0
         self._lock = threading.Lock()
         self._sending = threading.Lock()
-        self._died: Died | None = None
+        self.died: Died | None = None
+        """How the child ended, None while it runs."""
         self._max_body_bytes = options.limits.max_answer_bytes + MESSAGE_OVERHEAD_BYTES
         # A file, not a pipe: nobody reads it while the child runs, and a full pipe would stop the child.
         self._diagnostics = tempfile.TemporaryFile()  # noqa: SIM115 - the reading thread closes it
@@ -159,6 +160,7 @@ class ChildProcess:
             cwd="/",  # a child must not keep a file system busy that the user wants to unmount
             env=_environment(options),
         )
+        self.pid = self._process.pid
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -166,12 +168,7 @@ class ChildProcess:
         os.set_blocking(self._stdin, False)
         # Pickle only goes this way. What a child sends may come from hostile SQL, so it is JSON and Arrow.
         self.send(more or {}, START_S, pickle.dumps(options))
-        threading.Thread(target=self._read, name=f"query-child-{self._process.pid}", daemon=True).start()
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
+        threading.Thread(target=self._read, name=f"query-child-{self.pid}", daemon=True).start()
 
     @property
     def age_s(self) -> float:
@@ -179,14 +176,9 @@ class ChildProcess:
         return time.monotonic() - self._started_s
 
     @property
-    def died(self) -> Died | None:
-        """How the child ended, None while it runs."""
-        return self._died
-
-    @property
     def alive(self) -> bool:
         """Whether it can take another query."""
-        return self._died is None and not self.retired
+        return self.died is None and not self.retired
 
     def wait_ready(self, timeout_s: float = START_S) -> None:
         """Wait until the child can answer. Raises StoreUnavailable."""
@@ -201,8 +193,8 @@ class ChildProcess:
         with self._lock:
             self._call_count += 1
             call = Call(self._call_count)
-            if self._died is not None:
-                call.answer = self._died
+            if self.died is not None:
+                call.answer = self.died
                 call.done.set()
                 return call
             for other in self._calls.values():
@@ -243,7 +235,7 @@ class ChildProcess:
         self._process.kill()
         died = Died(self._process.wait(), self._last_stderr_line())
         with self._lock:
-            self._died = died
+            self.died = died
             calls, self._calls = list(self._calls.values()), {}
         for call in calls:
             call.answer = died
@@ -298,9 +290,8 @@ def _environment(options: ChildOptions) -> dict[str, str]:
         given = dict(os.environ)
     else:
         given = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    given["PYTHONPATH"] = str(
-        Path(__file__).parents[3]
-    )  # the child's folder is /, and a checkout is not installed
+    # The child's folder is /, and a checkout is not installed.
+    given["PYTHONPATH"] = str(Path(__file__).parents[3])
     given["OPENBLAS_NUM_THREADS"] = "1"  # numpy's library reserves memory for each thread
     given["MALLOC_ARENA_MAX"] = "2"  # each arena reserves 64 MiB of the limited address space
     given["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # returns memory to the system at once

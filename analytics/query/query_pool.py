@@ -28,6 +28,7 @@ from typing import Any
 
 import polars as pl
 
+from streamgauge.analytics.query import errors
 from streamgauge.analytics.query.answers import decode, to_polars
 from streamgauge.analytics.query.catalog_copy import LOCK_WAIT_S, CatalogCopy, identity_of
 from streamgauge.analytics.query.child_process import (
@@ -39,16 +40,6 @@ from streamgauge.analytics.query.child_process import (
     Died,
     Limits,
     slow_start,
-)
-from streamgauge.analytics.query.errors import (
-    QueryError,
-    QueryRejected,
-    QueryTimeout,
-    StoreUnavailable,
-    no_tables,
-    of_kind,
-    too_much_memory,
-    too_slow,
 )
 from streamgauge.analytics.storage.location import StoreLocation
 
@@ -82,9 +73,8 @@ class QueryPool:
         self._untrusted, self._low_priority = untrusted, low_priority or untrusted
         self._exact_types = exact_types
         self._folder = Path(tempfile.mkdtemp(prefix="streamgauge-query-"))
-        weakref.finalize(
-            self, shutil.rmtree, self._folder, ignore_errors=True
-        )  # of a pool that nobody closes
+        # For a pool that nobody closes.
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._copy = CatalogCopy(location.catalog, self._folder) if untrusted and location.catalog else None
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(self.limits.concurrent)
@@ -175,7 +165,7 @@ class QueryPool:
         with self._lock:
             is_free = self._slots.acquire(blocking=False)
             if not is_free and self._waiting >= self.limits.waiting:
-                raise QueryRejected(
+                raise errors.QueryRejected(
                     f"busy: {self._waiting} queries are already waiting. Try again in a few seconds."
                 )
             self._waiting += not is_free
@@ -185,7 +175,7 @@ class QueryPool:
                 with self._lock:
                     self._waiting -= 1
             if not is_free:
-                raise QueryTimeout(
+                raise errors.QueryTimeout(
                     f"busy: the query waited {timeout_s:g} s for {self.limits.concurrent} others to finish. Try again later."
                 )
             yield
@@ -205,7 +195,7 @@ class QueryPool:
                     child.kill()
                 raise late
             child.wait_ready()
-        except QueryError:
+        except errors.QueryError:
             self._release(child)
             raise
         self._has_started = True
@@ -216,11 +206,11 @@ class QueryPool:
     ) -> bytes:
         remaining_s = deadline_s - time.monotonic()
         if remaining_s <= 0:
-            raise too_slow(timeout_s)
+            raise errors.too_slow(timeout_s)
         call = child.call(request | {"timeout_s": remaining_s}, deadline_s + GRACE_S)
         if not call.done.wait(max(0.0, deadline_s + GRACE_S - time.monotonic())):
             child.kill()
-            raise too_slow(timeout_s)
+            raise errors.too_slow(timeout_s)
         answer = call.answer
         if isinstance(answer, Died):
             if call.shared:  # another query may be the cause, so only one that fails alone is at fault
@@ -232,10 +222,11 @@ class QueryPool:
         has_grown = int(header.get("grown_bytes", 0)) > self.limits.memory_bytes * 3 // 4
         child.retired |= has_grown or bool(header.get("broken"))
         if "error" in header:
-            error = of_kind(header["error"], header.get("message"), header.get("position"))
-            if isinstance(error, StoreUnavailable):  # compaction may have removed a file of the snapshot
+            error = errors.of_kind(header["error"], header.get("message"), header.get("position"))
+            # Compaction may have removed a file of the snapshot.
+            if isinstance(error, errors.StoreUnavailable):
                 raise _Repeat(error, alone=False)
-            raise too_slow(timeout_s) if isinstance(error, QueryTimeout) else error
+            raise errors.too_slow(timeout_s) if isinstance(error, errors.QueryTimeout) else error
         return body
 
     @property
@@ -266,9 +257,11 @@ class QueryPool:
         try:
             identity = identity_of(catalog)
         except FileNotFoundError:
-            raise no_tables(self._location) from None
+            raise errors.no_tables(self._location) from None
         except OSError as e:
-            raise StoreUnavailable(f"cannot read the store {self._location.label}: {e.strerror}.") from None
+            raise errors.StoreUnavailable(
+                f"cannot read the store {self._location.label}: {e.strerror}."
+            ) from None
         if self._copy is not None:
             self._copy.refresh(wait_s)
         with self._lock:
@@ -277,7 +270,7 @@ class QueryPool:
                     child.retired = True
                 self.identity = identity
 
-    def _assign(self, alone: bool, latest_s: float, late: QueryError) -> ChildProcess:
+    def _assign(self, alone: bool, latest_s: float, late: errors.QueryError) -> ChildProcess:
         """A child that can take another query, or a new one. Raises `late` if the starter needs longer than `latest_s`."""
         if not alone and (child := self._free()) is not None:
             return child
@@ -294,7 +287,7 @@ class QueryPool:
                 started.add_done_callback(self._release_started)
             raise late from None
         except (OSError, RuntimeError) as e:
-            raise StoreUnavailable(f"cannot start a query process: {e}. Try again.") from None
+            raise errors.StoreUnavailable(f"cannot start a query process: {e}. Try again.") from None
 
     def _release_started(self, started: Future[ChildProcess]) -> None:
         """Release a child that the starter assigned after its query had given up."""
@@ -342,7 +335,7 @@ class QueryPool:
             self._start(alone=False, running=0)
 
     def _warm_up(self) -> None:
-        with contextlib.suppress(QueryError, OSError):
+        with contextlib.suppress(errors.QueryError, OSError):
             self.refresh()
             self._start_spare()
 
@@ -367,38 +360,40 @@ class QueryPool:
                 child.kill()
         self._children = [c for c in self._children if c.alive or c.running]
 
-    def _ended(self, died: Died) -> QueryError:
+    def _ended(self, died: Died) -> errors.QueryError:
         if self._closed:
             return _closed()
         name = died.signal_name
         if name == "SIGXCPU":
-            return QueryTimeout(
+            return errors.QueryTimeout(
                 f"query stopped: it used more than {self.limits.cpu_s} s of CPU time. "
                 "Narrow the time range or aggregate first."
             )
         if name in ("SIGKILL", "SIGABRT") or "bad_alloc" in died.reason or "MemoryError" in died.reason:
-            return too_much_memory(self.limits.memory_bytes)
+            return errors.too_much_memory(self.limits.memory_bytes)
         if name is not None:
-            return QueryRejected(
+            return errors.QueryRejected(
                 f"query failed: DuckDB crashed with signal {name}. Values or expressions nested deeper than the stack are the "
                 "usual cause: nest them less."
             )
-        return QueryRejected(f"query failed: it ended its process: {died.reason}. Simplify the statement.")
+        return errors.QueryRejected(
+            f"query failed: it ended its process: {died.reason}. Simplify the statement."
+        )
 
 
-def _busy(waited_s: float) -> QueryTimeout:
-    return QueryTimeout(
+def _busy(waited_s: float) -> errors.QueryTimeout:
+    return errors.QueryTimeout(
         f"busy: no query process was ready within {waited_s:.3g} s. Try again in a few seconds."
     )
 
 
-def _closed() -> StoreUnavailable:
-    return StoreUnavailable("cannot run the query: the query pool is closed.")
+def _closed() -> errors.StoreUnavailable:
+    return errors.StoreUnavailable("cannot run the query: the query pool is closed.")
 
 
 class _Repeat(Exception):
     """Another query or a compaction may have caused the failure. `error` is raised if the query fails again."""
 
-    def __init__(self, error: QueryError, *, alone: bool) -> None:
+    def __init__(self, error: errors.QueryError, *, alone: bool) -> None:
         self.error = error
         self.alone = alone

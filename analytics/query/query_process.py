@@ -24,17 +24,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamgauge.analytics.query import pipe_messages, sandbox
+from streamgauge.analytics.query import errors, pipe_messages, sandbox
 from streamgauge.analytics.query.child_process import MESSAGE_OVERHEAD_BYTES, MIB, ChildOptions
-from streamgauge.analytics.query.errors import (
-    AnswerTooLarge,
-    QueryError,
-    QueryOutOfMemory,
-    QueryRejected,
-    StoreUnavailable,
-    to_wire,
-    too_much_memory,
-)
 from streamgauge.analytics.query.query_socket import MAX_RENDERED_BYTES
 
 if TYPE_CHECKING:  # these load libraries that start threads: only after `_confine`
@@ -78,8 +69,9 @@ def run_child(start: Callable[[ChildOptions, dict[str, Any], Send], Receive]) ->
         sandbox.lower_priority()  # before the start, or hostile statements that end their children keep the CPUs busy
     try:
         receive = start(options, first[0], send)
-    except (QueryError, OSError) as e:
-        send(to_wire(e if isinstance(e, QueryError) else StoreUnavailable(str(e)), *options.hidden))
+    except (errors.QueryError, OSError) as e:
+        error = e if isinstance(e, errors.QueryError) else errors.StoreUnavailable(str(e))
+        send(errors.to_wire(error, *options.hidden))
         return 1
     send({"ready": True})
     while (
@@ -152,17 +144,17 @@ class _Worker:
     def _run(self, request: dict[str, Any]) -> None:
         header: dict[str, Any] = {"id": request["id"]}
         body: bytes | memoryview = b""
-        error: QueryError | None = None
+        error: errors.QueryError | None = None
         try:
             body = self._answer(request)
-        except (QueryOutOfMemory, MemoryError):
-            error = too_much_memory(self._limits.memory_bytes)
-        except QueryError as e:
+        except (errors.QueryOutOfMemory, MemoryError):
+            error = errors.too_much_memory(self._limits.memory_bytes)
+        except errors.QueryError as e:
             error = e
         except BaseException as e:  # the parent waits for an answer
-            error = QueryRejected(f"query failed: {type(e).__name__}: {e}")
+            error = errors.QueryRejected(f"query failed: {type(e).__name__}: {e}")
         if error is not None:
-            header |= to_wire(error, *self._options.hidden) | {"broken": _is_broken(error)}
+            header |= errors.to_wire(error, *self._options.hidden) | {"broken": _is_broken(error)}
         header["grown_bytes"] = sandbox.address_space_bytes() - self._base_bytes
         self._send(header, body)
 
@@ -173,14 +165,11 @@ class _Worker:
         if self._filter is not None:
             self._filter.check(sql)
         table = self._reader.arrow(
-            sql,
-            int(request["max_rows"]),
-            float(request["timeout_s"]),
-            truncate=bool(request.get("truncate")),
+            sql, int(request["max_rows"]), float(request["timeout_s"]), truncate=bool(request.get("truncate"))
         )
         max_bytes = self._limits.max_answer_bytes
         if table.nbytes > max_bytes:
-            raise _too_large(QueryRejected, max_bytes)
+            raise _too_large(errors.QueryRejected, max_bytes)
         return encode(table) if request.get("form") is None else _rendered(table, request["form"])
 
 
@@ -193,19 +182,19 @@ def _rendered(table: pa.Table, form: str) -> bytes:
         rendered = render(to_polars(decode(encode(table), untrusted=False)), form)
         if len(rendered) <= MAX_RENDERED_BYTES:
             return rendered
-    raise _too_large(AnswerTooLarge, MAX_RENDERED_BYTES)
+    raise _too_large(errors.AnswerTooLarge, MAX_RENDERED_BYTES)
 
 
-def _too_large(kind: type[QueryRejected], max_bytes: int) -> QueryRejected:
+def _too_large(kind: type[errors.QueryRejected], max_bytes: int) -> errors.QueryRejected:
     """The error of an answer that is too large."""
     return kind(
         f"the answer is larger than {max_bytes // MIB} MiB. Select fewer columns, aggregate or add a LIMIT."
     )
 
 
-def _is_broken(error: QueryError) -> bool:
+def _is_broken(error: errors.QueryError) -> bool:
     """After an internal error DuckDB accepts no further statement."""
-    return isinstance(error, QueryOutOfMemory) or any(
+    return isinstance(error, errors.QueryOutOfMemory) or any(
         f"{kind} Error" in str(error) for kind in ("INTERNAL", "FATAL")
     )
 

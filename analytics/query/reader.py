@@ -27,18 +27,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamgauge.analytics.query import open_streams_view
-from streamgauge.analytics.query.errors import (
-    READ_ONLY,
-    QueryError,
-    QueryRejected,
-    StoreUnavailable,
-    no_tables,
-    not_convertible,
-    not_one_statement,
-    too_much_memory,
-    too_slow,
-)
+from streamgauge.analytics.query import errors, open_streams_view
 from streamgauge.analytics.query.statement_filter import position_of_byte, without_explain
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.sql_quoting import literal
@@ -97,10 +86,14 @@ class Reader:
         catalog = catalog or location.catalog
         for store, file in ((location, catalog), *((other, other.catalog) for other in others)):
             if file is not None and not file.is_file():  # ATTACH would create it
-                raise no_tables(store)
+                raise errors.no_tables(store)
         # The tables of `lake` would hide the unions of the same names.
         self._search_path = f"SET search_path = '{'' if others else f'{ALIAS}.main,'}memory.main'"
-        self._connection = connection = new_database(memory_limit_bytes)
+        self.connection = connection = new_database(memory_limit_bytes)
+        """The database's first connection, on which a server registers functions.
+
+        Its cursors have no search path. They do not look names up in the store, which takes milliseconds.
+        """
         try:
             connection.execute(f"SET arrow_lossless_conversion = {exact_types}")
             # Without a folder, DuckDB would spill into the current one.
@@ -111,7 +104,7 @@ class Reader:
                 f"SELECT 1 FROM duckdb_tables() WHERE {OF_STORE} AND table_name = 'streams'"
             ).fetchall()
             if not found:  # analytics creates the catalog before its tables
-                raise no_tables(location)
+                raise errors.no_tables(location)
             self.data_path = data_path_of(connection)
             """The tables folder, with a slash at the end."""
             self._data_paths = [self.data_path]
@@ -121,13 +114,14 @@ class Reader:
             connection.execute(self._search_path)
             if lock_down:
                 self.lock_down()
-        except (OSError, duckdb.Error, QueryError) as e:
+        except (OSError, duckdb.Error, errors.QueryError) as e:
             connection.close()
-            raise e if isinstance(e, QueryError) else StoreUnavailable(message(e, location)) from None
+            is_known = isinstance(e, errors.QueryError)
+            raise e if is_known else errors.StoreUnavailable(message(e, location)) from None
 
     def _combine(self, others: Sequence[StoreLocation]) -> None:
         """Attach the other stores and create the unions and views. Raises OSError and duckdb.Error."""
-        connection = self._connection
+        connection = self.connection
         aliases = [ALIAS, *(f"{ALIAS}_{number}" for number in range(2, len(others) + 2))]
         for location, alias in zip(others, aliases[1:], strict=True):
             attach(connection, location, read_only=True, alias=alias)
@@ -146,7 +140,7 @@ class Reader:
 
     def lock_down(self) -> None:
         """Hide internal names. Forbid files outside the tables folder, extensions and settings. Cannot be undone."""
-        connection = self._connection
+        connection = self.connection
         for name, visible in VISIBLE.items():
             # Definitions of some views name tables of the schema `internal`.
             shown = (
@@ -165,18 +159,10 @@ class Reader:
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
 
-    @property
-    def connection(self) -> duckdb.DuckDBPyConnection:
-        """The database's first connection, on which a server registers functions.
-
-        Its cursors have no search path. They do not look names up in the store, which takes milliseconds.
-        """
-        return self._connection
-
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A further connection to the database, with the search path set."""
         # DuckDB opens SQLite per transaction, so each cursor reads the newest commit, also of a catalog file that was replaced.
-        cursor = self._connection.cursor()
+        cursor = self.connection.cursor()
         cursor.execute(self._search_path)
         return cursor
 
@@ -198,9 +184,9 @@ class Reader:
         except duckdb.Error as e:
             raise self.translated(e, timeout_s, sql) from None
         except MemoryError:
-            raise too_much_memory(self._memory_limit_bytes) from None
+            raise errors.too_much_memory(self._memory_limit_bytes) from None
         except pa.ArrowException as e:
-            raise not_convertible(e) from None
+            raise errors.not_convertible(e) from None
         if without_explain(sql) != sql:  # the plan of a view names the tables below it
             place = result.schema.get_field_index("explain_value")
             shown = "(internal)".ljust(len(_INTERNAL_TABLE))  # of the same width, because a plan is a drawing
@@ -210,31 +196,31 @@ class Reader:
             raise too_many_rows(max_rows)
         return result
 
-    def translated(self, error: duckdb.Error, timeout_s: float, sql: str = "") -> QueryError:
+    def translated(self, error: duckdb.Error, timeout_s: float, sql: str = "") -> errors.QueryError:
         """The QueryError for an error of DuckDB. `sql`: the statement that `limited` wrapped."""
         if isinstance(error, duckdb.InterruptException):
-            return too_slow(timeout_s)
+            return errors.too_slow(timeout_s)
         plain, position = _decoded(error)
         text = message(plain, self._location)
         if isinstance(error, duckdb.OutOfMemoryException) or any(part in text for part in _NO_MEMORY):
-            return too_much_memory(self._memory_limit_bytes)
+            return errors.too_much_memory(self._memory_limit_bytes)
         if "Unsupported Arrow type" in text:
-            return not_convertible(plain)
+            return errors.not_convertible(plain)
         if isinstance(error, duckdb.IOException) or any(reason in text for reason in _UNREADABLE):
-            return StoreUnavailable(f"cannot read the store {self._location.label}: {text}")
+            return errors.StoreUnavailable(f"cannot read the store {self._location.label}: {text}")
         if not isinstance(error, duckdb.ParserException):
             position = _position(position, sql)
         # The parser counts characters, of the statement before it is wrapped. All others count bytes, of the wrapped one.
-        return QueryRejected(text, position=position)
+        return errors.QueryRejected(text, position=position)
 
     def close(self) -> None:
         """Close the database. Running queries end with an error."""
-        self._connection.close()
+        self.connection.close()
 
 
-def too_many_rows(max_rows: int) -> QueryRejected:
+def too_many_rows(max_rows: int) -> errors.QueryRejected:
     """The error for an answer of more than `max_rows` rows."""
-    return QueryRejected(
+    return errors.QueryRejected(
         f"cannot return the answer: it has more than {max_rows} rows. Aggregate, add a LIMIT or raise the row limit."
     )
 
@@ -247,14 +233,14 @@ def limited(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> str:
     selected = without_explain(sql)
     statements = cursor.extract_statements(selected)
     if len(statements) != 1:
-        raise not_one_statement(len(statements))
+        raise errors.not_one_statement(len(statements))
     if statements[0].type != duckdb.StatementType.SELECT:
-        raise QueryRejected(READ_ONLY)
+        raise errors.QueryRejected(errors.READ_ONLY)
     # A subquery leaves the statement's own ORDER BY and LIMIT as they are. The line breaks end its `--` comments.
     wrapped = f"{_WRAPPER}{_inner(statements[0].query)}\n) LIMIT {max_rows + 1}"
     # Parsed again, because only the text that runs counts.
     if (count := len(cursor.extract_statements(wrapped))) != 1:
-        raise not_one_statement(count)
+        raise errors.not_one_statement(count)
     return wrapped if selected == sql else sql
 
 

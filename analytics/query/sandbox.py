@@ -52,11 +52,7 @@ SYSTEM_PATHS = (
 
 
 def confine(
-    *,
-    readable: Iterable[str] | None,
-    writable: Iterable[str],
-    network: bool,
-    bind_port: int | None = None,
+    *, readable: Iterable[str] | None, writable: Iterable[str], network: bool, bind_port: int | None = None
 ) -> int:
     """End with the parent thread, gain no privileges, and lose access to other files and, without `network`, to the network.
 
