@@ -32,15 +32,8 @@ from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.ingest.listening import bind
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import part_of_up, read_ready_file
+from streamgauge.simulator import measurement_check
 from streamgauge.simulator.ledger import LedgerRow, RemoteLedger
-from streamgauge.simulator.measurement_check import (
-    Discrepancy,
-    check_measurements,
-    comparison_table,
-    report_discrepancies,
-    streams_since,
-    ttft_overhead,
-)
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
 
 SIMULATOR_TIMEOUT_S = 60.0
@@ -231,9 +224,8 @@ class Demo:
         progress = Progress(self.write)
         try:
             while not stop.is_set() and (ends_s is None or time.monotonic() < ends_s):
-                if (
-                    ends_s is not None
-                ):  # the simulator keeps a bounded number of rows, so they are fetched meanwhile
+                # The simulator keeps a bounded number of rows, so they are fetched meanwhile.
+                if ends_s is not None:
                     await asyncio.to_thread(_refresh, ledger)
                 if progress.due():
                     progress.show(traffic, await asyncio.to_thread(measured_text, tables), ends_s)
@@ -258,16 +250,15 @@ class Demo:
                 raise OSError(f"{name} exited unexpectedly with code {code}")
 
     async def _compare(self, traffic: Traffic, ledger: RemoteLedger, data: Path, since: datetime) -> int:
-        tables = QueryPool(locate(SQLITE, data), untrusted=False)
-        try:
+        with contextlib.closing(QueryPool(locate(SQLITE, data), untrusted=False)) as tables:
             streams = await self._stored_streams(tables, ledger, since)
-        finally:
-            tables.close()
         rows = ledger.rows()
-        discrepancies = check_measurements(rows, streams, clients=list(traffic.rows.values()))
+        discrepancies = measurement_check.check_measurements(
+            rows, streams, clients=list(traffic.rows.values())
+        )
         if ledger.dropped:
             discrepancies.append(
-                Discrepancy(
+                measurement_check.Discrepancy(
                     kind="ledger", request_id="–", simulated=0, measured=ledger.dropped, note="rows evicted"
                 )
             )
@@ -284,7 +275,7 @@ class Demo:
             await asyncio.to_thread(ledger.refresh)
             expected_ids = {row.request_id for row in ledger.rows()}
             try:
-                streams = await asyncio.to_thread(streams_since, tables, since)
+                streams = await asyncio.to_thread(measurement_check.streams_since, tables, since)
             except QueryError as e:
                 if time.monotonic() > deadline_s:
                     raise OSError(f"cannot read the measured streams: {e}") from None
@@ -292,7 +283,7 @@ class Demo:
             if not ledger.open_rows and expected_ids <= {stream["request_id"] for stream in streams}:
                 # Wait for a possible duplicate row.
                 await asyncio.sleep(1.0)
-                return await asyncio.to_thread(streams_since, tables, since)
+                return await asyncio.to_thread(measurement_check.streams_since, tables, since)
             if time.monotonic() > deadline_s:
                 return streams
             await asyncio.sleep(0.3)
@@ -302,9 +293,9 @@ class Demo:
         traffic: Traffic,
         rows: list[LedgerRow],
         streams: list[dict[str, Any]],
-        discrepancies: list[Discrepancy],
+        discrepancies: list[measurement_check.Discrepancy],
     ) -> None:
-        for line in comparison_table(rows, streams):
+        for line in measurement_check.comparison_table(rows, streams):
             self.write(line)
         faults = sum(row.fault_ns is not None for row in rows)
         self.write("")
@@ -312,13 +303,13 @@ class Demo:
             f"{len(rows)} requests simulated ({faults} with a fault, {traffic.aborted} aborted by the client), "
             f"{len(streams)} streams measured, {sum(row.events for row in rows)} events."
         )
-        if (overhead := ttft_overhead(rows, streams)) is not None:
+        if (overhead := measurement_check.ttft_overhead(rows, streams)) is not None:
             self.write(
                 f"Measured TTFT exceeds simulated TTFT by {overhead.median_ns / 1e6:.1f} ms (median), {overhead.largest_ns / 1e6:.0f} ms "
                 "(maximum): the time between tap and simulator on this machine."
             )
         if discrepancies:
-            report_discrepancies(discrepancies, write=self.write)
+            measurement_check.report_discrepancies(discrepancies, write=self.write)
             count = "1 value differs" if len(discrepancies) == 1 else f"{len(discrepancies)} values differ"
             self.write(click.style(f"{count} from the simulation.", fg="red"))
         else:

@@ -192,7 +192,7 @@ def stalls_of(
     return sorted(found)
 
 
-def quantile(ordered: Sequence[int], q: float) -> float | None:
+def quantile(ordered: Sequence[float], q: float) -> float | None:
     """Linear interpolation between the two nearest values. None for an empty sequence."""
     if not ordered:
         return None

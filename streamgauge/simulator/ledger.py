@@ -233,7 +233,7 @@ class Ledger:
 
     def __init__(self, limit: int = 10_000) -> None:
         self._rows: deque[LedgerRow] = deque(maxlen=limit)
-        self._next = 0
+        self.total = 0
         self.dropped = 0
         """Evicted rows."""
         self.open = 0
@@ -245,12 +245,8 @@ class Ledger:
         self._rows.append(row)
 
     def next_seq(self) -> int:
-        self._next += 1
-        return self._next - 1
-
-    @property
-    def total(self) -> int:
-        return self._next
+        self.total += 1
+        return self.total - 1
 
     def rows(self, after: int = -1, request_id: str | None = None) -> Iterator[LedgerRow]:
         """Rows with `seq` above `after`, optionally of one request id."""

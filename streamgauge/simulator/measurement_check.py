@@ -22,9 +22,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
+from streamgauge.analytics.measures.latency import quantile
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS
 from streamgauge.simulator.ledger import LedgerRow
@@ -401,13 +402,13 @@ def _line(model: str, pairs: Sequence[tuple[LedgerRow, Mapping[str, Any]]]) -> t
         dialects[0] if len(dialects) == 1 else f"{len(dialects)} dialects",
         str(len(pairs)),
         str(errors),
-        _ms([s["ttft_ns"] for _, s in timed], 50),
-        _ms(simulated_ttft_ns, 50),
-        _ms([s["ttft_ns"] for _, s in timed], 95),
-        _ms(simulated_ttft_ns, 95),
-        _ms([itl for _, itl in paced], 50, 2),
-        _ms([sent_ns for sent_ns, _ in paced], 50, 2),
-        f"{_quantile(rates, 50):.0f}" if rates else "–",
+        _ms([s["ttft_ns"] for _, s in timed], 0.5),
+        _ms(simulated_ttft_ns, 0.5),
+        _ms([s["ttft_ns"] for _, s in timed], 0.95),
+        _ms(simulated_ttft_ns, 0.95),
+        _ms([itl for _, itl in paced], 0.5, 2),
+        _ms([sent_ns for sent_ns, _ in paced], 0.5, 2),
+        f"{median(rates):.0f}" if rates else "–",
     )
 
 
@@ -421,14 +422,9 @@ def simulated_itl_ns(row: LedgerRow) -> float | None:
     return (row.last_output_ns - row.first_output_ns) / (n - 1)
 
 
-def _ms(values_ns: Sequence[float], percent: int, digits: int = 0) -> str:
-    return f"{_quantile(values_ns, percent) / 1e6:.{digits}f}" if values_ns else "–"
-
-
-def _quantile(values: Sequence[float], percent: int) -> float:
-    if len(values) == 1:
-        return values[0]
-    return quantiles(values, n=100, method="inclusive")[percent - 1]
+def _ms(values_ns: Iterable[float], q: float, digits: int = 0) -> str:
+    found_ns = quantile(sorted(values_ns), q)
+    return "–" if found_ns is None else f"{found_ns / 1e6:.{digits}f}"
 
 
 def _aligned(lines: Sequence[tuple[str, ...]]) -> list[str]:

@@ -240,21 +240,6 @@ class ChatWriter(ResponseWriter):
             choices.append({"index": index, "message": message, "finish_reason": self.plan.finish})
         return {**self.head("chat.completion"), "choices": choices, "usage": raw}, usage
 
-    @classmethod
-    def http_error(cls, status: int, message: str) -> tuple[dict[str, Any], str | None]:
-        return openai_error(status, message)
-
-
-def openai_error(status: int, message: str) -> tuple[dict[str, Any], str | None]:
-    """OpenAI's error body, used by most vendors."""
-    kind, code = {
-        429: ("requests", "rate_limit_exceeded"),
-        401: ("invalid_request_error", "invalid_api_key"),
-        404: ("invalid_request_error", "model_not_found"),
-        503: ("service_unavailable_error", "overloaded"),
-    }.get(status, ("server_error" if status >= 500 else "invalid_request_error", None))
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}, kind
-
 
 class OpenAI(ChatWriter):
     vendor = "openai"

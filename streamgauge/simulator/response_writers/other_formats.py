@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from streamgauge.simulator.response_plan import Piece, ResponsePlan
-from streamgauge.simulator.response_writers.chat import fireworks_metrics, openai_error
+from streamgauge.simulator.response_writers.chat import fireworks_metrics
 from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter, Usage
 
 
@@ -67,10 +67,6 @@ class Completions(ResponseWriter):
         choices = [self._choice(i, self.text[i], self.finish_reason) for i in range(self.plan.choices)]
         return self.chunk(choices, usage=raw), usage
 
-    @classmethod
-    def http_error(cls, status: int, message: str) -> tuple[dict[str, Any], str | None]:
-        return openai_error(status, message)
-
 
 class FireworksCompletions(Completions):
     """Usage and `perf_metrics` on the finish chunk."""
@@ -102,12 +98,9 @@ class Cohere(ResponseWriter):
         self.index = -1
         self.open: tuple[str, int] | None = None
 
-    def _event(self, kind: str, piece: Piece | None = None, **body: Any) -> BodyPart:
-        return BodyPart(data=self.event({"type": kind, **body}, kind), piece=piece)
-
     def preamble(self) -> list[tuple[float, BodyPart]]:
         message = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
-        return [(0.9, self._event("message-start", id=self.plan.token, delta={"message": message}))]
+        return [(0.9, self.typed_event("message-start", id=self.plan.token, delta={"message": message}))]
 
     def write_piece(self, piece: Piece, last: bool) -> list[BodyPart]:
         if piece.kind == "tool_start":
@@ -116,13 +109,13 @@ class Cohere(ResponseWriter):
             self.open = ("tool", piece.tool)
             call = {"id": self.tools[piece.tool]["id"], "type": "function",
                     "function": {"name": piece.text, "arguments": ""}}  # fmt: skip
-            start = self._event(
+            start = self.typed_event(
                 "tool-call-start", piece, index=self.index, delta={"message": {"tool_calls": call}}
             )
             return [*body_parts, start]
         if piece.kind == "tool_arguments":
             delta = {"message": {"tool_calls": {"function": {"arguments": piece.text}}}}
-            return [self._event("tool-call-delta", piece, index=self.index, delta=delta)]
+            return [self.typed_event("tool-call-delta", piece, index=self.index, delta=delta)]
         channel = "thinking" if piece.kind == "reasoning" else "text"
         body_parts = []
         if self.open != (channel, 0):
@@ -131,11 +124,13 @@ class Cohere(ResponseWriter):
             self.open = (channel, 0)
             content = {"type": channel, channel: ""}
             body_parts.append(
-                self._event("content-start", index=self.index, delta={"message": {"content": content}})
+                self.typed_event("content-start", index=self.index, delta={"message": {"content": content}})
             )
         content = {channel: piece.text}
         body_parts.append(
-            self._event("content-delta", piece, index=self.index, delta={"message": {"content": content}})
+            self.typed_event(
+                "content-delta", piece, index=self.index, delta={"message": {"content": content}}
+            )
         )
         return body_parts
 
@@ -144,7 +139,7 @@ class Cohere(ResponseWriter):
             return []
         kind = "tool-call-end" if self.open[0] == "tool" else "content-end"
         self.open = None
-        return [self._event(kind, index=self.index)]
+        return [self.typed_event(kind, index=self.index)]
 
     def usage(self) -> tuple[dict[str, Any], Usage]:
         plan = self.plan
@@ -158,13 +153,13 @@ class Cohere(ResponseWriter):
     def finish(self) -> list[BodyPart]:
         raw, usage = self.usage()
         reason = _COHERE_FINISH[self.plan.finish]
-        end = self._event("message-end", delta={"finish_reason": reason, "usage": raw})
+        end = self.typed_event("message-end", delta={"finish_reason": reason, "usage": raw})
         end.usage, end.final_usage, end.terminal, end.finish_reason = usage, True, True, reason
         return [*self._close(), end]
 
     def inband_error(self) -> tuple[list[BodyPart], str]:
         delta = {"finish_reason": "ERROR", "error": "internal server error"}
-        return [self._event("message-end", delta=delta)], "ERROR"
+        return [self.typed_event("message-end", delta=delta)], "ERROR"
 
     def whole_body(self) -> tuple[dict[str, Any], Usage]:
         raw, usage = self.usage()
@@ -299,25 +294,25 @@ class LMStudio(ResponseWriter):
         self.loads = int(plan.token[0], 16) < 5
         """About a third of the requests load the model first."""
 
-    def _event(self, kind: str, piece: Piece | None = None, **body: Any) -> BodyPart:
-        return BodyPart(data=self.event({"type": kind, **body}, kind), piece=piece)
-
     def preamble(self) -> list[tuple[float, BodyPart]]:
         instance: dict[str, Any] = {"model_instance_id": self.plan.model}
-        body_parts = [(0.02, self._event("chat.start", **instance))]
+        body_parts = [(0.02, self.typed_event("chat.start", **instance))]
         if self.loads:
-            body_parts.append((0.05, self._event("model_load.start", **instance)))
+            body_parts.append((0.05, self.typed_event("model_load.start", **instance)))
             body_parts += [
-                (0.05 + 0.5 * step, self._event("model_load.progress", **instance, progress=step))
+                (0.05 + 0.5 * step, self.typed_event("model_load.progress", **instance, progress=step))
                 for step in (0.25, 0.5, 0.75, 1.0)
             ]
             seconds = round(self.plan.ttft_s * 0.5, 3)
-            body_parts.append((0.56, self._event("model_load.end", **instance, load_time_seconds=seconds)))
-        body_parts.append((0.6, self._event("prompt_processing.start")))
+            body_parts.append(
+                (0.56, self.typed_event("model_load.end", **instance, load_time_seconds=seconds))
+            )
+        body_parts.append((0.6, self.typed_event("prompt_processing.start")))
         body_parts += [
-            (0.6 + 0.3 * p, self._event("prompt_processing.progress", progress=p)) for p in (0.0, 0.5, 1.0)
+            (0.6 + 0.3 * p, self.typed_event("prompt_processing.progress", progress=p))
+            for p in (0.0, 0.5, 1.0)
         ]
-        body_parts.append((0.95, self._event("prompt_processing.end")))
+        body_parts.append((0.95, self.typed_event("prompt_processing.end")))
         return body_parts
 
     def write_piece(self, piece: Piece, last: bool) -> list[BodyPart]:
@@ -326,24 +321,24 @@ class LMStudio(ResponseWriter):
             self.last_tool = piece.tool
             return [
                 *body_parts,
-                self._event("tool_call.start", piece, tool=piece.text, provider_info=_PROVIDER),
+                self.typed_event("tool_call.start", piece, tool=piece.text, provider_info=_PROVIDER),
             ]
         if piece.kind == "tool_arguments":
             whole = self.whole_arguments(piece)
             if whole is None:
                 return []
             body = {"tool": self.tools[piece.tool]["name"], "arguments": self._parsed(whole.text)}
-            return [self._event("tool_call.arguments", whole, **body, provider_info=_PROVIDER)]
+            return [self.typed_event("tool_call.arguments", whole, **body, provider_info=_PROVIDER)]
         channel = "reasoning" if piece.kind == "reasoning" else "message"
         body_parts = []
         if self.open != channel:
-            body_parts = [*self._close(), *self._tool_result(), self._event(f"{channel}.start")]
+            body_parts = [*self._close(), *self._tool_result(), self.typed_event(f"{channel}.start")]
             self.open = channel
-        return [*body_parts, self._event(f"{channel}.delta", piece, content=piece.text)]
+        return [*body_parts, self.typed_event(f"{channel}.delta", piece, content=piece.text)]
 
     def _close(self) -> list[BodyPart]:
         channel, self.open = self.open, None
-        return [] if channel is None else [self._event(f"{channel}.end")]
+        return [] if channel is None else [self.typed_event(f"{channel}.end")]
 
     def _tool_result(self) -> list[BodyPart]:
         if self.last_tool is None:
@@ -352,9 +347,9 @@ class LMStudio(ResponseWriter):
         arguments = self._parsed(tool["arguments"])
         if tool["name"] == "read_gauge":
             metadata = {"type": "invalid_arguments", "tool_name": tool["name"], "arguments": arguments}
-            return [self._event("tool_call.failure", reason="No such gauge.", metadata=metadata)]
+            return [self.typed_event("tool_call.failure", reason="No such gauge.", metadata=metadata)]
         body = {"tool": tool["name"], "arguments": arguments, "output": "[]", "provider_info": _PROVIDER}
-        return [self._event("tool_call.success", **body)]
+        return [self.typed_event("tool_call.success", **body)]
 
     def _result(self) -> dict[str, Any]:
         output: list[dict[str, Any]] = []
@@ -382,15 +377,15 @@ class LMStudio(ResponseWriter):
         return Usage(self.plan.input_tokens, self.output_tokens, self.reasoning_tokens, None)
 
     def finish(self) -> list[BodyPart]:
-        end = self._event("chat.end", result=self._result())
+        end = self.typed_event("chat.end", result=self._result())
         end.usage, end.final_usage, end.terminal = self._usage(), True, True
         return [*self._close(), *self._tool_result(), end]
 
     def inband_error(self) -> tuple[list[BodyPart], str]:
         error = {"type": "internal_error", "message": "The model crashed."}
-        end = self._event("chat.end", result=self._result())
+        end = self.typed_event("chat.end", result=self._result())
         end.usage = self._usage()
-        return [self._event("error", error=error), end], "internal_error"
+        return [self.typed_event("error", error=error), end], "internal_error"
 
     def whole_body(self) -> tuple[dict[str, Any], Usage]:
         return self._result(), self._usage()

@@ -98,9 +98,15 @@ class ResponseWriter(ABC):
         """The body of a response that is not streamed. All pieces have been added."""
 
     @classmethod
-    @abstractmethod
     def http_error(cls, status: int, message: str) -> tuple[dict[str, Any], str | None]:
-        """The body of an error response, and its type or code; None if the vendor sends neither."""
+        """The body of an error response, and its type or code; None if the vendor sends neither. Most vendors use OpenAI's."""
+        kind, code = {
+            429: ("requests", "rate_limit_exceeded"),
+            401: ("invalid_request_error", "invalid_api_key"),
+            404: ("invalid_request_error", "model_not_found"),
+            503: ("service_unavailable_error", "overloaded"),
+        }.get(status, ("server_error" if status >= 500 else "invalid_request_error", None))
+        return {"error": {"message": message, "type": kind, "param": None, "code": code}}, kind
 
     def add_piece(self, piece: Piece) -> None:
         """Add a piece to the totals, before it is written."""
@@ -133,6 +139,10 @@ class ResponseWriter(ABC):
         data = body.encode() if isinstance(body, str) else msgspec.json.encode(body)
         head = b"" if name is None else b"event: " + name.encode() + self.newline
         return head + b"data: " + data + self.newline * 2
+
+    def typed_event(self, kind: str, piece: Piece | None = None, **body: Any) -> BodyPart:
+        """A named event whose `type` is its name."""
+        return BodyPart(data=self.event({"type": kind, **body}, kind), piece=piece)
 
     def malformed_event(self) -> BodyPart:
         """An event with truncated JSON."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from streamgauge.simulator.response_plan import Piece, ResponsePlan
-from streamgauge.simulator.response_writers.chat import openai_error
 from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter, Usage
 
 
@@ -26,9 +25,7 @@ class Responses(ResponseWriter):
 
     def _event(self, kind: str, piece: Piece | None = None, **body: Any) -> BodyPart:
         self.sequence += 1
-        return BodyPart(
-            data=self.event({"type": kind, "sequence_number": self.sequence, **body}, kind), piece=piece
-        )
+        return self.typed_event(kind, piece, sequence_number=self.sequence, **body)
 
     def _response(self, status: str, **more: Any) -> dict[str, Any]:
         return {
@@ -211,7 +208,3 @@ class Responses(ResponseWriter):
             })  # fmt: skip
         _, response, usage = self._last()
         return response, usage
-
-    @classmethod
-    def http_error(cls, status: int, message: str) -> tuple[dict[str, Any], str | None]:
-        return openai_error(status, message)
