@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -18,6 +18,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from streamgauge.analytics.schema.clients import MAX_CLIENTS, NO_CLIENT_NAMES, Client, is_client_id
 from streamgauge.analytics.schema.objectives import DEFAULT, MAX_OBJECTIVES, Objective
 from streamgauge.values import parse_seconds, text_pairs
+
+T = TypeVar("T")
 
 OBJECTIVE = '{"model": "gpt-*", "ttft": "800ms", "goodput": 0.95}'
 CLIENT = "9f86d081884c7d659a2feaa0c55ad015=billing"
@@ -122,11 +124,7 @@ def parse_objectives(value: object) -> tuple[Objective, ...]:
             raise ValueError(f"objective {number}: {problem(e, ObjectiveTable)}") from None
         except ValueError as e:
             raise ValueError(f"objective {number}: {e}") from None
-    if twice := _twice([DEFAULT.name, *(objective.name for objective in found)]):
-        raise ValueError(f"the name {twice!r} is taken: give each objective its own name")
-    if len(found) > MAX_OBJECTIVES:
-        raise ValueError(f"there are {len(found)} objectives, above the limit of {MAX_OBJECTIVES}")
-    return tuple(found)
+    return _distinct(found, MAX_OBJECTIVES, [DEFAULT.name, *(objective.name for objective in found)])
 
 
 def problem(error: ValidationError, model: type[BaseModel]) -> str:
@@ -143,15 +141,9 @@ def problem(error: ValidationError, model: type[BaseModel]) -> str:
 
 def parse_clients(value: object) -> tuple[Client, ...]:
     """A table of names by client id, JSON text of it, or texts such as `CLIENT`."""
-    found = tuple(
-        _client(client_id, name)
-        for client_id, name in text_pairs(value, what=f"a table of names by client id, such as {CLIENT}")
-    )
-    if twice := _twice([client.client_id for client in found]) or _twice([client.name for client in found]):
-        raise ValueError(f"{twice!r} is given twice: each client id has one name of its own")
-    if len(found) > MAX_CLIENTS:
-        raise ValueError(f"there are {len(found)} names, above the limit of {MAX_CLIENTS}")
-    return found
+    pairs = text_pairs(value, what=f"a table of names by client id, such as {CLIENT}")
+    found = [_client(client_id, name) for client_id, name in pairs]
+    return _distinct(found, MAX_CLIENTS, [client.client_id for client in found], [c.name for c in found])
 
 
 def _client(client_id: object, name: object) -> Client:
@@ -167,15 +159,9 @@ def _client(client_id: object, name: object) -> Client:
 
 def parse_saved_views(value: object) -> tuple[SavedView, ...]:
     """A table of addresses by name, JSON text of it, or texts such as `SAVED_VIEW`."""
-    found = tuple(
-        _view(name, address)
-        for name, address in text_pairs(value, what=f"a table of addresses by name, such as {SAVED_VIEW}")
-    )
-    if twice := _twice([view.name for view in found]):
-        raise ValueError(f"{twice!r} is given twice. Choose another name")
-    if len(found) > MAX_VIEWS:
-        raise ValueError(f"there are {len(found)} views, above the limit of {MAX_VIEWS}")
-    return found
+    pairs = text_pairs(value, what=f"a table of addresses by name, such as {SAVED_VIEW}")
+    found = [_view(name, address) for name, address in pairs]
+    return _distinct(found, MAX_VIEWS, [view.name for view in found])
 
 
 def _view(name: object, address: object) -> SavedView:
@@ -206,5 +192,11 @@ def _name(given: object) -> str | None:
     return name if 0 < len(name) <= MAX_NAME_CHARS and name.isprintable() else None
 
 
-def _twice(texts: Sequence[str]) -> str | None:
-    return next((text for text in texts if texts.count(text) > 1), None)
+def _distinct(found: Sequence[T], limit: int, *texts: Sequence[str]) -> tuple[T, ...]:
+    """The entries. Raises ValueError if a text occurs twice in a list of `texts`, or if there are more than `limit` entries."""
+    for one in texts:
+        if twice := next((text for text in one if one.count(text) > 1), None):
+            raise ValueError(f"{twice!r} is taken: give each entry its own")
+    if len(found) > limit:
+        raise ValueError(f"there are {len(found)} entries, above the limit of {limit}")
+    return tuple(found)

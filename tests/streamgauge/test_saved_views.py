@@ -66,7 +66,7 @@ def test_view_of_the_first_page_leads_there_from_other_pages() -> None:
     [
         (("=streams",), "the name '' is not text of 1 to 64 characters without equals signs"),
         (("a",), "the value is not a table of addresses by name, such as " + SAVED_VIEW),
-        (("a=x", "a=y"), "'a' is given twice. Choose another name"),
+        (("a=x", "a=y"), "'a' is taken: give each entry its own"),
         *(
             ((f"a={address}",), f"the address of 'a' is not a page of the dashboard with parameters, such as in {SAVED_VIEW}")
             for address in ("", "javascript:alert(1)", "Ünknown", "/", "streams?" + "x" * 2000)
