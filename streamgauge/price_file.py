@@ -20,8 +20,7 @@ from streamgauge.setting_tables import problem
 MAX_BYTES = 4 * 2**20
 _REQUIRED = tuple(name for name in COLUMNS if name != "cached_input")
 _Cost = Annotated[
-    float,
-    Field(ge=0, le=1e9, allow_inf_nan=False, description="a price. Write a number per million tokens"),
+    float, Field(ge=0, le=1e9, allow_inf_nan=False, description="a price. Write a number per million tokens")
 ]
 
 

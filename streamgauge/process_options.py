@@ -69,9 +69,8 @@ def ship_options(settings: Settings) -> ShipOptions:
         raise click.UsageError(
             "no Kafka broker. Pass --kafka HOST:PORT.", click.get_current_context(silent=True)
         )
-    prepare_data_folder(
-        settings.data
-    )  # before the key: a new key file must be in a folder that only its owner reads
+    # Before the key: a new key file must be in a folder that only its owner reads.
+    prepare_data_folder(settings.data)
     key = _client_key(settings) or load_client_key(settings.data / FILE)
     redactor = Redactor(BodyDecoder, capture=settings.captured_routes, conversation=ConversationReader(key))
     return options_of(ShipOptions, settings, redactor=redactor)

@@ -23,7 +23,6 @@ from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.reconciliation import (
     Captured,
     Reconciliation,
-    Rows,
     TableCounts,
     Unread,
     abandoned_positions,
@@ -33,15 +32,9 @@ from streamgauge.analytics.storage.reconciliation import (
     unread_in_folder,
 )
 from streamgauge.flags import load_with_running_parts, settings_in_use, settings_options
+from streamgauge.ingest import ready_file
 from streamgauge.ingest.guards import fault_lines
 from streamgauge.ingest.private_files import MOVABLE
-from streamgauge.ingest.ready_file import (
-    part_of_up,
-    read_of_running,
-    read_ready_file,
-    silence,
-    written_faults,
-)
 from streamgauge.ingest.record_log.reader_cursors import read_cursors
 from streamgauge.ingest.record_log.run_totals import RunTotals, read_run_totals, unreported_streams
 from streamgauge.settings import Settings
@@ -70,11 +63,8 @@ def status_command(form: str, **given: Any) -> int:
         status = pipeline_status(settings)
     except QueryError as e:
         # The parts are reported although the tables cannot be read: that is when one needs to know which part has failed.
-        silent, failed, found = (
-            silent_parts(settings.data),
-            failed_parts(settings.data),
-            faults(settings.data),
-        )
+        data = settings.data
+        silent, failed, found = silent_parts(data), failed_parts(data), faults(data)
         lines = (*silent, *_headlines(found))
         if not failed:
             raise click.ClickException(". ".join((str(e).rstrip("."), *lines))) from None
@@ -117,21 +107,25 @@ def pipeline_status(settings: Settings) -> dict[str, Any]:
         unknown += notes
         new_ids = unread.stream_ids - open_ids
         in_log = len(new_ids) - len(stored_ids(tables.rows, new_ids))
-        damaged = _count_damaged_entries(tables.rows)
+        (damaged,) = tables.rows(
+            "SELECT coalesce(sum(size), 0)::BIGINT AS n FROM dead_letters WHERE reason = 'damaged_segment'"
+        )
         alerts = tables.rows("SELECT rule, gateway, model, message FROM alerts WHERE state = 'firing'")
     # After the other counts: streams that are reported meanwhile are missing here, and do not count twice.
     unreported = unreported_streams(log_dir)
     totals_after = read_run_totals(log_dir)
     streams_captured = captured(counts.taps, totals_before, totals_after, now_ms=int(time.time() * 1000))
     streams_captured = replace(streams_captured, at_least=streams_captured.at_least + unreported)
-    tap_file = read_ready_file(data / "run" / "tap.json")
+    tap_file = ready_file.read_ready_file(data / "run" / "tap.json")
     tap = _tap_counters(tap_file)
     if tap_file is not None and tap is None:
         unknown.append("the tap does not respond on its admin port")
     if tap is not None and tap.get("lost_untold"):
         unknown.append(f"the tap lost {tap['lost_untold']} records of unknown streams")
-    if damaged:
-        unknown.append(f"{damaged} entries of the log are damaged: streams with no other entry are missing")
+    if damaged["n"]:
+        unknown.append(
+            f"{damaged['n']} entries of the log are damaged: streams with no other entry are missing"
+        )
         at_least = min(streams_captured.at_least, counts.streams + counts.expired + in_log)
         streams_captured = replace(streams_captured, at_least=at_least)
     reconciliation = Reconciliation(
@@ -162,21 +156,20 @@ def full_disks(data: Path) -> list[str]:
             if free_bytes < FULL_BYTES or (disk.f_files and not disk.f_favail):
                 what = f"{free_bytes} bytes" if free_bytes < FULL_BYTES else "no inodes"
                 found.setdefault(
-                    folder.stat().st_dev,
-                    f"the disk of {folder} is full ({what} free). Free some space",
+                    folder.stat().st_dev, f"the disk of {folder} is full ({what} free). Free some space"
                 )
     return list(found.values())
 
 
 def failed_parts(data: Path) -> dict[str, str]:
     """Why each part of a running `up` that does not run has ended, or cannot start."""
-    found = {part: (part_of_up(data, part) or {}).get("failure") for part in PARTS}
+    found = {part: (ready_file.part_of_up(data, part) or {}).get("failure") for part in PARTS}
     return {part: why for part, why in found.items() if why is not None}
 
 
 def silent_parts(data: Path) -> list[str]:
     """A sentence for each part that does not respond or does not run."""
-    return [found for part in PARTS if (found := silence(data, part)) is not None]
+    return [found for part in PARTS if (found := ready_file.silence(data, part)) is not None]
 
 
 def faults(data: Path) -> dict[str, list[str]]:
@@ -184,8 +177,8 @@ def faults(data: Path) -> dict[str, list[str]]:
 
     Parts write them to their ready files. The tap is also asked, because it cannot write on a full disk.
     """
-    found = {part: fault_lines(written_faults(data, part)) for part in PARTS}
-    tap = read_of_running(data / "run" / "tap.json") or {}
+    found = {part: fault_lines(ready_file.written_faults(data, part)) for part in PARTS}
+    tap = ready_file.read_of_running(data / "run" / "tap.json") or {}
     try:
         with urllib.request.urlopen(f"{tap['admin']}/recordingz", timeout=5):  # noqa: S310  our own tap's URL
             found["tap"] = []
@@ -249,9 +242,8 @@ def _count_unread_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, no
                 return
             time.sleep(0.1)
         high = {p.partition: p.high for p in counts.positions if p.log_id == reader.log_id}
-        ends = {
-            p: reader.end(p) for p in partitions
-        }  # fixed now: with traffic, the end moves faster than this reads
+        # Fixed now: with traffic, the end moves faster than this reads.
+        ends = {p: reader.end(p) for p in partitions}
         for partition in partitions:
             reader.seek(partition, high.get(partition, 0))
         ends = {p: end for p, end in ends.items() if end > high.get(p, 0)}
@@ -280,14 +272,6 @@ def _time(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _count_damaged_entries(rows: Rows) -> int:
-    """Number of unreadable log entries (`dead_letters` has their ranges)."""
-    (row,) = rows(
-        "SELECT coalesce(sum(size), 0)::BIGINT AS n FROM dead_letters WHERE reason = 'damaged_segment'"
-    )
-    return int(row["n"])
-
-
 def _as_json(
     data: Path,
     reconciliation: Reconciliation,
@@ -297,24 +281,22 @@ def _as_json(
     tap: Mapping[str, int] | None,
 ) -> dict[str, Any]:
     streams_captured: Captured = reconciliation.captured
-    ship = read_ready_file(data / "run" / "ship.json")
+    ship = ready_file.read_ready_file(data / "run" / "ship.json")
     return {
-        "reconciles": reconciliation.reconciles,
+        **{
+            name: getattr(reconciliation, name)
+            for name in ("reconciles", "stored", "expired", "open", "in_log", "unreported")
+        },
         "captured": streams_captured.at_least,
         "captured_at_most": streams_captured.at_most,
-        "stored": reconciliation.stored,
-        "expired": reconciliation.expired,
         "in_flight": reconciliation.open + reconciliation.in_log,
-        "open": reconciliation.open,
-        "in_log": reconciliation.in_log,
         "lost": reconciliation.lost + reconciliation.unreported,
-        "unreported": reconciliation.unreported,
         "unknown": list(reconciliation.unknown),
         "stages": _stages(counts, unread, runs, ship),
         "parts": {
             name: content["pid"]
             for name in PARTS
-            if (content := read_ready_file(data / "run" / f"{name}.json"))
+            if (content := ready_file.read_ready_file(data / "run" / f"{name}.json"))
         },
         "silent_parts": silent_parts(data),
         "failed_parts": failed_parts(data),
@@ -322,14 +304,8 @@ def _as_json(
         "tap": dict(tap) if tap is not None else None,
         "ship": ship,
         "tap_runs": [
-            {
-                "tap": t.tap,
-                "worker": t.worker,
-                "incarnation": t.incarnation,
-                "stopped": t.stopped,
-                "counters": dict(t.counters),
-            }
-            for t in counts.taps
+            {name: getattr(run, name) for name in ("tap", "worker", "incarnation", "stopped", "counters")}
+            for run in counts.taps
         ],
         "log": {
             "unread_entries": unread.entries,

@@ -328,9 +328,8 @@ class Pipeline:
         if elapsed_s < OBSERVE_S:
             return
         self._observed_s += elapsed_s
-        if (
-            not self._can_write()
-        ):  # on a full disk no heartbeat can be written, and every part would look hung
+        # On a full disk no heartbeat can be written, and every part would look hung.
+        if not self._can_write():
             return
         for part in self.parts:
             if part.process is None or part.progress is None or part.process.returncode is not None:

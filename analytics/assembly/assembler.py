@@ -68,20 +68,14 @@ class Assembler:
         self._max_open_events = max_open_events
         self._max_held_bytes = max_held_bytes
         self._partitions: dict[str, Partition] = {}
-        self._out = Outbox(capture, remember, ConversationReader(client_key))
-
-    @property
-    def taps(self) -> dict[tuple[str, int, str], Alive]:
+        self._out = out = Outbox(capture, remember, ConversationReader(client_key))
+        self.taps: dict[tuple[str, int, str], Alive] = out.taps
         """(tap, tap_worker, incarnation) → its newest `Alive`."""
-        return self._out.taps
-
-    @property
-    def counters(self) -> Counter[str]:
+        self.counters: Counter[str] = out.counters
         """Totals since the start: records, frames, body_bytes, streams_opened, streams_finished, record_gaps,
         duplicate_records, late_records, failures, doubted_streams (suspects), evicted_streams, oversized_streams,
         checkpoints, early_checkpoints.
         """
-        return self._out.counters
 
     @property
     def open_count(self) -> int:

@@ -156,9 +156,7 @@ class OpenStream:
             rpc_id=self.request.rpc_id or "",
         )
         self.decoder = StreamDecoder(
-            exchange,
-            keep_text=self.captures(capture),
-            coding_undone=self.pending_wire_bytes is not None,
+            exchange, keep_text=self.captures(capture), coding_undone=self.pending_wire_bytes is not None
         )
         return self.decoder
 

@@ -143,7 +143,6 @@ class Partition:
         record_count = frame_count = body_bytes = 0
         for record in records:
             record_count += 1
-            # Nearly all records are frames. They are handled here, without a call per record, with the counts in locals: updating a
             # Nearly all records are frames. They are handled here, without a call per record.
             if type(record) is not Frames:
                 self._feed_other(offset, record)
@@ -278,9 +277,8 @@ class Partition:
         if stream_id in self._finished or stream_id in self._out.recalled:
             self._out.counters["late_records"] += 1
             return None
-        reason = (
-            invalid_record(record) if isinstance(record, Frames) else None
-        )  # other types were validated before
+        # Records of other types were validated before.
+        reason = invalid_record(record) if isinstance(record, Frames) else None
         if reason is not None:
             self._fail(offset, record, reason, None)
             return None

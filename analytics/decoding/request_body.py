@@ -260,9 +260,8 @@ def _output_type(value: Any) -> str | None:
 
 
 _PATH_MODELS = (
-    re.compile(
-        r"/models/((?:hashed:)?[^/:?]+(?:/[^/:?]+)?):(\w+)"
-    ),  # Gemini, Vertex: /models/NAME:streamGenerateContent
+    # Gemini, Vertex: /models/NAME:streamGenerateContent
+    re.compile(r"/models/((?:hashed:)?[^/:?]+(?:/[^/:?]+)?):(\w+)"),
     re.compile(r"/deployments/([^/?]+)()/"),  # Azure: the deployment's name
     re.compile(r"/model/([^/?]+)/(invoke|converse)"),  # Bedrock
 )

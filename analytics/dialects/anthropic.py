@@ -31,11 +31,7 @@ from streamgauge.analytics.dialects.events import (
     Usage,
 )
 from streamgauge.analytics.dialects.server_stats import stat_of
-from streamgauge.analytics.dialects.tolerant_json import (
-    arguments_of,
-    decode_or_none,
-    whole_number,
-)
+from streamgauge.analytics.dialects.tolerant_json import arguments_of, decode_or_none, whole_number
 
 BEDROCK_METRICS = "amazon-bedrock-invocationMetrics"
 SERVER_TOOLS = frozenset({"server_tool_use", "mcp_tool_use"})

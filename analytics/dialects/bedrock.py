@@ -195,10 +195,6 @@ class _Chunk(msgspec.Struct):
 _chunk = msgspec.json.Decoder(_Chunk)
 
 
-def _recognises_nothing(name: str, data: bytes) -> int:
-    return 0
-
-
 class BedrockInvokeReader(DialectReader):
     """Decodes one stream."""
 
@@ -224,6 +220,6 @@ INVOKE = Dialect(
     "aws.bedrock",
     "chat",
     by_path(r"/invoke-with-response-stream$"),
-    _recognises_nothing,
+    lambda name, data: 0,
     BedrockInvokeReader,
 )

@@ -13,13 +13,7 @@ import msgspec
 
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.errors import error_in_event, failed_event
-from streamgauge.analytics.dialects.events import (
-    ChoiceDelta,
-    DecodedEvent,
-    EventKind,
-    TextDelta,
-    TextSoFar,
-)
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, EventKind, TextDelta, TextSoFar
 from streamgauge.analytics.dialects.openai_delta import ToolCallKeys, read_delta
 from streamgauge.analytics.dialects.tolerant_json import FAULTS, decode_or_none, string_of
 from streamgauge.analytics.dialects.usage import usage_of
@@ -98,11 +92,7 @@ class DashScopeReader(DialectReader):
                 {"message": {"content": output.get("text")}, "finish_reason": output.get("finish_reason")}
             ]
         deltas = [self._choice(c, position) for position, c in enumerate(choices) if isinstance(c, dict)]
-        return DecodedEvent(
-            deltas=deltas or None,
-            usage=usage_of(event.usage),
-            response_id=event.request_id,
-        )
+        return DecodedEvent(deltas=deltas or None, usage=usage_of(event.usage), response_id=event.request_id)
 
     def _text_delta(self, data: bytes) -> TextDelta | None:
         """Decode an event with text or reasoning of one choice and at most usage; None if there is more."""

@@ -110,9 +110,8 @@ class GeminiReader(DialectReader):
     def __init__(self, exchange: ExchangeInfo) -> None:
         self._ids_known = False
         self._call_count = 0
-        self._open: dict[
-            int, tuple[int, ArgumentJoiner]
-        ] = {}  # candidate → (key, arguments so far) of its open call
+        self._open: dict[int, tuple[int, ArgumentJoiner]] = {}
+        """Candidate → (key, arguments so far) of its open call."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         whole = decode_or_none(_chunk, data)

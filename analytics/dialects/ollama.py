@@ -21,10 +21,7 @@ from streamgauge.analytics.dialects.events import (
     Usage,
 )
 from streamgauge.analytics.dialects.server_stats import stat_of
-from streamgauge.analytics.dialects.tolerant_json import (
-    arguments_of,
-    decode_or_none,
-)
+from streamgauge.analytics.dialects.tolerant_json import arguments_of, decode_or_none
 from streamgauge.analytics.dialects.usage import usage_in
 
 _COUNTS = (
@@ -106,11 +103,7 @@ class OllamaReader(DialectReader):
         delta.finish_reason = (line.done_reason or None) if line.done else None
         self._model_known = True
         known = line.message is not None or line.model or line.response is not None
-        decoded = DecodedEvent(
-            kind="start" if known else "other",
-            deltas=[delta],
-            model=line.model,
-        )
+        decoded = DecodedEvent(kind="start" if known else "other", deltas=[delta], model=line.model)
         if line.done:
             decoded.kind = "finish" if line.done_reason else "terminal"
             decoded.terminal = True

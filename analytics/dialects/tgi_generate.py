@@ -13,12 +13,7 @@ import msgspec
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_event, failed_event
 from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta, Usage
-from streamgauge.analytics.dialects.tolerant_json import (
-    decode_or_none,
-    json_or_none,
-    member_of,
-    string_of,
-)
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none, json_or_none, member_of, string_of
 from streamgauge.analytics.dialects.usage import usage_in
 
 

@@ -12,11 +12,7 @@ import msgspec
 
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.errors import error_in_event, failed_event
-from streamgauge.analytics.dialects.events import (
-    ChoiceDelta,
-    DecodedEvent,
-    TextDelta,
-)
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
 from streamgauge.analytics.dialects.tolerant_json import decode_or_none, string_of
 from streamgauge.analytics.dialects.usage import usage_in
 
@@ -59,9 +55,7 @@ class WatsonxReader(DialectReader):
             return TextDelta("text", text, 0, None, usage)
         self._model_known = bool(event.model_id)
         return DecodedEvent(
-            deltas=[ChoiceDelta(text=text, finish_reason=finish)],
-            usage=usage,
-            model=event.model_id,
+            deltas=[ChoiceDelta(text=text, finish_reason=finish)], usage=usage, model=event.model_id
         )
 
 

@@ -40,15 +40,8 @@ from streamgauge.analytics.intake.commit_queue import (
 )
 from streamgauge.analytics.intake.connection_limits import AddressSlots, ReceiverLimits
 from streamgauge.analytics.intake.received_spans import NotOtlp, ParsedSpans, Row, parse_spans
+from streamgauge.ingest import listening
 from streamgauge.ingest.guards import Guard, Guards, guarded_thread
-from streamgauge.ingest.listening import (
-    AllowedHosts,
-    HostGate,
-    bind,
-    check_listener,
-    join_address,
-    split_address,
-)
 
 log = logging.getLogger(__name__)
 
@@ -84,17 +77,16 @@ class OtlpReceiver:
         guards: Guards | None = None,
     ) -> None:
         """Bind the address. Raises OSError if it cannot bind, ValueError for an insecure configuration (one line each)."""
-        check_listener("--otlp-listen", listen, "--otlp-token", token)
+        listening.check_listener("--otlp-listen", listen, "--otlp-token", token)
         self.queue, self._token = queue, token
-        self._socket = bind(listen, flag="--otlp-listen")
-        host, _ = split_address(listen)
-        self.url = f"http://{join_address(host, self._socket.getsockname()[1])}"
+        self._socket = listening.bind(listen, flag="--otlp-listen")
+        host, _ = listening.split_address(listen)
+        self.url = f"http://{listening.join_address(host, self._socket.getsockname()[1])}"
         """The value of OTEL_EXPORTER_OTLP_ENDPOINT for senders."""
         self._limits, self._slots = _new_limits()
-        gate = Middleware(HostGate, hosts=AllowedHosts(allowed_hosts, listen_host=host))
+        gate = Middleware(listening.HostGate, hosts=listening.AllowedHosts(allowed_hosts, listen_host=host))
         app = Starlette(
-            routes=[Route(PATH, self._export, methods=["POST"])],
-            middleware=[gate] if token is None else [],
+            routes=[Route(PATH, self._export, methods=["POST"])], middleware=[gate] if token is None else []
         )
         self._config = uvicorn.Config(
             app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none", proxy_headers=False,

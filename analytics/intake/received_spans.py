@@ -43,6 +43,8 @@ from streamgauge.ingest import identifiers
 AHEAD_NS = 3600 * 10**9
 """Maximum lead of a sender's clock."""
 _LONGEST_NS = 2**63 - 1
+_FAULTS = (DecodeError, json_format.Error, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""Exceptions of the parsers for a body of another shape."""
 _KINDS = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUSES = ("unset", "ok", "error")
 
@@ -94,15 +96,7 @@ def _parse(body: bytes, *, is_json: bool) -> ExportTraceServiceRequest:
             json_format.Parse(body, request, ignore_unknown_fields=True, max_recursion_depth=50)
         else:
             request.ParseFromString(body)
-    except (
-        DecodeError,
-        json_format.Error,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ):
+    except _FAULTS:
         raise NotOtlp(f"not an ExportTraceServiceRequest in {'JSON' if is_json else 'protobuf'}") from None
     return request
 

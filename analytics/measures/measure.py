@@ -28,22 +28,10 @@ import polars as pl
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.events import ServerStat, Usage
+from streamgauge.analytics.measures import latency
 from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.fingerprints import fingerprints
-from streamgauge.analytics.measures.headers import (
-    request_id_of,
-    server_instance_of,
-    stored_headers,
-)
-from streamgauge.analytics.measures.latency import (
-    NO_OUTPUT,
-    ChunkLatencies,
-    chunk_latencies,
-    last_output_ns,
-    output_waits,
-    times_to_first,
-    token_rates,
-)
+from streamgauge.analytics.measures.headers import request_id_of, server_instance_of, stored_headers
 from streamgauge.analytics.measures.operation import operation_of
 from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
 from streamgauge.analytics.measures.sessions import Sessions
@@ -119,7 +107,9 @@ def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> d
     decoder = stream.decoder
     if decoder is not None:
         events = decoder.events
-        chunks = chunk_latencies(events, stall, output_waits(events, stream.closed)) if events else NO_OUTPUT
+        chunks = latency.NO_OUTPUT
+        if events:
+            chunks = latency.chunk_latencies(events, stall, latency.output_waits(events, stream.closed))
         row["dialect"] = decoder.dialect
         row["provider"] = decoder.provider
         row["operation"] = decoder.operation or row["operation"]
@@ -181,11 +171,11 @@ def _add_verdict(row: dict[str, Any], verdict: Verdict) -> None:
 
 
 def _add_body(
-    row: dict[str, Any], stream: FinishedStream, decoder: StreamDecoder, chunks: ChunkLatencies
+    row: dict[str, Any], stream: FinishedStream, decoder: StreamDecoder, chunks: latency.ChunkLatencies
 ) -> None:
     """Columns of the decoded body of a complete stream."""
     row["streamed"] = decoder.streamed if stream.response is not None else None
-    row.update(times_to_first(decoder))
+    row.update(latency.times_to_first(decoder))
     if row["ttfb_ns"] is None and stream.closed is not None:
         row["ttfb_ns"] = stream.closed.first_byte_ns
     row["ttst_ns"] = chunks.ttst_ns
@@ -193,7 +183,7 @@ def _add_body(
         return
     kinds = decoder.events.kind
     row["terminator_ns"] = decoder.events.at_ns[kinds.index("terminal")] if "terminal" in kinds else None
-    row["last_output_ns"] = last_output_ns(decoder.events)
+    row["last_output_ns"] = latency.last_output_ns(decoder.events)
     row.update(zip(_DECODED, _of_decoder(decoder), strict=True))
     row.update(zip(_CHUNKS, _of_chunks(chunks), strict=True))
     if stream.capture_content:
@@ -202,7 +192,7 @@ def _add_body(
 
 
 def add_tokens(
-    row: dict[str, Any], decoder: StreamDecoder, chunks: ChunkLatencies, *, ended_ok: bool
+    row: dict[str, Any], decoder: StreamDecoder, chunks: latency.ChunkLatencies, *, ended_ok: bool
 ) -> None:
     """Set the columns of tokens and rates. `row` has `last_output_ns`, and None as `output_tokens`."""
     usage = decoder.usage
@@ -222,7 +212,7 @@ def add_tokens(
         row |= {"token_source": "chunks"}
     last_ns = row["last_output_ns"]
     if n is not None and n > 0 and last_ns is not None:
-        row.update(token_rates(n, last_ns, chunks.output_span_ns))
+        row.update(latency.token_rates(n, last_ns, chunks.output_span_ns))
 
 
 def _token_source(decoder: StreamDecoder, input_tokens: int | None, output_tokens: int | None) -> str | None:
@@ -233,7 +223,7 @@ def _token_source(decoder: StreamDecoder, input_tokens: int | None, output_token
     return None if output_tokens is None and input_tokens is None else "usage"
 
 
-def _usage_covers_output(decoder: StreamDecoder, chunks: ChunkLatencies) -> bool:
+def _usage_covers_output(decoder: StreamDecoder, chunks: latency.ChunkLatencies) -> bool:
     """Whether the last report of output tokens arrived with or after the last output."""
     last = chunks.last_output_seq
     return last is None or any(
@@ -248,7 +238,7 @@ def _output_waits(finished: Sequence[FinishedStream]) -> pl.DataFrame:
             (stream.stream_id, *wait)
             for stream in finished
             if stream.decoder is not None and stream.closed is not None and stream.closed.waits
-            for wait in output_waits(stream.decoder.events, stream.closed)
+            for wait in latency.output_waits(stream.decoder.events, stream.closed)
         ],
     )
 

@@ -140,9 +140,8 @@ def verdict_of(stream: FinishedStream) -> Verdict:
         partial=stream.uncaptured_bytes > 0,
     )
     facts = facts_of(stream.decoder) if stream.decoder is not None and response is not None else NO_BODY
-    if (
-        facts.first_output_ns is None
-    ):  # the first byte of a body that is not recorded stands for its first output
+    # The first byte of a body that is not recorded stands for its first output.
+    if facts.first_output_ns is None:
         facts = msgspec.structs.replace(facts, first_output_ns=closed.first_byte_ns)
     return judge(transport, facts, capture_content=stream.capture_content)
 

@@ -27,14 +27,7 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.decoding.stream_output import EventColumns
-from streamgauge.analytics.measures.latency import (
-    first_event_ns,
-    first_nonreasoning_output_ns,
-    first_output_ns,
-    last_output_ns,
-    output_waits,
-    stalls_of,
-)
+from streamgauge.analytics.measures import latency
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.telemetry import span_attributes
@@ -183,19 +176,19 @@ class SpanBuilder:
                 marks.append((at_ns, NAMESPACE + name, more or {}))
 
         columns = decoder.events
-        mark(first_event_ns(columns), "first_chunk")
+        mark(latency.first_event_ns(columns), "first_chunk")
         if decoder.reasoning_seen:
             mark(_first(columns, "reasoning"), "first_reasoning")
-        mark(first_nonreasoning_output_ns(columns), "first_output")
+        mark(latency.first_nonreasoning_output_ns(columns), "first_output")
         if decoder.tool_call_count and row.get("outcome") != LOST.outcome:
             tools = decoder.tool_times
             for tool in tools[:MAX_TOOL_CALLS]:
                 mark(tool.began_ns, "tool_call", {self._names.tool_name: tool.name} if tool.name else None)
             if len(tools) > MAX_TOOL_CALLS:
                 attributes[NAMESPACE + "tool_calls_not_shown"] = len(tools) - MAX_TOOL_CALLS
-        waits = output_waits(columns, stream.closed)
+        waits = latency.output_waits(columns, stream.closed)
         if row.get("stall_count") or (waits and row.get("icl_p50_ns") is not None):
-            stalls = stalls_of(columns, row["icl_p50_ns"], self._stall, waits)
+            stalls = latency.stalls_of(columns, row["icl_p50_ns"], self._stall, waits)
             for at_ns, gap_ns, cause, _ in stalls[:MAX_STALLS]:
                 more = {NAMESPACE + "stall.duration": gap_ns / 1e9, NAMESPACE + "stall.cause": cause}
                 mark(at_ns, "stall", more)
@@ -233,7 +226,7 @@ class SpanBuilder:
         ):
             return found
         columns = decoder.events
-        first, last = first_output_ns(columns), last_output_ns(columns)
+        first, last = latency.first_output_ns(columns), latency.last_output_ns(columns)
         add("wait for first output", headers, first if first is not None else decoder.terminal_ns or end_ns)
         if decoder.dialect.startswith("lmstudio"):
             loading = [
@@ -245,7 +238,7 @@ class SpanBuilder:
                 add("model load", loading[0], loading[-1])
         if decoder.reasoning_seen and (began := _first(columns, "reasoning")) is not None:
             add("reasoning", began, _last(columns, "reasoning"))
-        output_ns = first_nonreasoning_output_ns(columns)
+        output_ns = latency.first_nonreasoning_output_ns(columns)
         if output_ns is not None:
             add("output", output_ns, last)
         if decoder.tool_call_count:

@@ -82,7 +82,7 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
 
     def __init__(self, log_dir: Path, name: str, *, sole: bool = False) -> None:
         self._log_dir = log_dir
-        self._log_id = log_identity(log_dir)
+        self.log_id = log_identity(log_dir)
         self._cursors = Cursors(log_dir, name, sole=sole)
         self._tails: dict[str, _Tail] = {}
         self._last_check_s = self._last_message_s = float("-inf")
@@ -91,10 +91,6 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
         self._stats = dict.fromkeys(
             ("entries", "bytes", "corrupt_entries", "corrupt_segments", "trimmed_segments"), 0
         )
-
-    @property
-    def log_id(self) -> str:
-        return self._log_id
 
     def partitions(self) -> Sequence[str]:
         self._find_partitions()

@@ -106,22 +106,18 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
         self._segment: Segment | None = None
         self._connection: sqlite3.Connection | None = None
         self._wal = -1
-        self._next = 0
+        self.next_offset = 0
+        """The offset that the next entry will have."""
         self._began_s = self._synced_s = 0.0
         self._written_bytes = 0
         self._scanned_s, self._scanned_bytes, self._since_scan_bytes = float("-inf"), 0, 0
         self._stats = dict.fromkeys(_COUNTED, 0)
         try:
             remove_partial_files(self._folder)
-            self._next = self._continue_at()
+            self.next_offset = self._continue_at()
         except BaseException:
             os.close(self._lock)
             raise
-
-    @property
-    def next_offset(self) -> int:
-        """The offset that the next entry will have."""
-        return self._next
 
     def append(self, payloads: Sequence[bytes]) -> None:
         """See `LogWriter`. Raises `LogFull` at the cap, OSError for a full or failing disk; the entries may be lost then."""
@@ -189,7 +185,7 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
         connection = self._writable(len(payloads))
         # Used up before the transaction: if its outcome is unknown, the offsets may exist, and a reader may have seen
         # them.
-        first, self._next = self._next, self._next + len(payloads)
+        first, self.next_offset = self.next_offset, self.next_offset + len(payloads)
         try:
             insert_entries(connection, first, payloads)
         except sqlite3.DatabaseError as error:
@@ -199,7 +195,7 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
             self._close_segment()
             self._quarantine(damaged, error)
             connection = self._writable(len(payloads))
-            first, self._next = self._next, self._next + len(payloads)
+            first, self.next_offset = self.next_offset, self.next_offset + len(payloads)
             insert_entries(connection, first, payloads)
         self._written_bytes += size
         self._since_scan_bytes += size
@@ -210,13 +206,15 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
         if segment is not None and (
             self._written_bytes >= self._segment_bytes
             or time.monotonic() - self._began_s >= self._segment_age_s
-            or self._next + count > segment.first + SEGMENT_OFFSETS
+            or self.next_offset + count > segment.first + SEGMENT_OFFSETS
             or not segment.path.exists()
         ):
             self._roll()
         if self._connection is None:
             make_private_folder(self._folder)
-            self._segment, self._connection = create_segment(self._folder, self._next, self._segment_bytes)
+            self._segment, self._connection = create_segment(
+                self._folder, self.next_offset, self._segment_bytes
+            )
             self._began_s = self._synced_s = time.monotonic()
             self._written_bytes = 0
             self._stats["segments"] += 1
@@ -239,7 +237,7 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
         if connection is None:
             return
         try:
-            seal(connection, self._next)
+            seal(connection, self.next_offset)
         except sqlite3.Error as error:
             # An unsealed segment keeps its whole range of offsets: the next one starts after it.
             log.warning("cannot seal %s: %s", self._segment.path if self._segment else "a segment", error)
@@ -259,7 +257,7 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
     def _quarantine(self, segment: Segment, error: BaseException) -> None:
         quarantined = quarantine(segment)
         self._stats["corrupt_segments"] += 1
-        self._next = max(self._next, segment.first + SEGMENT_OFFSETS)
+        self.next_offset = max(self.next_offset, segment.first + SEGMENT_OFFSETS)
         log.error("segment %s is damaged (%s): renamed to %s", segment.path, error, quarantined.name)
 
     # Space

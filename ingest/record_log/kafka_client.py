@@ -122,12 +122,10 @@ def error_line(error: Exception) -> str:
 def split_brokers(brokers: str) -> list[str]:
     """["h1:9092", "h2:9092"] from "h1:9092,h2:9092". Raises ValueError."""
     found = [broker.strip() for broker in brokers.split(",") if broker.strip()]
-    for broker in found:
-        host, _, port = broker.rpartition(":")
-        if not host or not port.isdigit():
-            raise ValueError(f"{broker!r} is not HOST:PORT of a Kafka broker")
     if not found:
         raise ValueError("no Kafka broker given: pass HOST:PORT")
+    for broker in found:
+        split_address(broker)
     return found
 
 

@@ -22,12 +22,7 @@ from streamgauge.ingest.tap.deferred_recorder import DeferredRecorder
 from streamgauge.ingest.tap.error_responses import ErrorResponse
 from streamgauge.ingest.tap.exchange import Exchange
 from streamgauge.ingest.tap.exchange_states import ABORT, KEEP_OPEN, LINGER, RESET, TUNNELING
-from streamgauge.ingest.tap.http_head import (
-    BadRequest,
-    RequestHead,
-    check_partial_head,
-    other_protocol,
-)
+from streamgauge.ingest.tap.http_head import BadRequest, RequestHead, check_partial_head, other_protocol
 from streamgauge.ingest.tap.receive_buffer import ReceiveBuffer
 from streamgauge.ingest.tap.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
 from streamgauge.ingest.tap.trace_context import join_trace

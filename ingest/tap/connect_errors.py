@@ -12,9 +12,8 @@ from streamgauge.ingest.tap.upstreams import Upstream
 
 # Values of X509_V_ERR_* in OpenSSL's x509_vfy.h.
 _NOT_YET_VALID, _EXPIRED = 9, 10
-_UNKNOWN_CA = frozenset(
-    {2, 18, 19, 20, 21}
-)  # no issuer, self-signed, self-signed in the chain, …, unverified leaf
+# No issuer, self-signed, self-signed in the chain, …, unverified leaf.
+_UNKNOWN_CA = frozenset({2, 18, 19, 20, 21})
 _OTHER_NAME = frozenset({62, 63, 64})  # host name, e-mail address, IP address
 _NOT_TLS = frozenset(
     {

@@ -41,9 +41,7 @@ class Counters:
         self.request_bytes = 0
         self.requests_refused = 0
         self.requests_unrouted = 0
-        self.refusals_unrecorded = (
-            0  # the part of both without a stream, see `streamgauge.ingest.tap.refusals`
-        )
+        self.refusals_unrecorded = 0  # the part of both without a stream, see `refusals`
         self.retries = 0
         self.client_connections = 0
         self.upstream_connections = 0

@@ -204,9 +204,8 @@ class ChunkedRequestBody:
         elif in_trailer:
             valid = (_NAME_CONTINUED if kept else _TRAILER_START).fullmatch(piece)
         else:
-            valid = _CHUNK_LINE_START.fullmatch(
-                kept + piece
-            )  # without a separator, at most 16 digits are kept
+            # Without a separator, at most 16 digits are kept.
+            valid = _CHUNK_LINE_START.fullmatch(kept + piece)
         if valid is None or len(kept) + len(piece) > limit or kept.endswith(b"\r"):
             raise self._malformed(400, "a chunk line or trailer is malformed")
         self._in_text = self._in_text or (b":" if in_trailer else b";") in piece

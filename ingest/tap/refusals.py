@@ -68,11 +68,7 @@ class Refusals:
         logger.warning("refused a request (%s%s): %s.", refusal, since, _EXPLANATIONS[refusal])
 
     def record(
-        self,
-        response: ErrorResponse,
-        received: RequestHead | bytes,
-        client_start_ns: int,
-        now_ns: int,
+        self, response: ErrorResponse, received: RequestHead | bytes, client_start_ns: int, now_ns: int
     ) -> None:
         """Record a refused request, within the limits. `response`: the tap's answer. `received`: the head, or the bytes of an
         invalid one."""

@@ -44,12 +44,9 @@ class Router:
         self._upstreams = upstreams
         self._default = None if upstreams[0].is_public else 0
         self._by_name = {u.name: i for i, u in enumerate(upstreams)}
+        self.names = list(self._by_name)
         self._only = upstreams[0] if len(upstreams) == 1 and not upstreams[0].base_path else None
         self._lower_names = frozenset(name.lower() for name in self._by_name)
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._by_name)
 
     def route(self, head: RequestHead) -> Route | None:
         """The route of a request, None if it names an upstream that is not configured."""

@@ -67,9 +67,8 @@ def limit_silence(sock: socket.socket, limit_s: float) -> None:
     Accepted sockets inherit this from the listening one. 0: no limit.
     """
     if limit_s and isfinite(limit_s):
-        sock.setsockopt(
-            socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
-        )  # for a peer to which nothing is being sent
+        # For a peer to which nothing is being sent.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         limit_ms = int(limit_s * 1000)
         for name, value in (
             ("TCP_KEEPIDLE", max(1, limit_ms // 2000)),

@@ -268,9 +268,8 @@ class StreamRecorder:
             size_before = captured.size_bytes
             captured.feed(payload)
             buffer, added_bytes = self._buffer, captured.size_bytes - size_before
-            buffer.added_bytes += (
-                added_bytes  # `reserve`, inlined: the size of the capture is what `abandon` releases
-            )
+            # `reserve`, inlined: the size of the capture is what `abandon` releases.
+            buffer.added_bytes += added_bytes
             if added_bytes and buffer.added_bytes - buffer.sink.done_bytes > buffer.limit_bytes:
                 self._capture = None
                 buffer.added_bytes -= captured.size_bytes

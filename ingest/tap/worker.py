@@ -16,16 +16,9 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from streamgauge.ingest.log_lines import log_loop_errors
+from streamgauge.ingest.record_log import run_totals
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.interface import LogInUse, LogWriter
-from streamgauge.ingest.record_log.run_totals import (
-    CAUSES,
-    REPORTED,
-    RUNNING,
-    RunTotals,
-    RunTotalsFile,
-    RunTotalsWriter,
-)
 from streamgauge.ingest.records import Alive
 from streamgauge.ingest.tap.body_relay import BodyRelay
 from streamgauge.ingest.tap.client_connection import ClientConnection
@@ -114,19 +107,19 @@ class TapWorker:
         with contextlib.ExitStack() as opened:  # LogThread opens the log again after any exception
             opened.callback(writer.close)
             folder = options.data / "log" / partition
-            runs = RunTotalsFile(
+            runs = run_totals.RunTotalsFile(
                 folder, self.incarnation, tap=options.tap_name, started_wall_ns=self._started_wall_ns
             )
             opened.callback(runs.close)
-            log = RunTotalsWriter(writer, runs, self._run_totals, folder)
+            log = run_totals.RunTotalsWriter(writer, runs, self._run_totals, folder)
             opened.pop_all()
         self._writer_stats = writer.stats
         return log
 
-    def _run_totals(self) -> RunTotals:
+    def _run_totals(self) -> run_totals.RunTotals:
         counters, log = self.counters, self._log
         assert log is not None
-        return RunTotals(
+        return run_totals.RunTotals(
             streams_opened=counters.streams_opened,
             streams_in_log=log.packed_streams,
             records=counters.records,
@@ -135,8 +128,10 @@ class TapWorker:
             lost_bytes=counters.lost_bytes,
             wall_ns=time.time_ns(),
             mono_ns=time.monotonic_ns(),
-            cause=CAUSES.index(log.failing) if log.failing else 0,
-            state=REPORTED if self._wrote_last_alive and not log.unappended_records else RUNNING,
+            cause=run_totals.CAUSES.index(log.failing) if log.failing else 0,
+            state=run_totals.REPORTED
+            if self._wrote_last_alive and not log.unappended_records
+            else run_totals.RUNNING,
         )
 
     # --- start and stop
