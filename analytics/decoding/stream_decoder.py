@@ -78,11 +78,8 @@ class StreamDecoder:
         """1 if the body ended in an event without its blank line."""
         self._keep_text = keep_text
         self._coding_undone = coding_undone
-        self._coding = BodyDecoder(
-            ""
-            if coding_undone
-            else body_coding(exchange.content_type, exchange.response_headers.get("content-encoding", ""))
-        )
+        coding = body_coding(exchange.content_type, exchange.response_headers.get("content-encoding", ""))
+        self._coding = BodyDecoder("" if coding_undone else coding)
         self._identity_coding = self._coding.plain
         self._framer = Framer(exchange.content_type, streams=exchange.status < 400)
         self._selector = DialectSelector(exchange)

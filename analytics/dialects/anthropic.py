@@ -302,7 +302,7 @@ class _Completion(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Completion)
 
 
-def _recognises_completion(name: str, data: bytes) -> int:
+def _recognises_text(name: str, data: bytes) -> int:
     if b'"completion"' not in data[:200]:
         return 1 if name == "ping" else 0
     return 8 if name == "completion" else 6 if b'"stop_reason"' in data else 0
@@ -340,11 +340,12 @@ class AnthropicCompleteReader(DialectReader):
         )
 
 
+_claims_text = by_path(r"/v1/complete$")
 COMPLETE = Dialect(
     "anthropic_complete",
     "anthropic",
     "text_completion",
-    by_path(r"/v1/complete$"),
-    _recognises_completion,
+    _claims_text,
+    _recognises_text,
     AnthropicCompleteReader,
 )

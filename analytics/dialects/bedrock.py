@@ -173,14 +173,8 @@ def _stats(metrics: dict[str, Any] | None) -> list[ServerStat] | None:
     return None if latency_ms is None else [stat_of("metrics", "latencyMs", latency_ms, "ns", 1e6)]
 
 
-CONVERSE = Dialect(
-    "bedrock_converse",
-    "aws.bedrock",
-    "chat",
-    by_path(r"/converse(-stream)?$"),
-    _recognises,
-    BedrockConverseReader,
-)
+_claims = by_path(r"/converse(-stream)?$")
+CONVERSE = Dialect("bedrock_converse", "aws.bedrock", "chat", _claims, _recognises, BedrockConverseReader)
 
 
 class _Chunk(msgspec.Struct):
@@ -215,11 +209,7 @@ class BedrockInvokeReader(DialectReader):
         return found
 
 
+_claims_invoke = by_path(r"/invoke-with-response-stream$")
 INVOKE = Dialect(
-    "bedrock_invoke",
-    "aws.bedrock",
-    "chat",
-    by_path(r"/invoke-with-response-stream$"),
-    lambda name, data: 0,
-    BedrockInvokeReader,
+    "bedrock_invoke", "aws.bedrock", "chat", _claims_invoke, lambda name, data: 0, BedrockInvokeReader
 )

@@ -271,11 +271,9 @@ class CohereV1Reader(DialectReader):
             return failed_event(None, data, name)
         kind = event.event_type or name
         if kind == "text-generation":
-            return (
-                TextDelta("text", event.text, event.index or 0)
-                if event.text
-                else DecodedEvent(kind="annotation")
-            )
+            if event.text:
+                return TextDelta("text", event.text, event.index or 0)
+            return DecodedEvent(kind="annotation")
         if kind == "stream-end" or (event.is_finished and event.finish_reason):
             return _v1_ended(event)
         if kind == "stream-start":

@@ -244,14 +244,8 @@ def _value(argument: _PartialArgument) -> Any:
     return argument.number if argument.number is not None else argument.boolean
 
 
-DIALECT = Dialect(
-    "gemini",
-    "gcp.gemini",
-    "generate_content",
-    by_path(r":(streamGenerateContent|generateContent)$"),
-    _recognises,
-    GeminiReader,
-)
+_claims = by_path(r":(streamGenerateContent|generateContent)$")
+DIALECT = Dialect("gemini", "gcp.gemini", "generate_content", _claims, _recognises, GeminiReader)
 
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]")

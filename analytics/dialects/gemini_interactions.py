@@ -196,11 +196,5 @@ def _interaction(interaction: _Interaction, *, created: bool = False) -> Decoded
     return event
 
 
-DIALECT = Dialect(
-    "gemini_interactions",
-    "gcp.gemini",
-    "chat",
-    by_path(r"/interactions(/|$)"),
-    _recognises,
-    InteractionsReader,
-)
+_claims = by_path(r"/interactions(/|$)")
+DIALECT = Dialect("gemini_interactions", "gcp.gemini", "chat", _claims, _recognises, InteractionsReader)

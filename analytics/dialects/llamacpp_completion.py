@@ -63,21 +63,14 @@ def _ended(event: _Event) -> DecodedEvent:
     if reason is None:  # older servers
         reason = "limit" if event.stopped_limit else "eos" if event.stopped_eos else "stop"
     counts = {"tokens_evaluated": event.tokens_evaluated, "tokens_predicted": event.tokens_predicted}
+    is_counted = any(count is not None for count in counts.values())
     return DecodedEvent(
         deltas=[ChoiceDelta(choice=event.index or 0, text=event.content or "", finish_reason=reason)],
-        usage=usage_in(counts, "tokens_evaluated", "tokens_predicted")
-        if (event.tokens_evaluated, event.tokens_predicted) != (None, None)
-        else None,
+        usage=usage_in(counts, "tokens_evaluated", "tokens_predicted") if is_counted else None,
         server_stats=stats_of("timings", event.timings) or None,
         model=event.model,
     )
 
 
-DIALECT = Dialect(
-    "llamacpp_completion",
-    "llama.cpp",
-    "text_completion",
-    by_path(r"/(completion|infill)$"),
-    _recognises,
-    LlamaCppReader,
-)
+_claims = by_path(r"/(completion|infill)$")
+DIALECT = Dialect("llamacpp_completion", "llama.cpp", "text_completion", _claims, _recognises, LlamaCppReader)

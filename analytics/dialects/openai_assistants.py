@@ -127,11 +127,5 @@ def _run(run: _Object) -> DecodedEvent:
     return event
 
 
-DIALECT = Dialect(
-    "openai_assistants",
-    "openai",
-    "invoke_agent",
-    by_path(r"/threads(/[^/]+)?/runs(/[^/]+(/submit_tool_outputs)?)?/?$"),
-    _recognises,
-    AssistantsReader,
-)
+_claims = by_path(r"/threads(/[^/]+)?/runs(/[^/]+(/submit_tool_outputs)?)?/?$")
+DIALECT = Dialect("openai_assistants", "openai", "invoke_agent", _claims, _recognises, AssistantsReader)

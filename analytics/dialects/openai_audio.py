@@ -73,11 +73,5 @@ class AudioReader(DialectReader):
         return [DecodedEvent(deltas=[ChoiceDelta(text=whole.text or "")], usage=usage)]
 
 
-DIALECT = Dialect(
-    "openai_audio",
-    "openai",
-    "transcription",
-    by_path(r"/audio/(transcriptions|translations|speech)$"),
-    _recognises,
-    AudioReader,
-)
+_claims = by_path(r"/audio/(transcriptions|translations|speech)$")
+DIALECT = Dialect("openai_audio", "openai", "transcription", _claims, _recognises, AudioReader)

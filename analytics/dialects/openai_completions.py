@@ -453,12 +453,12 @@ _COMPLETION_OBJECT = re.compile(rb'"object"\s*:\s*"text_completion')
 _TEXT = re.compile(rb'"choices"\s*:\s*\[\s*\{[^\[{]*"text"\s*:')
 
 
-def _claims_completion(exchange: ExchangeInfo) -> int:
+def _claims_text(exchange: ExchangeInfo) -> int:
     path = exchange.route
     return 5 if path.endswith("/completions") and not path.endswith("/chat/completions") else 0
 
 
-def _recognises_completion(name: str, data: bytes) -> int:
+def _recognises_text(name: str, data: bytes) -> int:
     if name not in ("", "message", "error"):
         return 0
     if _COMPLETION_OBJECT.search(data):
@@ -467,10 +467,5 @@ def _recognises_completion(name: str, data: bytes) -> int:
 
 
 COMPLETIONS = Dialect(
-    "openai_completions",
-    "openai",
-    "text_completion",
-    _claims_completion,
-    _recognises_completion,
-    ChoicesReader,
+    "openai_completions", "openai", "text_completion", _claims_text, _recognises_text, ChoicesReader
 )

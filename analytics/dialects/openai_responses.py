@@ -220,11 +220,9 @@ class ResponsesReader(DialectReader):
         arguments = item.arguments or item.input
         if client and arguments:
             return self._whole_arguments(call, arguments, tool_call)
-        return (
-            tool_call_event(tool_call)
-            if tool_call.name
-            else DecodedEvent(kind="progress", deltas=[ChoiceDelta(tool_calls=[tool_call])])
-        )
+        if tool_call.name:
+            return tool_call_event(tool_call)
+        return DecodedEvent(kind="progress", deltas=[ChoiceDelta(tool_calls=[tool_call])])
 
     def _item_done(self, event: Event, data: bytes) -> DecodedEvent:
         item = event.item
@@ -336,12 +334,8 @@ def _snapshot(kind: str, response: Snapshot) -> DecodedEvent:
 
 def _carries(family: str, item: str) -> bool:
     """Whether deltas of this family belong to items of this type."""
-    reasoning = _CHANNELS.get(family) == "reasoning"
-    return (
-        reasoning
-        if item == "reasoning"
-        else _CHANNELS.get(family) in ("text", "refusal", "audio", "audio_data")
-    )
+    expected = ("reasoning",) if item == "reasoning" else ("text", "refusal", "audio", "audio_data")
+    return _CHANNELS.get(family) in expected
 
 
 def _first_known(item_id: str | None, index: int | None) -> str | int | None:
@@ -379,11 +373,5 @@ def _kind_of(choice_delta: ChoiceDelta) -> EventKind | None:
     return "reasoning" if choice_delta.reasoning else "refusal" if choice_delta.refusal else None
 
 
-DIALECT = Dialect(
-    "openai_responses",
-    "openai",
-    "chat",
-    by_path(r"/responses(/(?!input_tokens)[^/]+(/cancel)?)?/?$"),
-    _recognises,
-    ResponsesReader,
-)
+_claims = by_path(r"/responses(/(?!input_tokens)[^/]+(/cancel)?)?/?$")
+DIALECT = Dialect("openai_responses", "openai", "chat", _claims, _recognises, ResponsesReader)

@@ -43,11 +43,8 @@ class ReplicateReader(DialectReader):
         value = json_or_none(body)
         if not isinstance(value, dict):
             return [DecodedEvent(kind="malformed" if value is None else "other")]
-        error = (
-            ErrorReport(value.get("status"), str(value["error"]), value["error"])
-            if value.get("error")
-            else None
-        )
+        raw = value.get("error")
+        error = ErrorReport(value.get("status"), str(raw), raw) if raw else None
         text, status = _joined(value.get("output")), string_of(value.get("status")) or None
         return [
             DecodedEvent(

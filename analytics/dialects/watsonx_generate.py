@@ -59,11 +59,7 @@ class WatsonxReader(DialectReader):
         )
 
 
+_claims = by_path(r"/text/generation(_stream)?$")
 DIALECT = Dialect(
-    "watsonx_generate",
-    "ibm.watsonx.ai",
-    "text_completion",
-    by_path(r"/text/generation(_stream)?$"),
-    _recognises,
-    WatsonxReader,
+    "watsonx_generate", "ibm.watsonx.ai", "text_completion", _claims, _recognises, WatsonxReader
 )

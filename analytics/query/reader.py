@@ -143,11 +143,8 @@ class Reader:
         connection = self.connection
         for name, visible in VISIBLE.items():
             # Definitions of some views name tables of the schema `internal`.
-            shown = (
-                "* REPLACE (if(contains(sql, 'internal.'), NULL, sql) AS sql)"
-                if name == "duckdb_views"
-                else "*"
-            )
+            without_sql = "* REPLACE (if(contains(sql, 'internal.'), NULL, sql) AS sql)"
+            shown = without_sql if name == "duckdb_views" else "*"
             connection.execute(
                 f"CREATE OR REPLACE MACRO memory.main.{name}() AS TABLE SELECT {shown} FROM system.main.{name}() WHERE {visible}"
             )

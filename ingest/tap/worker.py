@@ -119,6 +119,7 @@ class TapWorker:
     def _run_totals(self) -> run_totals.RunTotals:
         counters, log = self.counters, self._log
         assert log is not None
+        is_reported = self._wrote_last_alive and not log.unappended_records
         return run_totals.RunTotals(
             streams_opened=counters.streams_opened,
             streams_in_log=log.packed_streams,
@@ -129,9 +130,7 @@ class TapWorker:
             wall_ns=time.time_ns(),
             mono_ns=time.monotonic_ns(),
             cause=run_totals.CAUSES.index(log.failing) if log.failing else 0,
-            state=run_totals.REPORTED
-            if self._wrote_last_alive and not log.unappended_records
-            else run_totals.RUNNING,
+            state=run_totals.REPORTED if is_reported else run_totals.RUNNING,
         )
 
     # --- start and stop
