@@ -144,7 +144,7 @@ def measures_of_decoder(decoder: StreamDecoder, verdict: Verdict) -> Measures:
 
 
 def _measures(columns: EventColumns, chunks: latency.ChunkLatencies, tokens: Mapping[str, Any]) -> Measures:
-    known = chunks._asdict() | {
+    known: dict[str, Any] = chunks._asdict() | {
         **tokens,
         "event_count": len(columns),
         "output_event_count": sum(map(OUTPUT_KINDS.__contains__, columns.kind)),

@@ -308,7 +308,7 @@ def _recognises_text(name: str, data: bytes) -> int:
     return 8 if name == "completion" else 6 if b'"stop_reason"' in data else 0
 
 
-class AnthropicCompleteReader(DialectReader):
+class CompleteReader(DialectReader):
     """Decodes one stream of legacy text completions (`/v1/complete`): events `completion`, `ping`, `error`; no usage."""
 
     # The last completion has the finish reason (`stop_reason`). Before version 2023-06-01 each event was unnamed and repeated
@@ -342,10 +342,5 @@ class AnthropicCompleteReader(DialectReader):
 
 _claims_text = by_path(r"/v1/complete$")
 COMPLETE = Dialect(
-    "anthropic_complete",
-    "anthropic",
-    "text_completion",
-    _claims_text,
-    _recognises_text,
-    AnthropicCompleteReader,
+    "anthropic_complete", "anthropic", "text_completion", _claims_text, _recognises_text, CompleteReader
 )

@@ -144,7 +144,7 @@ class Metrics:
         self._open: dict[tuple[str, str | None, Phase], tuple[int, float]] = {}
         """(streams, longest silence in s) by gateway, model and phase. Groups without streams stay, at 0."""
         self.objectives = objectives = ObjectiveGauges(names)
-        grouped = {
+        grouped: dict[str, Callable[[CallbackOptions], Iterable[Observation]]] = {
             "stream.in_flight": self._observe_open(0),
             "stream.silence": self._observe_open(1),
             "objective.burn_rate": partial(objectives.observe, 1),

@@ -151,12 +151,5 @@ def convention_metrics(names: Names) -> tuple[Instrument, ...]:
 
 
 def metric_definitions(names: Names) -> tuple[Instrument, ...]:
-    return (
-        *convention_metrics(names),
-        *SERVER_HISTOGRAMS,
-        *HOP_HISTOGRAMS,
-        *STREAM_HISTOGRAMS,
-        TTFT_DRIFT,
-        *COUNTERS,
-        *OBSERVED,
-    )
+    ours = (*HOP_HISTOGRAMS, *STREAM_HISTOGRAMS, TTFT_DRIFT, *COUNTERS, *OBSERVED)
+    return (*convention_metrics(names), *SERVER_HISTOGRAMS, *ours)

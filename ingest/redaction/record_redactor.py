@@ -236,15 +236,7 @@ class Redactor:
         self.counters["redacted_bytes"] += size
         feed = stream.body.feed
         frames = [(at_ns, feed(data)) for at_ns, data in record.frames]
-        return Frames(
-            record.stream,
-            record.seq,
-            frames,
-            record.response,
-            record.uncaptured_bytes,
-            record.wire_bytes,
-            record.coding_fault,
-        )
+        return msgspec.structs.replace(record, frames=frames)
 
     def _coded_frames(self, record: Frames, stream: _Stream, size: int) -> Frames:
         decoding, feed = stream.decoding, stream.body.feed
@@ -258,9 +250,7 @@ class Redactor:
         self.counters["redacted_bytes"] += sum(len(data) for _, data in frames)
         fault: CodingFault | None = "broken" if decoding.broken else "bomb" if decoding.bomb else None
         wire = [len(data) for _, data in record.frames]
-        return Frames(
-            record.stream, record.seq, frames, record.response, record.uncaptured_bytes, wire, fault
-        )
+        return msgspec.structs.replace(record, frames=frames, wire_bytes=wire, coding_fault=fault)
 
     def _lost(self, record: Frames | Request, state: StreamState, size: int) -> Lost:
         state.reported = True

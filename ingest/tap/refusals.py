@@ -97,20 +97,9 @@ class Refusals:
             parent_span_id, flags, client_id(known, factory.client_key), headers,
             clock_id=options.clock_id,
         )  # fmt: skip
+        status = response.status
         closed = Closed(
-            stream,
-            1,
-            "bad_request",
-            response.code,
-            0,
-            None,
-            None,
-            0,
-            0,
-            0,
-            None,
-            None,
-            refused_status=response.status,
+            stream, 1, "bad_request", response.code, 0, None, None, 0, 0, 0, None, refused_status=status
         )
         buffer.append_exchanges([encode(opened), encode(closed)], 0, 0, {closed.cause: 1})
         counters.streams_opened += 1
