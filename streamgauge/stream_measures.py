@@ -144,7 +144,7 @@ def measures_of_decoder(decoder: StreamDecoder, verdict: Verdict) -> Measures:
 
 
 def _measures(columns: EventColumns, chunks: latency.ChunkLatencies, tokens: Mapping[str, Any]) -> Measures:
-    known: dict[str, Any] = chunks._asdict() | {
+    known = chunks._asdict() | {
         **tokens,
         "event_count": len(columns),
         "output_event_count": sum(map(OUTPUT_KINDS.__contains__, columns.kind)),
@@ -153,7 +153,8 @@ def _measures(columns: EventColumns, chunks: latency.ChunkLatencies, tokens: Map
         "ttfo_ns": latency.first_nonreasoning_output_ns(columns),
         "last_output_ns": latency.last_output_ns(columns),
     }
-    return Measures(**{name: known.get(name) for name in Measures.__struct_fields__})
+    fields: dict[str, Any] = {name: known.get(name) for name in Measures.__struct_fields__}
+    return Measures(**fields)
 
 
 def _rows_of(events: Any) -> list[Mapping[str, Any]]:

@@ -294,7 +294,7 @@ def test_sockets_do_not_accumulate_while_kafka_is_unreachable(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kafka": "nowhere"}, "not HOST:PORT of a Kafka broker"),
+        ({"kafka": "nowhere"}, "'nowhere' is not HOST:PORT"),
         ({"kafka_options": {"sasl_mecanism": "PLAIN"}}, "has no option 'sasl_mecanism'"),
     ],
 )
