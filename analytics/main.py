@@ -41,7 +41,6 @@ from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
 from streamgauge.analytics.storage.database import reason
 from streamgauge.analytics.storage.location import SQLITE, StoreLocation, locate, without_password
 from streamgauge.analytics.storage.partition_positions import PartitionLost
-from streamgauge.analytics.storage.recent_responses import recent_responses
 from streamgauge.analytics.storage.replaced_tables import replace_rows
 from streamgauge.analytics.storage.store import Store
 from streamgauge.analytics.storage.upkeep import Upkeep
@@ -125,7 +124,7 @@ class _Log:
         self._client_key = options.client_key or load_client_key(options.data / FILE)
         self._sessions = Sessions(self._client_key)
         # Responses of earlier runs, so that a conversation keeps its session across a restart.
-        self._sessions.restore(recent_responses(store))
+        self._sessions.restore(store.recent_responses())
         self._open()
 
     def _open(self) -> None:

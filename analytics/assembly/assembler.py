@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import astuple
 
 import polars as pl
 
@@ -176,22 +177,8 @@ class Assembler:
     def take_losses(self) -> pl.DataFrame:
         """Rows of table `losses`: the gaps of the streams that ended since the last call."""
         losses, self._out.losses = self._out.losses, []
-        return frame_of_rows(
-            LOSSES,
-            [
-                (
-                    stream_id,
-                    tap,
-                    partition,
-                    gap.first_seq,
-                    gap.last_seq,
-                    gap.cause,
-                    gap.bytes,
-                    gap.at_wall_ns // 1000,
-                )
-                for stream_id, tap, partition, gap in losses
-            ],
-        )
+        rows = [(*stream, *astuple(gap)[:-1], gap.at_wall_ns // 1000) for *stream, gap in losses]
+        return frame_of_rows(LOSSES, rows)
 
     def position(self, partition: str, high: int) -> LogPosition:
         """The position of a restart after all entries before `high` were fed. Call after `checkpoint_records`."""

@@ -42,7 +42,7 @@ MAX_REQUESTS = 8
 """At a time. Each waits for the commit on a thread of its own, and the same server answers scrapes."""
 MAX_WAITING = 100
 MAX_PER_HOUR = 1000
-"""A sender in a loop cannot fill the table, which retention does not shorten."""
+"""A sender in a loop cannot fill the table, whose rows are kept as long as the roll-ups."""
 _HOUR_S = 3600.0
 _JSON = "application/json"
 

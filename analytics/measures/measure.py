@@ -275,17 +275,13 @@ def _server_stats(finished: Sequence[FinishedStream]) -> pl.DataFrame:
         if s.decoder
         for seq, stat in s.decoder.server_stats
     ]
-    return frame(
+    name = identifiers.name
+    return frame_of_rows(
         SERVER_STATS,
-        {
-            "stream_id": [stream_id for stream_id, _, _ in found],
-            "seq": [seq for _, seq, _ in found],
-            "source": [identifiers.name(stat.source) for _, _, stat in found],
-            "name": [identifiers.name(stat.name) for _, _, stat in found],
-            "value": [stat.value for _, _, stat in found],
-            "unit": [identifiers.name(stat.unit) for _, _, stat in found],
-            "raw": [_text(stat.raw) for _, _, stat in found],
-        },
+        [
+            (stream_id, seq, name(s.source), name(s.name), s.value, name(s.unit), _text(s.raw))
+            for stream_id, seq, s in found
+        ],
     )
 
 

@@ -9,7 +9,6 @@ Without files the view is empty.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -25,9 +24,11 @@ PATTERN = "open_streams/*.live"
 """Relative to the tables folder."""
 
 COLUMNS = OPEN_STREAMS.types
-_COMMENTS = re.findall(
-    rf"COMMENT ON (?:TABLE|COLUMN) {NAME}(\.\w+)? IS ('(?:[^']|'')*');",
-    (resources.files("streamgauge.analytics.schema") / "open_streams.sql").read_text(),
+_DDL = (resources.files("streamgauge.analytics.schema") / "open_streams.sql").read_text()
+_COMMENTS = (
+    _DDL[_DDL.index("COMMENT ON") :]
+    .replace(f"TABLE {NAME}", f"VIEW memory.main.{NAME}")
+    .replace(f"COLUMN {NAME}", f"COLUMN memory.main.{NAME}")
 )
 _EMPTY = "SELECT {} WHERE false".format(
     ", ".join(f"NULL::{kind} AS {name}" for name, kind in COLUMNS.items())
@@ -38,12 +39,7 @@ _ROWS = "SELECT {} FROM {{}}".format(", ".join(f"{name}::{kind} AS {name}" for n
 def define(connection: duckdb.DuckDBPyConnection) -> None:
     """Create an empty view, which lists of tables show, for all connections of this database."""
     connection.execute(f"CREATE OR REPLACE VIEW memory.main.{NAME} AS {_EMPTY}")
-    connection.execute(
-        ";".join(
-            f"COMMENT ON {'COLUMN' if column else 'VIEW'} memory.main.{NAME}{column} IS {comment}"
-            for column, comment in _COMMENTS
-        )
-    )
+    connection.execute(_COMMENTS)
 
 
 def prepare(cursor: duckdb.DuckDBPyConnection, sql: str, data_paths: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ from streamgauge.analytics.query import errors, open_streams_view
 from streamgauge.analytics.query.statement_filter import position_of_byte, without_explain
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.sql_quoting import literal
-from streamgauge.analytics.schema.tables import TABLES, Rows
+from streamgauge.analytics.schema.tables import HISTOGRAM_MINUTES, TABLES, Rows
 from streamgauge.analytics.storage.database import attach, data_path_of, message, new_database
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 
@@ -49,11 +49,6 @@ VISIBLE = {
     "duckdb_functions": "internal",
 }
 """Functions that list the catalog, and what readers see of it after `lock_down`."""
-FROM_SETTINGS = [table.name for table in TABLES if table.rows is Rows.REPLACED]
-"""Stores with the same settings have the same rows in these tables, which count once."""
-_TABLES = """
-SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name IN ('main', 'internal')
-"""
 INTERRUPT_AGAIN_S = 0.05
 """An interrupt that arrives before the statement runs has no effect, so it is repeated."""
 _WRAPPER = "FROM (\n"
@@ -127,15 +122,16 @@ class Reader:
             attach(connection, location, read_only=True, alias=alias)
             self._data_paths.append(data_path_of(connection, alias))
         connection.execute(f"USE memory; CREATE SCHEMA IF NOT EXISTS internal; {self._search_path}")
-        for schema, table in connection.execute(_TABLES, [ALIAS]).fetchall():
+        for table in TABLES:
             # The histograms of one minute in two stores must be merged, as those of minutes that are not settled.
-            columns = "* REPLACE (false AS settled)" if table == "histogram_minutes" else "*"
-            all_rows = "" if table in FROM_SETTINGS else "ALL "
+            columns = "* REPLACE (false AS settled)" if table is HISTOGRAM_MINUTES else "*"
+            # Stores with the same settings have the same rows in the tables of the settings, which count once.
+            all_rows = "" if table.rows is Rows.REPLACED else "ALL "
             # By name, because stores that were created by different versions have their columns in another order.
             union = f" UNION {all_rows}BY NAME ".join(
-                f"SELECT {columns} FROM {alias}.{schema}.{table}" for alias in aliases
+                f"SELECT {columns} FROM {alias}.{table.qualified_name}" for alias in aliases
             )
-            connection.execute(f"CREATE VIEW memory.{schema}.{table} AS {union}")
+            connection.execute(f"CREATE VIEW memory.{table.qualified_name} AS {union}")
         connection.execute(statements()[1])
 
     def lock_down(self) -> None:

@@ -1,4 +1,5 @@
 -- Comments on tables and columns. SQL clients and the dashboard show them. docs/explanation/measurement.md has the full definitions.
+-- A column without a comment has that of the column of the same name in the nearest table before its own in schema.sql.
 
 COMMENT ON TABLE streams IS 'One row per finished request. Columns *_ns are nanoseconds from t0, when the tap begins to connect to the upstream. Unknown values are NULL, never 0.';
 COMMENT ON COLUMN streams.stream_id IS 'Id of the request: a UUIDv7 created by the tap, so it sorts by time.';
@@ -102,7 +103,6 @@ COMMENT ON COLUMN events.bytes IS 'Bytes of the data field.';
 COMMENT ON COLUMN events.finish_reason IS 'Finish reason in the event.';
 
 COMMENT ON TABLE usage_reports IS 'Every usage report of every stream.';
-COMMENT ON COLUMN usage_reports.stream_id IS 'The stream.';
 COMMENT ON COLUMN usage_reports.seq IS 'Event with the report.';
 COMMENT ON COLUMN usage_reports.at_ns IS 'ns from t0. NULL if the response was not streamed.';
 COMMENT ON COLUMN usage_reports.input_tokens IS 'Input tokens, including cached ones.';
@@ -112,7 +112,6 @@ COMMENT ON COLUMN usage_reports.cached_input_tokens IS 'Input tokens read from a
 COMMENT ON COLUMN usage_reports.raw IS 'The report as sent, in JSON.';
 
 COMMENT ON TABLE server_stats IS 'Timings and counts that the server reported.';
-COMMENT ON COLUMN server_stats.stream_id IS 'The stream.';
 COMMENT ON COLUMN server_stats.seq IS 'Event with the value. NULL: a response header.';
 COMMENT ON COLUMN server_stats.source IS 'Field or header with the value: perf_metrics, stats, timings, x_groq …';
 COMMENT ON COLUMN server_stats.name IS 'Name of the value.';
@@ -146,7 +145,6 @@ COMMENT ON COLUMN log_positions.version IS 'Incremented by each commit. Rejects 
 COMMENT ON COLUMN log_positions.updated_at IS 'Time of the commit.';
 
 COMMENT ON TABLE taps IS 'Last report of each run of each tap worker process.';
-COMMENT ON COLUMN taps.tap IS 'Name of the tap.';
 COMMENT ON COLUMN taps.tap_worker IS 'Number of the tap''s worker process, from 0.';
 COMMENT ON COLUMN taps.incarnation IS 'Id of the run.';
 COMMENT ON COLUMN taps.started_at IS 'Start of the run.';
@@ -161,7 +159,6 @@ COMMENT ON COLUMN internal.counter_parts.value IS 'Part of the value. Sum by nam
 COMMENT ON TABLE losses IS 'Missing records of streams, by range and cause.';
 COMMENT ON COLUMN losses.stream_id IS 'The stream; a new id if the log has no record of it. NULL for unreadable log entries, whose streams are unknown.';
 COMMENT ON COLUMN losses.tap IS 'Name of the tap. NULL if the first record of the stream is missing.';
-COMMENT ON COLUMN losses.partition IS 'Partition of the log.';
 COMMENT ON COLUMN losses.first_seq IS 'First missing record of the stream. Without a stream: first unreadable log entry.';
 COMMENT ON COLUMN losses.last_seq IS 'Last missing record of the stream. Without a stream: last unreadable log entry.';
 COMMENT ON COLUMN losses.cause IS 'queue_full, log_full, log_aged, log_error, log_damaged, log_gone, record_too_large, recording_failed, tap_died, missing (no reported cause) …';
@@ -171,7 +168,6 @@ COMMENT ON COLUMN losses.lost_at IS 'Time of the loss, as far as known.';
 COMMENT ON TABLE dead_letters IS 'Log content that could not be processed: reason and hash, no text.';
 COMMENT ON COLUMN dead_letters.set_aside_at IS 'Time when analytics rejected the content.';
 COMMENT ON COLUMN dead_letters.log_id IS 'Id of the log.';
-COMMENT ON COLUMN dead_letters.partition IS 'Partition of the log.';
 COMMENT ON COLUMN dead_letters.log_offset IS 'Offset of the log entry.';
 COMMENT ON COLUMN dead_letters.stream_id IS 'The stream, if known.';
 COMMENT ON COLUMN dead_letters.reason IS 'Reason of the rejection.';
@@ -180,15 +176,8 @@ COMMENT ON COLUMN dead_letters.sha256 IS 'SHA-256 hash of the content.';
 
 COMMENT ON TABLE stream_minutes IS 'Counts and sums of streams per minute, kept for --retain-rollups. Rows may share a key until settled: sum them.';
 COMMENT ON COLUMN stream_minutes.minute IS 'Minute in which the streams started.';
-COMMENT ON COLUMN stream_minutes.gateway IS 'Name of the upstream.';
-COMMENT ON COLUMN stream_minutes.provider IS 'Vendor of the API.';
 COMMENT ON COLUMN stream_minutes.model IS 'Requested model, else the one in the response. _other: not among the 100 busiest of the minute.';
-COMMENT ON COLUMN stream_minutes.dialect IS 'Format of the streams.';
-COMMENT ON COLUMN stream_minutes.operation IS 'Kind of request.';
-COMMENT ON COLUMN stream_minutes.outcome IS 'Outcome, as in streams.';
-COMMENT ON COLUMN stream_minutes.error_phase IS 'Phase of the error, as in streams.';
 COMMENT ON COLUMN stream_minutes.error_type IS 'Type of the error. _other: not among the 100 most frequent of the minute.';
-COMMENT ON COLUMN stream_minutes.http_status IS 'HTTP status of the response.';
 COMMENT ON COLUMN stream_minutes.settled IS 'Whether this is the only row of its key. A late stream may still add one.';
 COMMENT ON COLUMN stream_minutes.streams IS 'Finished streams.';
 COMMENT ON COLUMN stream_minutes.streams_with_output IS 'Streams with output.';
@@ -203,7 +192,6 @@ COMMENT ON COLUMN stream_minutes.output_ns IS 'ns from first to last output, sum
 COMMENT ON COLUMN stream_minutes.waited_upstream_ns IS 'Sum of waited_upstream_ns.';
 COMMENT ON COLUMN stream_minutes.waited_client_ns IS 'Sum of waited_client_ns.';
 COMMENT ON COLUMN stream_minutes.tap_delay_ns IS 'Sum of tap_delay_ns.';
-COMMENT ON COLUMN stream_minutes.icl_max_ns IS 'Longest gap between output events in ns.';
 COMMENT ON COLUMN stream_minutes.input_tokens IS 'Sum of input tokens. NULL if no stream reported them.';
 COMMENT ON COLUMN stream_minutes.cached_input_tokens IS 'Sum of cached input tokens.';
 COMMENT ON COLUMN stream_minutes.input_tokens_with_cache_known IS 'Input tokens of streams that reported cached ones: the denominator of the cached share.';
@@ -215,28 +203,18 @@ COMMENT ON COLUMN stream_minutes.output_events IS 'Events with output.';
 COMMENT ON COLUMN stream_minutes.text_chars IS 'Characters of text.';
 COMMENT ON COLUMN stream_minutes.reasoning_chars IS 'Characters of reasoning.';
 COMMENT ON COLUMN stream_minutes.tool_calls IS 'Tool calls.';
-COMMENT ON COLUMN stream_minutes.malformed_events IS 'Events that could not be parsed.';
 COMMENT ON COLUMN stream_minutes.request_bytes IS 'Body bytes of the requests.';
-COMMENT ON COLUMN stream_minutes.response_bytes IS 'Body bytes received from the upstream.';
 COMMENT ON COLUMN stream_minutes.delivered_bytes IS 'Body bytes written to the clients'' sockets.';
 COMMENT ON COLUMN stream_minutes.lost_bytes IS 'Body bytes that were not recorded.';
 COMMENT ON COLUMN stream_minutes.first_at IS 'Start of the first stream.';
 COMMENT ON COLUMN stream_minutes.last_at IS 'Start of the last stream.';
 
 COMMENT ON TABLE client_minutes IS 'Counts of streams per minute and client, kept for --retain-rollups. Rows may share a key until settled: sum them.';
-COMMENT ON COLUMN client_minutes.minute IS 'Minute in which the streams started.';
 COMMENT ON COLUMN client_minutes.client_id IS 'As in streams. _other: not among the 100 busiest of the minute.';
-COMMENT ON COLUMN client_minutes.gateway IS 'Name of the upstream.';
-COMMENT ON COLUMN client_minutes.model IS 'As in stream_minutes.';
-COMMENT ON COLUMN client_minutes.objective IS 'Name of the objective that the streams were stored with.';
 COMMENT ON COLUMN client_minutes.settled IS 'As in stream_minutes.';
-COMMENT ON COLUMN client_minutes.streams IS 'Finished streams.';
 COMMENT ON COLUMN client_minutes.counted IS 'Streams without client_abort, tap_lost and refused: the denominator of the shares.';
 COMMENT ON COLUMN client_minutes.errors IS 'Streams with an error outcome.';
 COMMENT ON COLUMN client_minutes.meeting_objective IS 'Counted streams known to meet their objective: goodput.';
-COMMENT ON COLUMN client_minutes.input_tokens IS 'Sum of input tokens. NULL if no stream reported them.';
-COMMENT ON COLUMN client_minutes.cached_input_tokens IS 'Sum of cached input tokens.';
-COMMENT ON COLUMN client_minutes.output_tokens IS 'Sum of output tokens.';
 
 COMMENT ON TABLE clients IS 'Names of clients from the settings, replaced when analytics starts with other ones.';
 COMMENT ON COLUMN clients.client_id IS 'As in streams. Unique.';
@@ -247,7 +225,6 @@ COMMENT ON COLUMN markers.text IS 'What happened, at most 200 characters.';
 COMMENT ON COLUMN markers.source IS 'Who reported it: mark, api, or the name that the sender gave.';
 COMMENT ON TABLE prices IS 'Prices from --price-file, per million tokens, replaced when analytics starts with other ones.';
 COMMENT ON COLUMN prices.priority IS 'Order in the file, from 0. The first match applies.';
-COMMENT ON COLUMN prices.model IS 'Glob of the model: requested, else in the response.';
 COMMENT ON COLUMN prices.input IS 'Price of input tokens.';
 COMMENT ON COLUMN prices.cached_input IS 'Price of input tokens read from the prompt cache.';
 COMMENT ON COLUMN prices.output IS 'Price of output tokens.';
@@ -264,10 +241,6 @@ COMMENT ON COLUMN objectives.error_rate IS 'Highest share of failed streams: the
 COMMENT ON COLUMN objectives.goodput IS 'Lowest share of streams that meet the objective. 1 - goodput is the error budget of the misses.';
 
 COMMENT ON TABLE histogram_minutes IS 'Histograms per minute, model and metric, kept for --retain-rollups. Sum counts by bucket to merge them. Quantiles are within 1 %.';
-COMMENT ON COLUMN histogram_minutes.minute IS 'Minute in which the streams started.';
-COMMENT ON COLUMN histogram_minutes.gateway IS 'Name of the upstream.';
-COMMENT ON COLUMN histogram_minutes.provider IS 'Vendor of the API.';
-COMMENT ON COLUMN histogram_minutes.model IS 'As in stream_minutes.';
 COMMENT ON COLUMN histogram_minutes.metric IS 'Column of streams, or icl_ns: all gaps between output events.';
 COMMENT ON COLUMN histogram_minutes.settled IS 'As in stream_minutes. p50, p95 and p99 are NULL until then.';
 COMMENT ON COLUMN histogram_minutes.n IS 'Number of values.';
@@ -305,9 +278,6 @@ COMMENT ON COLUMN hops.gateway_stall_count IS 'Stalls of the outer stream that t
 COMMENT ON COLUMN hops.clock_offset_ns IS 'Estimated clock of the inner tap minus that of the outer tap in ns. 0 with one clock.';
 COMMENT ON COLUMN hops.clock_error_ns IS 'Bound of the error of clock_offset_ns in ns, and of all columns that compare both clocks. 0 with one clock.';
 COMMENT ON TABLE hop_changes IS 'Changes by the gateway: one row per difference between the outer and the inner stream of a hop.';
-COMMENT ON COLUMN hop_changes.outer_stream_id IS 'As in hops.';
-COMMENT ON COLUMN hop_changes.inner_stream_id IS 'As in hops.';
-COMMENT ON COLUMN hop_changes.outer_started_at IS 'As in hops.';
 COMMENT ON COLUMN hop_changes.what IS 'What differs: model, finish_reason, output_tokens, text_chars, tool_arguments, status, error, heartbeats, done …';
 COMMENT ON COLUMN hop_changes.outer_value IS 'Value in the outer stream, as the client received it.';
 COMMENT ON COLUMN hop_changes.inner_value IS 'Value in the inner stream, as the model server sent it.';
@@ -315,29 +285,23 @@ COMMENT ON TABLE output_stalls IS 'Stalls as one tap measured them. The view sta
 COMMENT ON COLUMN output_stalls.stream_id IS 'The stream.';
 COMMENT ON COLUMN output_stalls.started_at IS 'Start of the stream.';
 COMMENT ON COLUMN output_stalls.gateway IS 'Name of the upstream.';
-COMMENT ON COLUMN output_stalls.provider IS 'Vendor of the API.';
 COMMENT ON COLUMN output_stalls.model IS 'Requested model, else the one in the response.';
-COMMENT ON COLUMN output_stalls.server_instance IS 'As in streams.';
 COMMENT ON COLUMN output_stalls.seq IS 'Event that ended the stall.';
 COMMENT ON COLUMN output_stalls.choice IS 'Index of the choice.';
 COMMENT ON COLUMN output_stalls.at_ns IS 'ns from t0 to the output event before the stall.';
 COMMENT ON COLUMN output_stalls.gap_ns IS 'Length in ns, with the parts of all parties.';
 COMMENT ON COLUMN output_stalls.cause IS 'The longest part of the gap: upstream, client or tap.';
 COMMENT ON TABLE output_waits IS 'Times between the first and the last output in which the tap waited for the client, or delayed the stream. The gaps do not count them.';
-COMMENT ON COLUMN output_waits.stream_id IS 'The stream.';
 COMMENT ON COLUMN output_waits.from_ns IS 'Start in ns from t0.';
 COMMENT ON COLUMN output_waits.until_ns IS 'End in ns from t0. The waits of a stream do not overlap.';
 COMMENT ON COLUMN output_waits.cause IS 'client or tap.';
 COMMENT ON TABLE gateway_stalls IS 'Stalls of outer streams that the gateway caused: the inner stream of the hop had no such gap.';
 COMMENT ON COLUMN gateway_stalls.stream_id IS 'The outer stream.';
-COMMENT ON COLUMN gateway_stalls.seq IS 'As in output_stalls.';
 COMMENT ON TABLE alert_events IS 'One row when an alert fires and one when it resolves.';
 COMMENT ON COLUMN alert_events.alert_id IS 'The alert.';
 COMMENT ON COLUMN alert_events.changed_at IS 'Time of the change.';
 COMMENT ON COLUMN alert_events.instance IS 'Name of the analytics process that evaluated the rule.';
 COMMENT ON COLUMN alert_events.rule IS 'Name of the rule.';
-COMMENT ON COLUMN alert_events.gateway IS 'Name of the upstream.';
-COMMENT ON COLUMN alert_events.model IS 'Requested model, else the one in the response.';
 COMMENT ON COLUMN alert_events.metric IS 'What the rule measured, if it has several metrics.';
 COMMENT ON COLUMN alert_events.state IS 'firing or resolved.';
 COMMENT ON COLUMN alert_events.began_at IS 'When the condition began.';

@@ -13,6 +13,7 @@ from streamgauge.analytics.schema import (
     outcomes,
     server_timing_names,
 )
+from streamgauge.analytics.schema.tables import TABLES
 
 _COMMENT = re.compile(r"^COMMENT ON .*?;\n", flags=re.DOTALL | re.MULTILINE)
 
@@ -26,4 +27,20 @@ def statements() -> tuple[str, str, str]:
         Template((here / f"{name}.sql").read_text()).substitute(constants)
         for name in ("schema", "views", "comments")
     )
-    return tables, _COMMENT.sub("", views), comments + "".join(_COMMENT.findall(views))
+    comments += "".join(_COMMENT.findall(views)) + _shared_comments(comments)
+    return tables, _COMMENT.sub("", views), comments
+
+
+def _shared_comments(comments: str) -> str:
+    """Comments of the columns without one: that of the same column of the nearest table before. Raises KeyError."""
+    found = dict(re.findall(r"^COMMENT ON COLUMN (\S+) IS ('.*');$", comments, re.MULTILINE))
+    nearest: dict[str, str] = {}
+    shared = ""
+    for table in TABLES:
+        for column in table.types:
+            name = f"{table.name}.{column}"
+            if name in found:
+                nearest[column] = found[name]
+            else:
+                shared += f"COMMENT ON COLUMN {name} IS {nearest[column]};\n"
+    return shared

@@ -21,11 +21,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import polars as pl
 
 from streamgauge.analytics.schema.sql_quoting import identifier, literal
-from streamgauge.analytics.storage.appender import Appender
 from streamgauge.analytics.storage.catalog import Catalog, integers
 
 FORMAT_VERSION = "1.0"
@@ -56,47 +57,40 @@ class TableLayout:
 
 def read_layouts(catalog: Catalog) -> dict[str, TableLayout]:
     """Every table, by name."""
-    columns: dict[int, list[tuple[int, str, str, int | None]]] = {}
-    for table_id, column_id, name, kind, parent in catalog.query(
-        "SELECT table_id, column_id, column_name, column_type, parent_column FROM ducklake_column "
-        "WHERE end_snapshot IS NULL ORDER BY table_id, column_order"
+    columns: dict[tuple[str, ...], list[tuple[int, str, str, int | None]]] = {}
+    for *table, column_id, column, kind, parent in catalog.query(
+        "SELECT CASE s.schema_name WHEN 'main' THEN '' ELSE s.schema_name || '.' END || t.table_name AS name, t.table_id, "
+        "s.path || t.path AS path, (SELECT i.table_name FROM ducklake_inlined_data_tables AS i WHERE i.table_id = t.table_id "
+        "ORDER BY i.schema_version DESC LIMIT 1) AS inlined, c.column_id, c.column_name, c.column_type, c.parent_column "
+        "FROM ducklake_table AS t JOIN ducklake_schema AS s ON s.schema_id = t.schema_id "
+        "JOIN ducklake_column AS c ON c.table_id = t.table_id "
+        "WHERE t.end_snapshot IS NULL AND c.end_snapshot IS NULL ORDER BY t.table_id, c.column_order"
     ):
-        columns.setdefault(int(str(table_id)), []).append(
-            (int(str(column_id)), str(name), str(kind), int(parent) if parent else None)
+        columns.setdefault(tuple(map(str, table)), []).append(
+            (int(str(column_id)), str(column), str(kind), int(parent) if parent else None)
         )
-    inlined = {
-        int(str(table_id)): str(name)
-        for table_id, name in catalog.query(
-            "SELECT table_id, table_name FROM ducklake_inlined_data_tables ORDER BY schema_version"
-        )
+    return {
+        name: _layout(int(table_id), name, path, inlined, columns[name, table_id, path, inlined])
+        for name, table_id, path, inlined in columns
     }
-    found = {}
-    for table_id, schema, table, path in catalog.query(
-        "SELECT t.table_id, s.schema_name, t.table_name, s.path || t.path FROM ducklake_table AS t "
-        "JOIN ducklake_schema AS s ON t.schema_id = s.schema_id WHERE t.end_snapshot IS NULL"
-    ):
-        number, name = int(str(table_id)), str(table) if schema == "main" else f"{schema}.{table}"
-        found[name] = _layout(number, name, str(path), columns[number], inlined[number])
-    return found
 
 
 def _layout(
-    table_id: int, name: str, path: str, columns: Sequence[tuple[int, str, str, int | None]], inlined: str
+    table_id: int, name: str, path: str, inlined: str, columns: Sequence[tuple[int, str, str, int | None]]
 ) -> TableLayout:
     elements = {parent: column_id for column_id, _, _, parent in columns if parent is not None}
-    fields: list[str] = []
-    ids: dict[str, int] = {}
-    for column_id, column, _, parent in columns:
+    types, fields, ids = {}, [], {}
+    for column_id, column, kind, parent in columns:
         if parent is not None:
             continue
-        quoted = identifier(column)
-        if column_id in elements:
-            fields.append(f"{quoted}: {{__duckdb_field_id: {column_id}, element: {elements[column_id]}}}")
-            ids[f'{quoted}."element"'] = elements[column_id]
-        else:
+        types[column] = kind
+        quoted, element = identifier(column), elements.get(column_id)
+        if element is None:
             fields.append(f"{quoted}: {column_id}")
             ids[quoted] = column_id
-    types = {column: kind for _, column, kind, parent in columns if parent is None}
+        else:
+            fields.append(f"{quoted}: {{__duckdb_field_id: {column_id}, element: {element}}}")
+            ids[f'{quoted}."element"'] = element
     return TableLayout(table_id, name, path, types, f"{{{', '.join(fields)}}}", ids, inlined)
 
 
@@ -129,6 +123,47 @@ class File:
     size_bytes: int
     footer_bytes: int
     statistics: Mapping[str, Mapping[str, str]]
+
+
+class _Source:
+    """A registered table with replaceable rows."""
+
+    def __init__(self, like: pl.DataFrame) -> None:
+        self._empty = like.clear()
+        self.schema = like.schema
+        self.rows = self._empty
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        return self.rows.__arrow_c_stream__(requested_schema)
+
+    def clear(self) -> None:
+        """Drop the rows."""
+        self.rows = self._empty
+
+
+class Appender:
+    """Writes data frames with DuckDB's COPY over one connection. Used by its thread only.
+
+    Registering a frame costs more than reading a small one. So each table is registered once, as an object with a replaceable
+    frame that DuckDB reads through the Arrow PyCapsule interface.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._sources: dict[str, _Source] = {}
+
+    def copy(self, name: str, rows: pl.DataFrame, select: str, to: str) -> list[Any]:
+        """`COPY (select) TO to`. `{rows}` in `select` is the frame. Raises duckdb.Error."""
+        table = "rows_" + name.replace(".", "_")
+        source = self._sources.get(name)
+        if source is None or source.schema != rows.schema:
+            source = self._sources[name] = _Source(rows)
+            self._connection.register(table, source)
+        source.rows = rows
+        try:
+            return self._connection.execute(f"COPY ({select.format(rows=table)}) TO {to}").fetchall()
+        finally:
+            source.clear()
 
 
 def write_file(appender: Appender, data_path: str, layout: TableLayout, rows: pl.DataFrame) -> File:

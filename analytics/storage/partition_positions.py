@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 
 from streamgauge.analytics.assembly.partition import LogPosition
-from streamgauge.analytics.schema.frames import frame
+from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.tables import LOG_POSITIONS
 from streamgauge.analytics.storage.catalog import Catalog, integers
 from streamgauge.analytics.storage.ducklake_format import SnapshotBuilder, TableLayout
@@ -56,12 +56,9 @@ class PartitionPositions:
         return None if stored == LogPosition(0, 0, ()) else stored
 
     def _insert(self, log_id: str, partition: str) -> None:
-        row: dict[str, list[object]] = {
-            "log_id": [log_id], "partition": [partition], "high": [0], "low": [0], "open_stream_ids": [[]],
-            "owner": [self._owner], "version": [1], "updated_at": [time.time_ns() // 1000],
-        }  # fmt: skip
+        row: tuple[object, ...] = (log_id, partition, 0, 0, [], self._owner, 1, time.time_ns() // 1000)
         snapshot = SnapshotBuilder(self._catalog)
-        snapshot.add_rows(self._layout, frame(LOG_POSITIONS, row))
+        snapshot.add_rows(self._layout, frame_of_rows(LOG_POSITIONS, [row]))
         snapshot.finish()
 
     def move(self, log_id: str, positions: Mapping[str, LogPosition]) -> Versions:

@@ -161,17 +161,17 @@ def _compute_rollups(store: Store, connection: duckdb.DuckDBPyConnection) -> int
         if streams.is_empty():
             return done
         last = streams["stream_id"][-1]
-        events = connection.execute(
-            "SELECT stream_id::VARCHAR AS stream_id, seq, choice, at_ns, kind FROM events "
-            "WHERE stream_id > ?::UUID AND stream_id <= ?::UUID ORDER BY events.stream_id, seq",
-            [after, last],
-        ).pl()
-        waits = connection.execute(
-            "SELECT * REPLACE (stream_id::VARCHAR AS stream_id) FROM output_waits "
-            "WHERE stream_id > ?::UUID AND stream_id <= ?::UUID",
-            [after, last],
-        ).pl()
-        computed = rollups({"streams": streams, "events": events, "output_waits": waits}, store.stall)
+        tables = {"streams": streams}
+        for table, columns in (
+            ("events", "seq, choice, at_ns, kind"),
+            ("output_waits", "* EXCLUDE stream_id"),
+        ):
+            tables[table] = connection.execute(
+                f"SELECT stream_id::VARCHAR AS stream_id, {columns} FROM {table} "
+                "WHERE stream_id > ?::UUID AND stream_id <= ?::UUID ORDER BY ALL",
+                [after, last],
+            ).pl()
+        computed = rollups(tables, store.stall)
         store.commit(Commit("", tables={t.name: computed[t.name] for t in ROLLUPS if t.name in computed}))
         done, after = done + streams.height, last
 

@@ -13,12 +13,13 @@ Rules
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from streamgauge.ingest.record_log.run_totals import RunTotals
 from streamgauge.ingest.record_log.segments import list_partitions, list_segments, open_segment, read_rows
@@ -27,25 +28,31 @@ from streamgauge.ingest.records import Alive, Damaged, unpack
 MAX_LOG_BYTES = 512 * 2**20
 """Bytes of the log that are read after the positions. Streams beyond them are unknown."""
 
-TABLES = """
-SELECT
-    (SELECT count(*) FROM streams) AS streams,
-    (SELECT count(*) FROM streams WHERE outcome = 'tap_lost') AS lost,
-    (SELECT coalesce(max(value), 0) FROM counters WHERE name = 'expired_streams_rows') AS expired,
-    (SELECT count(*) FROM events) AS events,
-    (SELECT coalesce(sum(len(open_stream_ids)), 0)::BIGINT FROM log_positions) AS open_streams,
-    (SELECT count(*) FROM losses) AS losses,
-    (SELECT count(*) FROM dead_letters) AS dead_letters,
-    (SELECT to_json(map_from_entries(list((name, value)))) FROM counters) AS counters,
-    (SELECT to_json(map_from_entries(list((cause, n)))) FROM (SELECT cause, count(*) AS n FROM losses GROUP BY 1)) AS causes,
-    (SELECT to_json(list({tap: tap, worker: tap_worker, incarnation: incarnation, started: epoch_ms(started_at),
-        alive: epoch_ms(last_alive_at), stopped: stopped, counters: counters})) FROM taps) AS taps,
-    (SELECT to_json(list({log_id: log_id, partition: partition, high: high, low: low, ids: open_stream_ids,
-        updated: epoch_ms(updated_at)})) FROM log_positions) AS positions,
-    (SELECT to_json({streams: count(DISTINCT stream_id), lost_ms: epoch_ms(max(lost_at))}) FROM losses
-        WHERE cause = 'log_gone' AND lost_at > now() - INTERVAL 1 HOUR) AS log_gone
+_COUNTS = """
+WITH log_gone AS (
+    SELECT count(DISTINCT stream_id) AS streams, coalesce(epoch_ms(max(lost_at)), 0) AS lost_ms FROM losses
+    WHERE cause = 'log_gone' AND lost_at > now() - INTERVAL 1 HOUR
+)
+SELECT to_json({
+    streams: (SELECT count(*) FROM streams),
+    lost: (SELECT count(*) FROM streams WHERE outcome = 'tap_lost'),
+    expired: (SELECT coalesce(max(value), 0) FROM counters WHERE name = 'expired_streams_rows'),
+    events: (SELECT count(*) FROM events),
+    open_streams: (SELECT coalesce(sum(len(open_stream_ids)), 0)::BIGINT FROM log_positions),
+    losses: (SELECT count(*) FROM losses),
+    dead_letters: (SELECT count(*) FROM dead_letters),
+    counters: (SELECT map_from_entries(coalesce(list((name, value)), [])) FROM counters),
+    losses_by_cause: (SELECT map_from_entries(coalesce(list((cause, n)), []))
+        FROM (SELECT cause, count(*) AS n FROM losses GROUP BY 1)),
+    taps: (SELECT coalesce(list({tap: tap, worker: tap_worker, incarnation: incarnation, started_ms: epoch_ms(started_at),
+        alive_ms: epoch_ms(last_alive_at), stopped: stopped, counters: counters::JSON}), []) FROM taps),
+    positions: (SELECT coalesce(list({log_id: log_id, partition: partition, high: high, low: low, open_ids: open_stream_ids,
+        updated_ms: epoch_ms(updated_at)}), []) FROM log_positions),
+    log_gone_streams: (SELECT streams FROM log_gone),
+    log_gone_ms: (SELECT lost_ms FROM log_gone)
+})::VARCHAR AS counts
 """
-"""A single statement, which reads one snapshot of the tables."""
+"""A single statement, which reads one snapshot of the tables. The names are those of `TableCounts`."""
 
 
 Rows = Callable[[str], Sequence[Mapping[str, Any]]]
@@ -133,34 +140,8 @@ class Reconciliation:
 
 def count_tables(rows: Rows) -> TableCounts:
     """Count one snapshot of the tables. Raises QueryError."""
-    (row,) = rows(TABLES)
-    log_gone = json.loads(row["log_gone"])
-    return TableCounts(
-        **{
-            n: row[n]
-            for n in ("streams", "lost", "expired", "events", "open_streams", "losses", "dead_letters")
-        },
-        counters=json.loads(row["counters"] or "{}"),
-        losses_by_cause=json.loads(row["causes"] or "{}"),
-        taps=[
-            TapRun(
-                t["tap"],
-                t["worker"],
-                t["incarnation"],
-                t["started"],
-                t["alive"],
-                t["stopped"],
-                json.loads(t["counters"]),
-            )
-            for t in json.loads(row["taps"] or "[]")
-        ],
-        positions=[
-            PartitionPosition(p["log_id"], p["partition"], p["high"], p["low"], tuple(p["ids"]), p["updated"])
-            for p in json.loads(row["positions"] or "[]")
-        ],
-        log_gone_streams=log_gone["streams"],
-        log_gone_ms=log_gone["lost_ms"] or 0,
-    )
+    (row,) = rows(_COUNTS)
+    return msgspec.json.decode(row["counts"], type=TableCounts)
 
 
 def captured(

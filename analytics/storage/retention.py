@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import duckdb
 
@@ -35,30 +36,23 @@ def compared(table: Table, sign: str, at_s: float) -> tuple[str, object]:
     return f"{table.time_column} {sign} make_timestamptz(?)", int(at_s * 1e6)
 
 
+@dataclass
 class OldRows:
     """Deletes old rows. Used by the upkeep thread only."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        cursor: duckdb.DuckDBPyConnection,
-        layouts: Mapping[str, TableLayout],
-        ages: Mapping[Retention, float | None],
-        folders: Callable[[Iterable[str]], Iterable[str]],
-    ) -> None:
-        """`ages` as `ages_s` returns them. `folders`: of the files of tables."""
-        self._folders = folders
-        self._catalog = catalog
-        self._cursor = cursor
-        self._counters = layouts[COUNTER_PARTS.name].inlined
-        self._ages_s = ages
+    catalog: Catalog
+    cursor: duckdb.DuckDBPyConnection
+    layouts: Mapping[str, TableLayout]
+    ages_s: Mapping[Retention, float | None]
+    folders: Callable[[Iterable[str]], Iterable[str]]
+    """Of the files of tables."""
 
     def delete_old_rows(self, now_s: float) -> int:
         """Delete and count the rows that are too old. Returns their number. Raises duckdb.Error."""
         deleted = 0
         # In reverse, so that the rows of a stream are deleted before the stream.
         for table in reversed(TABLES):
-            age_s = self._ages_s.get(table.retention)
+            age_s = self.ages_s.get(table.retention)
             if age_s is not None:
                 deleted += self._delete(table.name, *compared(table, "<", now_s - age_s))
         if deleted:
@@ -66,23 +60,23 @@ class OldRows:
         return deleted
 
     def _delete(self, table: str, where: str, limit: object) -> int:
-        if not integer(self._cursor.execute(f"SELECT count(*) FROM {table} WHERE {where}", [limit])):
+        if not integer(self.cursor.execute(f"SELECT count(*) FROM {table} WHERE {where}", [limit])):
             return 0
-        with self._catalog.exclusive(), transaction(self._cursor, *self._folders([table])):
-            deleted = integer(self._cursor.execute(f"DELETE FROM {table} WHERE {where}", [limit]))
+        with self.catalog.exclusive(), transaction(self.cursor, *self.folders([table])):
+            deleted = integer(self.cursor.execute(f"DELETE FROM {table} WHERE {where}", [limit]))
             # In the same transaction: after a crash uncounted rows would look lost.
-            self._cursor.execute(
+            self.cursor.execute(
                 f"INSERT INTO {COUNTER_PARTS.name} VALUES (?, ?)", [f"expired_{table}_rows", deleted]
             )
         return deleted
 
     def _sum_counters(self) -> None:
         """Restore one row per counter."""
-        table = self._counters
-        with self._catalog.exclusive(), self._catalog.transaction(alone=True):
-            self._catalog.change(
+        table = self.layouts[COUNTER_PARTS.name].inlined
+        with self.catalog.exclusive(), self.catalog.transaction(alone=True):
+            self.catalog.change(
                 f"UPDATE {table} AS one SET value = (SELECT sum(part.value) FROM {table} AS part WHERE part.name = one.name)"
             )
-            self._catalog.change(
+            self.catalog.change(
                 f"DELETE FROM {table} WHERE row_id NOT IN (SELECT min(row_id) FROM {table} GROUP BY name)"
             )

@@ -24,7 +24,6 @@ import polars as pl
 from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.storage.appender import Appender
 from streamgauge.analytics.storage.catalog import NAME, Catalog, Conflict
 from streamgauge.analytics.storage.commit import Commit, StoreFailed, run_transaction
 from streamgauge.analytics.storage.create_schema import prepare
@@ -37,6 +36,7 @@ from streamgauge.analytics.storage.database import (
     new_database,
 )
 from streamgauge.analytics.storage.ducklake_format import (
+    Appender,
     File,
     SnapshotBuilder,
     TableLayout,
@@ -59,6 +59,8 @@ files (`streamgauge.analytics.storage.upkeep`)."""
 MAX_ATTEMPTS = 40
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
 """Pauses between attempts of a transaction that conflicts with another. They double, and add up to about 30 s."""
+SESSION_DAYS, MAX_RESPONSES = 1, 10_000
+"""Age and number of the responses whose sessions continue after a restart (`streamgauge.analytics.measures.sessions`)."""
 MEMORY_BYTES = 2**30
 """Default of DuckDB's memory limit. Commits and upkeep use it; readers' queries run in other processes."""
 
@@ -150,6 +152,17 @@ class Store:
         ).fetchall():
             kept.setdefault(stream_id, []).append(payload)
         return kept
+
+    def recent_responses(self) -> list[tuple[str, str, int | None]]:
+        """(response id, session id, turn) of the last day, the newest last, to continue sessions after a restart. Raises OSError."""
+        try:
+            return self._connection.execute(
+                "SELECT response_id, session_id, turn FROM (SELECT * FROM streams WHERE session_id IS NOT NULL "
+                f"AND response_id IS NOT NULL AND started_at > now() - INTERVAL {SESSION_DAYS} DAY "
+                f"ORDER BY started_at DESC LIMIT {MAX_RESPONSES}) ORDER BY started_at"
+            ).fetchall()
+        except duckdb.Error as e:
+            raise OSError(f"cannot read the sessions of the last day: {message(e, self.location)}") from None
 
     def totals(self) -> dict[str, int]:
         """The counters of all consumers since the store was created."""

@@ -19,7 +19,6 @@ from streamgauge.analytics.measures import sessions
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.storage.commit import Commit
-from streamgauge.analytics.storage.recent_responses import recent_responses
 from streamgauge.analytics.telemetry.semconv import PROFILES, names_of
 from streamgauge.analytics.telemetry.spans import SpanBuilder
 from streamgauge.ingest.keyed_ids import RECORDED, session_hash
@@ -167,7 +166,7 @@ def test_session_continues_after_a_restart(tmp_path: Path) -> None:
         now_us = int(time.time() * 1e6)
         store.commit(Commit("log", tables={"streams": first.with_columns(started_at=_instant(now_us))}))
         restored = Sessions(KEY)
-        restored.restore(recent_responses(store))
+        restored.restore(store.recent_responses())
     finally:
         store.close()
     second = request(2, {"input": "q", "previous_response_id": "resp_1"}, response_id="resp_2")

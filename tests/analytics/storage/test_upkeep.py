@@ -398,7 +398,7 @@ def test_deleted_rows_are_counted_in_the_same_transaction(
     fill(store, days=4, per_day=5, each=2)
     before, upkeep = counts(store), retaining(store, streams_s=2 * DAY_S)
     with monkeypatch.context() as ended:
-        ended.setattr(upkeep._retention, "_cursor", Killed(upkeep._retention._cursor))
+        ended.setattr(upkeep._retention, "cursor", Killed(upkeep._retention.cursor))
         with pytest.raises(RuntimeError, match="killed"):
             upkeep.retain(NOW_S)
     assert counts(store) == before
