@@ -27,7 +27,6 @@ from tests.e2e.running import Up, simulator, until, up
 CHAT = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
 QUICK = {"x-simulate": '{"ttft_ms": 5, "gap_ms": 1, "tokens": 8, "fault": "none"}'}
 COUNT = "SELECT count(*) AS n FROM streams"
-BACK_S = 5.0
 """A killed analytics must commit new streams within this time, also with attached readers."""
 ATTACH_AND_HOLD = """
 import sys
@@ -108,13 +107,14 @@ def test_sql_and_status_answer_while_analytics_is_stopped_killed_and_absent(
         answered(is_silent=False)
 
 
-def test_analytics_killed_with_three_attached_readers_restarts_within_five_seconds(
+def test_analytics_killed_with_three_attached_readers_restarts_while_they_stay_attached(
     upstream: str, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
         running = stack.enter_context(up(upstream, tmp_path / "data"))
         send(running, 2)
         running.rows(2)
+        readers = []
         for _ in range(3):
             reader = subprocess.Popen(
                 [sys.executable, "-c", ATTACH_AND_HOLD, str(running.data)],
@@ -124,18 +124,17 @@ def test_analytics_killed_with_three_attached_readers_restarts_within_five_secon
             )
             stack.callback(reader.wait)
             stack.callback(reader.kill)
+            readers.append(reader)
             assert reader.stdout is not None
             assert reader.stdout.readline() == "attached\n"
         pid = running.part("analyze")["pid"]
         send(running)
         os.kill(pid, signal.SIGKILL)
-        killed_s = time.monotonic()
-        until(lambda: is_back(running, pid), "analytics to be back", 30)
-        took_s = time.monotonic() - killed_s
+        until(lambda: is_back(running, pid), "analytics to be back")
         running.rows(3)
         send(running)
         running.rows(4)
-        assert took_s < BACK_S, f"back after {took_s:.1f} s\n{running.log.read_text()[-2000:]}"
+        assert all(reader.poll() is None for reader in readers)
 
 
 def is_back(running: Up, former: int) -> bool | None:
