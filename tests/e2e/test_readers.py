@@ -27,7 +27,6 @@ from tests.e2e.running import Up, simulator, until, up
 CHAT = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
 QUICK = {"x-simulate": '{"ttft_ms": 5, "gap_ms": 1, "tokens": 8, "fault": "none"}'}
 COUNT = "SELECT count(*) AS n FROM streams"
-"""A killed analytics must commit new streams within this time, also with attached readers."""
 ATTACH_AND_HOLD = """
 import sys
 from pathlib import Path
