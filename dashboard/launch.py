@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import ipaddress
 import json
 import logging
 import os
@@ -28,7 +27,14 @@ from typing import NoReturn
 from streamgauge.dashboard import page_settings
 from streamgauge.dashboard.access import TOKEN_FILE, SameHost, TokenGate, check_file, stored_token
 from streamgauge.ingest.guards import guarded_thread
-from streamgauge.ingest.listening import AllowedHosts, HostGate, bind, is_loopback, split_address
+from streamgauge.ingest.listening import (
+    AllowedHosts,
+    HostGate,
+    bind,
+    is_loopback,
+    join_address,
+    split_address,
+)
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import (
     HEARTBEAT_S,
@@ -85,7 +91,7 @@ def run(options: DashboardOptions) -> int:
     os.environ[page_settings.ENV_STALL_FACTOR] = repr(options.stall_factor)
     os.environ[page_settings.ENV_SAVED_VIEWS] = json.dumps(dict(options.saved_views))
     os.environ[page_settings.ENV_OIDC] = str(options.oidc.resolve()) if options.oidc is not None else ""
-    url = f"http://{_local_host(host)}:{port}"
+    url = f"http://{join_address('localhost' if host in ('0.0.0.0', '::') else host, port)}"  # noqa: S104 - compared
     stopped = threading.Event()
     token = _token(options)
     if token is not None:
@@ -167,17 +173,6 @@ def _token(options: DashboardOptions) -> str | None:
     if options.oidc is not None or is_loopback(split_address(options.listen)[0]):
         return None
     return stored_token(options.data)
-
-
-def _local_host(host: str) -> str:
-    """The host part of a URL that works on this machine."""
-    with contextlib.suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        if address.is_unspecified:
-            return "localhost"
-        if address.version == 6:
-            return f"[{host}]"
-    return host
 
 
 def _announce(path: Path, url: str, token: str | None, stopped: threading.Event) -> None:

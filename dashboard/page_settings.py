@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.location import SQLITE
@@ -65,11 +64,7 @@ def waits_for() -> str | None:
 
 def tap_address() -> str | None:
     """The address of the tap that runs on the data folder, or None."""
-    try:
-        tap: Any = json.loads((data_dir() / "run" / "tap.json").read_text())
-        address = tap["listen"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    address = (read_ready_file(data_dir() / "run" / "tap.json") or {}).get("listen")
     return address if isinstance(address, str) else None
 
 

@@ -88,6 +88,8 @@ class SqlProblem:
     line: int | None = None
     column: int | None = None
     """Counted from 1."""
+    position: int | None = None
+    """As in QueryError."""
 
 
 def problem_of(message: str, sql: str, position: int | None) -> SqlProblem:
@@ -96,7 +98,7 @@ def problem_of(message: str, sql: str, position: int | None) -> SqlProblem:
     if position is not None:
         before = sql[:position]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-    return SqlProblem(_text(message), line, column)
+    return SqlProblem(_text(message), line, column, position)
 
 
 def _text(message: str) -> str:

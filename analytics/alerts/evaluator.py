@@ -24,11 +24,8 @@ import duckdb
 import polars as pl
 
 from streamgauge.analytics.alerts.alert_states import AlertStates, Change, Condition, Key
+from streamgauge.analytics.alerts.rules import SILENCE_HOLDS, STORE_HOLDS, StoreRules, silence_conditions
 from streamgauge.analytics.alerts.sinks import alert_sinks
-from streamgauge.analytics.alerts.store_rules import HOLDS as STORE_HOLDS
-from streamgauge.analytics.alerts.store_rules import StoreRules
-from streamgauge.analytics.alerts.stream_rules import HOLDS as SILENCE_HOLDS
-from streamgauge.analytics.alerts.stream_rules import silence_conditions
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.commit_hook import CommitHook

@@ -303,14 +303,10 @@ def _where(where: Mapping[str, str]) -> str:
     return " AND ".join(parts) or "TRUE"
 
 
-def _union(parts: Iterable[str]) -> str:
-    return "\n        UNION ALL BY NAME ".join(parts)
-
-
 def _over_chosen(chosen: Selection, suspects: Sequence[Suspect], parts: Iterable[str]) -> str:
     """SQL of all parts over the streams since shortly before the first suspect."""
     begin = max(min(s.begin for s in suspects) - chosen.length / 4, chosen.before().since)
-    return f"WITH chosen AS MATERIALIZED ({source(chosen, begin)})\n        {_union(parts)}"
+    return f"WITH chosen AS MATERIALIZED ({source(chosen, begin)}) {' UNION ALL BY NAME '.join(parts)}"
 
 
 def series(chosen: Selection, suspects: Sequence[Suspect], points: int) -> str:

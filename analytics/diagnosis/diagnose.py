@@ -120,25 +120,14 @@ def _causes(
     wide = [_suspect(chosen, tables, i.main, edges, is_wide=True) for i in incidents]
     narrow = [_suspect(chosen, tables, i.main, edges, is_wide=False) for i in incidents]
     points = _series(query(aggregates.series(chosen, [*wide, *narrow], POINTS)), 2 * len(incidents))
+    series = list(zip([*wide, *narrow], points, strict=True))
     causes = []
     for k, incident in enumerate(incidents):
-        variances = _variance(tables, incident.main)
-        cause = _cause(chosen, tables, incident, variances)
-        causes.append(
-            _with_onset(
-                cause,
-                incident.main,
-                variances,
-                (wide[k], points[k]),
-                (narrow[k], points[k + len(incidents)]),
-                chosen,
-            )
-        )
+        variance = variance_of(tables[incident.main.part], incident.main.metric)
+        cause = _cause(chosen, tables, incident, variance)
+        seen = series[k], series[k + len(incidents)]
+        causes.append(_with_onset(cause, incident.main, variance, *seen, chosen))
     return causes
-
-
-def _variance(tables: Mapping[str, Table], found: Found) -> float:
-    return variance_of(tables[found.part], found.metric) if found.metric.kind == "mean" else 0.0
 
 
 def _suspect(

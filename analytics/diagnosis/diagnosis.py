@@ -209,12 +209,8 @@ def size(cause: Cause) -> str:
     if cause.kind == "traffic":
         return f"{_change(effect)} by more of these requests"
     if effect.metric in AFFECTED:
-        before = (
-            f" (before {_value(effect.before, effect)})"
-            if effect.before is not None and effect.before >= 0.005
-            else ""
-        )
-        return f"{_value(effect.value, effect)} {AFFECTED[effect.metric]}{before}"
+        before = f" (before {_number(effect.before, effect.unit)})" if (effect.before or 0) >= 0.005 else ""
+        return f"{_number(effect.value, effect.unit)} {AFFECTED[effect.metric]}{before}"
     return _change(effect)
 
 
@@ -276,13 +272,8 @@ def _who(client: str, cause: Cause, name: Name) -> str:
 
 
 def _change(effect: Effect) -> str:
-    if effect.before is None:
-        return _value(effect.value, effect)
-    return f"{_value(effect.before, effect)} → {_value(effect.value, effect)}"
-
-
-def _value(value: float | None, effect: Effect) -> str:
-    return _number(value, effect.unit)
+    value = _number(effect.value, effect.unit)
+    return value if effect.before is None else f"{_number(effect.before, effect.unit)} → {value}"
 
 
 def _number(value: float | None, unit: str) -> str:

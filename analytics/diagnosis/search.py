@@ -107,7 +107,7 @@ def search(tables: Mapping[str, Table], metrics: Mapping[str, Metric]) -> list[F
 
 
 def _of_metric(part: str, table: Table, metric: Metric, narrower: Mapping[str, Table]) -> list[Found]:
-    variance = _variance(table, metric)
+    variance = variance_of(table, metric)
     found: list[Found] = []
     while len(found) < MAX_PER_METRIC:
         best = _best(part, table, metric, variance)
@@ -123,32 +123,18 @@ def _of_metric(part: str, table: Table, metric: Metric, narrower: Mapping[str, T
     return found
 
 
-def _variance(table: Table, metric: Metric) -> float:
-    return variance_of(table, metric) if metric.kind == "mean" else 0.0
-
-
 def _narrowed(table: Table, metric: Metric, best: Found, narrower: Mapping[str, Table]) -> Found:
     """The tap or server instance that explains the change of the found place clearly better, else the place."""
-    interval = (np.array([best.begin]), np.array([best.end]))
-    least, found = (
-        NARROWER * float(compare(table, metric, interval, _variance(table, metric)).score[(*best.place, 0)]),
-        best,
-    )
+    interval = best.begin, best.end
+    compared = compare(table, metric, _arrays(interval), variance_of(table, metric))
+    least = NARROWER * float(compared.score[(*best.place, 0)])
     for part, single in narrower.items():
-        variance = _variance(single, metric)
-        compared = compare(single, metric, interval, variance)
-        counts = compared.evidence[..., 0] - _cost(single) >= LEAST_SCORE
-        scores = np.where(counts, compared.score[..., 0] - _cost(single), -np.inf)[: len(single.values[0])]
-        place = (int(scores.argmax()),)
-        if scores[place] < least:
-            continue
-        reduced = float(compared.evidence[(*place, 0)]) / overdispersion(
-            single, metric, place, (best.begin, best.end), variance
-        )
-        if reduced >= LEAST_SCORE + float(_cost(single)[place]):
-            least = float(scores[place])
-            found = _found(part, single, metric, compared, place, (best.begin, best.end), reduced)
-    return found
+        cost = _cost(single)
+        cost[-1] = np.inf  # all of them
+        clear = _clear_place(part, single, metric, interval, variance_of(single, metric), cost)
+        if clear is not None and clear[1] >= least:
+            best, least = clear
+    return best
 
 
 def _best(part: str, table: Table, metric: Metric, variance: float) -> Found | None:
@@ -157,18 +143,37 @@ def _best(part: str, table: Table, metric: Metric, variance: float) -> Found | N
     for k in evidence.argsort()[::-1][:CANDIDATES]:
         if evidence[k] < LEAST_SCORE:
             break
-        compared = compare(table, metric, _part(k, k + 1), variance)
         # The interval is that of the clearest change, the place the one that explains it best.
-        counts = compared.evidence[..., 0] - cost >= LEAST_SCORE
-        scores = np.where(counts, compared.score[..., 0] - cost, -np.inf)
-        place = tuple(int(i) for i in np.unravel_index(int(scores.argmax()), scores.shape))
         interval = int(INTERVALS[0][k]), int(INTERVALS[1][k])
-        reduced = float(compared.evidence[(*place, 0)]) / overdispersion(
-            table, metric, place, interval, variance
-        )
-        if reduced >= LEAST_SCORE + float(cost[place]):
-            return _found(part, table, metric, compared, place, interval, reduced)
+        if (clear := _clear_place(part, table, metric, interval, variance, cost)) is not None:
+            return clear[0]
     return None
+
+
+def _clear_place(
+    part: str, table: Table, metric: Metric, interval: tuple[int, int], variance: float, cost: Array
+) -> tuple[Found, float] | None:
+    """The place that explains the change in an interval best, and its score. None if the change is not above that of chance."""
+    compared = compare(table, metric, _arrays(interval), variance)
+    counts = compared.evidence[..., 0] - cost >= LEAST_SCORE
+    scores = np.where(counts, compared.score[..., 0] - cost, -np.inf)
+    place = tuple(int(i) for i in np.unravel_index(int(scores.argmax()), scores.shape))
+    at, (begin, end) = (*place, 0), interval
+    reduced = float(compared.evidence[at]) / overdispersion(table, metric, place, interval, variance)
+    if reduced < LEAST_SCORE + float(cost[place]):
+        return None
+    values = zip(table.dimensions, table.values, place, strict=True)
+    n, value, expected = float(compared.n[at]), float(compared.value[at]), float(compared.expected[at])
+    found = Found(
+        metric=metric, part=part, where={d: names[i] for d, names, i in values if i < len(names)}, place=place, begin=begin,
+        end=_end(table, metric, place, end, value, expected), streams=round(n),
+        affected=round(n * value) if metric.kind == "share" else None, value=value, expected=expected, score=reduced,
+    )  # fmt: skip
+    return found, float(scores[place])
+
+
+def _arrays(interval: tuple[int, int]) -> Intervals:
+    return np.array([interval[0]]), np.array([interval[1]])
 
 
 def _evidence(table: Table, metric: Metric, variance: float, cost: Array) -> Array:
@@ -196,31 +201,6 @@ def _cost(table: Table) -> Array:
         cost = np.array([0.0, np.inf, np.inf])  # the only tap is named
     found: Array = cost
     return found
-
-
-def _found(
-    part: str,
-    table: Table,
-    metric: Metric,
-    compared: Comparison,
-    place: tuple[int, ...],
-    interval: tuple[int, int],
-    score: float,
-) -> Found:
-    """The place in the only interval of the comparison."""
-    at = (*place, 0)
-    where = {
-        d: names[i]
-        for d, names, i in zip(table.dimensions, table.values, place, strict=True)
-        if i < len(names)
-    }
-    n, value = float(compared.n[at]), float(compared.value[at])
-    begin, end = interval
-    end = _end(table, metric, place, end, value, float(compared.expected[at]))
-    return Found(
-        metric=metric, part=part, where=where, place=place, begin=begin, end=end, streams=round(n),
-        affected=round(n * value) if metric.kind == "share" else None, value=value, expected=float(compared.expected[at]), score=score,
-    )  # fmt: skip
 
 
 def _end(
@@ -387,7 +367,9 @@ def _divergence(p: Array, q: Array) -> Array:
 
 
 def variance_of(table: Table, metric: Metric) -> float:
-    """Variance of single streams within cells and buckets, which no change between buckets affects."""
+    """Variance of single streams within cells and buckets, which no change between buckets affects. 0 if the kind is `share`."""
+    if metric.kind == "share":
+        return 0.0
     n, x, xx = (table.columns[f"{c}_{metric.name}"] for c in ("n", "x", "xx"))
     several = n >= 2
     if not several.any():

@@ -89,7 +89,7 @@ def failure_rows(
     """
 
     def rate(label: str, cases: tuple[int, int], of: str) -> Row:
-        found = rate_difference(Rate(cases[0], a[of]), Rate(cases[1], b[of]))
+        found = rate_difference(cases, both(of))
         return Row(label, True, True, formatting.share, found)
 
     def both(name: str) -> tuple[int, int]:
@@ -206,18 +206,6 @@ Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Rate:
-    """A number of cases among `of` cases."""
-
-    cases: int
-    of: int
-
-    @property
-    def value(self) -> float:
-        return self.cases / self.of if self.of else float("nan")
-
-
-@dataclass(frozen=True)
 class Difference:
     """The difference B − A of one statistic and its confidence interval."""
 
@@ -258,13 +246,14 @@ def quantile_difference(a: Values, b: Values, quantile: float, *, seed: int = 7)
     )
 
 
-def rate_difference(a: Rate, b: Rate, *, seed: int = 7) -> Difference | None:
-    """The difference of two rates. None if one has no cases."""
-    if not a.of or not b.of:
+def rate_difference(cases: tuple[int, int], of: tuple[int, int], *, seed: int = 7) -> Difference | None:
+    """The difference of two rates, cases / of. None if one is of nothing."""
+    if not all(of):
         return None
     rng = np.random.default_rng(seed)
-    resampled = [rng.binomial(rate.of, rate.value, RESAMPLES) / rate.of for rate in (a, b)]
-    return _difference((a.value, b.value), (resampled[0], resampled[1]), (a.of, b.of), MIN_N)
+    values = cases[0] / of[0], cases[1] / of[1]
+    resampled = [rng.binomial(n, value, RESAMPLES) / n for n, value in zip(of, values, strict=True)]
+    return _difference(values, (resampled[0], resampled[1]), of, MIN_N)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -101,7 +101,7 @@ def event_delays(query: Query, selection: Selection) -> pl.DataFrame:
     values = f"""(
             SELECT name, greatest(value, {SHORTEST_NS}) AS value, 1 AS n
             FROM (UNPIVOT (SELECT {delays} FROM hops WHERE {where(selection)}) ON p50, p95, max INTO NAME name VALUE value))"""
-    return query(latency.shares(values, 3))
+    return query(latency.shares(values))
 
 
 def added_ttft_timeline(query: Query, selection: Selection, *, most: int = 7) -> pl.DataFrame:

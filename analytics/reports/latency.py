@@ -158,16 +158,20 @@ def heatmap(query: Query, source: Source, metric: str) -> pl.DataFrame:
         FROM {source.values(metric)} WHERE value > 0 GROUP BY ALL ORDER BY "at", bin""")
 
 
-def shares(values: str, most: int) -> str:
-    """SQL of `name, low_ns, high_ns, n, share, cumulated` of the `most` largest names of a table `name, value, n`.
+BUSIEST = "SELECT name FROM chosen GROUP BY name ORDER BY sum(n) DESC, name LIMIT {most:d}"
+
+
+def shares(values: str, most: int | None = None) -> str:
+    """SQL of `name, low_ns, high_ns, n, share, cumulated` of the `most` largest names of a table `name, value, n`, or of all.
 
     `share` is relative to all of the name. `cumulated` is the share at or below `high_ns`.
     """
+    # Without a limit, the table is read once.
+    shown = "TRUE" if most is None else f"name IN ({BUSIEST.format(most=most)})"
     return f"""
         WITH chosen AS (SELECT name, value, n FROM {values} WHERE value > 0),
-            busiest AS (SELECT name FROM chosen GROUP BY name ORDER BY sum(n) DESC, name LIMIT {most:d}),
             binned AS (SELECT name, floor(log10(value) * {BINS_PER_DECADE})::INTEGER AS bin, sum(n)::BIGINT AS n
-                FROM chosen WHERE name IN (SELECT name FROM busiest) GROUP BY ALL)
+                FROM chosen WHERE {shown} GROUP BY ALL)
         SELECT name, pow(10, bin / {BINS_PER_DECADE}) AS low_ns, pow(10, (bin + 1) / {BINS_PER_DECADE}) AS high_ns, n,
             n / sum(n) OVER (PARTITION BY name) AS share,
             (sum(n) OVER (PARTITION BY name ORDER BY bin)) / sum(n) OVER (PARTITION BY name) AS cumulated
@@ -185,8 +189,7 @@ def quantile_timeline(
     """`at, name, value_ns, n`: a quantile of the `most` busiest groups."""
     return query(f"""
         WITH chosen AS (SELECT "at", name, value, n FROM {source.values(metric)} WHERE value IS NOT NULL),
-            busiest AS (SELECT name FROM chosen GROUP BY name ORDER BY sum(n) DESC, name LIMIT {most:d}),
-            shown AS (FROM chosen WHERE name IN (SELECT name FROM busiest))
+            shown AS (FROM chosen WHERE name IN ({BUSIEST.format(most=most)}))
         SELECT "at", name, q[1] AS value_ns, n FROM ({source.quantiles("shown", '"at", name', [quantile])})
         ORDER BY "at", name""")
 

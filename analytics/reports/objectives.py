@@ -9,21 +9,16 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.objectives import COLUMNS, DEFAULT, Objective
 
-_NAMES = {"name": "objective", "client": "client_glob"}
-"""Readers replace client ids in columns with the original names."""
-
 
 def stored_objectives(query: Query) -> tuple[Objective, ...]:
     """The objectives of the settings that analytics started with, by priority. The last one applies to all other streams.
 
     `DEFAULT` before analytics has stored any. Raises QueryError.
     """
-    columns = ", ".join(f"{name} AS {_NAMES.get(name, name)}" for name in COLUMNS)
+    # Pages replace client ids in columns that are called `name` or `client`; these are names and globs of objectives.
+    columns = ", ".join(f"{name} AS own_{name}" for name in COLUMNS)
     rows = query(f"SELECT {columns} FROM objectives ORDER BY priority")
-    found = (
-        Objective(*(row[_NAMES.get(name, name)] for name in COLUMNS)) for row in rows.iter_rows(named=True)
-    )
-    return tuple(found) or (DEFAULT,)
+    return tuple(Objective(*row) for row in rows.iter_rows()) or (DEFAULT,)
 
 
 # Error budgets

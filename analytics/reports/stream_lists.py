@@ -128,8 +128,8 @@ def open_streams(query: Query, selection: Selection, *, most: int = 500) -> pl.D
         FROM {IN_FLIGHT} WHERE {selection.filters()} ORDER BY coalesce(silent_ns, age_ns) DESC, stream_id LIMIT {most:d}""")
 
 
-def count_by(query: Query, selection: Selection) -> pl.DataFrame:
-    """`model, waiting, streaming`: streams in flight before and after their first output."""
-    return query(f"""
-        SELECT {MODEL} AS model, count(*) FILTER (ttft_ns IS NULL) AS waiting, count(ttft_ns) AS streaming
-        FROM open_streams WHERE {selection.filters()} GROUP BY ALL ORDER BY count(*) DESC, model LIMIT 50""")
+def count_open(query: Query, selection: Selection) -> tuple[int, int]:
+    """Streams in flight before and after their first output."""
+    found = query(f"SELECT count(*) AS n, count(ttft_ns) AS m FROM open_streams WHERE {selection.filters()}")
+    total, streaming = found.row(0)
+    return total - streaming, streaming

@@ -19,8 +19,7 @@ MAX_ROWS = 500
 
 def body(chosen: Selection) -> None:
     streams = stream_lists.open_streams(query, chosen, most=MAX_ROWS)
-    groups = stream_lists.count_by(query, chosen)
-    waiting, streaming = int(groups["waiting"].sum()), int(groups["streaming"].sum())
+    waiting, streaming = stream_lists.count_open(query, chosen)
     # The rows are those with the longest silence, so the count is exact up to `MAX_ROWS`.
     silent = streams.filter(streams["silent_ns"] > SILENT_NS).height
     silent_help = "Streams without any event, pings included, as of the last commit."

@@ -37,7 +37,6 @@ class Answer:
     """Whether there are more rows than `MAX_ROWS`."""
     duration_s: float = 0.0
     problem: SqlProblem | None = None
-    position: int | None = None
 
 
 def run(sql: str) -> Answer:
@@ -46,8 +45,7 @@ def run(sql: str) -> Answer:
     try:
         rows = query_runner.query_untrusted(sql, max_rows=MAX_ROWS)
     except query_runner.QueryError as error:
-        problem = problem_of(str(error), sql, error.position)
-        return Answer(sql, problem=problem, position=error.position)
+        return Answer(sql, problem=problem_of(str(error), sql, error.position))
     duration_s = time.monotonic() - began_s
     return Answer(sql, rows.head(MAX_ROWS), is_cut=rows.height > MAX_ROWS, duration_s=duration_s)
 
@@ -75,11 +73,11 @@ def draw_editor(answer: Answer | None, linked: str | None) -> str | None:
         state["sql-shown"] = linked
         state["sql-revision"] = state.get("sql-revision", 0) + 1
     tables, functions = names()
-    failed = answer is not None and answer.problem is not None
+    problem = None if answer is None else answer.problem
     ran = sql_editor.draw(
         state.setdefault("sql-shown", sql_statements.FIRST.sql),
         revision=state.get("sql-revision", 0),
-        mark=sql_editor.Mark(answer.sql, answer.position) if answer is not None and failed else None,
+        mark=sql_editor.Mark(answer.sql, problem.position) if answer is not None and problem else None,
         tables=tables,
         functions=functions,
         recipes=[(group, [asdict(one) for one in found]) for group, found in sql_statements.by_group()],
@@ -189,7 +187,7 @@ if submitted is not None and submitted.strip():
     with st.spinner("Running …", show_time=True):
         last = st.session_state["sql-answer"] = run(submitted)
     put_in_address(submitted)
-    if last.position is not None:
+    if last.problem is not None and last.problem.position is not None:
         st.rerun()  # the editor above marks the position
 if last is not None:
     if in_address is None:

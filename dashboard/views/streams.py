@@ -15,15 +15,7 @@ from streamgauge.dashboard.stream_tables import show_streams
 
 LIMITS = (25, 100, 300)
 OWN_FILTERS = filters.PAGE_FILTERS["Streams"]
-LABELS = {
-    "outcome": OWN_FILTERS["outcome"],
-    "cause": OWN_FILTERS["cause"],
-    "status": OWN_FILTERS["status"],
-    "model": "Model",
-    "gateway": "Gateway",
-    "client": "Client",
-    "dialect": OWN_FILTERS["dialect"],
-}
+LABELS = {name: OWN_FILTERS.get(name, name.capitalize()) for name in stream_lists.FACETS}
 """Filters in the order of their values and counts."""
 
 

@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import click
-import polars as pl
 from rich.console import Console
 from rich.live import Live
 
@@ -81,17 +81,14 @@ def top_command(
         def read() -> Report:
             note = silence(settings.data, "analyze")
             note = None if note is None else f"{note}: newer rows are missing."
-            return read_report(lambda sql: _query(tables, sql), select(), note)
+            query = partial(tables.query, max_rows=MAX_ROWS, timeout_s=TIMEOUT_S)
+            return read_report(query, select(), note)
 
         if once or form == "json" or not sys.stdout.isatty():
             return _print(read, form, settings)
         with contextlib.suppress(KeyboardInterrupt):
             _watch(read, interval_s)
     return 0
-
-
-def _query(tables: QueryPool, sql: str) -> pl.DataFrame:
-    return tables.query(sql, max_rows=MAX_ROWS, timeout_s=TIMEOUT_S)
 
 
 def _print(read: Callable[[], Report], form: str, settings: Settings) -> int:

@@ -7,7 +7,6 @@ import pytest
 
 from streamgauge.analytics.reports.comparison import (
     Difference,
-    Rate,
     _quantiles,
     holm,
     quantile_difference,
@@ -63,11 +62,11 @@ def test_tail_quantile_needs_more_values_than_median() -> None:
 
 def test_empty_sample_has_no_difference() -> None:
     assert quantile_difference(np.array([]), normal_sample(10, 0, 1), 0.5) is None
-    assert rate_difference(Rate(0, 10), Rate(0, 0)) is None
+    assert rate_difference((0, 0), (10, 0)) is None
 
 
 def test_rates_differ() -> None:
-    found = rate_difference(Rate(5, 100), Rate(30, 100))
+    found = rate_difference((5, 30), (100, 100))
     assert found is not None
     assert found.difference == pytest.approx(0.25)
     assert is_clear(found)
@@ -106,7 +105,7 @@ def test_ratio_has_an_interval_only_if_positive() -> None:
 
 
 def test_p_value_is_small_for_a_difference_and_large_without_one() -> None:
-    differing, equal = (rate_difference(Rate(5, 100), Rate(n, 100)) for n in (30, 5))
+    differing, equal = (rate_difference((5, n), (100, 100)) for n in (30, 5))
     assert differing is not None
     assert equal is not None
     assert differing.p_value < 0.001

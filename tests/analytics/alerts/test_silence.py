@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from streamgauge.analytics.alerts.alert_states import Key
-from streamgauge.analytics.alerts.stream_rules import dominant_client, silence_conditions
+from streamgauge.analytics.alerts.rules import dominant_client, silence_conditions
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.measures.open_streams import (
     MAX_ADVANCE_NS,

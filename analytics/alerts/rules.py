@@ -1,16 +1,70 @@
-"""The rules over stored rows: SQL that returns one row per gateway and model whose condition is met."""
+"""The rules of alerts: a silent stream and no first output, over streams in flight; and the rules over stored rows.
+
+Those over streams in flight are pure. One over stored rows is SQL that returns one row per gateway and model whose condition is met.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import duckdb
 
 from streamgauge.analytics.alerts.alert_states import Condition, Hold, Key
-from streamgauge.analytics.alerts.stream_rules import name_of
+from streamgauge.analytics.measures.open_streams import Phase, Silence
 from streamgauge.analytics.schema.objectives import FAST_BURN, SLOW_BURN, STEADY_BURN
 from streamgauge.analytics.schema.outcomes import IS_ERROR
+
+SILENCE_RULES: Mapping[Phase, str] = {"mid_stream": "silent_stream", "pre_first_output": "no_first_output"}
+SILENCE_HOLDS = dict.fromkeys(SILENCE_RULES.values(), Hold(before_resolving_s=5.0))
+"""The silence is the hold time before firing. Streams that fall silent one after the other are one alert."""
+
+
+def silence_conditions(
+    found: Iterable[Silence],
+    limits_s: Mapping[Phase, float],
+    wall_ns: int,
+    client_names: Mapping[str, str] | None = None,
+) -> dict[Key, Condition]:
+    """One condition per gateway, model and phase. A limit of 0 turns the rule off. `client_names`: client id → name."""
+    groups: dict[Key, list[Silence]] = {}
+    for one in found:
+        limit_s = limits_s[one.phase]
+        if limit_s and one.silent_ns > limit_s * 1e9:
+            groups.setdefault(Key(SILENCE_RULES[one.phase], one.gateway, one.model), []).append(one)
+    conditions = {}
+    for key, group in groups.items():
+        worst = max(group, key=lambda one: one.silent_ns)
+        silent_s, limit_s = worst.silent_ns / 1e9, limits_s[worst.phase]
+        client_id = dominant_client(one.client_id for one in group)
+        what = "no output" if worst.phase == "mid_stream" else "no first output"
+        affected = f"{len(group)} streams" if len(group) > 1 else "1 stream"
+        by = (
+            ""
+            if client_id is None
+            else f", mostly of client {(client_names or {}).get(client_id, client_id)}"
+        )
+        text = f"{what} from {name_of(key)} for {silent_s:.1f} s (limit {limit_s:g} s), {affected}{by}"
+        since_ns = wall_ns - worst.silent_ns
+        conditions[key] = Condition(silent_s, limit_s, text, since_ns, worst.stream_id, client_id)
+    return conditions
+
+
+def dominant_client(clients: Iterable[str | None]) -> str | None:
+    """The client of more than half of at least two streams."""
+    counted = Counter(clients)
+    [(client, streams)] = counted.most_common(1)
+    return client if streams >= 2 and streams > counted.total() / 2 else None
+
+
+def name_of(key: Key) -> str:
+    """`model at gateway`, as far as known."""
+    model = key.model or "an unknown model"
+    return f"{model} at {key.gateway}" if key.gateway is not None else model
+
+
+# Over stored rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +149,8 @@ WHERE recent > threshold AND recent_of >= 20 AND usual_of >= 100
 """The median difference between observed and reported TTFT doubled, and rose by at least 0.2 s: a queue or a network in front of
 the server, which the server does not see. Every 5 minutes, because the view reads the streams of a day."""
 
-RULES = (CACHE_HIT_RATE, BURN_RATE, SERVER_DRIFT)
-HOLDS: Mapping[str, Hold] = {rule.name: rule.hold for rule in RULES}
+STORE_RULES = (CACHE_HIT_RATE, BURN_RATE, SERVER_DRIFT)
+STORE_HOLDS: Mapping[str, Hold] = {rule.name: rule.hold for rule in STORE_RULES}
 _EXAMPLE = """
 SELECT client_id, count(*) AS streams, sum(count(*)) OVER () AS total, arg_max(stream_id::VARCHAR, started_at) AS stream_id
 FROM streams
@@ -120,7 +174,7 @@ class StoreRules:
     def conditions(self, cursor: duckdb.DuckDBPyConnection) -> dict[Key, Condition]:
         """The conditions of all rules that are met. Raises duckdb.Error."""
         found: dict[Key, Condition] = {}
-        for rule in RULES:
+        for rule in STORE_RULES:
             known, now_ns = self._found.get(rule.name), self._clock()
             if known is None or now_ns - known[0] >= rule.every_s * 1e9:
                 known = self._found[rule.name] = now_ns, _conditions(cursor, rule, self._client_names)
