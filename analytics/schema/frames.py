@@ -48,9 +48,6 @@ def frame_of_rows(table: Table, rows: Sequence[Sequence[Any]], names: Collection
 
 def with_all_columns(rows: pl.DataFrame, table: Table) -> pl.DataFrame:
     """The rows with NULL in every missing column."""
-    missing = [
-        pl.lit(None, kind).alias(name)
-        for name, kind in polars_types(table).items()
-        if name not in rows.columns
-    ]
+    kinds = polars_types(table)
+    missing = [pl.lit(None, kinds[name]).alias(name) for name in kinds.keys() - set(rows.columns)]
     return rows.with_columns(missing) if missing else rows

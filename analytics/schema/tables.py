@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 
 
@@ -44,7 +44,7 @@ class Table:
     """With the schema unless it is `main`."""
     retention: Retention
     time_column: str | None = None
-    """Age of a row: an instant, or a UUIDv7. None: all rows are as old as the store."""
+    """Time of a row: an instant or a UUIDv7. None if rows are not deleted by age."""
     rows: Rows = Rows.APPENDED
     key: str = ""
     """Columns that identify a row. Empty: equal rows are the same row, unless they are updated in place."""
@@ -79,74 +79,43 @@ def ddl_columns() -> dict[str, dict[str, str]]:
     return found
 
 
-STREAMS = Table("streams", Retention.STREAMS, "stream_id", key="stream_id", sorted_by="stream_id")
-EVENTS = Table("events", Retention.EVENTS, "stream_id", key="stream_id, seq", sorted_by="stream_id, seq")
-USAGE_REPORTS = Table(
-    "usage_reports", Retention.STREAMS, "stream_id", key="stream_id, seq, at_ns", sorted_by="stream_id"
+_of_stream = partial(Table, retention=Retention.STREAMS, time_column="stream_id", sorted_by="stream_id")
+_of_hop = partial(
+    Table, retention=Retention.STREAMS, time_column="outer_started_at", sorted_by="outer_stream_id"
 )
-SERVER_STATS = Table(
-    "server_stats", Retention.STREAMS, "stream_id", key="stream_id, seq, source, name", sorted_by="stream_id"
+_rollup = partial(
+    Table, retention=Retention.ROLLUPS, time_column="minute", rows=Rows.SUMMED, sorted_by="minute"
 )
+_in_place = partial(Table, retention=Retention.KEPT, rows=Rows.UPDATED, grows_with_traffic=False)
+_from_settings = partial(Table, retention=Retention.KEPT, rows=Rows.REPLACED, grows_with_traffic=False)
+
+STREAMS = _of_stream("streams", key="stream_id")
+EVENTS = _of_stream("events", retention=Retention.EVENTS, key="stream_id, seq", sorted_by="stream_id, seq")
+USAGE_REPORTS = _of_stream("usage_reports", key="stream_id, seq, at_ns")
+SERVER_STATS = _of_stream("server_stats", key="stream_id, seq, source, name")
 SPANS = Table("spans", Retention.STREAMS, "started_at", key="trace_id, span_id", sorted_by="started_at")
-LOG_POSITIONS = Table(
-    "log_positions", Retention.KEPT, rows=Rows.UPDATED, key="log_id, partition", grows_with_traffic=False
-)
-TAPS = Table(
-    "taps", Retention.KEPT, rows=Rows.UPDATED, key="tap, tap_worker, incarnation", grows_with_traffic=False
-)
-COUNTER_PARTS = Table("internal.counter_parts", Retention.KEPT, rows=Rows.UPDATED, grows_with_traffic=False)
+LOG_POSITIONS = _in_place("log_positions", key="log_id, partition")
+TAPS = _in_place("taps", key="tap, tap_worker, incarnation")
+COUNTER_PARTS = _in_place("internal.counter_parts")
 LOSSES = Table("losses", Retention.STREAMS, "lost_at", grows_with_traffic=False)
 DEAD_LETTERS = Table("dead_letters", Retention.STREAMS, "set_aside_at", grows_with_traffic=False)
-STREAM_MINUTES = Table(
+STREAM_MINUTES = _rollup(
     "stream_minutes",
-    Retention.ROLLUPS,
-    "minute",
-    Rows.SUMMED,
     key="minute, gateway, provider, model, dialect, operation, outcome, error_phase, error_type, http_status",
-    sorted_by="minute",
 )
-HISTOGRAM_MINUTES = Table(
-    "histogram_minutes",
-    Retention.ROLLUPS,
-    "minute",
-    Rows.SUMMED,
-    key="minute, gateway, provider, model, metric",
-    sorted_by="minute, metric",
+HISTOGRAM_MINUTES = _rollup(
+    "histogram_minutes", key="minute, gateway, provider, model, metric", sorted_by="minute, metric"
 )
-CLIENT_MINUTES = Table(
-    "client_minutes",
-    Retention.ROLLUPS,
-    "minute",
-    Rows.SUMMED,
-    key="minute, client_id, gateway, model, objective",
-    sorted_by="minute",
-)
-OBJECTIVES = Table("objectives", Retention.KEPT, rows=Rows.REPLACED, key="priority", grows_with_traffic=False)
-PRICES = Table("prices", Retention.KEPT, rows=Rows.REPLACED, key="priority", grows_with_traffic=False)
-CLIENTS = Table("clients", Retention.KEPT, rows=Rows.REPLACED, key="client_id", grows_with_traffic=False)
+CLIENT_MINUTES = _rollup("client_minutes", key="minute, client_id, gateway, model, objective")
+OBJECTIVES = _from_settings("objectives", key="priority")
+PRICES = _from_settings("prices", key="priority")
+CLIENTS = _from_settings("clients", key="client_id")
 MARKERS = Table("markers", Retention.ROLLUPS, "marked_at", grows_with_traffic=False)
-OUTPUT_STALLS = Table(
-    "output_stalls", Retention.STREAMS, "stream_id", key="stream_id, seq", sorted_by="stream_id"
-)
-OUTPUT_WAITS = Table(
-    "output_waits", Retention.STREAMS, "stream_id", key="stream_id, from_ns", sorted_by="stream_id"
-)
-GATEWAY_STALLS = Table(
-    "gateway_stalls",
-    Retention.STREAMS,
-    "stream_id",
-    key="stream_id, seq",
-    sorted_by="stream_id",
-    grows_with_traffic=False,
-)
-HOPS = Table(
-    "hops",
-    Retention.STREAMS,
-    "outer_started_at",
-    key="outer_stream_id, inner_stream_id",
-    sorted_by="outer_stream_id",
-)
-HOP_CHANGES = Table("hop_changes", Retention.STREAMS, "outer_started_at", sorted_by="outer_stream_id")
+OUTPUT_STALLS = _of_stream("output_stalls", key="stream_id, seq")
+OUTPUT_WAITS = _of_stream("output_waits", key="stream_id, from_ns")
+GATEWAY_STALLS = _of_stream("gateway_stalls", key="stream_id, seq", grows_with_traffic=False)
+HOPS = _of_hop("hops", key="outer_stream_id, inner_stream_id")
+HOP_CHANGES = _of_hop("hop_changes")
 ALERT_EVENTS = Table(
     "alert_events",
     Retention.STREAMS,
@@ -157,7 +126,5 @@ ALERT_EVENTS = Table(
 
 TABLES = tuple(value for value in [*globals().values()] if isinstance(value, Table))
 """Every table of the store, in the order of schema.sql."""
-OPEN_STREAMS = Table(
-    "open_streams", Retention.KEPT, rows=Rows.REPLACED, key="stream_id", grows_with_traffic=False
-)
+OPEN_STREAMS = Table("open_streams", Retention.KEPT, rows=Rows.REPLACED, key="stream_id")
 """Not a table of the store: each analytics process replaces a file (`streamgauge.analytics.storage.open_streams_file`)."""

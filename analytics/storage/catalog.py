@@ -187,13 +187,9 @@ class Catalog:
         writers: dict[str, Callable[[Any], str]] = {
             "boolean": self.flag,
             "varchar": self.text,
-            "list": lambda value: (
-                f"'[{', '.join(map(str, value))}]'"
-            ),  # numbers or ids, which need no quoting
-            "float32": lambda value: f"'{value}'",
-            "float64": lambda value: f"'{value}'",
-            "timestamptz": lambda value: f"'{value}'",
-            "uuid": lambda value: f"'{value}'",
+            # Numbers or ids, which need no quoting.
+            "list": lambda value: f"'[{', '.join(map(str, value))}]'",
+            **dict.fromkeys(("float32", "float64", "timestamptz", "uuid"), "'{}'".format),
         }
         written = writers.get(kind, str)
         return ["NULL" if value is None else written(value) for value in column.to_list()]

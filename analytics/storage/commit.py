@@ -139,14 +139,15 @@ def _instant(at_us: int) -> dt.datetime:
 
 
 def _keep_records(catalog: Catalog, commit: Commit, moved: Versions) -> None:
-    partitions, stream_ids, payloads = zip(*commit.kept_records, strict=True)
-    numbers = [moved[commit.log_id, p] * _MAX_KEPT_RECORDS + n for n, p in enumerate(partitions)]
-    catalog.insert(
-        "streamgauge_kept_records",
-        pl.DataFrame(
-            {
-                "log_id": [commit.log_id] * len(numbers), "partition": partitions, "stream_id": stream_ids,
-                "number": numbers, "payload": payloads,
-            }
-        ),
-    )  # fmt: skip
+    rows = [
+        (
+            commit.log_id,
+            partition,
+            stream_id,
+            moved[commit.log_id, partition] * _MAX_KEPT_RECORDS + n,
+            payload,
+        )
+        for n, (partition, stream_id, payload) in enumerate(commit.kept_records)
+    ]
+    columns = ("log_id", "partition", "stream_id", "number", "payload")
+    catalog.insert("streamgauge_kept_records", pl.DataFrame(rows, schema=columns, orient="row"))

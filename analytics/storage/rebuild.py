@@ -132,21 +132,20 @@ def _source(location: StoreLocation, table: Table) -> str:
 
 def _copy(connection: duckdb.DuckDBPyConnection, table: Table, source: str) -> int:
     """Copy each row once, in slices of rows with the same first column of the key."""
-    slices, is_in_slice = 1, "true"
+    slices = 1
     if table.key:
         slices = -(-integer(connection.execute(f"SELECT count(*) FROM {source}")) // SLICE_ROWS)
-        is_in_slice = f"hash({table.key.split(',')[0]}) % {slices} = ?"
-    distinct = f"DISTINCT {f'ON ({table.key})' if table.key else ''} {COLUMNS}"
-    order = table.sorted_by or table.key or "ALL"
-    return sum(
-        integer(
+    copied = 0
+    for number in range(slices):
+        is_in_slice = f"WHERE hash({table.key.split(',')[0]}) % {slices} = {number}" if table.key else ""
+        distinct = f"DISTINCT {f'ON ({table.key})' if table.key else ''} {COLUMNS}"
+        copied += integer(
             connection.execute(
-                f"INSERT INTO {table.name} BY NAME SELECT {distinct} FROM {source} WHERE {is_in_slice} ORDER BY {order}",
-                [number] if table.key else [],
+                f"INSERT INTO {table.name} BY NAME SELECT {distinct} FROM {source} {is_in_slice} "
+                f"ORDER BY {table.sorted_by or table.key or 'ALL'}"
             )
         )
-        for number in range(slices)
-    )
+    return copied
 
 
 def _compute_rollups(store: Store, connection: duckdb.DuckDBPyConnection) -> int:

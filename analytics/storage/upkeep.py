@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from streamgauge.analytics.schema.tables import TABLES, Rows, Table
-from streamgauge.analytics.storage.catalog import integers, is_conflict
+from streamgauge.analytics.storage.catalog import is_conflict
 from streamgauge.analytics.storage.database import LINK, reason, transaction
 from streamgauge.analytics.storage.ducklake_format import sync
 from streamgauge.analytics.storage.location import ALIAS
@@ -164,13 +164,10 @@ class Upkeep:
 
     def flush(self, least_rows: int = FLUSHED_ROWS) -> None:
         """Move inlined rows to files, in tables with at least `least_rows`."""
-        counts = " UNION ALL ".join(
-            f"SELECT {number}, count(*) FROM {self._layouts[table.name].inlined}"
-            for number, table in enumerate(OFTEN)
-        )
-        for number, rows in map(integers, self._catalog.query(counts)):
-            if rows >= least_rows:
-                self._flush(OFTEN[number])
+        for table in OFTEN:
+            [(rows,)] = self._catalog.query(f"SELECT count(*) FROM {self._layouts[table.name].inlined}")
+            if int(str(rows)) >= least_rows:
+                self._flush(table)
 
     def merge(self) -> None:
         """Merge the small files of tables with at least `MERGED_FILES`."""
@@ -277,14 +274,12 @@ class Upkeep:
         folders = self._folders(writes)
         with transaction(self._cursor, *folders) if folders else contextlib.nullcontext():
             self._cursor.execute(f"CALL {function}('{ALIAS}'{separator}{arguments})").to_arrow_table()
-        if "://" not in self._data_path:
-            self._sync_files(f"f.data_file_id > {last_id}")
-
-    def _sync_files(self, condition: str) -> None:
-        """Sync new files to the disk, which DuckLake does not do, before their sources are deleted."""
-        for (path,) in self._catalog.query(
-            "SELECT s.path || t.path || f.path FROM ducklake_data_file AS f "
-            "JOIN ducklake_table AS t ON t.table_id = f.table_id JOIN ducklake_schema AS s ON s.schema_id = t.schema_id "
-            f"WHERE t.end_snapshot IS NULL AND f.end_snapshot IS NULL AND {condition}"
+        if "://" in self._data_path:
+            return
+        # DuckLake does not sync new files to the disk, and their sources are deleted later.
+        folders_by_id = {layout.table_id: layout.path for layout in self._layouts.values()}
+        for table_id, path in self._catalog.query(
+            "SELECT table_id, path FROM ducklake_data_file "
+            f"WHERE end_snapshot IS NULL AND data_file_id > {last_id}"
         ):
-            sync(self._data_path + str(path))
+            sync(self._data_path + folders_by_id[int(str(table_id))] + str(path))
