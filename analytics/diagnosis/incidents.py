@@ -139,9 +139,8 @@ def step(n: Array, x: Array, expected: float, value: float, variance: float | No
     for _ in range(REFINEMENTS):
         ratios = _log_ratios(n, x, expected, value, variance)
         sums = np.cumsum(ratios[::-1])[::-1]
-        k = (
-            len(sums) - 1 - int(sums[::-1].argmax())
-        )  # the first affected stream, not the time without streams before it
+        # The first affected stream, not the time without streams before it.
+        k = len(sums) - 1 - int(sums[::-1].argmax())
         after = n[k:].sum()
         refined = float(x[k:].sum() / after) if after else value
         # A wide bucket that is affected in part dilutes the given value, so the real one can only be farther away.

@@ -329,7 +329,7 @@ def _inside(cells: Array, intervals: Intervals) -> Array:
 
 
 def _baseline(n: Array, x: Array, *, is_mean: bool) -> Array:
-    """The rate or mean of each cell (rule 2). NaN if it is unknown."""
+    """The rate or mean of each cell (statistics 2). NaN if it is unknown."""
     places = tuple(range(n.ndim - 1))
     all_n, all_x = n.sum(places, keepdims=True), x.sum(places, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):

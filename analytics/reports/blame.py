@@ -32,7 +32,7 @@ def _parts(streams: str, outer: str) -> str:
                 FROM streams LEFT JOIN (
                     SELECT outer_stream_id AS stream_id, min(gateway_before_ns) AS before_ns,
                         coalesce(sum(added_tail_ns), 0)::BIGINT AS tail_ns,
-                        any_value(added_ttft_ns) - coalesce(sum(lost_ns), 0)::BIGINT AS added_ns
+                        arg_min(added_ttft_ns, attempt) - coalesce(sum(lost_ns), 0)::BIGINT AS added_ns
                     FROM hops WHERE {outer} GROUP BY ALL) USING (stream_id)
                 WHERE {streams}))"""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -164,7 +164,7 @@ def ok_sample(query: Query, selection: Selection) -> pl.DataFrame:
         ORDER BY hash(stream_id) LIMIT {SAMPLE_STREAMS:d}""")
 
 
-def counts(query: Query, selection: Selection) -> dict[str, int]:
+def counts(query: Query, selection: Selection) -> dict[str, Any]:
     """The columns of `overview.COUNTS`, `ok`, `counted` (of the error rate), `stall_known` and `stalled`.
 
     `stall_known` and `stalled` are `ok` streams with a known number of stalls, and with at least one.

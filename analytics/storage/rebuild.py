@@ -23,7 +23,7 @@ import duckdb
 
 from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.sql_quoting import literal
-from streamgauge.analytics.schema.tables import TABLES, Rows, Table
+from streamgauge.analytics.schema.tables import HISTOGRAM_MINUTES, TABLES, Rows, Table
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.database import attach, integer, new_database, one_line
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
@@ -176,8 +176,13 @@ def _compute_rollups(store: Store, connection: duckdb.DuckDBPyConnection) -> int
 
 
 def _copy_older_rollups(connection: duckdb.DuckDBPyConnection, table: Table, source: str) -> None:
-    """Copy the compacted roll-ups from before the oldest stream. Duplicates are equal rows."""
+    """Copy the compacted roll-ups from before the oldest stream.
+
+    Rows that a later compaction replaced may still be in the files. The row of the last one has the most streams.
+    """
+    count = "n" if table is HISTOGRAM_MINUTES else "streams"
     connection.execute(
-        f"INSERT INTO {table.name} BY NAME SELECT DISTINCT {COLUMNS} FROM {source} WHERE settled AND "
-        "minute < (SELECT coalesce(date_trunc('minute', min(started_at)), 'infinity'::TIMESTAMPTZ) FROM streams)"
+        f"INSERT INTO {table.name} BY NAME SELECT DISTINCT ON ({table.key}) {COLUMNS} FROM {source} WHERE settled AND "
+        "minute < (SELECT coalesce(date_trunc('minute', min(started_at)), 'infinity'::TIMESTAMPTZ) FROM streams) "
+        f"ORDER BY {table.key}, {count} DESC"
     )

@@ -153,9 +153,10 @@ class Metrics:
             "guard.failures": self._observe_failures,
         }
         for i in OBSERVED:
-            observe = grouped.get(i.name.removeprefix(NAMESPACE)) or self._observe(i.name)
+            observe = grouped.pop(i.name.removeprefix(NAMESPACE), None) or self._observe(i.name)
             create = meter.create_observable_gauge if i.kind == "gauge" else meter.create_observable_counter
             create(i.name, [observe], i.unit, i.description)
+        assert not grouped, f"no such metric: {grouped}"
         self.endpoint = None
         if listen is not None:
             try:

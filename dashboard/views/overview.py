@@ -202,12 +202,12 @@ def show_objectives(
 def objective_text(judged: Sequence[Measured], to_text: Callable[[float | None], str]) -> str:
     """The objective of a tile. If streams have several, the one that is missed most, with the value of its streams."""
     if not judged:
-        return "no objective applies"
+        return "no requests with an objective"
     worst, *others = judged
-    if not others:
-        return f"objective ≤ {to_text(worst.limit)}"
-    sign = ">" if worst.missed else "≤"
-    return f"{formatting.markdown(worst.objective)}: {to_text(worst.value)} {sign} {to_text(worst.limit)}"
+    limit = f"≤ {to_text(worst.limit)}"
+    # The diagnosis judges. Its value may differ from the one of the tile, which has no streams in flight.
+    missed = f", now {to_text(worst.value)}" if worst.missed else ""
+    return f"{formatting.markdown(worst.objective) if others else 'objective'} {limit}{missed}"
 
 
 def per_second(period: Selection, summary: Summary, key: str) -> float | None:

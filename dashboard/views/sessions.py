@@ -34,9 +34,10 @@ def body(chosen: Selection) -> None:
     found = sessions.table(query, chosen, order=order, limit=limit)
     st.caption(filters.describe(chosen))
     if found.is_empty():
-        page_frame.show_no_matches() if has_rows(
-            query, "streams", "session_id IS NOT NULL"
-        ) else show_first_steps()
+        if has_rows(query, "streams", "session_id IS NOT NULL"):
+            page_frame.show_no_matches()
+        else:
+            show_first_steps()
         return
     show_numbers(found, count())
     show_sessions(found)

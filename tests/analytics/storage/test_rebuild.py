@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,10 +13,12 @@ from msgspec.structs import replace
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.storage import upkeep as upkeep_module
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import StoreLocation, locate
 from streamgauge.analytics.storage.rebuild import Source, rebuild
+from streamgauge.analytics.storage.rollup_compaction import ROLLUPS, compact_rollups
 from streamgauge.analytics.storage.store import INLINED_ROWS, Store
 from streamgauge.analytics.storage.upkeep import Upkeep
 from streamgauge.ingest.generated_ids import smallest_uuid7
@@ -206,3 +209,23 @@ def test_delete_files_are_not_read_as_rows(data: Path) -> None:
     assert rebuild(damage(data)) is Source.FILES
     with closing(Store(locate("sqlite", data))) as reopened:
         assert count(reopened) == LARGE  # retention deletes the old ones again
+
+
+def test_a_minute_that_was_compacted_twice_counts_once(data: Path) -> None:
+    totals = "SELECT sum(n)::BIGINT FROM histogram_minutes UNION ALL SELECT sum(streams)::BIGINT FROM stream_minutes"
+    assembler = Assembler()
+    with (
+        closing(new_store(data)) as store,
+        closing(Upkeep(store, events_s=None, streams_s=None)) as upkeep,
+    ):
+        for number in range(2):
+            assembler.feed("w0", number, [*stream(number)])
+            measured = rollups(measure(assembler.take_finished()), store.stall)
+            # Without the streams, as after their retention.
+            store.commit(Commit("", tables={t.name: measured[t.name] for t in ROLLUPS if t.name in measured}))
+            assert compact_rollups(store.cursor(), time.time()) == 1
+            upkeep.flush(least_rows=1)
+        before = ask(store, totals)
+    assert rebuild(damage(data)) is Source.FILES
+    with closing(Store(locate("sqlite", data))) as reopened:
+        assert ask(reopened, totals) == before
