@@ -31,7 +31,7 @@ from streamgauge.analytics.query import errors, open_streams_view
 from streamgauge.analytics.query.statement_filter import position_of_byte, without_explain
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.sql_quoting import literal
-from streamgauge.analytics.schema.tables import HISTOGRAM_MINUTES, TABLES, Rows
+from streamgauge.analytics.schema.tables import COUNTER_PARTS, HISTOGRAM_MINUTES, TABLES, Rows
 from streamgauge.analytics.storage.database import attach, data_path_of, message, new_database
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 
@@ -52,7 +52,7 @@ VISIBLE = {
 INTERRUPT_AGAIN_S = 0.05
 """An interrupt that arrives before the statement runs has no effect, so it is repeated."""
 _WRAPPER = "FROM (\n"
-_INTERNAL_TABLE = "counter_parts"
+_INTERNAL_TABLE = COUNTER_PARTS.name.partition(".")[2]
 _NO_MEMORY = ("bad_alloc", "memory allocation failed", "Memory allocation failure", "failed to allocate")
 _UNREADABLE = ("database is locked", "disk I/O error", "database disk image is malformed", "Failed to probe")
 

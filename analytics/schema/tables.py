@@ -83,6 +83,7 @@ _of_stream = partial(Table, retention=Retention.STREAMS, time_column="stream_id"
 _of_hop = partial(
     Table, retention=Retention.STREAMS, time_column="outer_started_at", sorted_by="outer_stream_id"
 )
+_seldom = partial(Table, retention=Retention.STREAMS, grows_with_traffic=False)
 _rollup = partial(
     Table, retention=Retention.ROLLUPS, time_column="minute", rows=Rows.SUMMED, sorted_by="minute"
 )
@@ -97,8 +98,8 @@ SPANS = Table("spans", Retention.STREAMS, "started_at", key="trace_id, span_id",
 LOG_POSITIONS = _in_place("log_positions", key="log_id, partition")
 TAPS = _in_place("taps", key="tap, tap_worker, incarnation")
 COUNTER_PARTS = _in_place("internal.counter_parts")
-LOSSES = Table("losses", Retention.STREAMS, "lost_at", grows_with_traffic=False)
-DEAD_LETTERS = Table("dead_letters", Retention.STREAMS, "set_aside_at", grows_with_traffic=False)
+LOSSES = _seldom("losses", time_column="lost_at")
+DEAD_LETTERS = _seldom("dead_letters", time_column="set_aside_at")
 STREAM_MINUTES = _rollup(
     "stream_minutes",
     key="minute, gateway, provider, model, dialect, operation, outcome, error_phase, error_type, http_status",
@@ -110,19 +111,13 @@ CLIENT_MINUTES = _rollup("client_minutes", key="minute, client_id, gateway, mode
 OBJECTIVES = _from_settings("objectives", key="priority")
 PRICES = _from_settings("prices", key="priority")
 CLIENTS = _from_settings("clients", key="client_id")
-MARKERS = Table("markers", Retention.ROLLUPS, "marked_at", grows_with_traffic=False)
+MARKERS = _seldom("markers", retention=Retention.ROLLUPS, time_column="marked_at")
 OUTPUT_STALLS = _of_stream("output_stalls", key="stream_id, seq")
 OUTPUT_WAITS = _of_stream("output_waits", key="stream_id, from_ns")
 GATEWAY_STALLS = _of_stream("gateway_stalls", key="stream_id, seq", grows_with_traffic=False)
 HOPS = _of_hop("hops", key="outer_stream_id, inner_stream_id")
 HOP_CHANGES = _of_hop("hop_changes")
-ALERT_EVENTS = Table(
-    "alert_events",
-    Retention.STREAMS,
-    "changed_at",
-    key="alert_id, state, changed_at",
-    grows_with_traffic=False,
-)
+ALERT_EVENTS = _seldom("alert_events", time_column="changed_at", key="alert_id, state, changed_at")
 
 TABLES = tuple(value for value in [*globals().values()] if isinstance(value, Table))
 """Every table of the store, in the order of schema.sql."""
