@@ -25,7 +25,7 @@ from streamgauge.analytics.dialects.events import (
     ToolCallDelta,
     tool_call_event,
 )
-from streamgauge.analytics.dialects.openai_responses_items import (
+from streamgauge.analytics.dialects.openai_responses_types import (
     Event,
     Item,
     Part,

@@ -19,7 +19,7 @@ from functools import lru_cache
 import msgspec
 
 from streamgauge.ingest.redaction import filler
-from streamgauge.ingest.redaction.allow_list import NO_WORD, PATTERNS, Keep, kept_of_start, kept_of_whole
+from streamgauge.ingest.redaction.json_keys import NO_WORD, PATTERNS, Keep, kept_of_start, kept_of_whole
 from streamgauge.ingest.redaction.json_redactor import JSONRedactor, Slot, SlotKind
 
 MAX_NAME_BYTES = 64

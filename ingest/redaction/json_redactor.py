@@ -13,7 +13,7 @@ from enum import IntEnum
 import msgspec
 
 from streamgauge.ingest.redaction import filler
-from streamgauge.ingest.redaction.allow_list import (
+from streamgauge.ingest.redaction.json_keys import (
     CONTENT,
     NO_WORD,
     NUMBERS,

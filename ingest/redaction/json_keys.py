@@ -1,6 +1,6 @@
 """Allow-list of JSON keys, and how much of a key and of its value is kept.
 
-The list has the members that analytics reads, and no others (checked by `tests/ingest/redaction/test_allow_list.py`). An
+The list has the members that analytics reads, and no others (checked by `tests/ingest/redaction/test_json_keys.py`). An
 unknown key is filled with everything under it.
 
 Words follow the policy of `streamgauge.ingest.identifiers`: a word is kept whole or not at all. Where a read cuts a word, its end is

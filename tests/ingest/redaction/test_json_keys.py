@@ -11,7 +11,7 @@ import pytest
 from streamgauge.analytics import dialects
 from streamgauge.analytics.decoding import request_body
 from streamgauge.analytics.dialects import errors, openai_completions
-from streamgauge.ingest.redaction.allow_list import REQUEST, RESPONSE, Context, Keep
+from streamgauge.ingest.redaction.json_keys import REQUEST, RESPONSE, Context, Keep
 
 
 def members(module: str) -> set[str]:
