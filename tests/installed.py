@@ -9,6 +9,7 @@ import sys
 import tomllib
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -55,13 +56,15 @@ def environment(folder: Path, *extras: str) -> Path:
     """Make an environment with an install of these extras. Returns its Python. Its packages are links to those of the tests."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    for name in distributions(*extras):
-        for file in distribution(name).files or ():
-            path = Path(str(distribution(name).locate_file(file)))
-            if ".." in file.parts or "__pycache__" in file.parts or not path.exists():
+    for found in map(distribution, distributions(*extras)):
+        for file in found.files or ():
+            if ".." in file.parts or "__pycache__" in file.parts:
                 continue
-            (packages / file).parent.mkdir(parents=True, exist_ok=True)
-            if not (packages / file).exists():
-                os.symlink(path.resolve(), packages / file)
+            # With the compiled file; otherwise each process compiles all that it imports.
+            for linked in (str(file), cache_from_source(str(file))):
+                path, link = str(found.locate_file(linked)), packages / linked
+                if os.path.exists(path) and not link.exists():
+                    link.parent.mkdir(parents=True, exist_ok=True)
+                    os.symlink(os.path.realpath(path), link)
     os.symlink(ROOT / "streamgauge", packages / "streamgauge")
     return folder / "bin" / "python"

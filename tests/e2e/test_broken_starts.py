@@ -20,7 +20,7 @@ from streamgauge.ingest.ready_file import read_ready_file
 from tests.e2e.running import Up, until
 from tests.ports import free_port
 
-BROKEN_START = Path(__file__).parent / "broken_start"
+IMPORTED_FIRST = os.pathsep.join((str(Path(__file__).parent / "broken_start"), os.environ["PYTHONPATH"]))
 QUICK = (
     "import sys; from streamgauge import up, cli; up.BACKOFF_MAX_S = up.START_BACKOFF_MAX_S = 0.2;"
     "sys.argv[0] = 'streamgauge'; cli.main()"
@@ -147,7 +147,7 @@ def test_tap_serves_while_each_part_fails_to_start_in_ten_ways(
         (plans / part).write_text("".join(f"{way}\n" for way in ways))
     planned = {plan.name: plan.read_text() for plan in plans.iterdir()}
     environment = {
-        "BROKEN_STARTS": str(plans), "BROKEN_DATA": str(tmp_path / "data"), "PYTHONPATH": str(BROKEN_START),
+        "BROKEN_STARTS": str(plans), "BROKEN_DATA": str(tmp_path / "data"), "PYTHONPATH": IMPORTED_FIRST,
     }  # fmt: skip
     with up(upstream, tmp_path / "data", "--kafka", f"127.0.0.1:{free_port()}", **environment) as (
         running,
@@ -212,7 +212,7 @@ def test_reason_shows_in_status_and_the_mended_part_starts_by_itself(upstream: s
 def test_tap_starts_on_a_full_disk(upstream: str, tmp_path: Path) -> None:
     (tmp_path / "tap").write_text("full disk\n")
     environment = {
-        "BROKEN_STARTS": str(tmp_path), "BROKEN_DATA": str(tmp_path / "data"), "PYTHONPATH": str(BROKEN_START),
+        "BROKEN_STARTS": str(tmp_path), "BROKEN_DATA": str(tmp_path / "data"), "PYTHONPATH": IMPORTED_FIRST,
     }  # fmt: skip
     with up(upstream, tmp_path / "data", "--no-dashboard", **environment) as (_, client):
         until(lambda: client.answers > 20, "answers")

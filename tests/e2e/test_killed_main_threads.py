@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.running import Up, answers, until, up
-from tests.e2e.test_broken_starts import BROKEN_START, all_ready, state
+from tests.e2e.test_broken_starts import IMPORTED_FIRST, all_ready, state
 
 EVENTS = (
     b'data: {"object":"chat.completion.chunk","model":"m","choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}'
@@ -84,7 +84,7 @@ def test_each_part_works_again_after_an_exception_in_its_main_thread(
         "--sql-listen",
         "localhost:0",
     )
-    environment = {"BROKEN_STARTS": str(plans), "PYTHONPATH": str(BROKEN_START)}
+    environment = {"BROKEN_STARTS": str(plans), "PYTHONPATH": IMPORTED_FIRST}
     with up(upstream, tmp_path / "data", *flags, dashboard=True, **environment) as running:
         assert send(running)
         sent = 1

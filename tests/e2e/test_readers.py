@@ -74,6 +74,7 @@ def stopped(pid: int) -> Iterator[None]:
 def test_sql_and_status_answer_while_analytics_is_stopped_killed_and_absent(
     upstream: str, tmp_path: Path
 ) -> None:
+    """Afterwards another `up` uses the folder at another path."""
     with up(upstream, tmp_path / "data") as running:
         send(running, 3)
         running.rows(3)
@@ -104,6 +105,12 @@ def test_sql_and_status_answer_while_analytics_is_stopped_killed_and_absent(
         assert running.stop() == 0
         assert not (running.data / "run" / "analyze.json").exists()
         answered(is_silent=False)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    with up(upstream, tmp_path / "moved") as running:
+        send(running)
+        running.rows(4)
+        assert counted(running.run("sql", COUNT, "--format", "json")) == 4
+        assert running.run("status").returncode == 0
 
 
 def test_analytics_killed_with_three_attached_readers_restarts_while_they_stay_attached(
@@ -189,16 +196,3 @@ def test_serve_restarts_its_child_on_the_same_port_while_a_client_is_connected(
         assert running.part("up")["parts"]["serve"]["restarts"] == 0
         assert running.stop() == 0
         assert not (running.data / "run" / "serve.json").exists()
-
-
-def test_moved_data_folder_can_be_read_and_written(upstream: str, tmp_path: Path) -> None:
-    with up(upstream, tmp_path / "data") as running:
-        send(running, 2)
-        running.rows(2)
-        assert running.stop() == 0
-    (tmp_path / "data").rename(tmp_path / "moved")
-    with up(upstream, tmp_path / "moved") as running:
-        send(running)
-        running.rows(3)
-        assert counted(running.run("sql", COUNT, "--format", "json")) == 3
-        assert running.run("status").returncode == 0

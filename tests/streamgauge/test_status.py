@@ -30,6 +30,8 @@ from tests.analytics.log_entries import alive, entries, stream, stream_id
 from tests.analytics.stores import new_store
 from tests.streamgauge.stored import analyse
 
+pytestmark = pytest.mark.usefixtures("reads_in_process")
+
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[EmbeddedWriter]:

@@ -21,7 +21,7 @@ END_OF_TABLES = "\nTABLES = "
 
 def copy_with_added_table(folder: Path) -> None:
     package = folder / "streamgauge"
-    shutil.copytree(ROOT / "streamgauge", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "streamgauge", package)
     for file, added in ADDED.items():
         path = package / "analytics" / "schema" / file
         before, end, after = path.read_text().partition(END_OF_TABLES)
