@@ -176,7 +176,7 @@ def test_reason_shows_in_status_and_the_mended_part_starts_by_itself(upstream: s
     secrets.mkdir()
     settings = tmp_path / "streamgauge.toml"
     settings.write_text('objectives = [{model = 3}]\nprice_file = "prices.csv"\n')
-    flags = ("--otlp-listen", "0.0.0.0:0")
+    flags = ("--no-dashboard", "--otlp-listen", "0.0.0.0:0")
     with up(upstream, data, *flags, STREAMGAUGE_SECRETS_DIR=str(secrets)) as (running, _):
 
         def fails(text: str) -> bool:

@@ -87,7 +87,7 @@ def test_failed_attempt_comes_first_and_its_time_is_lost(analytics: Analytics) -
 
 
 def test_inner_stream_that_is_stored_later_is_found(store: Store, closing: ExitStack) -> None:
-    analytics = Analytics(store, delays_s=[0.02, 4, 4, 4])
+    analytics = Analytics(store, delays_s=[0.02, 2, 2, 2])
     closing.callback(analytics.job.close)
     sent = exchange(time.time_ns(), propagate="trace")
     other = exchange(time.time_ns(), text=["Another ", "one."], propagate="trace")

@@ -39,7 +39,7 @@ async def test_tls_upstream_that_closes_without_a_closing_alert_loses_no_byte(co
     assert measure(assembler.take_finished())["streams"]["outcome"].to_list() == ["ok"] * count
 
 
-@scale(40, 1000)
+@scale(20, 1000)
 async def test_tunnel_with_half_closes_and_pauses_is_byte_identical(count: int):
     assert (await run("tunnels", 2, count, upstream_tls=False))["complete"] == count
 
@@ -50,7 +50,7 @@ async def test_direct_tunnel_is_byte_identical():
     await run("tunnels", 2, 100, upstream_tls=False, directly=True)
 
 
-@scale(40, 1000)
+@scale(20, 1000)
 @pytest.mark.parametrize(
     ("upstream_tls", "client_tls"), [(False, False), (True, False), (False, True), (True, True)]
 )

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 if relay_choice.native_relay is not None:
     from streamgauge.ingest.tap import native_heads
 
-EXAMPLES = settings(max_examples=1500, deadline=None)
+EXAMPLES = settings(max_examples=600, deadline=None)
 TIGHT = HeadLimits(head_bytes=300, target_bytes=40, fields=4)
 ROUTERS = [
     Router(parse_upstreams([url])) for url in ("a=http://127.0.0.1:1/base", "a=https://api.example.com")

@@ -161,7 +161,7 @@ class Worker:
 @given(
     st.lists(exchanges(), min_size=1, max_size=4), st.sampled_from([2**30, 200_000, 4_000]), st.sampled_from([65_536, 300, 0])
 )  # fmt: skip
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_both_recorders_make_the_same_records(
     calls: list[list[tuple[str, tuple[Any, ...]]]], queue_bytes: int, body_limit_bytes: int
 ) -> None:
