@@ -16,14 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamgauge.analytics.decoding.stream_output import (
-    KEPT_CHARS,
-    Choice,
-    EventColumns,
-    OutputStart,
-    ToolCall,
-    add_part,
-)
+from streamgauge.analytics.decoding import stream_output
 from streamgauge.analytics.dialects.events import (
     OUTPUT_KINDS,
     ChoiceDelta,
@@ -50,9 +43,9 @@ class StreamAccumulator:
 
     def __init__(self, *, keep_text: bool = False) -> None:
         self.keep_text = keep_text
-        self.events = EventColumns()
-        self.output_start = OutputStart()
-        self.choices: dict[int, Choice] = {}
+        self.events = stream_output.EventColumns()
+        self.output_start = stream_output.OutputStart()
+        self.choices: dict[int, stream_output.Choice] = {}
         self.output_event_count = 0
         """Includes output without a row in `events`: a body that was not streamed, or an unterminated tail."""
         self.content_event_count = 0
@@ -183,12 +176,12 @@ class StreamAccumulator:
         columns.tokens.append(tokens)
         columns.finish_reason.append(None)
         if delta.kind == "text":
-            if self.text_chars < KEPT_CHARS:
-                add_part(self.output_start.text, text)
+            if self.text_chars < stream_output.KEPT_CHARS:
+                stream_output.add_part(self.output_start.text, text)
             self.text_chars += size
         else:
-            if self.reasoning_chars < KEPT_CHARS:
-                add_part(self.output_start.reasoning, text)
+            if self.reasoning_chars < stream_output.KEPT_CHARS:
+                stream_output.add_part(self.output_start.reasoning, text)
             self.reasoning_chars += size
         if self.keep_text:
             (choice.text if delta.kind == "text" else choice.reasoning).add(text)
@@ -290,12 +283,12 @@ class StreamAccumulator:
     def _count_content(self, kind: str, text: str, size: int) -> None:
         """Count text or reasoning of `size` characters, and keep it while the start of the output is incomplete."""
         if kind == "text":
-            if self.text_chars < KEPT_CHARS:
-                add_part(self.output_start.text, text)
+            if self.text_chars < stream_output.KEPT_CHARS:
+                stream_output.add_part(self.output_start.text, text)
             self.text_chars += size
         else:
-            if self.reasoning_chars < KEPT_CHARS:
-                add_part(self.output_start.reasoning, text)
+            if self.reasoning_chars < stream_output.KEPT_CHARS:
+                stream_output.add_part(self.output_start.reasoning, text)
             self.reasoning_chars += size
 
     def _whole_characters(self, choice: int, channel: str, text: str) -> str:
@@ -308,17 +301,17 @@ class StreamAccumulator:
             self._first_halves[choice, channel] = half
         return whole
 
-    def _choice(self, index: int) -> Choice:
+    def _choice(self, index: int) -> stream_output.Choice:
         choice = self.choices.get(index)
         if choice is None:
-            choice = self.choices[index] = Choice()
+            choice = self.choices[index] = stream_output.Choice()
             self._unfinished_choices += 1
             # A further choice begins: the finish reasons of the others no longer end the stream.
             if not self.terminal_seen:
                 self.terminal_ns = self.terminal_seq = None
         return choice
 
-    def _add_finish(self, choice: Choice, reason: str, at_ns: int | None) -> None:
+    def _add_finish(self, choice: stream_output.Choice, reason: str, at_ns: int | None) -> None:
         if not choice.finished:
             choice.finished = True
             self._unfinished_choices -= 1
@@ -330,7 +323,7 @@ class StreamAccumulator:
         if finish_failed(reason):
             self._failed_finish = reason
 
-    def _resume(self, choice: Choice) -> None:
+    def _resume(self, choice: stream_output.Choice) -> None:
         """Output follows the finish reason of this choice."""
         choice.finished = False
         self._unfinished_choices += 1
@@ -354,7 +347,7 @@ class StreamAccumulator:
                 # Some gateways send the finish reason of one choice only; [DONE] then ends the others.
                 self.terminal_ns, self.terminal_seq = at_ns, seq
 
-    def _add_tool_call(self, choice: Choice, delta: ToolCallDelta, at_ns: int | None) -> None:
+    def _add_tool_call(self, choice: stream_output.Choice, delta: ToolCallDelta, at_ns: int | None) -> None:
         call = choice.tool_calls.get(delta.key)
         if call is None:
             if not (delta.id or delta.name or delta.arguments or delta.inserted_json):
@@ -362,7 +355,7 @@ class StreamAccumulator:
             self.tool_call_count += not delta.server_side
             if len(choice.tool_calls) >= MAX_TOOL_CALLS:
                 return
-            call = choice.tool_calls[delta.key] = ToolCall(server_side=delta.server_side)
+            call = choice.tool_calls[delta.key] = stream_output.ToolCall(server_side=delta.server_side)
         call.add(delta, at_ns, keep_text=self.keep_text)
 
     def _add_usage(self, usage: Usage, seq: int, at_ns: int | None, *, output: bool) -> int | None:
@@ -393,9 +386,9 @@ class StreamAccumulator:
         return next((c.finish_reason for c in self.choices.values() if c.finish_reason), None)
 
     @property
-    def first_choice(self) -> Choice:
+    def first_choice(self) -> stream_output.Choice:
         """Choice 0, else the first seen, else an empty one."""
-        return self.choices.get(0) or next(iter(self.choices.values()), None) or Choice()
+        return self.choices.get(0) or next(iter(self.choices.values()), None) or stream_output.Choice()
 
 
 def _overlaid(old: Usage, new: Usage) -> Usage:

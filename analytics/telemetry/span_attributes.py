@@ -22,13 +22,7 @@ from streamgauge.analytics.dialects.events import Usage
 from streamgauge.analytics.dialects.mcp import METHODS as MCP_METHODS
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS
-from streamgauge.analytics.telemetry.semconv import (
-    NAMESPACE,
-    REQUEST_PARAMETERS,
-    Names,
-    openai_api_type,
-    operation_name,
-)
+from streamgauge.analytics.telemetry import semconv
 
 MAX_CHOICES = 32
 
@@ -36,7 +30,7 @@ Row = Mapping[str, Any]
 Attributes = dict[str, Any]
 
 _STREAMGAUGE_COLUMNS = tuple(
-    (name, NAMESPACE + name.removesuffix("_ns").replace("icl_p", "icl.p"), name.endswith("_ns"))
+    (name, semconv.NAMESPACE + name.removesuffix("_ns").replace("icl_p", "icl.p"), name.endswith("_ns"))
     for name in (
         "outcome", "error_phase", "gateway", "dialect", "server_instance", "client_id", "request_id", "token_source",
         "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "stall_count", "stalled_ns",
@@ -78,7 +72,7 @@ def failed(row: Row) -> bool:
 class SpanAttributes:
     """Builds the attributes of operations with the names of one profile."""
 
-    def __init__(self, names: Names, *, content: bool = False) -> None:
+    def __init__(self, names: semconv.Names, *, content: bool = False) -> None:
         self._names, self._content = names, content
         columns = [(column, getattr(names, field), False) for column, field in _CONVENTIONAL.items()]
         columns += [(column, attribute, False) for column, attribute in _PLAIN.items()]
@@ -87,9 +81,9 @@ class SpanAttributes:
     def of(self, stream: FinishedStream, row: Row) -> Attributes:
         names, get = self._names, row.get
         found: Attributes = {
-            names.operation: operation_name(get("operation")),
+            names.operation: semconv.operation_name(get("operation")),
             names.provider: get("provider") or "unknown",
-            NAMESPACE + "stream_id": stream.stream_id,
+            semconv.NAMESPACE + "stream_id": stream.stream_id,
         }
         for column, attribute, is_time in self._columns:
             value = get(column)
@@ -98,16 +92,16 @@ class SpanAttributes:
         ttfc_ns = get("ttfc_ns")
         if ttfc_ns is not None and get("streamed") is not False:
             found[names.time_to_first_chunk] = ttfc_ns / 1e9
-        if api_type := openai_api_type(get("dialect"), get("path")):
+        if api_type := semconv.openai_api_type(get("dialect"), get("path")):
             found[names.openai_api_type] = api_type
         if get("operation") in MCP_METHODS:
             found["mcp.method.name"] = get("operation")
         if failed(row):
             found["error.type"] = get("error_type") or get("outcome")
         if get("aborted_after_terminal"):
-            found[NAMESPACE + "aborted_after_terminal"] = True
+            found[semconv.NAMESPACE + "aborted_after_terminal"] = True
         if get("malformed_events"):
-            found[NAMESPACE + "malformed_events"] = get("malformed_events")
+            found[semconv.NAMESPACE + "malformed_events"] = get("malformed_events")
         decoder = stream.decoder
         if decoder is not None and get("outcome") != LOST.outcome:
             if reasons := self._finish_reasons(decoder, row):
@@ -131,13 +125,13 @@ class SpanAttributes:
 
     def _add_request(self, found: Attributes, stream: FinishedStream) -> None:
         request, names = stream.request, self._names
-        for name, attribute in REQUEST_PARAMETERS.items():
+        for name, attribute in semconv.REQUEST_PARAMETERS.items():
             value = getattr(request, name)
             if value is not None:
                 found[attribute] = value
         if request.n is not None and request.n != 1:
             found[names.choice_count] = request.n
-        top_k = REQUEST_PARAMETERS["top_k"]
+        top_k = semconv.REQUEST_PARAMETERS["top_k"]
         if names.whole_top_k and top_k in found:
             if found[top_k] == int(found[top_k]):
                 found[top_k] = int(found[top_k])

@@ -18,15 +18,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import zstandard
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, errors
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import (
-    ClusterAuthorizationFailedError,
-    KafkaError,
-    KafkaTimeoutError,
-    TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
-)
 from kafka.net.compat import KafkaNetClient
 from kafka.record import default_records, legacy_records
 
@@ -216,10 +209,10 @@ def connect(
         for net_client in net_clients:
             with contextlib.suppress(Exception):
                 net_client.close()
-        if isinstance(error, KafkaTimeoutError):
+        if isinstance(error, errors.KafkaTimeoutError):
             protocol = config.get("security_protocol", "PLAINTEXT")
             setting = "user and password" if protocol.startswith("SASL") else "security_protocol"
-            raise KafkaTimeoutError(
+            raise errors.KafkaTimeoutError(
                 f"no answer to {protocol} ({_connection_errors.last or 'no response'}), check {setting}"
             ) from error
         raise
@@ -245,7 +238,7 @@ def ensure_topic(
 
 def _partition_count(admin: Any, topic: str) -> int:
     for described in admin.describe_topics([topic]):
-        if described.get("error_code") == TopicAuthorizationFailedError.errno:
+        if described.get("error_code") == errors.TopicAuthorizationFailedError.errno:
             raise LogBroken(f"this Kafka user may not describe the topic {topic!r}: grant Describe and Write")
         if described.get("name") == topic and not described.get("error_code"):
             return len(described["partitions"])
@@ -258,9 +251,9 @@ def _create(admin: Any, topic: str, partitions: int) -> None:
     try:
         admin.create_topics(specification, timeout_ms=CONNECT_MS, wait_for_metadata=True)
         log.info("created the Kafka topic %r with %d partitions", topic, partitions)
-    except TopicAlreadyExistsError:
+    except errors.TopicAlreadyExistsError:
         pass  # another process created it first
-    except (TopicAuthorizationFailedError, ClusterAuthorizationFailedError):
+    except (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError):
         raise LogBroken(
             f"the Kafka topic {topic!r} is missing and this user may not create it. Create it with "
             f"{partitions} partitions (kafka-topics.sh --create --topic {topic} --partitions {partitions})"
@@ -272,7 +265,7 @@ def _max_message_bytes(admin: Any, topic: str) -> int:
     try:
         found = admin.describe_configs([resource], config_filter="all")
         return int(found["topic"][topic]["max.message.bytes"]["value"])
-    except (KafkaError, KeyError, TypeError, ValueError):
+    except (errors.KafkaError, KeyError, TypeError, ValueError):
         return DEFAULT_MESSAGE_BYTES
 
 

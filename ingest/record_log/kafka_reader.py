@@ -25,6 +25,7 @@ import zstandard
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, UnsupportedCodecError
 
+from streamgauge.ingest.record_log import kafka_client
 from streamgauge.ingest.record_log.interface import (
     Entry,
     LogBroken,
@@ -32,19 +33,10 @@ from streamgauge.ingest.record_log.interface import (
     UnreadableRange,
     UnreadableRanges,
 )
-from streamgauge.ingest.record_log.kafka_client import (
-    OutageLog,
-    check_options,
-    connect,
-    error_line,
-    limit_codecs,
-    probe,
-    split_brokers,
-)
 
 log = logging.getLogger(__name__)
 
-limit_codecs()
+kafka_client.limit_codecs()
 
 _RETRY_S = 1.0
 """Pause between two attempts to connect."""
@@ -70,8 +62,8 @@ class KafkaReader:
     """A `LogReader` of a topic. Not thread-safe: one owner. Raises ValueError for invalid options."""
 
     def __init__(self, brokers: str, topic: str, options: Mapping[str, Any]) -> None:
-        self._brokers, self._topic = split_brokers(brokers), topic
-        self._options = check_options(options)
+        self._brokers, self._topic = kafka_client.split_brokers(brokers), topic
+        self._options = kafka_client.check_options(options)
         self._consumer: Any = None
         self._replayer: Any = None
         """Second client, for `range` and bisection. A restart calls `range` often, so it is kept until the next `poll`."""
@@ -82,7 +74,7 @@ class KafkaReader:
         """Positions set by `seek` before the partition was assigned."""
         self._ends: dict[int, int] = {}
         self._unreadable = UnreadableRanges()
-        self._outage = OutageLog(f"Kafka at {brokers} answers again")
+        self._outage = kafka_client.OutageLog(f"Kafka at {brokers} answers again")
         self._tried_s = self._last_check_s = self._last_message_s = float("-inf")
 
     @property
@@ -204,7 +196,7 @@ class KafkaReader:
         return self._new_consumer(group_id=None)
 
     def _new_consumer(self, **membership: Any) -> Any:
-        return connect(
+        return kafka_client.connect(
             KafkaConsumer,
             self._brokers,
             self._options,
@@ -245,7 +237,7 @@ class KafkaReader:
         if now_s - self._last_message_s > _QUIET_S:
             self._last_message_s = now_s
             try:
-                probe(self._brokers)
+                kafka_client.probe(self._brokers)
             except OSError as error:
                 self._outage.failed(self._explained(error))
             else:
@@ -289,7 +281,7 @@ class KafkaReader:
         where = f"Kafka at {','.join(self._brokers)}"
         if isinstance(error, OSError):
             return f"{where} cannot be reached ({error.strerror or error}): reading resumes when it answers"
-        return f"{where}: {error if isinstance(error, _TopicMissing) else error_line(error)}"
+        return f"{where}: {error if isinstance(error, _TopicMissing) else kafka_client.error_line(error)}"
 
     # Reading
 
@@ -337,7 +329,7 @@ class KafkaReader:
                     bad, good = (bad, middle) if self._can_read(at, middle) else (middle, good)
                 log.error(
                     "messages %d to %d of partition %d of %r cannot be read (%s): skipped",
-                    first, good - 1, number, self._topic, error_line(error),
+                    first, good - 1, number, self._topic, kafka_client.error_line(error),
                 )  # fmt: skip
                 self._unreadable.add(str(number), first, good, "unreadable")
                 self.seek(str(number), good)

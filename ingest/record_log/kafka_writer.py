@@ -32,27 +32,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from kafka import KafkaProducer
-from kafka.errors import (
-    KafkaError,
-    KafkaTimeoutError,
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-    UnknownTopicOrPartitionError,
-)
+from kafka import KafkaProducer, errors
 from kafka.partitioner.default import murmur2
 
+from streamgauge.ingest.record_log import kafka_client
 from streamgauge.ingest.record_log.interface import LogBroken
-from streamgauge.ingest.record_log.kafka_client import (
-    OutageLog,
-    Topic,
-    check_options,
-    connect,
-    ensure_topic,
-    error_line,
-    probe,
-    split_brokers,
-)
 from streamgauge.ingest.record_log.segments import captured_bytes
 from streamgauge.ingest.records import (
     PLAIN,
@@ -107,13 +91,13 @@ class KafkaWriter:
         give_up: Callable[[], bool] = lambda: False,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        self._brokers, self._topic = split_brokers(brokers), topic
-        self._options = check_options(options)
+        self._brokers, self._topic = kafka_client.split_brokers(brokers), topic
+        self._options = kafka_client.check_options(options)
         self._give_up, self._progress = give_up, progress
         self._producer: Any = None
-        self._topic_info: Topic | None = None
+        self._topic_info: kafka_client.Topic | None = None
         self._limit_bytes = 0
-        self._outage = OutageLog(f"Kafka at {brokers} answers again")
+        self._outage = kafka_client.OutageLog(f"Kafka at {brokers} answers again")
         self._stats = dict.fromkeys(
             ("records", "messages", "bytes", "retries", "possible_duplicates", "too_large_records", "poison"),
             0,
@@ -159,12 +143,12 @@ class KafkaWriter:
             try:
                 while queues:
                     queues = self._round(queues)
-            except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+            except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
                 self._lower_limit()
                 # Drop poison that is too large for the broker: it is not a record and already counted.
                 queues = [queue for queue in queues if queue.partition is not None]
                 self._failed(error)
-            except (KafkaError, OSError) as error:
+            except (errors.KafkaError, OSError) as error:
                 self._failed(error)
             poison = [m.value for queue in queues if queue.partition is None for m in queue.messages]
             records = [record for queue in queues for m in queue.messages for record in m.records]
@@ -199,7 +183,7 @@ class KafkaWriter:
             try:
                 while queues:
                     queues = self._round(queues)
-            except (KafkaError, OSError) as error:
+            except (errors.KafkaError, OSError) as error:
                 self._failed(error)
             pending = {queue.partition for queue in queues if queue.partition is not None and queue.messages}
 
@@ -211,7 +195,7 @@ class KafkaWriter:
             try:
                 future = producer.send(self._topic, value=queue.messages[0].value, partition=queue.partition)
             except ValueError as error:  # the topic has fewer partitions now
-                raise UnknownTopicOrPartitionError(str(error)) from error
+                raise errors.UnknownTopicOrPartitionError(str(error)) from error
             sent.append((queue, future))
         self._await(producer, [future for _, future in sent])
         failure: Exception | None = None
@@ -229,7 +213,7 @@ class KafkaWriter:
     def _await(self, producer: Any, futures: Sequence[Any]) -> None:
         began_s = time.monotonic()
         while True:
-            with contextlib.suppress(KafkaTimeoutError):
+            with contextlib.suppress(errors.KafkaTimeoutError):
                 # In short steps, so `give_up` and `progress` are called while Kafka does not answer.
                 producer.flush(timeout=_CHECK_S)
             if all(future.is_done for future in futures):
@@ -242,7 +226,7 @@ class KafkaWriter:
                     f"Kafka at {','.join(self._brokers)} does not acknowledge records: they stay in the local log"
                 )
             if waited_s > _STUCK_S and self._reachable():
-                raise KafkaTimeoutError(f"no acknowledgement for {waited_s:.0f} s")
+                raise errors.KafkaTimeoutError(f"no acknowledgement for {waited_s:.0f} s")
 
     # Connection
 
@@ -253,16 +237,16 @@ class KafkaWriter:
             self._raise_if_stopped()
             try:
                 self._connect()
-            except (KafkaError, OSError, LogBroken) as error:
+            except (errors.KafkaError, OSError, LogBroken) as error:
                 self._outage.failed(_explained(self._brokers, error))
                 self._pause(pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_LAST_S)
 
     def _connect(self) -> None:
-        topic = ensure_topic(",".join(self._brokers), self._topic, self._options)
+        topic = kafka_client.ensure_topic(",".join(self._brokers), self._topic, self._options)
         if self._topic_info != topic:
             self._topic_info, self._limit_bytes = topic, topic.max_message_bytes
-        self._producer = connect(
+        self._producer = kafka_client.connect(
             KafkaProducer,
             self._brokers,
             self._options,
@@ -302,7 +286,7 @@ class KafkaWriter:
 
     def _reachable(self) -> bool:
         try:
-            probe(self._brokers)
+            kafka_client.probe(self._brokers)
         except OSError:
             return False
         return True
@@ -327,7 +311,7 @@ def _explained(brokers: Sequence[str], error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError):
         return f"Kafka at {','.join(brokers)} cannot be reached ({error.strerror or error}): records wait in the local log"
-    return f"Kafka at {','.join(brokers)} did not accept records ({error_line(error)}): retrying"
+    return f"Kafka at {','.join(brokers)} did not accept records ({kafka_client.error_line(error)}): retrying"
 
 
 TARGET_BYTES = 512 * 2**10
