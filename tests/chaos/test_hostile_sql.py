@@ -37,11 +37,19 @@ def check(result: Result, *, exact_times: bool, grown_bytes: int) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_500_hostile_statements(tmp_path: Path) -> None:
+@pytest.mark.parametrize("statements", [100, pytest.param(500, marks=pytest.mark.slow)])
+def test_hostile_statements(tmp_path: Path, statements: int) -> None:
     """By the port and the page, then some also by the `sql` command."""
     with run(tmp_path, "--serve", "--sql-listen", "localhost:0", rate_per_s=3, faults=0.0) as chaos:
         result = attack(
-            chaos, tmp_path, seed="500", statements=500, timeout_s=0.3, by_port=3, by_page=1, deadline_s=180
+            chaos,
+            tmp_path,
+            seed="500",
+            statements=statements,
+            timeout_s=0.3,
+            by_port=2,
+            by_page=1,
+            deadline_s=180,
         )
         print(result)
         check(result, exact_times=False, grown_bytes=GROWN_SHORT_BYTES)

@@ -26,10 +26,7 @@ def open_page(
     secrets: Any = None,
     **query: Any,
 ) -> AppTest:
-    """A page after one run with this query string. `user` is the signed-in user, `secrets` are Streamlit's secrets.
-
-    AppTest starts with the first page, so that page runs first, over a folder without data.
-    """
+    """A page after one run with this query string. `user` is the signed-in user, `secrets` are Streamlit's secrets."""
     app = AppTest.from_file(APP, default_timeout=60)
     app.user = user or {}
     for key, value in (secrets or {}).items():
@@ -37,8 +34,6 @@ def open_page(
     for key, value in query.items():
         app.query_params[key] = value
     if page != "overview":
-        monkeypatch.setenv("STREAMGAUGE_DATA", str(data / "nowhere"))
-        app.run()
         app.switch_page(f"views/{page}.py")
     monkeypatch.setenv("STREAMGAUGE_DATA", str(data))
     return app.run()

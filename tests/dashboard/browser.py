@@ -8,9 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+import pytest
 from playwright.sync_api import ConsoleMessage, Page, Request, sync_playwright
 
 CHROMIUM = shutil.which("chromium")
+MARKS = [
+    pytest.mark.browser,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium on this machine (Debian: apt-get install chromium)"
+    ),
+]
 FOREIGN_HOST = "rebound.example"
 """A name that the browser resolves to the loopback."""
 ARGS = [

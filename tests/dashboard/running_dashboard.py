@@ -35,7 +35,7 @@ class Dashboard:
 
 
 @contextlib.contextmanager
-def running(data: Path) -> Iterator[Dashboard]:
+def running(data: Path, *arguments: str, listen: str = "127.0.0.1:0") -> Iterator[Dashboard]:
     """Run the dashboard over a data folder until the end of the block."""
     command = [
         sys.executable,
@@ -45,7 +45,8 @@ def running(data: Path) -> Iterator[Dashboard]:
         "--data",
         str(data),
         "--dashboard-listen",
-        "127.0.0.1:0",
+        listen,
+        *arguments,
     ]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     dashboard = Dashboard(process, data / "run" / "dashboard.json")

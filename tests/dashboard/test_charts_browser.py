@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from streamgauge.dashboard import zoom
-from tests.dashboard.browser import CHROMIUM, TIMEOUT_MS, Reader, reader
-from tests.dashboard.running_dashboard import running
+from tests.dashboard.browser import MARKS, TIMEOUT_MS, Reader, reader
+from tests.dashboard.running_dashboard import Dashboard
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="no chromium on this machine (Debian: apt-get install chromium)"
-    ),
-]
+pytestmark = MARKS
 PLOT = "[class*=st-key-over-time-] .role-frame.root > g > path.background"
 
 
 @pytest.fixture(scope="module")
-def seen(streams_data: Path) -> Iterator[Reader]:
-    with running(streams_data) as dashboard, reader(dashboard.url, height=1800) as found:
+def seen(dashboard: Dashboard) -> Iterator[Reader]:
+    with reader(dashboard.url, height=1800) as found:
         yield found
 
 
@@ -72,7 +65,9 @@ def test_click_on_the_legend_isolates_a_series_and_another_restores_all(seen: Re
     seen.page.wait_for_function(isolated, timeout=TIMEOUT_MS)
 
 
-def test_click_on_a_cause_shows_only_its_errors(seen: Reader) -> None:
+def test_click_on_a_cause_shows_only_its_errors_and_on_a_cell_those_of_its_model_and_gateway(
+    seen: Reader,
+) -> None:
     fills = """() => [...new Set([...document.querySelector('[class*=st-key-over-time-]')
         .querySelectorAll('.mark-rect path')].map(path => path.getAttribute('fill')))].length"""
     seen.open("errors?range=24h&refresh=off")
@@ -83,10 +78,7 @@ def test_click_on_a_cause_shows_only_its_errors(seen: Reader) -> None:
     seen.page.wait_for_function(f"() => ({fills})() === 1", timeout=TIMEOUT_MS)
     legend.nth(0).click()
     seen.page.wait_for_function(f"() => ({fills})() === {shown}", timeout=TIMEOUT_MS)
-
-
-def test_click_on_a_cell_filters_by_its_model_and_gateway(seen: Reader) -> None:
-    seen.open("errors?range=24h&refresh=off")
+    seen.settle()
     cell = seen.page.locator(
         "[data-testid=stVegaLiteChart] .mark-rect.role-mark path[aria-label*=model]"
     ).last

@@ -18,16 +18,12 @@ from streamgauge.analytics.schema.tables import STREAMS
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.analytics.storage.store import Store
-from tests.dashboard.browser import CHROMIUM, TIMEOUT_MS, Reader, reader
+from tests.dashboard.browser import MARKS, TIMEOUT_MS, Reader, reader
 from tests.dashboard.running_dashboard import running
 
 pytestmark = [
-    pytest.mark.browser,
+    *MARKS,
     pytest.mark.slow,  # tests/analytics/diagnosis has the same incidents without a browser
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="no chromium on this machine (Debian: apt-get install chromium)"
-    ),
 ]
 SEED, LENGTH_S, RATE = 5, 300.0, 10.0
 FIRST = datetime(2026, 6, 1, 12, tzinfo=UTC)

@@ -16,7 +16,6 @@ from streamgauge.analytics.reports import formatting, hops
 from streamgauge.analytics.reports.hops import CAUSES, hop_phases
 from streamgauge.analytics.reports.selection import Selection
 from tests.dashboard.app_test import open_page, page_text, table
-from tests.dashboard.generated_store import filled
 from tests.tables import tables
 
 Rows = list[dict[str, Any]]
@@ -177,9 +176,8 @@ def test_page_has_one_sentence_per_gateway(streams_data: Path, monkeypatch: pyte
         assert table(app, label)
 
 
-def test_page_without_hops_says_what_to_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    filled(tmp_path, streams=1)
-    app = open_page(tmp_path, monkeypatch, "hops", range="24h")
+def test_page_without_hops_says_what_to_deploy(one_stream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(one_stream, monkeypatch, "hops", range="24h")
     assert not app.exception
     assert "No hops yet" in page_text(app)
     assert "find-who-is-slow" in page_text(app)

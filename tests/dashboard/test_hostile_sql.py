@@ -25,7 +25,8 @@ def test_sql_page_rejects_hostile_statements(
     hostile = [sql for sql in REFUSED if sql.strip("; ")]
     app = open_page(streams_data, monkeypatch, "sql")
     for sql in [
-        *hostile[:: max(1, len(hostile) // 30)],
+        "SELECT nonsense FROM streams",
+        *hostile[:: max(1, len(hostile) // 8)],
         f"FROM '{secret_file}'",
         f"FROM read_csv('{secret_file}')",
         f"SELECT content FROM read_text('{secret_file}')",
@@ -53,19 +54,23 @@ def test_sql_page_rejects_hostile_statements(
     assert result_of(app, "SELECT count(*) AS n FROM streams") == [400]
 
 
-@pytest.mark.parametrize("name", ["json to variant", "json_transform", "repeat", "chained ctes", "recursion"])
+KILLERS = ("json_transform", "repeat", "recursion")
+"""A crash, too much memory, and the time limit."""
+
+
 def test_statement_that_kills_its_process_is_a_one_line_error(
-    name: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(streams_data, monkeypatch, "sql")
-    with monkeypatch.context() as during_the_statement:
-        during_the_statement.setattr(query_runner, "TIMEOUT_S", 2.0)
-        app.query_params["sql"] = HOSTILE[name]
-        app.run()
-    assert not app.exception
-    assert len(app.error) == 1
-    assert "\n" not in str(app.error[0].value)
-    assert result_of(app, "SELECT count(*) AS n FROM streams") == [400]
+    for name in KILLERS:
+        with monkeypatch.context() as during_the_statement:
+            during_the_statement.setattr(query_runner, "TIMEOUT_S", 1.0)
+            app.query_params["sql"] = HOSTILE[name]
+            app.run()
+        assert not app.exception, name
+        assert len(app.error) == 1, name
+        assert "\n" not in str(app.error[0].value), name
+        assert result_of(app, f"SELECT count(*) AS n FROM streams  -- after {name}") == [400]
     assert metric_value(open_page(streams_data, monkeypatch, range="24h"), "Requests") == "400"
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from streamgauge.analytics.reports import formatting
 from streamgauge.ingest.ready_file import write_ready_file
@@ -14,8 +16,15 @@ from tests.dashboard.app_test import UNREADABLE, metric_value, open_page, page_t
 from tests.tables import tables
 
 
-def test_numbers_equal_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = open_page(streams_data, monkeypatch, range="24h", refresh="off")
+@pytest.fixture(scope="module")
+def overview(streams_data: Path) -> Iterator[AppTest]:
+    """The page over all streams."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield open_page(streams_data, monkeypatch, range="24h", refresh="off")
+
+
+def test_numbers_equal_sql(streams_data: Path, overview: AppTest) -> None:
+    app = overview
     assert not app.exception
     row = (
         tables(streams_data)
@@ -36,9 +45,9 @@ def test_numbers_equal_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_tiles_name_the_stored_objective_that_is_missed_most(
-    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+    streams_data: Path, overview: AppTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = page_text(open_page(streams_data, monkeypatch, range="24h", refresh="off"))
+    text = page_text(overview)
     ttft = tables(streams_data).query(
         "SELECT quantile_cont(ttft_ns, 0.95) AS p95 FROM streams WHERE request_model = 'gpt-4o-mini'"
     )["p95"][0]
@@ -108,8 +117,8 @@ def test_page_waits_for_analytics_that_is_starting(
     assert "Analytics is starting" in page_text(open_page(tmp_path, monkeypatch))
 
 
-def test_folder_without_tables_is_an_error_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = open_page(tmp_path, monkeypatch)
+def test_folder_without_tables_is_an_error_message(no_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(no_tables, monkeypatch)
     assert not app.exception
     assert UNREADABLE in page_text(app)
     assert "has no tables yet" in page_text(app)

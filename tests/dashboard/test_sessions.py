@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
-from uuid import UUID
 
 import pytest
 
@@ -15,7 +14,6 @@ from streamgauge.analytics.reports import sessions
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.reports.sessions import Bar, bars
 from tests.dashboard.app_test import links, metric_value, open_page, page_text, table
-from tests.dashboard.generated_store import filling, insert
 from tests.tables import tables
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -139,14 +137,10 @@ def test_unknown_session_shows_message(
     assert "Session not found" in page_text(app)
 
 
-def test_page_without_sessions_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with filling(tmp_path) as connection:
-        insert(
-            connection,
-            "streams",
-            [{"stream_id": UUID(int=1), "started_at": datetime.now(UTC), "outcome": "ok"}],
-        )
-    app = open_page(tmp_path, monkeypatch, "sessions", range="24h")
+def test_page_without_sessions_says_how_to_name_one(
+    one_stream: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(one_stream, monkeypatch, "sessions", range="24h")
     assert not app.exception
     assert "No sessions yet" in page_text(app)
     assert "--session-header" in page_text(app)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import polars as pl
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from streamgauge.analytics.reports import formatting, latency
 from tests.dashboard.app_test import UNREADABLE, VIEWS, metric_value, number, open_page, page_text, table
@@ -23,14 +26,39 @@ def test_every_view_is_tested() -> None:
     assert sorted(p.stem for p in folder.glob("*.py") if p.stem != "__init__") == VIEWS
 
 
+@pytest.fixture(scope="module")
+def of_a_day(streams_data: Path) -> Iterator[Callable[[str], AppTest]]:
+    """A page over the streams of a day. It runs once for all tests that only read it."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield cache(lambda view: open_page(streams_data, monkeypatch, view, range="24h"))
+
+
 @pytest.mark.parametrize("view", VIEWS)
-def test_page_over_streams_has_no_errors(
-    view: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = open_page(streams_data, monkeypatch, view, range="24h")
+def test_page_over_streams_has_no_errors(view: str, of_a_day: Callable[[str], AppTest]) -> None:
+    app = of_a_day(view)
     assert not app.exception
     assert not app.error
     assert app.title[0].value
+
+
+LINKS = {
+    "latency": {"metric": "end to end", "split": "gateway", "quantile": "p99"},
+    "errors": {"by": "client"},
+    "streams": {"kind": "errors", "order": "longest", "rows": "300"},
+    "compare": {"A-when": "same time", "A-model": ["qwen3-32b"], "B-model": ["deepseek-r1"]},
+    "throughput": {"range": "7d", "utc": "True"},
+}
+
+
+@pytest.mark.parametrize("view", LINKS)
+def test_link_restores_every_choice(view: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(streams_data, monkeypatch, view, **{"range": "24h"} | LINKS[view])
+    assert not app.exception
+    kinds = ("selectbox", "multiselect", "segmented_control", "toggle")
+    chosen = {widget.key: widget.value for kind in kinds for widget in app.get(kind)}
+    for name, value in LINKS[view].items():
+        assert str(chosen[name]) == str(value), name
+    assert view != "errors" or "undelivered tokens by client" in page_text(app)
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -44,15 +72,15 @@ def test_page_over_empty_tables_has_no_errors(
 
 @pytest.mark.parametrize("view", sorted(set(LIVE_VIEWS) - {"stream"}))
 def test_page_without_tables_shows_message(
-    view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    view: str, no_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = open_page(tmp_path, monkeypatch, view)
+    app = open_page(no_tables, monkeypatch, view)
     assert not app.exception
     assert UNREADABLE in page_text(app)
 
 
-def test_dashboard_files_do_not_shadow_modules(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_page(streams_data, monkeypatch, "sql")
+def test_dashboard_files_do_not_shadow_modules(of_a_day: Callable[[str], AppTest]) -> None:
+    of_a_day("sql")
     folder = Path(__file__).parents[2] / "dashboard"
     assert str(folder) not in sys.path
     for name in ("tables", "formatting", "charts", "query_runner", "views"):
@@ -147,8 +175,8 @@ def test_unknown_stream_shows_message(
     assert message in page_text(app)
 
 
-def test_error_counts_equal_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = open_page(streams_data, monkeypatch, "errors", range="24h")
+def test_error_counts_equal_sql(streams_data: Path, of_a_day: Callable[[str], AppTest]) -> None:
+    app = of_a_day("errors")
     row = (
         tables(streams_data)
         .query("""
@@ -176,7 +204,9 @@ def test_latency_by_prompt_size_counts_all_streams(
     assert sum(number(row["Streams"]) for row in table(app, "Quantiles by prompt size")) == 400
 
 
-def test_pooled_gaps_equal_gaps_between_events(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pooled_gaps_equal_gaps_between_events_unless_minutes_are_sampled(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = open_page(
         streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
     )
@@ -196,12 +226,21 @@ def test_pooled_gaps_equal_gaps_between_events(streams_data: Path, monkeypatch: 
     assert number(shown["p99, ms"]) == pytest.approx(expected["p99"], rel=0.01, abs=0.05)
     assert number(shown["max, ms"]) == pytest.approx(expected["most"], rel=0.01, abs=0.05)
     assert "From roll-ups by minute: all minutes; quantiles within 1 %" in page_text(app)
+    monkeypatch.setattr(latency, "MAX_BUCKETS_READ", 5_000)
+    sampled = open_page(
+        streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
+    )
+    assert not sampled.exception
+    assert "one of every" in page_text(sampled)
+    assert 0 < number(table(sampled, "Quantiles by everything")[0]["Gaps"]) < expected["n"] / 2
 
 
-def test_long_range_uses_roll_ups_and_shows_it(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_range_uses_roll_ups_and_shows_it(
+    streams_data: Path, of_a_day: Callable[[str], AppTest], monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: dict[str, dict[str, dict[str, str]]] = {}
-    for length in ("24h", "7d"):
-        app = open_page(streams_data, monkeypatch, "latency", range=length)
+    of_a_week = open_page(streams_data, monkeypatch, "latency", range="7d")
+    for length, app in (("24h", of_a_day("latency")), ("7d", of_a_week)):
         assert not app.exception
         assert ("From roll-ups by minute" in page_text(app)) is (length == "7d")
         found[length] = {row["Model"]: row for row in table(app, "Quantiles by model")}
@@ -211,23 +250,6 @@ def test_long_range_uses_roll_ups_and_shows_it(streams_data: Path, monkeypatch: 
         for quantile, tolerance in (("p50", 0.05), ("max", 0.01)):  # a median is between two streams' values
             heading = f"{quantile}, ms"
             assert number(from_rollups[heading]) == pytest.approx(number(exact[heading]), rel=tolerance)
-
-
-def test_large_query_reads_sampled_minutes_and_shows_it(
-    streams_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = open_page(
-        streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
-    )
-    monkeypatch.setattr(latency, "MAX_BUCKETS_READ", 5_000)
-    sampled = open_page(
-        streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
-    )
-    assert not sampled.exception
-    assert "one of every" in page_text(sampled)
-    assert "one of every" not in page_text(full)
-    few, many = (number(table(app, "Quantiles by everything")[0]["Gaps"]) for app in (sampled, full))
-    assert 0 < few < many / 2
 
 
 def test_pooled_gaps_of_one_client_show_message(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,8 +270,10 @@ def test_client_with_a_name_is_shown_and_filtered_by_it(
     assert client_id not in app.multiselect(key="client").options
 
 
-def test_undelivered_tokens_equal_those_of_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = open_page(streams_data, monkeypatch, "errors", range="24h")
+def test_undelivered_tokens_equal_those_of_sql(
+    streams_data: Path, of_a_day: Callable[[str], AppTest]
+) -> None:
+    app = of_a_day("errors")
     expected = tables(streams_data).query("""
         SELECT sum(output_tokens * (response_bytes - delivered_bytes) / response_bytes) AS n FROM streams
         WHERE outcome = 'client_abort'""")["n"][0]
@@ -258,9 +282,9 @@ def test_undelivered_tokens_equal_those_of_sql(streams_data: Path, monkeypatch: 
 
 
 def test_throughput_legend_has_all_kinds_of_tokens(
-    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+    streams_data: Path, of_a_day: Callable[[str], AppTest]
 ) -> None:
-    app = open_page(streams_data, monkeypatch, "throughput", range="24h")
+    app = of_a_day("throughput")
     legends = " ".join(element.proto.body for element in app.get("html"))
     some = (
         tables(streams_data)
@@ -274,8 +298,8 @@ def test_throughput_legend_has_all_kinds_of_tokens(
     assert {kind: kind in legends for kind in some} == some
 
 
-def test_live_counts_waiting_streams(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = open_page(streams_data, monkeypatch, "live")
+def test_live_counts_waiting_streams(of_a_day: Callable[[str], AppTest]) -> None:
+    app = of_a_day("live")
     assert (metric_value(app, "In flight"), metric_value(app, "Waiting")) == ("4", "1")
 
 
@@ -292,18 +316,6 @@ def test_plan_of_a_statement_is_shown(streams_data: Path, monkeypatch: pytest.Mo
     [plan] = app.code
     assert "Table: streams" in plan.value
     assert not app.error
-
-
-@pytest.mark.parametrize(
-    "sql", ["DROP TABLE streams", "SELECT nonsense FROM streams", "SELECT * FROM 'x.csv'"]
-)
-def test_invalid_sql_is_a_one_line_error(
-    sql: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = open_page(streams_data, monkeypatch, "sql", sql=sql)
-    assert not app.exception
-    assert len(app.error) == 1
-    assert "\n" not in str(app.error[0].value)
 
 
 def test_result_above_the_row_limit_is_cut_with_a_warning(
