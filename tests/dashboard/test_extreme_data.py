@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.dashboard.app_test import UNREADABLE, VIEWS, metric_value, open_page, page_text, table
-from tests.dashboard.generated_store import filled, filling, insert, write_open_streams
+from tests.dashboard.app_test import VIEWS, metric_value, open_page, page_text
+from tests.dashboard.generated_store import filling, insert, write_open_streams
 from tests.tables import tables
 
 LONG_NAME = ("a/very\\long: [model] name.with \"signs\" <b>and</b> $x_1$ 'quotes' " + "0123456789" * 24)[:256]
@@ -135,16 +135,6 @@ def test_trace_of_one_invalid_span_is_drawn(extreme_data: Path, monkeypatch: pyt
     app = open_page(extreme_data, monkeypatch, "traces", trace="f" * 32)
     assert not app.exception
     assert sum(e.proto.body.count("<details") for e in app.get("html")) == 1
-
-
-def test_removed_store_is_an_error_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    filled(tmp_path, streams=3)
-    app = open_page(tmp_path, monkeypatch, "streams", range="24h")
-    assert len(table(app, "Streams")) == 3
-    (tmp_path / "catalog.sqlite").rename(tmp_path / "moved.sqlite")
-    app.selectbox(key="range").set_value("7d").run()
-    assert not app.exception
-    assert UNREADABLE in page_text(app)
 
 
 def test_store_has_all_names(extreme_data: Path) -> None:

@@ -87,23 +87,25 @@ def test_dashboard_files_do_not_shadow_modules(of_a_day: Callable[[str], AppTest
         assert importlib.util.find_spec(name) is None
 
 
-def test_pages_show_data_after_tables_are_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = open_page(tmp_path, monkeypatch, range="24h")
+def test_page_follows_tables_that_are_created_replaced_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    app = open_page(data, monkeypatch, range="24h")
     assert UNREADABLE in page_text(app)
-    filled(tmp_path, streams=5)
+    filled(data, streams=5)
     app.selectbox(key="range").set_value("7d").run()  # another query, so no cached result
     assert metric_value(app, "Requests") == "5"
-
-
-def test_pages_read_a_replaced_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    filled(tmp_path / "data", streams=5)
     filled(tmp_path / "other", streams=7)
-    app = open_page(tmp_path / "data", monkeypatch, range="24h")
-    assert metric_value(app, "Requests") == "5"
-    (tmp_path / "data").rename(tmp_path / "former")
-    (tmp_path / "other").rename(tmp_path / "data")
-    app.selectbox(key="range").set_value("7d").run()
+    data.rename(tmp_path / "former")
+    (tmp_path / "other").rename(data)
+    app.selectbox(key="range").set_value("6h").run()
     assert metric_value(app, "Requests") == "7"
+    (data / "catalog.sqlite").rename(tmp_path / "moved.sqlite")
+    app.selectbox(key="range").set_value("24h").run()
+    assert not app.exception
+    assert UNREADABLE in page_text(app)
 
 
 def test_streams_are_filtered_sorted_and_found(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
