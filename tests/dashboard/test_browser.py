@@ -196,8 +196,8 @@ def test_comparison_by_a_dimension_and_around_an_onset_is_in_the_address(seen: R
     texts = seen.page.locator("[data-testid=stMain]")
     assert [when.input_value() for when in chosen.all()] == ["before onset", "after onset"]
     assert f"{onset:%H:%M:%S} UTC" in texts.inner_text()
-    choose(seen, "B", "When", "same time")
     for side, dialect in (("A", "openai_chat"), ("B", "anthropic")):
+        choose(seen, side, "When", "same time")
         choose(seen, side, "Dialect", dialect)
         captions.filter(has_text=f"dialect {dialect}").wait_for(timeout=TIMEOUT_MS)
     for plot in ("Failures", "Durations of ok streams"):
