@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -151,7 +152,7 @@ def test_records_are_redistributed_when_the_topic_has_fewer_partitions(
     admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
     admin.delete_topics([topic])
     while topic in admin.list_topics():
-        pass
+        time.sleep(0.05)
     admin.close()
     ensure_topic(kafka_broker, topic, {}, partitions=2)
     writer.append(
