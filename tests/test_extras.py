@@ -99,7 +99,7 @@ def test_every_file_imports_only_packages_of_the_extra_of_its_folder() -> None:
             if not providers(module) & distributions():
                 assert extra_of(module) is not None, f"{path} imports {module}: add it to analytics/extras.py"
             checked += 1
-    assert checked > 400
+    assert checked > 300  # imports of other packages
 
 
 @pytest.fixture(scope="module")
