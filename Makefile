@@ -49,7 +49,7 @@ format: setup ## format the code
 types: setup ## check types with mypy
 	$(PY) -m mypy
 
-test: test-setup lint types ## run all tests (25 to 30 minutes on two cores)
+test: test-setup lint types ## run all tests (15 minutes on two cores, and at the first time the set-up)
 	$(PY) -m pytest -m "not slow" $(PARALLEL) $(ARGS)
 
 quick: setup ## run the tests that need only Python
