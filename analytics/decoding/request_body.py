@@ -205,8 +205,13 @@ def _parameters(found: _Body, path: str) -> RequestParameters:
     path_model, path_streams = _from_path(path)
 
     def first_of(names: Sequence[str]) -> Any:
-        values = [getattr(found, name, None) for name in names] + [nested.get(name) for name in names]
-        return next((value for value in values if value is not None), None)
+        # Without a list of all values: this is the most expensive step of a request.
+        for name in names:
+            if (value := getattr(found, name, None)) is not None:
+                return value
+        return (
+            next((nested[name] for name in names if nested.get(name) is not None), None) if nested else None
+        )
 
     numbers: dict[str, Any] = {parameter: _number(first_of(names)) for parameter, names in _NUMBERS.items()}
     numbers |= {parameter: _integer(first_of(names)) for parameter, names in _INTEGERS.items()}
