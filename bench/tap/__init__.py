@@ -95,21 +95,21 @@ def with_gateways(folder: Path, upstream: int) -> Iterator[list[Target]]:
 
 
 def against(parent: Path) -> Targets:
-    """The taps of this work tree and of `parent`, a work tree of another commit.
+    """nginx and the taps of this work tree and of `parent`, a work tree of another commit.
 
-    Both are started again for each round, in turns: of two identical taps, the one started first needed up to a fifth less CPU.
+    The taps are started again for each round, in turns: of two identical taps, the one started first needed up to a fifth less CPU.
     """
     trees = {"parent": parent, "tap": Path.cwd()}
 
     @contextlib.contextmanager
     def both(folder: Path, upstream: int) -> Iterator[list[Target]]:
         names = list(trees) if int(folder.name) % 2 else list(trees)[::-1]
-        with contextlib.ExitStack() as stack:
+        with nginx(folder, upstream) as first, contextlib.ExitStack() as stack:
             found = {
                 name: stack.enter_context(tap_of(trees[name], name, folder / name, upstream))
                 for name in names
             }
-            yield [found[name] for name in trees]
+            yield [*([first] if first is not None else []), *(found[name] for name in trees)]
 
     return both
 
@@ -142,6 +142,10 @@ PARTS = [
     Part(
         "burst", "time to first byte, {streams} requests at the same time, every 20 ms", Load("burst", 50, 20_000),
         (*LATENCY, "cpu_s_per_million", "errors"), proxies, 4,
+    ),
+    Part(
+        "alone", "time to first byte, one stream at a time on an idle machine, about every 40 ms", Load("alone", 1, 30_000),
+        (*LATENCY, "cpu_s_per_million", "errors"), proxies, 10,
     ),
     Part(
         "2000", "{streams} streams × 2 chunks/s", Load("paced", 2_000, 500_000),
@@ -224,7 +228,7 @@ def main() -> int:
         "--against",
         type=Path,
         metavar="PATH",
-        help="only compare with the tap of this work tree; store no results",
+        help="only compare with nginx and the tap of this work tree; store no results",
     )
     args = parser.parse_args()
     args.parts = [n for part in args.parts for n in (PEERS if part == "peers" else [part])]
@@ -254,7 +258,9 @@ def main() -> int:
                     result = run_part(part, folder, args.rounds or part.rounds, args.seconds or part.seconds)
                     if args.against is None:
                         page.keep(name, result)
-                    text = f"{page.table(result)}\n{name}: {result.took_s:.0f} s\n"
+                    bases = [result.base] if args.against is None else [result.base, "nginx"]
+                    tables = [page.table(dataclasses.replace(result, base=base)) for base in bases]
+                    text = "\n".join([*tables, f"{name}: {result.took_s:.0f} s\n"])
             except Failed as e:
                 failed += 1
                 text = f"{name} failed, its earlier results are kept: {e}\n"

@@ -5,14 +5,16 @@
  *   load short PORT CONNECTIONS SECONDS 0             requests per second and their latency, without pauses
  *   load short PORT CONNECTIONS SECONDS INTERVAL_US   latency of requests at random times, on average one per connection and interval
  *   load burst PORT CONNECTIONS SECONDS INTERVAL_US   latency of requests that all connections send at the same time
+ *   load alone PORT 1 SECONDS INTERVAL_US             time to the first byte of streams of 3 chunks, 3 ms apart. Each begins on
+ *                                                     average INTERVAL_US (half to one and a half) after the end of the last
  *   load … REQUEST_FILE                               send the content of this file instead of the default request
  *
  * Prints "counting" when every stream has begun and a fifth of SECONDS has passed, and "counted" SECONDS later. The caller
- * measures CPU time between the two. Then prints one JSON object (times in ns) and waits for the end of stdin. Unless the mode is
- * `short` or `burst` or REQUEST_FILE is given, the caller then makes the upstream end its streams; the client reads them to the end and
- * prints a second object with the payload bytes of the whole run.
+ * measures CPU time between the two. Then prints one JSON object (times in ns) and waits for the end of stdin. In `paced` and `flood`
+ * without REQUEST_FILE, the caller then makes the upstream end its streams; the client reads them to the end and prints a second object
+ * with the payload bytes of the whole run.
  * The latency of a chunk is the monotonic clock at its arrival minus the clock in the chunk (both processes share a machine).
- * With an INTERVAL_US, the latency of a request begins when it is due, even if no connection was idle then.
+ * With an INTERVAL_US, the latency of a request (except `alone`) begins when it is due, even if no connection was idle then.
  * Quantiles are computed from all samples.
  * Connections use several loopback addresses to have enough ports, and end with a reset to avoid TIME_WAIT.
  */
@@ -145,7 +147,7 @@ int main(int argc, char **argv) {
     if (argc != 6 && argc != 7) return 2;
     const char *mode = argv[1];
     int port = atoi(argv[2]), count = atoi(argv[3]), paced = !strcmp(mode, "paced");
-    int burst = !strcmp(mode, "burst"), short_ = burst || !strcmp(mode, "short");
+    int alone = !strcmp(mode, "alone"), burst = !strcmp(mode, "burst"), short_ = burst || !strcmp(mode, "short");
     double seconds = atof(argv[4]);
     uint64_t interval_ns = strtoull(argv[5], NULL, 10) * 1000u;
     signal(SIGPIPE, SIG_IGN);
@@ -157,6 +159,7 @@ int main(int argc, char **argv) {
     samples = malloc(MAX_SAMPLES * sizeof *samples);
     if (!samples) return 1;
     if (paced) snprintf(request, sizeof request, "GET /paced/%s HTTP/1.1\r\nHost: bench\r\n\r\n", argv[5]);
+    else if (alone) snprintf(request, sizeof request, "GET /paced/3000/1/3 HTTP/1.1\r\nHost: bench\r\n\r\n");
     else snprintf(request, sizeof request, "GET /%s/%d HTTP/1.1\r\nHost: bench\r\nAccept: */*\r\n\r\n", short_ ? "short" : mode, count);
     if (argc == 7) {
         FILE *file = fopen(argv[6], "r");
@@ -220,13 +223,19 @@ int main(int argc, char **argv) {
                 continue;
             }
             uint64_t at = now_ns();
-            if (streams) {
+            if (streams || alone) {
                 if (connections[fd].asked_ns) {
+                    if (alone) requests++, sample(at - connections[fd].asked_ns);
                     begun++;
                     errors += memcmp(data, "HTTP/1.1 200", 12) != 0;
                     connections[fd].asked_ns = 0;
                 }
                 feed(&connections[fd], data, (size_t)got);
+            }
+            if (alone && connections[fd].phase == OVER) {
+                connections[fd] = (struct connection){0};
+                idle[idle_tail++ % MAX_FDS] = fd;
+                next_ask = at + (uint64_t)((0.5 + random_share()) * (double)interval_ns);
             }
             if (paced) latencies(data, (size_t)got, at);
             if (short_ && memmem(data, (size_t)got, "@E\"}", 4)) {
@@ -241,7 +250,7 @@ int main(int argc, char **argv) {
         }
         now = now_ns();
         while (idle_head != idle_tail && next_ask <= now) {
-            if (ask(idle[idle_head++ % MAX_FDS], next_ask)) errors++;
+            if (ask(idle[idle_head++ % MAX_FDS], alone ? now : next_ask)) errors++;
             if (!burst) next_ask += random_gap_ns((double)interval_ns / count);
             else if (++asked % (uint64_t)count == 0) next_ask += interval_ns;
         }

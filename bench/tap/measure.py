@@ -28,7 +28,7 @@ _QUIET_WITHIN_S = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """The load. `kind`: paced, flood, short or burst; see load.c."""
+    """The load. `kind`: paced, flood, short, burst or alone; see load.c."""
 
     kind: str
     connections: int
@@ -100,7 +100,7 @@ def measure(folder: Path, target: Target, load: Load, seconds: float) -> dict[st
         finally:
             client.stdin.close()
             client.wait()
-    units = result["requests"] if load.kind in ("short", "burst") else result["chunks"]
+    units = result["chunks"] if load.kind in ("paced", "flood") else result["requests"]
     result["per_s"] = units / result["seconds"]
     result["cpu_s_per_million"] = used_s / max(1.0, units) * 1e6
     result["cpu_share"] = used_s / result["seconds"]

@@ -4,8 +4,8 @@
  *
  * Listens on 127.0.0.1 (the port goes to PORT_FILE) and answers by the request's path:
  *   /short        a JSON body of about 200 bytes
- *   /paced/US/N   an endless event stream: N chunks (default 1, at most 16) in one write every US microseconds;
- *                 anything but a number after US, such as a gateway's path, is ignored
+ *   /paced/US/N/W an event stream: N chunks (default 1, at most 16) in one write every US microseconds. It ends after W
+ *                 writes (at least 2), by default never; anything but a number, such as a gateway's path, is ignored
  *   /flood/N      an endless event stream at full speed, 256 chunks per write, starting when N of them are open
  *   /end          an empty body; all event streams end after their current chunk
  *   /sink         nothing: the connection is only read
@@ -46,6 +46,7 @@ struct connection {
     uint64_t interval_ns, next_ns;
     size_t seen, flood_at;
     int generation, chunks;
+    int writes_left; /* PACED: until the stream ends; 0: it is endless */
     size_t rest_bytes; /* unsent bytes in `rest`; nothing else is sent before them */
     char request[4096], rest[MAX_CHUNKS * CHUNK_BYTES + 16];
 };
@@ -140,6 +141,11 @@ static void arm_timer(void) {
     timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
+/* The number in the next segment of a path, or `otherwise`. */
+static int segment(char **path, int otherwise) {
+    return **path == '/' && isdigit((unsigned char)(*path)[1]) ? (int)strtol(*path + 1, path, 10) : otherwise;
+}
+
 static void put_due(int fd) {
     ring[ring_tail++ & ((1 << 18) - 1)] = (struct due){fd, connections[fd]->generation};
 }
@@ -158,6 +164,7 @@ static void send_due(void) {
         size_t n = 0;
         for (int i = 0; i < c->chunks; i++) n += chunk(out + n, now);
         if (!c->rest_bytes && put(d.fd, out, n)) continue; /* skip the write while earlier bytes are unsent */
+        if (c->writes_left && !--c->writes_left) { end_stream(d.fd); continue; }
         c->next_ns += c->interval_ns;
         put_due(d.fd);
     }
@@ -203,7 +210,8 @@ static void answer(int fd) {
     } else if (!strncmp(path, "/paced/", 7)) {
         char *rest;
         c->interval_ns = strtoull(path + 7, &rest, 10) * 1000u;
-        c->chunks = *rest == '/' && isdigit((unsigned char)rest[1]) ? atoi(rest + 1) : 1;
+        c->chunks = segment(&rest, 1);
+        c->writes_left = segment(&rest, 1) - 1;
         if (c->chunks < 1 || c->chunks > MAX_CHUNKS) { drop(fd); return; }
         uint64_t now = now_ns();
         memcpy(out, head, sizeof head - 1);

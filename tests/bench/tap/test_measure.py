@@ -49,6 +49,13 @@ def test_paced_chunks_are_complete_and_timed(built: Path, target: Target) -> Non
     assert 0 < run["p50_ns"] <= run["p99_ns"]
 
 
+def test_streams_alone_have_three_chunks_each(built: Path, target: Target) -> None:
+    run = measure(built, target, Load("alone", 1, 5_000), 0.5)
+    assert run["errors"] == run["unaccounted_bytes"] == 0
+    assert run["forwarded_bytes"] == run["mirrored_bytes"]
+    assert run["forwarded_bytes"] > 3 * 220 * (run["requests"] - 1) > 0
+
+
 def test_responses_without_a_stream_are_errors(built: Path) -> None:
     with mock_upstream(built) as upstream, socket.create_server(("127.0.0.1", 0)) as server:
         assert upstream
@@ -107,6 +114,33 @@ def test_latency_begins_when_the_request_is_due_even_without_an_idle_connection(
         run = measure(built, Target("late", server.getsockname()[1], []), Load("short", 1, 10_000), 0.5)
     assert run["errors"] == 0
     assert run["p50_ns"] > 100e6
+
+
+def test_alone_times_the_first_byte_and_pauses_after_the_end_of_each_stream(built: Path) -> None:
+    """The head comes after 5 ms and the end of the stream after 100 ms more. The next request comes at least 10 ms later."""
+    pauses_s: list[float] = []
+    with mock_upstream(built), socket.create_server(("127.0.0.1", 0)) as server:
+
+        def respond() -> None:
+            client = server.accept()[0]
+            with contextlib.suppress(OSError):
+                while client.recv(1000):
+                    time.sleep(0.005)
+                    client.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                    time.sleep(0.1)
+                    ended_s = time.monotonic()
+                    client.sendall(b"1\r\nx\r\n0\r\n\r\n")
+                    if client.recv(1, socket.MSG_PEEK):
+                        pauses_s.append(time.monotonic() - ended_s)
+
+        thread = threading.Thread(target=respond, daemon=True)
+        thread.start()
+        run = measure(built, Target("three", server.getsockname()[1], []), Load("alone", 1, 20_000), 1.0)
+        thread.join()
+    assert run["errors"] == 0
+    assert 5e6 < run["p50_ns"] < 100e6
+    assert 3 < run["requests"] == run["samples"]
+    assert min(pauses_s) > 0.01
 
 
 def test_missing_target_fails_the_run(built: Path) -> None:
