@@ -38,7 +38,7 @@ from streamgauge.cli import COMMAND_ORDER, cli
 from streamgauge.config import reference_text
 from streamgauge.dashboard.sql_statements import RECIPES
 from streamgauge.flags import flag
-from streamgauge.ingest.tap import metrics as tap_metrics
+from streamgauge.ingest.tap.process import metrics as tap_metrics
 from streamgauge.mcp_server.server import INSTRUCTIONS, new_server
 from streamgauge.mcp_server.tools import Tools
 from streamgauge.settings import REMOVED, RENAMED, Settings, variable

@@ -195,7 +195,7 @@ def version_command(verbose: bool, form: str) -> int:
     import platform
     from importlib.metadata import version
 
-    from streamgauge.ingest.tap.relay_choice import uses_native_code
+    from streamgauge.ingest.tap.relay.choice import uses_native_code
 
     versions = {"streamgauge": __version__, "relay": "native" if uses_native_code("auto") else "python"}
     if verbose:

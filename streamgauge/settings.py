@@ -44,8 +44,8 @@ from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.location import locate
 from streamgauge.ingest.keyed_ids import MAX_HEADERS, parse_session_header
 from streamgauge.ingest.listening import parse_allowed_host, split_address
-from streamgauge.ingest.tap.header_rewrite import XForwarded
-from streamgauge.ingest.tap.upstreams import Upstream, parse_upstreams
+from streamgauge.ingest.tap.http.rewriting import XForwarded
+from streamgauge.ingest.tap.http.upstreams import Upstream, parse_upstreams
 from streamgauge.setting_tables import (
     OBJECTIVE,
     SavedView,

@@ -67,7 +67,7 @@ THREADS_WITHOUT_GUARD = {
     "analytics/query/reader.py",  # one per query
 }
 TASKS_WITHOUT_GUARD = {
-    "ingest/tap/upstream_connection.py",  # one per connection
+    "ingest/tap/connections/upstream_connection.py",  # one per connection
     "streamgauge/demo_run.py",  # ends the demo
     "streamgauge/simulator/connection.py",
     "streamgauge/simulator/traffic.py",

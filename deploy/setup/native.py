@@ -1,4 +1,7 @@
-"""Build hook: compile the Cython files of `ingest/tap` to extension modules if a C compiler is present.
+"""Build hook: compile modules of `ingest/tap` with Cython to extension modules if a C compiler is present.
+
+Compiled are the `.pyx` files and each `.py` file with a `.pxd` file beside it. The `.pxd` file has its types; without a compiler
+the `.py` file runs as it is.
 
 The variable RELAY selects the result. `native`: fail without a compiler. `python`: build a pure Python wheel. Unset: build native
 code if possible. The modules serve the version of Python that runs this file; other versions use the pure wheel. (Modules for
@@ -30,15 +33,23 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc")
 
 
-def modules(root: Path) -> list[Path]:
-    """The extension modules next to their sources, relative to the repository."""
-    return [PACKAGE / f"{path.stem}{SUFFIX}" for path in sorted((root / PACKAGE).glob("*.pyx"))]
+def sources(root: Path) -> list[Path]:
+    """The files to compile, relative to the repository."""
+    folder = root / PACKAGE
+    typed = (path.with_suffix(".py") for path in folder.rglob("*.pxd"))
+    found = [*folder.rglob("*.pyx"), *(path for path in typed if path.exists())]
+    return sorted(path.relative_to(root) for path in found)
+
+
+def module(source: Path) -> Path:
+    """The extension module next to its source."""
+    return source.with_name(source.stem + SUFFIX)
 
 
 def build(root: Path, target: Path) -> str | None:
-    """Compile the modules to the folder `target`, instead of those of an earlier build. Returns the reason in one line if that is
-    impossible here."""
-    for earlier in target.glob("native_*.so"):  # if this build fails, the Python code is used
+    """Compile the modules to `target`, which has the same folders as the repository, instead of those of an earlier build.
+    Returns the reason in one line if that is impossible here."""
+    for earlier in (target / PACKAGE).rglob("*.so"):  # if this build fails, the Python code is used
         earlier.unlink()
     found = compiler()
     headers = sysconfig.get_path("include")
@@ -47,12 +58,14 @@ def build(root: Path, target: Path) -> str | None:
     if not Path(headers, "Python.h").exists():
         return f"{headers} has no Python.h (on Debian: apt-get install python3-dev)"
     with tempfile.TemporaryDirectory() as folder:
-        for source in sorted((root / PACKAGE).glob("*.pyx")):
-            translated = Path(folder) / f"{source.stem}.c"
-            name = ".".join((*PACKAGE.parts, source.stem))
+        built = [(source, Path(folder, f"{number}{SUFFIX}")) for number, source in enumerate(sources(root))]
+        for source, output in built:
+            translated = output.with_suffix(".c")
             # Cython writes the paths of its arguments into the C file; a relative one gives the same bytes in every folder.
+            # Types come from the `.pxd` alone: `int` in an annotation would be a Python object there.
             cython = [
-                sys.executable, "-m", "cython", "-3", "--module-name", name, str(source.relative_to(root)), "-o", str(translated),
+                sys.executable, "-m", "cython", "-3", "-X", "annotation_typing=False", "-X", "binding=False", "--module-name",
+                ".".join(source.with_suffix("").parts), str(source), "-o", str(translated),
             ]  # fmt: skip
             subprocess.run(cython, cwd=root, check=True)
             flags = [
@@ -60,13 +73,14 @@ def build(root: Path, target: Path) -> str | None:
                 f"-ffile-prefix-map={folder}=.", f"-I{headers}",
                 *os.environ.get("CFLAGS", "").split(),
             ]  # fmt: skip
-            output = Path(folder) / f"{source.stem}{SUFFIX}"
             try:
                 subprocess.run([found, *flags, str(translated), "-o", str(output)], check=True)
             except subprocess.CalledProcessError:
                 return f"{found} cannot compile {source.name} (on Debian: apt-get install gcc libc6-dev python3-dev)"
-        for module in modules(root):
-            shutil.move(Path(folder) / module.name, target / module.name)
+        for source, output in built:
+            destination = target / module(source)
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(output, destination)
     return None
 
 
@@ -80,7 +94,7 @@ class NativeModules(BuildHookInterface[Any]):
             return
         root = Path(self.root)
         self._folder = tempfile.TemporaryDirectory()
-        target = root / PACKAGE if version == "editable" else Path(self._folder.name)
+        target = root if version == "editable" else Path(self._folder.name)
         problem = build(root, target)
         if problem is not None:
             if wanted == "native":
@@ -91,8 +105,8 @@ class NativeModules(BuildHookInterface[Any]):
         elif version != "editable":
             build_data["pure_python"] = False
             build_data["tag"] = f"{PYTHON_TAG}-{PYTHON_TAG}-{platform_tag()}"
-            for module in modules(root):
-                build_data["force_include"][str(target / module.name)] = str(module)
+            for path in map(module, sources(root)):
+                build_data["force_include"][str(target / path)] = str(path)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the temporary folder."""
@@ -106,5 +120,5 @@ def platform_tag() -> str:
 
 if __name__ == "__main__":
     here = Path(__file__).resolve().parents[2]
-    if (reason := build(here, here / PACKAGE)) is not None:
+    if (reason := build(here, here)) is not None:
         sys.exit(f"cannot build the native code: {reason}")

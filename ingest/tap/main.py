@@ -24,13 +24,13 @@ from streamgauge.ingest.keyed_ids import FILE, load_client_key
 from streamgauge.ingest.listening import AllowedHosts, bind, join_address, split_address
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import HEARTBEAT_S, SILENT_AFTER_S, Heartbeat, write_ready_file
-from streamgauge.ingest.tap.admin import Admin
-from streamgauge.ingest.tap.metrics import Report
 from streamgauge.ingest.tap.option_checks import check_options
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.relay_choice import uses_native_code
-from streamgauge.ingest.tap.supervisor import Supervisor
-from streamgauge.ingest.tap.worker import TapWorker, reduce_gc
+from streamgauge.ingest.tap.process.admin import Admin
+from streamgauge.ingest.tap.process.metrics import Report
+from streamgauge.ingest.tap.process.supervisor import Supervisor
+from streamgauge.ingest.tap.process.worker import TapWorker, reduce_gc
+from streamgauge.ingest.tap.relay.choice import uses_native_code
 
 logger = logging.getLogger("streamgauge.tap")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from streamgauge.ingest.listening import same_address
+from streamgauge.ingest.tap.connections.tls import client_context, upstream_context
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.relay_choice import uses_native_code
-from streamgauge.ingest.tap.tls import client_context, upstream_context
+from streamgauge.ingest.tap.relay.choice import uses_native_code
 
 
 def check_options(options: TapOptions) -> None:

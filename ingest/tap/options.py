@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from streamgauge.ingest.tap.header_rewrite import XForwarded
-from streamgauge.ingest.tap.http_head import HeadLimits
-from streamgauge.ingest.tap.relay_choice import Relay
-from streamgauge.ingest.tap.upstreams import Upstream
+from streamgauge.ingest.tap.http.heads import HeadLimits
+from streamgauge.ingest.tap.http.rewriting import XForwarded
+from streamgauge.ingest.tap.http.upstreams import Upstream
+
+Relay = Literal["auto", "native", "python"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -277,7 +277,7 @@ async def nothing_is_left(tap: RunningTap) -> None:
     """Wait until every connection and exchange of the tap has ended and is recorded."""
     context = tap.worker.context
     await tap.wait_until(lambda: not context.exchanges and not context.clients)
-    assert not context.hangups._callbacks
+    assert not tap.worker.hangups._callbacks
     assert not context.guards.failures().get("ends of client connections")
     opened = tap.worker.counters.streams_opened
     await tap.wait_until(lambda: sum(isinstance(r, Closed) for r in tap.log.records) == opened)

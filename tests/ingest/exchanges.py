@@ -21,7 +21,7 @@ import uvloop
 import zstandard
 
 from streamgauge.ingest.records import Closed, Frames
-from streamgauge.ingest.tap.sockets import reset_on_close, unsent_bytes
+from streamgauge.ingest.tap.connections.sockets import reset_on_close, unsent_bytes
 from tests.ingest.running_tap import Client, RunningTap, chunk, read_request, running_tap
 
 AT_ONCE = 16

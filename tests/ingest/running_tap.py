@@ -20,8 +20,8 @@ from typing import Any
 from streamgauge.ingest.listening import bind
 from streamgauge.ingest.record_log.interface import LogWriter
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
-from streamgauge.ingest.tap.upstreams import parse_upstreams
-from streamgauge.ingest.tap.worker import TapWorker
+from streamgauge.ingest.tap.http.upstreams import parse_upstreams
+from streamgauge.ingest.tap.process.worker import TapWorker
 from tests.options import tap_options
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.run_totals import read_run_totals
-from streamgauge.ingest.tap.http_body import native_relay
+from streamgauge.ingest.tap.http.bodies import native_relay
 from streamgauge.status import status_command
 from tests.e2e.running import until
 from tests.streamgauge.stored import analyse, write_streams
@@ -37,7 +37,7 @@ from pathlib import Path
 from streamgauge.ingest.record_log import embedded_writer
 from streamgauge.ingest.tap.main import run
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from streamgauge.process_options import options_of
 from streamgauge.settings import Settings
 logging.basicConfig(level=logging.INFO)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamgauge.ingest.tap.http_body import native_relay
+from streamgauge.ingest.tap.http.bodies import native_relay
 from tests.ingest import running_tap
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, decode
 from streamgauge.ingest.tap.counters import Counters
-from streamgauge.ingest.tap.deferred_recorder import DeferredRecorder
-from streamgauge.ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
-from streamgauge.ingest.tap.record_buffer import RecordBuffer
-from streamgauge.ingest.tap.recording_failures import RecordingFailures
-from streamgauge.ingest.tap.routing import Router
-from streamgauge.ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
-from streamgauge.ingest.tap.trace_context import join_trace
-from streamgauge.ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head, read_response_head
+from streamgauge.ingest.tap.http.routing import Router
+from streamgauge.ingest.tap.http.trace_context import join_trace
+from streamgauge.ingest.tap.http.upstreams import parse_upstreams
+from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorder
+from streamgauge.ingest.tap.recording.failures import RecordingFailures
+from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.recording.stream_recorder import RecorderFactory, StreamRecorder
 from tests.options import tap_options
 
 UPSTREAMS = parse_upstreams(["a=http://127.0.0.1:1"])

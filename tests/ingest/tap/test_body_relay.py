@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from streamgauge.ingest.tap import relay_choice, worker
-from streamgauge.ingest.tap.body_relay import BodyRelay
+from streamgauge.ingest.tap.process import worker
+from streamgauge.ingest.tap.relay import choice as relay_choice
+from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 from tests.ingest.running_tap import Client, RunningTap, assert_complete, body_of, chunk, read_request
 from tests.ingest.running_tap import running_tap as run
 
@@ -92,7 +93,7 @@ async def test_body_that_cannot_be_handed_over_stays_with_the_event_loop(
         if failing == "add to the relay":
             monkeypatch.setattr(BodyRelay, "add", fail)
         else:
-            monkeypatch.setattr(tap.worker.context.hangups, "watch", fail)
+            monkeypatch.setattr(tap.worker.hangups, "watch", fail)
         client = await client_with_parts(tap, upstream, 3)
         assert relayed(tap) == 0
         client.reset()

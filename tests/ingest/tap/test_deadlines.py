@@ -1,6 +1,6 @@
 """Each state of an exchange and of a connection has a deadline: a peer that does nothing more is disconnected.
 
-`exchange_states` has the states. The limits on silence of the upstream, which are off by default, are tested in `test_limits`.
+`states` has the states. The limits on silence of the upstream, which are off by default, are tested in `test_limits`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import pytest
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.ingest.records import AnyRecord
-from streamgauge.ingest.tap.client_connection import ClientConnection
-from streamgauge.ingest.tap.sockets import unsent_bytes
+from streamgauge.ingest.tap.connections.client_connection import ClientConnection
+from streamgauge.ingest.tap.connections.sockets import unsent_bytes
 from tests.ingest import peers
 from tests.ingest.disconnects import SWITCH, UPGRADE, run, tls_contexts
 from tests.ingest.running_tap import running_tap
@@ -94,7 +94,7 @@ async def test_paused_client_that_resets_leaves_nothing_whatever_a_step_raises(
 
         await tap.wait_until(stuck)
         if fault == "hangups.unwatch":
-            monkeypatch.setattr(tap_context.hangups, "unwatch", fail)
+            monkeypatch.setattr(tap.worker.hangups, "unwatch", fail)
         elif fault is not None:
             monkeypatch.setattr(ClientConnection, fault, fail)
         leave.set()
@@ -138,7 +138,7 @@ async def test_last_bytes_of_an_upstream_that_left_without_reading_reach_a_slow_
 async def test_reset_after_a_broken_body_waits_as_long_as_the_client_reads_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("streamgauge.ingest.tap.client_connection.RESET_PATIENCE_S", 0.5)
+    monkeypatch.setattr("streamgauge.ingest.tap.connections.client_connection.RESET_PATIENCE_S", 0.5)
     body = b"x" * 2_000_000
     response = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body
     tls, _ = tls_contexts(tmp_path)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from streamgauge.ingest.tap.exchange_states import (
+from streamgauge.ingest.tap.exchanges.states import (
     CONNECTING,
     ENDED,
     RESPONDING,

@@ -9,13 +9,13 @@ import threading
 import pytest
 
 from streamgauge.ingest.records import OPENED, Alive, Closed, Lost, Opened
-from streamgauge.ingest.tap import record_log_thread
-from streamgauge.ingest.tap.body_relay import BodyRelay
-from streamgauge.ingest.tap.deferred_recorder import DeferredRecorders
-from streamgauge.ingest.tap.exchange import Exchange
-from streamgauge.ingest.tap.record_buffer import RecordBuffer
-from streamgauge.ingest.tap.record_log_thread import LogThread
-from streamgauge.ingest.tap.stream_recorder import RecorderFactory
+from streamgauge.ingest.tap.exchanges.exchange import Exchange
+from streamgauge.ingest.tap.recording import log_thread as record_log_thread
+from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorders
+from streamgauge.ingest.tap.recording.log_thread import LogThread
+from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.recording.stream_recorder import RecorderFactory
+from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 from tests.guard_injection import Fault, Injection, derived
 from tests.ingest import running_tap as running_tap_module
 from tests.ingest.running_tap import END, SSE_HEAD, MemoryLog, chunk, read_request, running_tap
@@ -116,7 +116,7 @@ async def test_stop_ends_each_exchange_and_closes_the_log_whatever_raises(monkey
             client = await tap.client()
             await client.send(GET)
             await client.read_until(b"data: 1\n\n\r\n")
-        monkeypatch.setattr(tap.worker.context.hangups, "close", lambda: 1 / 0)
+        monkeypatch.setattr(tap.worker.hangups, "close", lambda: 1 / 0)
         await tap.stop()
         assert len(calls) == 3
         assert closed.is_set()

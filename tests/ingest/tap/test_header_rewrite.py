@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from streamgauge.ingest.records import Opened
-from streamgauge.ingest.tap.client_identity import client_id
-from streamgauge.ingest.tap.header_rewrite import XForwarded, adds_x_forwarded
-from streamgauge.ingest.tap.http_head import HeadLimits, read_request_head
-from streamgauge.ingest.tap.upstreams import parse_upstream
+from streamgauge.ingest.tap.http.client_identity import client_id
+from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head
+from streamgauge.ingest.tap.http.rewriting import XForwarded, adds_x_forwarded
+from streamgauge.ingest.tap.http.upstreams import parse_upstream
 from tests.ingest.running_tap import read_request, running_tap
 
 SECRET = "sk-plan7ed-s3cret"
@@ -126,7 +126,7 @@ async def test_host_of_a_request_that_is_signed_for_aws_is_kept():
 
 
 def test_uncached_lines_are_parsed_and_keys_are_not_cached():
-    from streamgauge.ingest.tap.http_header_fields import REQUEST_FIELDS
+    from streamgauge.ingest.tap.http.fields import REQUEST_FIELDS
 
     planted = f"sk-{'x' * 20}"
     for _ in range(2):
@@ -138,7 +138,7 @@ def test_uncached_lines_are_parsed_and_keys_are_not_cached():
 
 
 def test_field_cache_is_bounded():
-    from streamgauge.ingest.tap.http_header_fields import _MAX_LINES, REQUEST_FIELDS
+    from streamgauge.ingest.tap.http.fields import _MAX_LINES, REQUEST_FIELDS
 
     for number in range(_MAX_LINES + 10):
         raw = f"GET / HTTP/1.1\r\nHost: h\r\nX-Request-Id: {number}\r\n\r\n"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamgauge.ingest.tap.http_body import (
+from streamgauge.ingest.tap.http.bodies import (
     ChunkedRequestBody,
     ChunkedResponseBody,
     CloseBody,
@@ -20,7 +20,7 @@ from streamgauge.ingest.tap.http_body import (
     request_reader,
     response_reader,
 )
-from streamgauge.ingest.tap.http_head import BadRequest, BadUpstream, Body
+from streamgauge.ingest.tap.http.heads import BadRequest, BadUpstream, Body
 
 RESPONSE_READERS = [ChunkedResponseBody, *([native_relay.ChunkedBody] if native_relay is not None else [])]
 CHUNKS = st.lists(st.binary(min_size=1, max_size=40), max_size=6)

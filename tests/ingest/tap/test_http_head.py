@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamgauge.ingest.tap.http_head import (
+from streamgauge.ingest.tap.http.heads import (
     BadRequest,
     BadUpstream,
     Body,

@@ -10,10 +10,10 @@ import time
 import pytest
 
 from streamgauge.ingest.records import Closed, Frames
-from streamgauge.ingest.tap.error_responses import HTTP2_REFUSAL
-from streamgauge.ingest.tap.http_head import HeadLimits, read_request_head
-from streamgauge.ingest.tap.routing import Router
-from streamgauge.ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.tap.http.error_responses import HTTP2_REFUSAL
+from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head
+from streamgauge.ingest.tap.http.routing import Router
+from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from tests.ingest.running_tap import (
     END,
     SSE_HEAD,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from streamgauge.ingest.tap.loop_monitor import MIN_BLOCK_NS, PERIOD_NS, LoopMonitor
+from streamgauge.ingest.tap.exchanges.loop_monitor import MIN_BLOCK_NS, PERIOD_NS, LoopMonitor
 
 MS = 1_000_000
 

@@ -24,15 +24,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.records import Alive, AnyRecord, Closed, Opened, unpack
+from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from streamgauge.ingest.tap.main import TapOptions, run
-from streamgauge.ingest.tap.upstreams import parse_upstreams
 from tests import host_headers
 from tests.options import tap_options
 
 LIMIT_S = 30.0
 PROGRAM = """
 import logging, pickle, sys
-from streamgauge.ingest.tap import supervisor
+from streamgauge.ingest.tap.process import supervisor
 from streamgauge.ingest.tap.main import run
 supervisor._ANSWER_TIMEOUT_S, supervisor._HUNG_AFTER_ANSWERS = 1.0, 2
 logging.basicConfig(level=logging.INFO)
@@ -280,7 +280,7 @@ def test_host_of_an_upstream(url: str, host: str):
 
 def test_workers_log_in_the_parents_format(tmp_path: Path):
     program = (
-        "import logging; from streamgauge.ingest.tap.worker_process import _log_as; "
+        "import logging; from streamgauge.ingest.tap.process.worker_process import _log_as; "
         "_log_as(logging.Formatter('<%(name)s|%(message)s>'), 20, 3); "
         "logging.getLogger('streamgauge.tap').info('message')"
     )

@@ -7,11 +7,14 @@ import sys
 
 import pytest
 
-from streamgauge.ingest.tap.relay_choice import native_relay
+from streamgauge.ingest.tap.relay.choice import native_relay
 
 PROGRAM = """
 import faulthandler, random
-from streamgauge.ingest.tap import native_exchange, native_heads, native_recorder, native_relay
+from streamgauge.ingest.tap.exchanges import native_exchange
+from streamgauge.ingest.tap.http import native_heads
+from streamgauge.ingest.tap.recording import native_recorder
+from streamgauge.ingest.tap.relay import native_relay
 
 faulthandler.enable()
 random.seed(34)

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from streamgauge.ingest.records import AnyRecord
-from streamgauge.ingest.tap import client_connection, relay_choice
-from streamgauge.ingest.tap.exchange import Exchange
-from streamgauge.ingest.tap.upstream_connection import UpstreamConnection
+from streamgauge.ingest.tap.connections import client_connection
+from streamgauge.ingest.tap.connections.upstream_connection import UpstreamConnection
+from streamgauge.ingest.tap.exchanges.exchange import Exchange
+from streamgauge.ingest.tap.relay import choice as relay_choice
 from tests.ingest.running_tap import (
     Client,
     Script,
@@ -27,7 +28,7 @@ from tests.ingest.running_tap import running_tap as run
 
 pytestmark = pytest.mark.skipif(relay_choice.native_relay is None, reason="the native relay is not built")
 if relay_choice.native_relay is not None:
-    from streamgauge.ingest.tap import native_exchange
+    from streamgauge.ingest.tap.exchanges import native_exchange
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n"
 POST = b'POST /v1/embeddings HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{"model":"m"}'

@@ -10,19 +10,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamgauge.ingest.tap import heads, http_head, relay_choice
-from streamgauge.ingest.tap.header_rewrite import XForwarded
-from streamgauge.ingest.tap.http_head import BadRequest, BadUpstream, HeadLimits
-from streamgauge.ingest.tap.http_header_fields import SPECIAL_IN_REQUESTS, SPECIAL_IN_RESPONSES
-from streamgauge.ingest.tap.routing import Router
-from streamgauge.ingest.tap.trace_context import TraceContext
-from streamgauge.ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.tap.http import head_functions as heads
+from streamgauge.ingest.tap.http import heads as http_head
+from streamgauge.ingest.tap.http.fields import SPECIAL_IN_REQUESTS, SPECIAL_IN_RESPONSES
+from streamgauge.ingest.tap.http.heads import BadRequest, BadUpstream, HeadLimits
+from streamgauge.ingest.tap.http.rewriting import XForwarded
+from streamgauge.ingest.tap.http.routing import Router
+from streamgauge.ingest.tap.http.trace_context import TraceContext
+from streamgauge.ingest.tap.http.upstreams import parse_upstreams
+from streamgauge.ingest.tap.relay import choice as relay_choice
 
 pytestmark = pytest.mark.skipif(
     relay_choice.native_relay is None, reason="the native relay is not built: no C compiler"
 )
 if relay_choice.native_relay is not None:
-    from streamgauge.ingest.tap import native_heads
+    from streamgauge.ingest.tap.http import native_heads
 
 EXAMPLES = settings(max_examples=600, deadline=None)
 TIGHT = HeadLimits(head_bytes=300, target_bytes=40, fields=4)
@@ -106,7 +108,7 @@ def test_usual_heads_are_handled_by_native_code(monkeypatch: pytest.MonkeyPatch)
     expected = head, heads.read_response_head(response)
     for name in ("read_request_head", "read_response_head"):
         monkeypatch.delattr(http_head, name)
-    monkeypatch.delattr("streamgauge.ingest.tap.header_rewrite.request_for_upstream")
+    monkeypatch.delattr("streamgauge.ingest.tap.http.rewriting.request_for_upstream")
     assert (
         native_heads.read_request_head(request, HeadLimits()),
         native_heads.read_response_head(response),

@@ -16,16 +16,20 @@ from hypothesis import strategies as st
 from streamgauge.ingest.generated_ids import uuid7_wall_ns
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.records import AnyRecord, Closed, Opened
-from streamgauge.ingest.tap import relay_choice
 from streamgauge.ingest.tap.counters import NAMES, Counters
-from streamgauge.ingest.tap.deferred_recorder import MAX_UNCOUNTED_BODY_BYTES, DeferredRecorders, Recorders
-from streamgauge.ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
-from streamgauge.ingest.tap.record_buffer import RecordBuffer
-from streamgauge.ingest.tap.recording_failures import RecordingFailures
-from streamgauge.ingest.tap.routing import Router
-from streamgauge.ingest.tap.stream_recorder import RecorderFactory
-from streamgauge.ingest.tap.trace_context import TraceContext
-from streamgauge.ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head, read_response_head
+from streamgauge.ingest.tap.http.routing import Router
+from streamgauge.ingest.tap.http.trace_context import TraceContext
+from streamgauge.ingest.tap.http.upstreams import parse_upstreams
+from streamgauge.ingest.tap.recording.deferred_recorder import (
+    MAX_UNCOUNTED_BODY_BYTES,
+    DeferredRecorders,
+    Recorders,
+)
+from streamgauge.ingest.tap.recording.failures import RecordingFailures
+from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.recording.stream_recorder import RecorderFactory
+from streamgauge.ingest.tap.relay import choice as relay_choice
 from tests.ingest.tap.recorders import StalledSink
 from tests.options import tap_options
 
@@ -33,7 +37,7 @@ pytestmark = pytest.mark.skipif(
     relay_choice.native_relay is None, reason="the native relay is not built: no C compiler"
 )
 if relay_choice.native_relay is not None:
-    from streamgauge.ingest.tap.native_recorder import NativeDeferredRecorders
+    from streamgauge.ingest.tap.recording.native_recorder import NativeDeferredRecorders
 
 UPSTREAMS = parse_upstreams(["a=http://127.0.0.1:1", "b=http://[::1]:70"])
 T0_NS = 10**15

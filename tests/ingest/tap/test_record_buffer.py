@@ -8,8 +8,8 @@ import random
 import pytest
 
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened, Request
-from streamgauge.ingest.tap.record_buffer import MAX_ENDED, RECORD_OVERHEAD_BYTES
-from streamgauge.ingest.tap.stream_recorder import StreamRecorder
+from streamgauge.ingest.tap.recording.record_buffer import MAX_ENDED, RECORD_OVERHEAD_BYTES
+from streamgauge.ingest.tap.recording.stream_recorder import StreamRecorder
 from tests.ingest.running_tap import assert_complete, body_of
 from tests.ingest.tap.recorders import RecorderGroup
 

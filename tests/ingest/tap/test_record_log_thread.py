@@ -12,8 +12,8 @@ from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.interface import LogBroken, LogFull, LogInUse
 from streamgauge.ingest.records import Frames, Lost, Request, encode, unpack
-from streamgauge.ingest.tap import record_log_thread
-from streamgauge.ingest.tap.record_log_thread import LogThread
+from streamgauge.ingest.tap.recording import log_thread as record_log_thread
+from streamgauge.ingest.tap.recording.log_thread import LogThread
 from tests.analytics.log_entries import stream
 from tests.ingest.running_tap import (
     END,

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened
-from streamgauge.ingest.tap.body_relay import BodyRelay
-from streamgauge.ingest.tap.deferred_recorder import DeferredRecorder, DeferredRecorders
-from streamgauge.ingest.tap.record_buffer import RecordBuffer
-from streamgauge.ingest.tap.record_log_thread import LogThread
-from streamgauge.ingest.tap.refusals import Refusals
-from streamgauge.ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
+from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorder, DeferredRecorders
+from streamgauge.ingest.tap.recording.log_thread import LogThread
+from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.recording.refusals import Refusals
+from streamgauge.ingest.tap.recording.stream_recorder import RecorderFactory, StreamRecorder
+from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 from tests.guard_injection import Fault, derived, methods
 from tests.ingest import running_tap
 from tests.ingest.running_tap import MemoryLog, RunningTap, chunk, read_request
@@ -202,7 +202,7 @@ async def ended_streams(
 def all_methods(native: bool) -> list[tuple[type, str]]:
     kinds: list[type] = list(RECORDING)
     if native:
-        from streamgauge.ingest.tap import native_recorder
+        from streamgauge.ingest.tap.recording import native_recorder
 
         kinds += [native_recorder.NativeDeferredRecorders, native_recorder.NativeDeferredRecorder]
     other = ONLY_PYTHON if native else ONLY_NATIVE

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from streamgauge.ingest.records import AnyRecord, Closed, Opened
-from streamgauge.ingest.tap.refusals import BURST, PER_SECOND
+from streamgauge.ingest.tap.recording.refusals import BURST, PER_SECOND
 from tests.ingest.running_tap import assert_complete, respond_with, running_tap
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

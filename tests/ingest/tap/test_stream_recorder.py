@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened, ResponseHeaders
-from streamgauge.ingest.tap import stream_recorder as recorder_module
-from streamgauge.ingest.tap.stream_recorder import FLUSH_BYTES
+from streamgauge.ingest.tap.recording import stream_recorder as recorder_module
+from streamgauge.ingest.tap.recording.stream_recorder import FLUSH_BYTES
 from tests.ingest.running_tap import assert_complete, body_of, request_of
 from tests.ingest.tap.recorders import RecorderGroup
 

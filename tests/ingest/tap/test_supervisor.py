@@ -16,12 +16,12 @@ import pytest
 
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.listening import AllowedHosts, bind
-from streamgauge.ingest.tap import supervisor
-from streamgauge.ingest.tap.admin import Admin
-from streamgauge.ingest.tap.metrics import Report
-from streamgauge.ingest.tap.sockets import HangupWatch
-from streamgauge.ingest.tap.supervisor import Supervisor
-from streamgauge.ingest.tap.upstreams import parse_upstreams
+from streamgauge.ingest.tap.connections.sockets import HangupWatch
+from streamgauge.ingest.tap.http.upstreams import parse_upstreams
+from streamgauge.ingest.tap.process import supervisor
+from streamgauge.ingest.tap.process.admin import Admin
+from streamgauge.ingest.tap.process.metrics import Report
+from streamgauge.ingest.tap.process.supervisor import Supervisor
 from tests.guard_injection import Injection
 from tests.options import tap_options
 

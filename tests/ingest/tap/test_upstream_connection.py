@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.ingest.tap.upstream_connection import UpstreamConnection
+from streamgauge.ingest.tap.connections.upstream_connection import UpstreamConnection
 from tests.ingest.running_tap import read_request, running_tap
 
 REQUESTS = {

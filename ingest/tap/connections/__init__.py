@@ -1,0 +1,1 @@
+"""Connections of clients and to upstreams, and TLS."""

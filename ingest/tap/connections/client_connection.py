@@ -1,0 +1,452 @@
+"""One client connection and the requests on it, one at a time.
+
+Contract:
+- A request's head is read completely, strictly and within limits before anything goes upstream.
+- Pipelined requests wait in a bounded buffer.
+- After its own error responses the tap ends writing but reads on for `LINGER_S`: closing at once could reset the connection
+  before the client has read the response.
+- One timer per connection checks all limits in `timeouts`; a request creates none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from functools import partial
+from typing import cast
+
+from streamgauge.ingest.tap.connections import sockets
+from streamgauge.ingest.tap.connections.upstream_connection import UpstreamPool
+from streamgauge.ingest.tap.exchanges.context import TapContext
+from streamgauge.ingest.tap.exchanges.exchange import Exchange
+from streamgauge.ingest.tap.exchanges.states import ABORT, KEEP_OPEN, LINGER, RESET, TUNNELING
+from streamgauge.ingest.tap.exchanges.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
+from streamgauge.ingest.tap.http.error_responses import ErrorResponse
+from streamgauge.ingest.tap.http.heads import BadRequest, RequestHead, check_partial_head, other_protocol
+from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer
+from streamgauge.ingest.tap.http.trace_context import join_trace
+from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorder
+
+_MAX_BUFFERED_BYTES = 262_144
+_PIECE_BYTES = 65_536
+_CR = ord("\r")
+_MAX_LINGER_BYTES = 4 * 2**20
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection of a client. `pools` are in the order of the configured upstreams."""
+
+    transport: asyncio.Transport
+    reading: asyncio.Transport
+    """The TCP transport: reading is paused below TLS (see `tls`)."""
+
+    def __init__(self, context: TapContext, pools: list[UpstreamPool], hangups: sockets.HangupWatch) -> None:
+        self._context = context
+        self._hangups = hangups
+        self._clock_ns = context.clock_ns
+        self._pools = pools
+        self.address = "unknown"
+        self.scheme = "http"
+        self.write_paused = False
+        self.read_paused = False
+        self._watched = -1  # descriptor while reading is paused
+        self.exchange: Exchange | None = None
+        # recorder of the ended exchange, until the socket has accepted the whole response
+        self._last_recorder: DeferredRecorder | None = None
+        self._buffer: ReceiveBuffer | None = None  # received, but not processed yet
+        self._buffer_since_ns = 0
+        self._last_byte_ns = 0
+        self._ready_ns = 0  # since when the tap has been ready for the client's next byte
+        self._timer: asyncio.TimerHandle | None = None
+        self._lingering = False
+        self._lingered_bytes = 0
+        self._watching_drain = False
+        self._closed = False
+        self._ended_exchanges_bytes = 0  # bytes written for exchanges that have ended
+
+    # --- called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        context = self._context
+        self.transport.set_write_buffer_limits(high=context.options.write_buffer_bytes)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.address = str(peer[0])
+        if context.options.tls_cert is not None:
+            self.scheme = "https"
+        else:
+            self.reading = self.transport
+        context.clients.add(self)
+        context.counters.client_connections += 1
+        self._last_byte_ns = self._clock_ns()
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        now_ns = self._last_byte_ns = self._clock_ns()
+        exchange = self.exchange
+        if exchange is not None and exchange.request_open:
+            full = len(data) >= sockets.FULL_READ_BYTES
+            data = exchange.client_data(data)
+            if full and self.exchange is exchange and not self.read_paused:
+                self.reading.pause_reading()
+                self._context.call_next_iteration(self._resume_after_full_read)
+            exchange = self.exchange
+            if not data:
+                return
+        if self._lingering:
+            self._lingered_bytes += len(data)
+            if self._lingered_bytes > _MAX_LINGER_BYTES:
+                self.transport.abort()
+            return
+        buffer = self._buffer
+        if not buffer:
+            self._buffer_since_ns = now_ns
+            if exchange is None and data[0] != _CR:
+                end = data.find(b"\r\n\r\n") + 4
+                if end >= 4:  # most heads arrive in one read
+                    self._start_request(data[:end], data[end:], now_ns)
+                    return
+        buffer = self._keep(data)
+        if exchange is None:
+            self._next_request(buffer, now_ns)
+        elif len(buffer) > _MAX_BUFFERED_BYTES:
+            self.pause_reading()
+
+    def eof_received(self) -> bool:
+        half_closed = self.exchange is not None and self.exchange.client_eof()
+        if half_closed:
+            self.pause_reading()  # the loop does not read any more: watch for a reset
+        return half_closed
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Whatever one step raises, the exchange ends."""
+        self._closed = True
+        self._context.clients.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        guard = self._context.guards.guard("ends of client connections")
+        guard.attempt(self._hangups.unwatch, self._watched, self._hangup_while_paused)
+        guard.attempt(self._last_response_undelivered)
+        guard.attempt(self._take_unread, exc)
+        if self.exchange is not None:
+            guard.attempt(self.exchange.client_lost, exc)
+
+    def _last_response_undelivered(self) -> None:
+        recorder, self._last_recorder = self._last_recorder, None
+        if recorder is not None:
+            self._record_client_left(recorder, self._clock_ns())
+
+    def _take_unread(self, exc: Exception | None) -> None:
+        """The last bytes of a tunnel's client that left without reading."""
+        if self.reading is self.transport and self._tunneling:
+            for data in sockets.unread(self.transport, exc):
+                self.data_received(data)
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        if self.exchange is not None:
+            self.exchange.client_write_paused()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self._last_recorder is not None:
+            self._check_drained()
+        if self.exchange is not None:
+            self.exchange.client_write_resumed()
+
+    # --- requests
+
+    def _keep(self, data: bytes) -> ReceiveBuffer:
+        """Add bytes to the buffer."""
+        buffer = self._buffer
+        if buffer is None:
+            check = partial(check_partial_head, self._context.options.head_limits)
+            buffer = self._buffer = ReceiveBuffer(check, skip_empty_line=True)
+        buffer.add(data)
+        return buffer
+
+    def _next_request(self, buffer: ReceiveBuffer, now_ns: int) -> None:
+        """Start an exchange if the buffer has a complete request head."""
+        try:
+            received = buffer.head()
+        except BadRequest as e:
+            self._refuse_malformed(e, buffer.take(), now_ns)
+            return
+        if received is not None:
+            buffer.skip(len(received))
+            self._start_request(received, b"", now_ns)
+
+    def _start_request(self, received: bytes, rest: bytes, now_ns: int) -> None:
+        """Start an exchange. `received`: its head. `rest`: bytes after it that are not in the buffer, which then is empty."""
+        context = self._context
+        try:
+            head = context.heads.read_request_head(received, context.options.head_limits)
+        except BadRequest as e:
+            self._refuse_malformed(e, received + rest, now_ns)
+            return
+        route = context.router.route(head)
+        if route is None:
+            self._refuse(ErrorResponse.unknown_upstream(context.router.names), head, now_ns)
+            return
+        if self._last_recorder is not None and not self._check_drained():
+            self._finish_recording(None)
+        pool, trace = self._pools[route.upstream_index], join_trace(head.known.get(b"traceparent"))
+        recorder, native = None, context.native_exchanges
+        if context.recorders is not None:
+            try:
+                recorder = context.recorders.new(head, route, trace, self._buffer_since_ns, now_ns)
+            except Exception as e:
+                context.failures.not_started(e)
+        buffer = self._buffer
+        if buffer and len(buffer) == head.length:
+            rest = buffer.take()
+        if (
+            native is not None
+            and not buffer
+            and native.start(self, pool, head, route, trace, recorder, now_ns, rest)
+        ):
+            return
+        exchange = self.exchange = Exchange(context, self, pool, head, route, trace, recorder, now_ns)
+        context.exchanges.add(exchange)
+        if rest:
+            buffer = self._keep(rest)
+        if buffer:
+            # A piece at a time, because the next requests may follow a short body.
+            while buffer and exchange.request_open:
+                buffer.put_back(exchange.client_data(buffer.take(head.length or _PIECE_BYTES)))
+                if exchange.ended:
+                    return
+            self._buffer_since_ns = self._last_byte_ns
+        exchange.start(now_ns)
+
+    def take_buffered(self) -> bytes:
+        """Remove and return the bytes after the request: they belong to a tunnel."""
+        return self._buffer.take() if self._buffer else b""
+
+    def exchange_ended(
+        self,
+        exchange: Exchange,
+        recorder: DeferredRecorder | None,
+        now_ns: int,
+        error: ErrorResponse | None,
+        then: int,
+    ) -> None:
+        """Send the error response, if any. `then` says what happens to the connection (`states`)."""
+        self.exchange = None
+        self._ready_ns = now_ns
+        context = self._context
+        context.exchanges.discard(exchange)
+        self._ended_exchanges_bytes += exchange.written_bytes
+        if self._last_recorder is not None and not self._check_drained():
+            self._finish_recording(None)
+        if self._closed or then == ABORT:
+            if recorder is not None:
+                self._record_client_left(recorder, 0)
+            if not self._closed:
+                self.transport.abort()
+            return
+        self._last_recorder = recorder
+        if error is not None:
+            self.transport.write(error.encode(without_body=exchange.method == "HEAD"))
+        if then == KEEP_OPEN and not context.stopping:
+            if self.read_paused:
+                self.resume_reading()
+            if recorder is not None or self._buffer:
+                context.call_next_iteration(self._after_response)
+        elif then == RESET:
+            self._reset_when_sent()
+        else:
+            context.call_next_iteration(self._after_response)
+            self._close(linger=then == LINGER)
+
+    def _after_response(self) -> None:
+        """Finish the recording if the socket has accepted the response, and start a pipelined request."""
+        self._watch_drain()
+        if self._buffer and self.exchange is None and not self._closed and not self._lingering:
+            self._next_request(self._buffer, self._clock_ns())
+
+    # --- progress of written bytes
+
+    @property
+    def _socket(self) -> socket.socket:
+        found: socket.socket = self.reading.get_extra_info("socket")
+        return found
+
+    def _unwritten_bytes(self) -> int:
+        try:
+            return self.transport.get_write_buffer_size()
+        except (RuntimeError, AttributeError):
+            return 0
+
+    def _undelivered_bytes(self) -> int:
+        """Bytes written that the client's kernel has not acknowledged, or an underestimate if the kernel cannot say."""
+        if self._context.options.tls_cert is not None:
+            return self._unwritten_bytes()  # the kernel counts TLS records, not our bytes
+        acknowledged = sockets.acknowledged_bytes(self._socket)
+        if acknowledged is None:
+            return self._unwritten_bytes()
+        return max(0, self._ended_exchanges_bytes - acknowledged)
+
+    def _watch_drain(self) -> None:
+        if self._last_recorder is not None and not self._check_drained():
+            # With a limit of 0 the transport calls resume_writing once the kernel has everything.
+            self._watching_drain = True
+            self.transport.set_write_buffer_limits(high=0)
+
+    def _check_drained(self) -> bool:
+        """Finish the recording if the socket has accepted the last exchange's response."""
+        if self._unwritten_bytes():
+            return False
+        if self._watching_drain:
+            self._watching_drain = False
+            self.transport.set_write_buffer_limits(high=self._context.options.write_buffer_bytes)
+        self._finish_recording(None if self._closed else self._clock_ns())
+        return True
+
+    def _finish_recording(self, drained_ns: int | None) -> None:
+        """Record when the socket accepted the last exchange's response. None: this was not observed."""
+        recorder, self._last_recorder = self._last_recorder, None
+        if recorder is not None:
+            try:
+                recorder.drained(drained_ns)
+            except Exception as e:
+                self._context.failures.failed(e, recorder)
+
+    def _record_client_left(self, recorder: DeferredRecorder, now_ns: int) -> None:
+        try:
+            recorder.client_left(now_ns, self._undelivered_bytes())
+        except Exception as e:
+            self._context.failures.failed(e, recorder)
+
+    # --- back-pressure
+
+    @property
+    def _tunneling(self) -> bool:
+        return self.exchange is not None and self.exchange.state == TUNNELING
+
+    def pause_reading(self) -> None:
+        if not self.read_paused and not self._closed:
+            self.read_paused = True
+            self.reading.pause_reading()
+            self._watched = self._hangups.watch(self._socket, self._hangup_while_paused)
+
+    def resume_reading(self) -> None:
+        if self.read_paused and not self._closed:
+            self.read_paused = False
+            self._ready_ns = self._clock_ns()
+            self._hangups.unwatch(self._watched, self._hangup_while_paused)
+            self.reading.resume_reading()
+
+    def _resume_after_full_read(self) -> None:
+        if not self.read_paused and not self._closed:
+            self.reading.resume_reading()
+
+    def _hangup_while_paused(self, broken: bool) -> None:
+        """In a tunnel the client may end its direction: what it sent before is still to be read."""
+        if self.exchange is not None and (broken or not self._tunneling):
+            self.exchange.client_lost(ConnectionResetError() if broken else None)
+
+    # --- closing
+
+    def end_writing(self) -> None:
+        """Half-close (tunnels)."""
+        with contextlib.suppress(OSError, RuntimeError, NotImplementedError):
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+
+    def close_if_idle(self) -> None:
+        """Close unless a request is in progress, because the tap is stopping."""
+        if self.exchange is None and not self._lingering and not self._closed:
+            self.transport.close()
+
+    def _refuse(self, response: ErrorResponse, received: RequestHead | bytes, now_ns: int) -> None:
+        """Answer a request that has no exchange, and close. `received`: its head, or the bytes of an invalid one."""
+        refusals = self._context.refusals
+        try:
+            refusals.count(response.code, now_ns)
+            refusals.record(response, received, self._buffer_since_ns, now_ns)
+        except Exception as e:
+            self._context.failures.count(e)
+        self._buffer = None
+        without_body = isinstance(received, RequestHead) and received.method == "HEAD"
+        self.transport.write(response.encode(without_body=without_body))
+        self._close(linger=True)
+
+    def _refuse_malformed(self, error: BadRequest, received: bytes, now_ns: int) -> None:
+        self._refuse(ErrorResponse.bad_request(other_protocol(received) or error), received, now_ns)
+
+    def _close(self, *, linger: bool) -> None:
+        """Close after the written bytes are sent. `linger`: read on for a while, because the client may still be sending."""
+        if self._closed:
+            return
+        self._buffer = None
+        self._lingering = True
+        self.resume_reading()  # TLS ends after the client's closing alert
+        if not linger or not self.transport.can_write_eof():
+            self._close_now()
+            return
+        with contextlib.suppress(OSError, RuntimeError):
+            self.transport.write_eof()
+        self._context.loop.call_later(LINGER_S, self._close_now)
+
+    def _close_now(self) -> None:
+        if not self._closed:
+            sockets.close_when_sent(self._context.loop, self.transport, self.reading)
+
+    def _reset_when_sent(self) -> None:
+        """Reset the connection after the kernel has delivered what was written.
+
+        Used for an incomplete body without a length: a FIN would make it look complete.
+        """
+        self._lingering = True
+        self._watch_drain()
+        self._reset_when_delivered(0, 0.0)
+
+    def _reset_when_delivered(self, before_bytes: int, deadline_s: float) -> None:
+        if self._closed:
+            return
+        loop = self._context.loop
+        undelivered = self._unwritten_bytes() + sockets.unsent_bytes(self._socket)
+        if undelivered != before_bytes:
+            deadline_s = loop.time() + RESET_PATIENCE_S
+        if undelivered and loop.time() < deadline_s:
+            loop.call_later(RESET_CHECK_S, self._reset_when_delivered, undelivered, deadline_s)
+            return
+        with contextlib.suppress(OSError):
+            sockets.reset_on_close(self._socket)
+        self.transport.abort()
+
+    # --- time limits
+
+    def _start_timer(self) -> None:
+        interval_s = self._context.timeouts.check_interval_s
+        if interval_s:
+            self._timer = self._context.loop.call_later(interval_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self._closed and not self._lingering:
+            self.check_timeouts(self._clock_ns())
+            self._start_timer()
+
+    def check_timeouts(self, now_ns: int) -> None:
+        """Close the connection or end its exchange if the client or the upstream has exceeded a time limit."""
+        timeouts, exchange = self._context.timeouts, self.exchange
+        if exchange is None and self._buffer:
+            if timeouts.request_head_expired(now_ns, self._buffer_since_ns, self._ready_ns):
+                error = BadRequest(408, "the request's head did not arrive in time")
+                self._refuse(ErrorResponse.bad_request(error), self._buffer.take(), now_ns)
+        elif exchange is None:
+            if timeouts.keep_alive_expired(now_ns, self._last_byte_ns, self._ready_ns):
+                self.transport.close()
+        elif (
+            exchange.request_body_open
+            and not self.read_paused
+            and timeouts.request_body_expired(now_ns, self._last_byte_ns, self._ready_ns)
+        ):
+            exchange.request_timed_out()
+        else:
+            exchange.check_timeouts(now_ns)

@@ -1,0 +1,119 @@
+"""TLS contexts of the tap, for https upstreams and for clients.
+
+Upstream certificates are verified against the system's CAs, or only against the configured ones. ALPN offers HTTP/1.1 alone.
+
+Back-pressure pauses the TCP transport below TLS, never TLS itself: uvloop 0.23 reads on below a paused TLS transport, and drops what
+it has not delivered when TCP ends (its pull request 661). Bytes that wait in the kernel are not lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any, Protocol
+
+from uvloop.loop import SSLProtocol  # type: ignore[attr-defined] # its stubs omit the class
+
+from streamgauge.ingest.tap.connections import sockets
+from streamgauge.ingest.tap.options import TapOptions
+
+
+class TlsUser(Protocol):
+    """A connection over TLS. `reading` is the transport to pause."""
+
+    reading: asyncio.Transport
+
+
+class TlsLayer(SSLProtocol):  # type: ignore[misc]
+    """TLS between a connection and its TCP transport. With `server_hostname` the tap is the client.
+
+    `secured` receives the result of the handshake.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        user: Any,
+        context: ssl.SSLContext,
+        secured: asyncio.Future[None] | None = None,
+        server_hostname: str | None = None,
+        handshake_timeout_s: float | None = None,
+    ) -> None:
+        super().__init__(
+            loop,
+            user,
+            context,
+            secured,
+            server_hostname is None,
+            server_hostname,
+            ssl_handshake_timeout=handshake_timeout_s,
+        )
+        self._user: TlsUser | None = user
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        assert self._user is not None
+        self._user.reading = self._tcp = transport
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._user = None
+        try:
+            for data in sockets.unread(self._tcp, exc):
+                self.get_buffer(len(data))[: len(data)] = data
+                self.buffer_updated(len(data))
+        finally:
+            super().connection_lost(exc)
+
+
+async def connect(
+    loop: asyncio.AbstractEventLoop,
+    user: asyncio.Protocol,
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None,
+) -> None:
+    """Connect `user` over TCP or TLS. Raises OSError."""
+    if context is None:
+        await loop.create_connection(lambda: user, host, port)
+        return
+    secured = loop.create_future()
+    layer = TlsLayer(loop, user, context, secured, host)
+    transport, _ = await loop.create_connection(lambda: layer, host, port)
+    try:
+        await secured
+    except BaseException:
+        transport.abort()
+        raise
+
+
+def upstream_context(options: TapOptions) -> ssl.SSLContext:
+    """The context for https upstreams. Raises ValueError with one line."""
+    ca = options.upstream_ca
+    try:
+        context = ssl.create_default_context(cafile=str(ca) if ca is not None else None)
+    except (OSError, ssl.SSLError) as e:
+        raise ValueError(f"{ca} is not a PEM file of CA certificates: {e}") from None
+    _load(context, "upstream", options.upstream_cert, options.upstream_key)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def client_context(options: TapOptions) -> ssl.SSLContext | None:
+    """The context for clients, None for plain HTTP. Raises ValueError with one line."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    _load(context, "tls", options.tls_cert, options.tls_key)
+    context.set_alpn_protocols(["http/1.1"])
+    return context if options.tls_cert is not None else None
+
+
+def _load(context: ssl.SSLContext, flag: str, cert: Path | None, key: Path | None) -> None:
+    """Load a certificate with its key, if there is one."""
+    if cert is None:
+        if key is not None:
+            raise ValueError(f"--{flag}-key {key} has no certificate. Pass it with --{flag}-cert FILE.")
+        return
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as e:
+        raise ValueError(f"{cert} has no usable certificate and key: {e}") from None

@@ -1,0 +1,98 @@
+"""The state that one worker shares with its connections and exchanges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.tap.counters import Counters
+from streamgauge.ingest.tap.exchanges.loop_monitor import LoopMonitor
+from streamgauge.ingest.tap.exchanges.timeouts import Timeouts
+from streamgauge.ingest.tap.http import head_functions as heads
+from streamgauge.ingest.tap.http.head_functions import Heads
+from streamgauge.ingest.tap.http.heads import RequestHead
+from streamgauge.ingest.tap.http.routing import Route, Router
+from streamgauge.ingest.tap.http.trace_context import TraceContext
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorder, Recorders
+from streamgauge.ingest.tap.recording.failures import RecordingFailures
+from streamgauge.ingest.tap.recording.refusals import Refusals
+from streamgauge.ingest.tap.relay.body_relay import BodyRelay
+
+
+class OpenClient(Protocol):
+    """Interface of a client connection that a stopping worker uses."""
+
+    transport: asyncio.Transport
+
+    def close_if_idle(self) -> None: ...
+
+
+class OpenExchange(Protocol):
+    """Interface of an exchange that a stopping worker uses."""
+
+    def stop(self) -> None: ...
+
+
+class NativeExchanges(Protocol):
+    """Interface of `native_exchange.NativeExchanges`."""
+
+    def start(
+        self,
+        client: OpenClient,
+        pool: object,
+        head: RequestHead,
+        route: Route,
+        trace: TraceContext,
+        recorder: DeferredRecorder | None,
+        now_ns: int,
+        body: bytes,
+    ) -> bool:
+        """Forward a request if that is possible in native code. `body`: all bytes after the head."""
+
+
+class TapContext:
+    """Everything that connections and exchanges need from their worker. `clock_ns` is monotonic."""
+
+    __slots__ = (
+        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "failures", "guards", "heads", "loop",
+        "loop_monitor", "native_exchanges", "options", "recorders", "refusals", "relay", "router", "stopping", "timeouts",
+    )  # fmt: skip
+
+    def __init__(
+        self, options: TapOptions, loop: asyncio.AbstractEventLoop, clock_ns: Callable[[], int]
+    ) -> None:
+        self.options = options
+        self.loop = loop
+        self.clock_ns = clock_ns
+        self.guards = Guards()
+        self.counters = Counters()
+        self.failures = RecordingFailures(self.counters, self.guards)
+        self.loop_monitor = LoopMonitor(loop, clock_ns)
+        self.refusals = Refusals(self.counters)
+        self.router = Router(options.upstreams)
+        self.timeouts = Timeouts(options)
+        self.recorders: Recorders | None = None  # None: do not record
+        self.heads: Heads = heads
+        self.relay: BodyRelay | None = None  # None: exchanges forward all bodies
+        self.native_exchanges: NativeExchanges | None = None  # None: all exchanges start in Python
+        self.clients: set[OpenClient] = set()
+        self.exchanges: set[OpenExchange] = set()
+        self.stopping = False
+        self._next_iteration: list[Callable[[], None]] = []
+
+    def call_next_iteration(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in the loop's next iteration, after pending writes have gone to the kernel."""
+        if not self._next_iteration:
+            self.loop.call_soon(self._run_callbacks)
+        self._next_iteration.append(callback)
+
+    def _run_callbacks(self) -> None:
+        callbacks, self._next_iteration = self._next_iteration, []
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception as error:  # a bug; it must not stop the other callbacks
+                self.loop.call_exception_handler({"message": "a callback failed", "exception": error})

@@ -1,0 +1,106 @@
+"""Parse HTTP/1.x header fields, one line at a time.
+
+A line is a token, a colon and a value without control bytes (RFC 9112 §5); anything else is malformed. Clients and servers send
+the same few lines repeatedly, so parsed lines are cached, in a bounded table that is cleared when it is full. Only fields that
+may be recorded (`streamgauge.ingest.header_fields`) or that frame the message are cached: the cache holds no credential.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from streamgauge.ingest.header_fields import request_field, response_field
+from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS
+
+TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
+_LINE = re.compile(rb"(" + TOKEN + rb"+):([\t\x20-\x7e\x80-\xff]*)")
+_MAX_LINES = 2048
+_MAX_LINE_BYTES = 256
+OWN_PREFIX = b"x-streamgauge-"
+"""Prefix of the fields for the tap itself, which are not forwarded."""
+UPSTREAM = b"x-streamgauge-upstream"
+"""Name of the upstream for a request (`routing`)."""
+
+
+class Field(NamedTuple):
+    """One header field."""
+
+    name: bytes  # in lower case
+    line: bytes  # as received, with its CRLF (`FieldTable` normalizes some fields)
+    value: bytes  # without surrounding whitespace
+    special: int  # not 0: the tap interprets the field, replaces it or does not forward it; see `FieldTable`
+    recorded: tuple[str, str] | None  # name and value to record, None if the field may not be recorded
+
+
+class MalformedField(Exception):
+    """The line is not a header field, or its name resembles a framing field. The message is the reason."""
+
+
+_FRAMING_NAMES = frozenset({b"content-length", b"transfer-encoding"})
+_FRAMING_LENGTHS = frozenset(map(len, _FRAMING_NAMES))
+_SEPARATOR = re.compile(rb"[^0-9a-z]")
+
+
+def reads_as_framing(name: bytes) -> bool:
+    """Whether a back end may read this lower-case name as that of a framing field.
+
+    CGI, WSGI and similar interfaces turn `-` and other separators of a name into `_`, so `content_length` becomes equal to
+    `content-length`.
+    """
+    return len(name) in _FRAMING_LENGTHS and _SEPARATOR.sub(b"-", name) in _FRAMING_NAMES
+
+
+class FieldTable(dict[bytes, Field]):
+    """Parsed fields by line (without CRLF). `table[line]` parses an unknown line. Raises `MalformedField`.
+
+    `special`: names of special fields. `Field.special` is their position, from 1 on, or -1 for the tap's own fields.
+    `strict`, for requests: names that resemble framing fields are malformed, and framing fields are forwarded without
+    whitespace around the value, because servers differ in the whitespace that they strip.
+    """
+
+    def __init__(
+        self,
+        special: Iterable[bytes],
+        recorded: Callable[[bytes, bytes], tuple[str, str] | None],
+        *,
+        strict: bool = False,
+    ) -> None:
+        self._special = {name: position for position, name in enumerate(special, 1)}
+        self._recorded = recorded
+        self._strict = strict
+
+    def __missing__(self, line: bytes) -> Field:
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise MalformedField("a header field is malformed")
+        name, value = match[1].lower(), match[2].strip(b" \t")
+        framing = name in _FRAMING_NAMES
+        if self._strict and not framing and reads_as_framing(name):
+            raise MalformedField("a header field resembles Content-Length or Transfer-Encoding")
+        special = -1 if name.startswith(OWN_PREFIX) else self._special.get(name, 0)
+        recorded = self._recorded(name, value)
+        forwarded = (line[: len(name)] + b": " + value if framing and self._strict else line) + b"\r\n"
+        field = Field(name, forwarded, value, special, recorded)
+        if len(line) <= _MAX_LINE_BYTES and (recorded is not None or name in _CACHED):
+            if len(self) >= _MAX_LINES:
+                self.clear()
+            self[line] = field
+        return field
+
+
+_CACHED = frozenset(b"host connection content-length transfer-encoding keep-alive te upgrade".split())
+SPECIAL_IN_REQUESTS = (
+    *b"""
+    host content-length content-type transfer-encoding connection upgrade te expect traceparent
+    keep-alive proxy-connection proxy-authorization http2-settings
+    x-forwarded-for x-forwarded-proto x-forwarded-host
+    """.split(),
+    *API_KEY_FIELDS,
+)
+SPECIAL_IN_RESPONSES = tuple(
+    b"connection keep-alive proxy-connection upgrade content-length transfer-encoding trailer content-type".split()
+)
+REQUEST_FIELDS = FieldTable(SPECIAL_IN_REQUESTS, request_field, strict=True)
+RESPONSE_FIELDS = FieldTable(SPECIAL_IN_RESPONSES, response_field)

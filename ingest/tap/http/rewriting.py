@@ -1,0 +1,149 @@
+"""Rewrite the heads of requests and responses on their way through the tap.
+
+Both sides receive each other's fields in their original order and case, without the hop-by-hop ones (RFC 9110 §7.6.1) and with
+the fields that the tap adds. `streamgauge.ingest.header_fields` decides which fields may be recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS
+from streamgauge.ingest.tap.http.fields import OWN_PREFIX
+from streamgauge.ingest.tap.http.heads import RequestHead, ResponseHead
+from streamgauge.ingest.tap.http.routing import Route
+from streamgauge.ingest.tap.http.trace_context import TraceContext
+from streamgauge.ingest.tap.http.upstreams import Upstream
+
+END_TO_END = frozenset(b"content-length content-type transfer-encoding expect".split()).union(API_KEY_FIELDS)
+_HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-connection proxy-authorization upgrade http2-settings".split()
+)
+_REPLACED = _HOP_BY_HOP | {b"traceparent"}
+_X_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"})
+_RESPONSE_HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"upgrade"})
+# A Connection header may name further hop-by-hop fields, but not those that frame the message.
+NEVER_DROPPED = frozenset(
+    {b"host", b"content-length", b"transfer-encoding", b"trailer", b"close", b"keep-alive"}
+)
+
+
+XForwarded = Literal["always", "private", "never"]
+
+
+def adds_x_forwarded(choice: XForwarded, upstream: Upstream) -> bool:
+    """Whether requests to this upstream get X-Forwarded-* fields. By default a provider on the Internet gets none, because they
+    have the addresses and host names of the network in which the clients are."""
+    return choice == "always" or (choice == "private" and not upstream.is_public)
+
+
+def host_is_signed(head: RequestHead) -> bool:
+    """Whether the client signed the request for AWS (SigV4). The signature covers the Host, so that another Host would break it."""
+    return head.known.get(b"authorization", b"").startswith(b"AWS4-")
+
+
+def request_for_upstream(
+    head: RequestHead, route: Route, trace: TraceContext, choice: XForwarded, address: str, scheme: str
+) -> bytes:
+    """The request's head for the upstream. `address` and `scheme` are the client's."""
+    host_line = (
+        b"Host: %b\r\n" % head.host if head.host and host_is_signed(head) else route.upstream.host_line
+    )
+    x_forwarded = adds_x_forwarded(choice, route.upstream)
+    named = head.connection - NEVER_DROPPED if head.connection else head.connection
+    lines = [f"{head.method} {route.target} HTTP/1.1\r\n".encode()]
+    add = lines.append
+    received: dict[bytes, bytes] = {}  # values of earlier proxies, for fields that the tap extends
+    had_host = trailers = False
+    for name, line, value, special, _ in head.fields:
+        if not special or name in END_TO_END:
+            if not named or name not in named:
+                add(line)
+        elif name == b"host":
+            had_host = True
+            add(host_line)
+        elif name in _REPLACED:
+            pass
+        elif name == b"te":
+            trailers = trailers or b"trailers" in value.lower()
+        elif name in _X_FORWARDED and x_forwarded:
+            if name == b"x-forwarded-for":
+                received[name] = received[name] + b", " + value if name in received else value
+            else:
+                # Keep the value of the earlier proxy, which was nearer to the client.
+                received[name] = value
+                add(line)
+        elif not name.startswith(OWN_PREFIX) and name not in named:
+            add(line)
+    if not had_host:
+        lines.insert(1, host_line)
+    if x_forwarded and not received and head.host:
+        # Most requests: one line to encode instead of four costs 1 µs less.
+        add(
+            f"traceparent: {trace.header}\r\nX-Forwarded-For: {address}\r\nX-Forwarded-Proto: {scheme}\r\n"
+            "X-Forwarded-Host: ".encode()
+        )
+        add(head.host + b"\r\n")
+    else:
+        add(f"traceparent: {trace.header}\r\n".encode())
+        if x_forwarded:
+            add(_x_forwarded_lines(head, received, address, scheme))
+    if trailers:
+        add(b"TE: trailers\r\n")
+    if head.upgrade is not None and asks_for_tunnel(head):
+        add(b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade)
+    elif trailers:
+        add(b"Connection: TE\r\n")
+    add(b"\r\n")
+    return b"".join(lines)
+
+
+def _x_forwarded_lines(head: RequestHead, received: dict[bytes, bytes], address: str, scheme: str) -> bytes:
+    previous = received.get(b"x-forwarded-for")
+    client = address.encode()
+    lines = b"X-Forwarded-For: %b\r\n" % (previous + b", " + client if previous else client)
+    if b"x-forwarded-proto" not in received:
+        lines += b"X-Forwarded-Proto: %b\r\n" % scheme.encode()
+    if b"x-forwarded-host" not in received and head.host:
+        lines += b"X-Forwarded-Host: %b\r\n" % head.host
+    return lines
+
+
+def asks_for_tunnel(head: RequestHead) -> bool:
+    """The client requests an upgrade that the tap forwards. h2c is not forwarded: its requests could not be recorded."""
+    return head.upgrade is not None and b"h2c" not in head.upgrade.lower()
+
+
+def response_for_client(
+    head: ResponseHead, *, keep_alive: bool, client_minor: int, drop_chunked: bool
+) -> bytes:
+    """The response's head for the client. `drop_chunked`: the body is sent without its chunk framing."""
+    named = head.connection - NEVER_DROPPED if head.connection else head.connection
+    drop_length = bool(head.transfer_coding)
+    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
+    for name, line, _, special, _ in head.fields:
+        if special:
+            if name in _RESPONSE_HOP_BY_HOP:
+                continue
+            if name == b"content-length":
+                if drop_length:
+                    continue
+                drop_length = True  # forward only the first of equal lengths
+            elif drop_chunked and name in (b"transfer-encoding", b"trailer"):
+                continue
+        if not named or name not in named:
+            lines.append(line)
+    if not keep_alive:
+        lines.append(b"Connection: close\r\n")
+    elif client_minor == 0:
+        lines.append(b"Connection: keep-alive\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def switching_for_client(head: ResponseHead) -> bytes:
+    """The head of a 101 for the client: every field, including Connection and Upgrade."""
+    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
+    lines += [field.line for field in head.fields]
+    lines.append(b"\r\n")
+    return b"".join(lines)

@@ -1,0 +1,1 @@
+"""The processes of a tap: worker, supervisor, admin port."""

@@ -1,0 +1,309 @@
+"""One worker of the tap: an event loop, its sockets and its partition of the record log.
+
+Start: open the log, then the sockets, then write the first `Alive` record. Stop: refuse new connections, let open exchanges
+finish within the drain time, end the others as `tap_stopped`, write a last `Alive` with `stopping`, flush and close the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+
+from streamgauge.ingest.log_lines import log_loop_errors
+from streamgauge.ingest.record_log import run_totals
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.interface import LogInUse, LogWriter
+from streamgauge.ingest.records import Alive
+from streamgauge.ingest.tap.connections.client_connection import ClientConnection
+from streamgauge.ingest.tap.connections.sockets import HangupWatch, limit_silence
+from streamgauge.ingest.tap.connections.tls import TlsLayer, client_context, upstream_context
+from streamgauge.ingest.tap.connections.upstream_connection import UpstreamPool
+from streamgauge.ingest.tap.counters import NAMES
+from streamgauge.ingest.tap.exchanges.context import TapContext
+from streamgauge.ingest.tap.exchanges.timeouts import CLOSE_PATIENCE_S, STOP_CHECK_S
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.process.metrics import Report
+from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorders
+from streamgauge.ingest.tap.recording.log_thread import LogThread
+from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.recording.stream_recorder import RecorderFactory
+from streamgauge.ingest.tap.relay.body_relay import BodyRelay
+from streamgauge.ingest.tap.relay.choice import native_relay, uses_native_code
+
+if native_relay is not None:
+    from streamgauge.ingest.tap.exchanges import native_exchange
+    from streamgauge.ingest.tap.http import native_heads
+    from streamgauge.ingest.tap.recording import native_recorder
+
+logger = logging.getLogger("streamgauge.tap")
+
+_ALIVE_BYTES = 1024  # room reserved for one Alive record
+_ALIVE_LATE_S = 5.0
+_WRITER_COUNTERS = (
+    "dropped_segments", "dropped_records", "dropped_bytes", "trimmed_segments", "corrupt_segments",
+    "refused_entries", "failed_entries",
+)  # fmt: skip
+
+Stats = dict[str, int]
+
+
+class TapWorker:
+    """One worker. Create it inside its running event loop.
+
+    Tests pass `open_log` to keep the log in memory and `clock_ns` (monotonic) to control time limits. A custom `clock_ns`
+    disables the native relay, because the relay reads the system clock.
+    """
+
+    def __init__(
+        self,
+        options: TapOptions,
+        *,
+        client_key: bytes,
+        open_log: Callable[[], LogWriter] | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.options = options
+        self.loop = asyncio.get_running_loop()
+        self.context = TapContext(options, self.loop, clock_ns)
+        self.counters = self.context.counters
+        self.hangups = HangupWatch(self.loop, self.context.guards.guard("hang-ups"))
+        self.incarnation = str(uuid.uuid4())
+        self.ready = False
+        self.address: tuple[str, int] = ("", 0)
+        self._client_key = client_key
+        self._started_wall_ns = time.time_ns()
+        self._open_log = open_log or self._open_embedded
+        self._log: LogThread | None = None
+        self._writer_stats: Callable[[], Mapping[str, int]] = dict
+        self._buffer: RecordBuffer | None = None
+        self._wrote_last_alive = False
+        self._stop = asyncio.Event()
+        self._skip_drain = False
+        self._client_tls = client_context(options)
+        tls = upstream_context(options) if any(u.scheme == "https" for u in options.upstreams) else None
+        self._pools = [
+            UpstreamPool(self.context, upstream, tls if upstream.scheme == "https" else None)
+            for upstream in options.upstreams
+        ]
+
+    def _open_embedded(self) -> LogWriter:
+        options = self.options
+        partition = f"w{options.worker}"
+        try:
+            writer = EmbeddedWriter(
+                options.data / "log",
+                partition,
+                cap_bytes=options.record_log_max_bytes,
+                max_age_s=options.record_log_max_age_s,
+            )
+        except LogInUse as e:
+            message = (
+                f"{e}: another tap uses this data folder. Stop it, or choose another folder with --data."
+            )
+            raise LogInUse(message) from None
+        with contextlib.ExitStack() as opened:  # LogThread opens the log again after any exception
+            opened.callback(writer.close)
+            folder = options.data / "log" / partition
+            runs = run_totals.RunTotalsFile(
+                folder, self.incarnation, tap=options.tap_name, started_wall_ns=self._started_wall_ns
+            )
+            opened.callback(runs.close)
+            log = run_totals.RunTotalsWriter(writer, runs, self._run_totals, folder)
+            opened.pop_all()
+        self._writer_stats = writer.stats
+        return log
+
+    def _run_totals(self) -> run_totals.RunTotals:
+        counters, log = self.counters, self._log
+        assert log is not None
+        is_reported = self._wrote_last_alive and not log.unappended_records
+        return run_totals.RunTotals(
+            streams_opened=counters.streams_opened,
+            streams_in_log=log.packed_streams,
+            records=counters.records,
+            captured_bytes=counters.captured_bytes,
+            lost_records=counters.lost_records,
+            lost_bytes=counters.lost_bytes,
+            wall_ns=time.time_ns(),
+            mono_ns=time.monotonic_ns(),
+            cause=run_totals.CAUSES.index(log.failing) if log.failing else 0,
+            state=run_totals.REPORTED if is_reported else run_totals.RUNNING,
+        )
+
+    # --- start and stop
+
+    async def start(self, sock: socket.socket) -> None:
+        """Serve on a bound socket. Raises OSError or ValueError with one line if the log cannot be opened."""
+        options, context = self.options, self.context
+        log_loop_errors(logger)
+        if uses_native_code(options.relay) and context.clock_ns is time.monotonic_ns:
+            try:
+                context.relay = BodyRelay(self.loop, context.failures)
+                context.heads = native_heads
+            except OSError as e:
+                if options.relay == "native":
+                    raise
+                logger.warning("the native relay cannot be used, so the tap uses its Python code: %s", e)
+        if options.log:
+            self._log = LogThread(self._open_log, context.guards)
+            context.guards.check("record log", self._log_fault)
+            self._log.start()
+            context.guards.guard("start of recording").attempt(self._start_recording, self._log)
+        if context.relay is not None:
+            context.native_exchanges = native_exchange.NativeExchanges(context)
+        limit_silence(sock, options.peer_timeout_s)
+        self._server = await self.loop.create_server(self._accept, sock=sock, backlog=options.backlog)
+        name = sock.getsockname()
+        self.address = (name[0], name[1])
+        context.loop_monitor.start()
+        self.ready = True
+
+    def _start_recording(self, log: LogThread) -> None:
+        """Record the exchanges that begin from now on. After an exception they are forwarded without a record."""
+        context = self.context
+        self._buffer = buffer = RecordBuffer(log, context.failures, queue_bytes=self.options.queue_bytes)
+        factory = RecorderFactory(
+            buffer, self.options, incarnation=self.incarnation, client_key=self._client_key
+        )
+        native = context.relay is not None
+        recorders = (native_recorder.NativeDeferredRecorders if native else DeferredRecorders)(factory)
+        buffer.recorders = recorders
+        if context.relay is not None:
+            context.relay.record_in(buffer)
+        self._write_alive_periodically()
+        context.refusals.recorder_factory, context.recorders = factory, recorders
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        client = ClientConnection(self.context, self._pools, self.hangups)
+        if self._client_tls is None:
+            return client
+        return TlsLayer(
+            self.loop, client, self._client_tls, handshake_timeout_s=self.options.head_timeout_s or None
+        )
+
+    def stop(self) -> None:
+        """Begin to stop. A second call skips the drain time."""
+        if self._stop.is_set():
+            self._skip_drain = True
+        self._stop.set()
+
+    async def serve(self) -> None:
+        """Wait for `stop`, then drain and stop."""
+        await self._stop.wait()
+        context = self.context
+        self.ready = False
+        context.stopping = True
+        attempt = context.guards.guard("stop").attempt  # each step is made, whatever the others raise
+        attempt(self._server.close)
+        for client in list(context.clients):
+            attempt(client.close_if_idle)
+        await self._wait_until(lambda: not context.exchanges or self._skip_drain, context.timeouts.drain_s)
+        if context.exchanges:
+            logger.warning("the drain time is over: ending %d open streams", len(context.exchanges))
+        for exchange in list(context.exchanges):
+            attempt(exchange.stop)
+        await self._wait_until(lambda: not context.clients, CLOSE_PATIENCE_S)
+        for client in list(context.clients):
+            attempt(client.transport.abort)
+        await self._wait_until(lambda: not context.clients, CLOSE_PATIENCE_S)
+        for pool in self._pools:
+            attempt(pool.close)
+        await asyncio.sleep(0)
+        attempt(self.hangups.close)
+        self._close_log(attempt)
+        if context.relay is not None:
+            attempt(context.relay.close)
+
+    async def _wait_until(self, met: Callable[[], bool], limit_s: float) -> None:
+        deadline_s = self.loop.time() + limit_s
+        while not met() and self.loop.time() < deadline_s:  # noqa: ASYNC110 - only during a stop
+            await asyncio.sleep(STOP_CHECK_S)
+
+    def _close_log(self, attempt: Callable[..., bool]) -> None:
+        if self._buffer is None or self._log is None:
+            return
+        attempt(self._buffer.flush_all)
+        attempt(self._write_alive, True)
+        attempt(self._buffer.flush_all)
+        attempt(self._log.stop, self.options.log_stop_timeout_s)
+
+    # --- counters
+
+    def report(self) -> Report:
+        """What the admin port shows."""
+        guards = self.context.guards
+        return Report(self.stats(), guards.faults(), guards.failures())
+
+    def stats(self) -> Stats:
+        """Values for /metrics and /ledger: totals, and gauges (`*_now`, `*_max_ns`)."""
+        counters, context = self.counters, self.context
+        stats: Stats = {name: value for name in NAMES if isinstance(value := getattr(counters, name), int)}
+        stats.update({f"closed_{cause}": n for cause, n in counters.closed_by_cause.items()})
+        stats["open_streams_now"] = len(context.exchanges)
+        stats["client_connections_now"] = len(context.clients)
+        relay = context.relay
+        stats["native_relays_now"] = int(relay is not None)
+        stats["relay_waits_dropped"] = relay.waits_dropped if relay is not None else 0
+        stats["loop_lag_max_ns"] = context.loop_monitor.lag_max_ns
+        stats["loop_lag_last_max_ns"] = context.loop_monitor.lag_ns
+        stats["loop_blocked_ns"] = context.loop_monitor.blocked_ns
+        stats["faults_now"] = len(context.guards.faults())
+        if self._log is not None and self._buffer is not None:
+            stats["queue_bytes_now"] = self._buffer.queued_bytes
+            stats["log_append_errors"] = self._log.append_errors
+            stats["log_entries"] = self._log.appended_entries
+            stats["log_bytes"] = self._log.appended_bytes
+            stats["log_failing_now"] = int(self._log.failing is not None)
+            writer_stats = self._writer_stats()
+            stats["log_size_bytes_now"] = writer_stats.get("log_bytes", 0)
+            stats.update({f"log_{name}": writer_stats.get(name, 0) for name in _WRITER_COUNTERS})
+        return stats
+
+    def _log_fault(self) -> str | None:
+        log = self._log
+        if log is None or log.failing is None:
+            return None
+        path = self.options.data / "log"
+        return f"cannot append to {path}: {log.failing_reason}. Streams are lost when the memory for waiting records is full"
+
+    def _write_alive_periodically(self) -> None:
+        alive_s = self.options.alive_s
+        guard = self.context.guards.guard("alive records", silent_after_s=2 * alive_s + _ALIVE_LATE_S)
+        if self.context.stopping:
+            guard.end()
+            return
+        self.loop.call_later(alive_s, self._write_alive_periodically)
+        guard.attempt(self._write_alive)
+
+    def _write_alive(self, stopping: bool = False) -> None:
+        buffer, options = self._buffer, self.options
+        if buffer is None:
+            return
+        alive = Alive(
+            tap=options.tap_name,
+            tap_worker=options.worker,
+            incarnation=self.incarnation,
+            wall_ns=time.time_ns(),
+            mono_ns=time.monotonic_ns(),
+            started_wall_ns=self._started_wall_ns,
+            stopping=stopping,
+            counters=self.stats(),
+        )
+        is_queued = buffer.add(alive, _ALIVE_BYTES)
+        self._wrote_last_alive = stopping and is_queued
+
+
+def reduce_gc() -> None:
+    """Exempt imported objects from garbage collection and collect rarely.
+
+    The hot path creates no reference cycles, and a full collection pauses every stream.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)

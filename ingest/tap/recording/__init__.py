@@ -1,0 +1,1 @@
+"""From the facts of an exchange to records in the log."""

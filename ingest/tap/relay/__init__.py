@@ -1,0 +1,1 @@
+"""Forward response bodies in a thread without the interpreter lock."""
