@@ -136,7 +136,7 @@ def test_native_wheel_has_the_same_files_and_the_native_relay(dist: Path, tmp_pa
     load = "from native_relay import NativeRelay as r; relay = r(); relay.start(); relay.close(); print(relay.pending_bytes)"
     command = [sys.executable, "-c", load]
     done = subprocess.run(
-        command, cwd=tmp_path / "streamgauge/ingest/tap", capture_output=True, text=True, check=False
+        command, cwd=tmp_path / "streamgauge/ingest/tap/relay", capture_output=True, text=True, check=False
     )
     assert done.stdout == "0\n", done.stderr
 
