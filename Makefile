@@ -10,6 +10,8 @@ PY := .venv/bin/python
 UPSTREAM ?= http://localhost:4000
 # Processes that compile the product at each start cost minutes of the tests.
 unexport PYTHONDONTWRITEBYTECODE
+TYPED := $(shell find ingest/tap -name '*.pyx' -o -name '*.pxd')
+COMPILED := $(TYPED) $(wildcard $(patsubst %.pxd,%.py,$(TYPED)))
 # Whole files on one worker, because they share servers; tests/conftest.py orders them.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -18,15 +20,19 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
 
-install: .venv/.installed ## install the locked packages into .venv
+install: .venv/.installed .venv/.compiled ## install the locked packages into .venv
 
-.venv/.installed: requirements.lock deploy/build.lock pyproject.toml $(wildcard ingest/tap/*.pyx ingest/tap/*.pxd)
+.venv/.installed: requirements.lock deploy/build.lock pyproject.toml
 	@deploy/setup/venv run
 
-setup: .venv/.ready ## also install the packages of tests and benchmarks
+setup: .venv/.ready .venv/.compiled ## also install the packages of tests and benchmarks
 
-.venv/.ready: requirements.lock requirements-dev.lock pyproject.toml $(wildcard ingest/tap/*.pyx ingest/tap/*.pxd)
+.venv/.ready: requirements.lock requirements-dev.lock pyproject.toml
 	@deploy/setup/venv all
+
+.venv/.compiled: deploy/setup/native.py $(COMPILED)
+	@$(PY) deploy/setup/native.py || echo "setup: the tap runs interpreted instead, which needs more CPU time" >&2
+	@touch $@
 
 test-setup: setup ## install test services: Java and Maven, Chromium, LiteLLM
 	@deploy/setup/test-parts
@@ -51,6 +57,7 @@ types: setup ## check types with mypy
 
 test: test-setup lint types ## run all tests (15 minutes on two cores, and at the first time the set-up)
 	$(PY) -m pytest -m "not slow" $(PARALLEL) $(ARGS)
+	STREAMGAUGE_INTERPRETED=1 $(PY) -m pytest -m "not slow" $(PARALLEL) tests/ingest/tap
 
 quick: setup ## run the tests that need only Python
 	$(PY) -m pytest -m "not slow and not kafka and not litellm and not browser" $(PARALLEL) $(ARGS)
@@ -96,4 +103,5 @@ lock: setup ## update the lock files from pyproject.toml
 	deploy/setup/lock
 
 clean: ## remove everything that make created
-	rm -rf ingest/tap/*.so .venv .venv-litellm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site
+	find ingest/tap -name '*.so' -delete
+	rm -rf .venv .venv-litellm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site

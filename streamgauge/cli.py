@@ -190,14 +190,20 @@ LIBRARIES = ("duckdb", "polars", "kafka-python", "opentelemetry-sdk", "streamlit
 def version_command(verbose: bool, form: str) -> int:
     """Print the version.
 
-    The line `relay` shows what --relay auto selects here: native or python.
+    The line `relay` shows what --relay auto selects here: native or python. The line `code` shows whether the tap's code is compiled or
+    interpreted.
     """
     import platform
     from importlib.metadata import version
 
+    from streamgauge.ingest.tap import is_compiled
     from streamgauge.ingest.tap.relay.choice import uses_native_code
 
-    versions = {"streamgauge": __version__, "relay": "native" if uses_native_code("auto") else "python"}
+    versions = {
+        "streamgauge": __version__,
+        "relay": "native" if uses_native_code("auto") else "python",
+        "code": "compiled" if is_compiled() else "interpreted",
+    }
     if verbose:
         versions |= {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
     if form == "json":

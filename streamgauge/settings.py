@@ -57,7 +57,7 @@ from streamgauge.values import check_age, parse_capture, parse_duration_s, parse
 
 CONFIG_FILE = "streamgauge.toml"
 PREFIX = "STREAMGAUGE_"
-OTHER_VARIABLES = ("config", "secrets_dir")
+OTHER_VARIABLES = ("config", "interpreted", "secrets_dir")
 """Variables, without the prefix, that are not settings."""
 RENAMED = {
     "capture_routes": "capture_content",

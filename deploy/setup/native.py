@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +58,16 @@ def build(root: Path, target: Path) -> str | None:
         return "no C compiler is installed (on Debian: apt-get install gcc libc6-dev)"
     if not Path(headers, "Python.h").exists():
         return f"{headers} has no Python.h (on Debian: apt-get install python3-dev)"
-    with tempfile.TemporaryDirectory() as folder:
-        built = [(source, Path(folder, f"{number}{SUFFIX}")) for number, source in enumerate(sources(root))]
-        for source, output in built:
+    files = sources(root)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def compile_module(source: Path, output: Path) -> bool:
             translated = output.with_suffix(".c")
             # Cython writes the paths of its arguments into the C file; a relative one gives the same bytes in every folder.
             # Types come from the `.pxd` alone: `int` in an annotation would be a Python object there.
+            # An attribute of None raises as in Python. Without `nonecheck` it ends the process.
             cython = [
-                sys.executable, "-m", "cython", "-3", "-X", "annotation_typing=False", "-X", "binding=False", "--module-name",
+                sys.executable, "-m", "cython", "-3", "-X", "annotation_typing=False,binding=False,nonecheck=True", "--module-name",
                 ".".join(source.with_suffix("").parts), str(source), "-o", str(translated),
             ]  # fmt: skip
             subprocess.run(cython, cwd=root, check=True)
@@ -73,11 +76,14 @@ def build(root: Path, target: Path) -> str | None:
                 f"-ffile-prefix-map={folder}=.", f"-I{headers}",
                 *os.environ.get("CFLAGS", "").split(),
             ]  # fmt: skip
-            try:
-                subprocess.run([found, *flags, str(translated), "-o", str(output)], check=True)
-            except subprocess.CalledProcessError:
+            command = [found, *flags, str(translated), "-o", str(output)]
+            return subprocess.run(command, check=False).returncode == 0
+
+        outputs = [Path(folder, f"{number}{SUFFIX}") for number in range(len(files))]
+        for source, is_compiled in zip(files, pool.map(compile_module, files, outputs), strict=True):
+            if not is_compiled:
                 return f"{found} cannot compile {source.name} (on Debian: apt-get install gcc libc6-dev python3-dev)"
-        for source, output in built:
+        for source, output in zip(files, outputs, strict=True):
             destination = target / module(source)
             destination.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(output, destination)

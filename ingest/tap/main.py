@@ -24,6 +24,7 @@ from streamgauge.ingest.keyed_ids import FILE, load_client_key
 from streamgauge.ingest.listening import AllowedHosts, bind, join_address, split_address
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import HEARTBEAT_S, SILENT_AFTER_S, Heartbeat, write_ready_file
+from streamgauge.ingest.tap import is_compiled
 from streamgauge.ingest.tap.option_checks import check_options
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.process.admin import Admin
@@ -134,7 +135,15 @@ async def _ready(
         for i, u in enumerate(options.upstreams)
     )
     relay = "native" if uses_native_code(options.relay) else "Python"
-    logger.info("tap ready: %s, upstreams: %s, admin: %s, %s relay", listen, upstreams, admin_url, relay)
+    code = "compiled" if is_compiled() else "interpreted"
+    logger.info(
+        "tap ready: %s, upstreams: %s, admin: %s, %s relay, %s code",
+        listen,
+        upstreams,
+        admin_url,
+        relay,
+        code,
+    )
     guard = guards.guard("heartbeat", silent_after_s=SILENT_AFTER_S)
     heartbeat = Heartbeat(path, ready)
     beating = asyncio.create_task(guarded_task(guard, lambda: _beat(heartbeat, guard, faults)))

@@ -196,10 +196,6 @@ class RunningTap:
                 await asyncio.sleep(0.005)
 
 
-default_relay = "auto"
-"""The fixture `relay` sets it for each test."""
-
-
 @contextlib.asynccontextmanager
 async def running_tap(
     script: Script | None,
@@ -244,7 +240,6 @@ async def running_tap(
         given: dict[str, Any] = {
             "tap_name": "test-tap",
             "drain_timeout_s": 0.0,
-            "relay": default_relay,
             **options,
         }
         open_log: Callable[[], LogWriter] = given.pop("open_log", lambda: log)

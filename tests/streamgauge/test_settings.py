@@ -58,7 +58,16 @@ def test_missing_secrets_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_unknown_variables_and_what_they_stand_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WROKERS", "LISTEN", "QUACK_PORT", "CONFG", "BANANA", "SERVICE_HOST", "PORT_4100_TCP_ADDR"):
+    for name in (
+        "WROKERS",
+        "LISTEN",
+        "QUACK_PORT",
+        "CONFG",
+        "BANANA",
+        "INTERPRETED",
+        "SERVICE_HOST",
+        "PORT_4100_TCP_ADDR",
+    ):
         monkeypatch.setenv(f"STREAMGAUGE_{name}", "x")
     monkeypatch.setenv("STREAMGAUGE_TAP_PORT", "tcp://10.0.0.1:4100")  # from a Service named streamgauge-tap
     found = {name: correct for name, correct in unknown_variables().items() if name not in HARNESS}

@@ -43,6 +43,7 @@ _FAMILIES = {
     "log_failing_now": "1 while appends to the log fail, else 0.",
     "bad_upstream_excess_bytes": "Bytes that upstreams sent after the end of a response.",
     "native_relays_now": "Workers that use the native relay.",
+    "compiled_workers_now": "Workers that run the compiled code.",
     "relay_waits_dropped": "Waits for clients and delays of the tap that the native relay dropped because its queue was full.",
     "faults_now": "Threads, loops and tasks at fault; see guard_fault.",
     "worker_restarts": "Restarts of workers that died.",

@@ -20,6 +20,7 @@ from streamgauge.ingest.record_log import run_totals
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.interface import LogInUse, LogWriter
 from streamgauge.ingest.records import Alive
+from streamgauge.ingest.tap import is_compiled
 from streamgauge.ingest.tap.connections.client_connection import ClientConnection
 from streamgauge.ingest.tap.connections.sockets import HangupWatch, limit_silence
 from streamgauge.ingest.tap.connections.tls import TlsLayer, client_context, upstream_context
@@ -249,6 +250,7 @@ class TapWorker:
         stats["client_connections_now"] = len(context.clients)
         relay = context.relay
         stats["native_relays_now"] = int(relay is not None)
+        stats["compiled_workers_now"] = int(is_compiled())
         stats["relay_waits_dropped"] = relay.waits_dropped if relay is not None else 0
         stats["loop_lag_max_ns"] = context.loop_monitor.lag_max_ns
         stats["loop_lag_last_max_ns"] = context.loop_monitor.lag_ns

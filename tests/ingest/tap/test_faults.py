@@ -16,8 +16,8 @@ from streamgauge.ingest.tap.recording.log_thread import LogThread
 from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
 from streamgauge.ingest.tap.recording.stream_recorder import RecorderFactory
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
+from streamgauge.ingest.tap.relay.choice import native_relay
 from tests.guard_injection import Fault, Injection, derived
-from tests.ingest import running_tap as running_tap_module
 from tests.ingest.running_tap import END, SSE_HEAD, MemoryLog, chunk, read_request, running_tap
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -130,7 +130,7 @@ async def test_stop_ends_each_exchange_and_closes_the_log_whatever_raises(monkey
 
 
 async def test_recording_that_cannot_start_is_named_and_traffic_goes_on(monkeypatch: pytest.MonkeyPatch):
-    other = DeferredRecorders if running_tap_module.default_relay == "native" else BodyRelay
+    other = DeferredRecorders if native_relay is not None else BodyRelay
     for kind, name in (
         (RecordBuffer, "__init__"), (RecorderFactory, "__init__"), (DeferredRecorders, "__init__"), (BodyRelay, "record_in"),
     ):  # fmt: skip
@@ -149,9 +149,8 @@ async def test_recording_that_cannot_start_is_named_and_traffic_goes_on(monkeypa
 async def test_exception_at_the_end_of_recording_is_counted_and_the_tap_stops(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    native = running_tap_module.default_relay == "native"
     for kind, name in (
-        (RecordBuffer, "flush_all"), (LogThread, "stop"), (MemoryLog, "close"), *([(BodyRelay, "close")] * native),
+        (RecordBuffer, "flush_all"), (LogThread, "stop"), (MemoryLog, "close"), *([(BodyRelay, "close")] * (native_relay is not None)),
     ):  # fmt: skip
         fault = Fault(always=False)
         with monkeypatch.context() as patch:

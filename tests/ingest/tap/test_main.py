@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.records import Alive, AnyRecord, Closed, Opened, unpack
+from streamgauge.ingest.tap import is_compiled
 from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from streamgauge.ingest.tap.main import TapOptions, run
 from tests import host_headers
@@ -140,6 +141,7 @@ def test_tap_becomes_ready_serves_and_stops_cleanly(upstream: str, tmp_path: Pat
         families = {f.name: f for f in text_string_to_metric_families(get(admin + "/metrics")[1].decode())}
         assert families["streamgauge_tap_streams_opened"].samples[0].value == 6
         assert families["streamgauge_tap_streams_opened"].type == "counter"
+        assert families["streamgauge_tap_compiled_workers"].samples[0].value == workers * is_compiled()
         causes = families["streamgauge_tap_streams_closed_by_cause"].samples
         assert {s.labels["cause"]: s.value for s in causes}["complete"] == 6
         log_thread = "log thread" if workers == 1 else "worker 1: log thread"

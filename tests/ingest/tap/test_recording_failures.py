@@ -22,9 +22,9 @@ from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
 from streamgauge.ingest.tap.recording.refusals import Refusals
 from streamgauge.ingest.tap.recording.stream_recorder import RecorderFactory, StreamRecorder
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
+from streamgauge.ingest.tap.relay.choice import native_relay
 from tests.guard_injection import Fault, derived, methods
-from tests.ingest import running_tap
-from tests.ingest.running_tap import MemoryLog, RunningTap, chunk, read_request
+from tests.ingest.running_tap import END, SSE_HEAD, MemoryLog, RunningTap, chunk, read_request
 from tests.ingest.running_tap import running_tap as run
 
 RECORDING = (
@@ -100,12 +100,12 @@ class Upstream:
             head, _ = await read_request(reader)
             path = head.split(b" ", 2)[1]
             if path.startswith(b"/stream"):
-                writer.write(running_tap.SSE_HEAD)
+                writer.write(SSE_HEAD)
                 for _ in range(PARTS):
                     await self.next_part[path].wait()
                     self.next_part[path].clear()
                     writer.write(chunk(PART))
-                writer.write(running_tap.END)
+                writer.write(END)
             elif path == b"/large":
                 writer.write(
                     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\r\n"
@@ -146,7 +146,7 @@ async def traffic(
             event.set()
             assert await client.read(len(chunk(PART))) == chunk(PART)
         if parts == PARTS:
-            assert await client.read(len(running_tap.END)) == running_tap.END
+            assert await client.read(len(END)) == END
         client.reset()
 
     async def short() -> None:
@@ -288,7 +288,6 @@ class Rounds:
         return True
 
 
-@pytest.mark.parametrize("relay", ["python", "native"], indirect=True)
 @pytest.mark.parametrize(
     "always", [pytest.param(False, id="once"), pytest.param(True, id="always", marks=pytest.mark.slow)]
 )
@@ -297,7 +296,7 @@ async def test_an_exception_in_any_method_of_recording_leaves_traffic_and_other_
     upstream, uncalled = Upstream(), []
     async with run(upstream.serve) as tap:
         rounds = Rounds(tap, upstream)
-        for kind, name in all_methods(running_tap.default_relay == "native"):
+        for kind, name in all_methods(native_relay is not None):
             # Without room from the second part on, or from the start, if traffic with room does not call the method.
             for room in ("enough", "none later", "none"):
                 if await rounds.run(kind, name, always=always, room=room):
