@@ -20,13 +20,13 @@ from streamgauge.ingest.tap.connections import sockets
 from streamgauge.ingest.tap.connections.upstream_connection import UpstreamPool
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
-from streamgauge.ingest.tap.exchanges.states import ABORT, KEEP_OPEN, LINGER, RESET, TUNNELING
+from streamgauge.ingest.tap.exchanges.sides import ClientSide
+from streamgauge.ingest.tap.exchanges.states import ABORT, KEEP_OPEN, LINGER, RESET
 from streamgauge.ingest.tap.exchanges.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
 from streamgauge.ingest.tap.http.heads import BadRequest, RequestHead, check_partial_head, other_protocol
 from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer
 from streamgauge.ingest.tap.http.trace_context import join_trace
-from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorder
 
 _MAX_BUFFERED_BYTES = 262_144
 _PIECE_BYTES = 65_536
@@ -34,30 +34,18 @@ _CR = ord("\r")
 _MAX_LINGER_BYTES = 4 * 2**20
 
 
-class ClientConnection(asyncio.Protocol):
-    """One connection of a client. `pools` are in the order of the configured upstreams."""
-
-    transport: asyncio.Transport
-    reading: asyncio.Transport
-    """The TCP transport: reading is paused below TLS (see `tls`)."""
+class ClientConnection(ClientSide):
+    """One connection of a client, an `asyncio.Protocol`. `pools` are in the order of the configured upstreams."""
 
     def __init__(self, context: TapContext, pools: list[UpstreamPool], hangups: sockets.HangupWatch) -> None:
+        super().__init__()
         self._context = context
         self._hangups = hangups
         self._clock_ns = context.clock_ns
         self._pools = pools
-        self.address = "unknown"
-        self.scheme = "http"
-        self.write_paused = False
-        self.read_paused = False
         self._watched = -1  # descriptor while reading is paused
-        self.exchange: Exchange | None = None
-        # recorder of the ended exchange, until the socket has accepted the whole response
-        self._last_recorder: DeferredRecorder | None = None
         self._buffer: ReceiveBuffer | None = None  # received, but not processed yet
         self._buffer_since_ns = 0
-        self._last_byte_ns = 0
-        self._ready_ns = 0  # since when the tap has been ready for the client's next byte
         self._timer: asyncio.TimerHandle | None = None
         self._lingering = False
         self._lingered_bytes = 0
@@ -80,15 +68,15 @@ class ClientConnection(asyncio.Protocol):
             self.reading = self.transport
         context.clients.add(self)
         context.counters.client_connections += 1
-        self._last_byte_ns = self._clock_ns()
+        self.last_byte_ns = self._clock_ns()
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        now_ns = self._last_byte_ns = self._clock_ns()
+        now_ns = self.last_byte_ns = self._clock_ns()
         exchange = self.exchange
-        if exchange is not None and exchange.request_open:
+        if exchange is not None and exchange.takes_client_bytes:
             full = len(data) >= sockets.FULL_READ_BYTES
-            data = exchange.client_data(data)
+            data = exchange.on_client_bytes(data)
             if full and self.exchange is exchange and not self.read_paused:
                 self.reading.pause_reading()
                 self._context.call_next_iteration(self._resume_after_full_read)
@@ -115,7 +103,7 @@ class ClientConnection(asyncio.Protocol):
             self.pause_reading()
 
     def eof_received(self) -> bool:
-        half_closed = self.exchange is not None and self.exchange.client_eof()
+        half_closed = self.exchange is not None and self.exchange.on_end(self)
         if half_closed:
             self.pause_reading()  # the loop does not read any more: watch for a reset
         return half_closed
@@ -132,12 +120,11 @@ class ClientConnection(asyncio.Protocol):
         guard.attempt(self._last_response_undelivered)
         guard.attempt(self._take_unread, exc)
         if self.exchange is not None:
-            guard.attempt(self.exchange.client_lost, exc)
+            guard.attempt(self.exchange.on_lost, self, exc)
 
     def _last_response_undelivered(self) -> None:
-        recorder, self._last_recorder = self._last_recorder, None
-        if recorder is not None:
-            self._record_client_left(recorder, self._clock_ns())
+        if self.draining is not None:
+            self.draining.on_undelivered(self._clock_ns(), self._undelivered_bytes())
 
     def _take_unread(self, exc: Exception | None) -> None:
         """The last bytes of a tunnel's client that left without reading."""
@@ -148,14 +135,14 @@ class ClientConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.write_paused = True
         if self.exchange is not None:
-            self.exchange.client_write_paused()
+            self.exchange.on_full(self)
 
     def resume_writing(self) -> None:
         self.write_paused = False
-        if self._last_recorder is not None:
+        if self.draining is not None:
             self._check_drained()
         if self.exchange is not None:
-            self.exchange.client_write_resumed()
+            self.exchange.on_writable(self)
 
     # --- requests
 
@@ -191,10 +178,9 @@ class ClientConnection(asyncio.Protocol):
         if route is None:
             self._refuse(ErrorResponse.unknown_upstream(context.router.names), head, now_ns)
             return
-        if self._last_recorder is not None and not self._check_drained():
-            self._finish_recording(None)
+        self.settle()
         pool, trace = self._pools[route.upstream_index], join_trace(head.known.get(b"traceparent"))
-        recorder, native = None, context.native_exchanges
+        recorder = None
         if context.recorders is not None:
             try:
                 recorder = context.recorders.new(head, route, trace, self._buffer_since_ns, now_ns)
@@ -203,58 +189,38 @@ class ClientConnection(asyncio.Protocol):
         buffer = self._buffer
         if buffer and len(buffer) == head.length:
             rest = buffer.take()
-        if (
-            native is not None
-            and not buffer
-            and native.start(self, pool, head, route, trace, recorder, now_ns, rest)
-        ):
-            return
-        exchange = self.exchange = Exchange(context, self, pool, head, route, trace, recorder, now_ns)
-        context.exchanges.add(exchange)
+        exchange = Exchange(context, self, pool, head, route, trace, recorder, now_ns)
+        exchange.attach()
         if rest:
             buffer = self._keep(rest)
         if buffer:
             # A piece at a time, because the next requests may follow a short body.
-            while buffer and exchange.request_open:
-                buffer.put_back(exchange.client_data(buffer.take(head.length or _PIECE_BYTES)))
+            while buffer and exchange.takes_client_bytes:
+                buffer.put_back(exchange.on_client_bytes(buffer.take(head.length or _PIECE_BYTES)))
                 if exchange.ended:
                     return
-            self._buffer_since_ns = self._last_byte_ns
+            self._buffer_since_ns = self.last_byte_ns
         exchange.start(now_ns)
 
     def take_buffered(self) -> bytes:
-        """Remove and return the bytes after the request: they belong to a tunnel."""
         return self._buffer.take() if self._buffer else b""
 
-    def exchange_ended(
-        self,
-        exchange: Exchange,
-        recorder: DeferredRecorder | None,
-        now_ns: int,
-        error: ErrorResponse | None,
-        then: int,
-    ) -> None:
-        """Send the error response, if any. `then` says what happens to the connection (`states`)."""
-        self.exchange = None
-        self._ready_ns = now_ns
+    def exchange_ended(self, exchange: Exchange, now_ns: int, error: ErrorResponse | None, then: int) -> None:
+        self.ready_ns = now_ns
         context = self._context
-        context.exchanges.discard(exchange)
         self._ended_exchanges_bytes += exchange.written_bytes
-        if self._last_recorder is not None and not self._check_drained():
-            self._finish_recording(None)
         if self._closed or then == ABORT:
-            if recorder is not None:
-                self._record_client_left(recorder, 0)
+            if self.draining is not None:
+                self.draining.on_undelivered(0, self._undelivered_bytes())
             if not self._closed:
                 self.transport.abort()
             return
-        self._last_recorder = recorder
         if error is not None:
             self.transport.write(error.encode(without_body=exchange.method == "HEAD"))
         if then == KEEP_OPEN and not context.stopping:
             if self.read_paused:
                 self.resume_reading()
-            if recorder is not None or self._buffer:
+            if self.draining is not None or self._buffer:
                 context.call_next_iteration(self._after_response)
         elif then == RESET:
             self._reset_when_sent()
@@ -263,7 +229,7 @@ class ClientConnection(asyncio.Protocol):
             self._close(linger=then == LINGER)
 
     def _after_response(self) -> None:
-        """Finish the recording if the socket has accepted the response, and start a pipelined request."""
+        """End the draining if the socket has accepted the response, and start a pipelined request."""
         self._watch_drain()
         if self._buffer and self.exchange is None and not self._closed and not self._lingering:
             self._next_request(self._buffer, self._clock_ns())
@@ -291,41 +257,31 @@ class ClientConnection(asyncio.Protocol):
         return max(0, self._ended_exchanges_bytes - acknowledged)
 
     def _watch_drain(self) -> None:
-        if self._last_recorder is not None and not self._check_drained():
+        if self.draining is not None and not self._check_drained():
             # With a limit of 0 the transport calls resume_writing once the kernel has everything.
             self._watching_drain = True
             self.transport.set_write_buffer_limits(high=0)
 
     def _check_drained(self) -> bool:
-        """Finish the recording if the socket has accepted the last exchange's response."""
+        """End the draining if the socket has accepted the last exchange's response."""
         if self._unwritten_bytes():
             return False
         if self._watching_drain:
             self._watching_drain = False
             self.transport.set_write_buffer_limits(high=self._context.options.write_buffer_bytes)
-        self._finish_recording(None if self._closed else self._clock_ns())
+        if self.draining is not None:
+            self.draining.on_drained(None if self._closed else self._clock_ns())
         return True
 
-    def _finish_recording(self, drained_ns: int | None) -> None:
-        """Record when the socket accepted the last exchange's response. None: this was not observed."""
-        recorder, self._last_recorder = self._last_recorder, None
-        if recorder is not None:
-            try:
-                recorder.drained(drained_ns)
-            except Exception as e:
-                self._context.failures.failed(e, recorder)
-
-    def _record_client_left(self, recorder: DeferredRecorder, now_ns: int) -> None:
-        try:
-            recorder.client_left(now_ns, self._undelivered_bytes())
-        except Exception as e:
-            self._context.failures.failed(e, recorder)
+    def settle(self) -> None:
+        if self.draining is not None and not self._check_drained():
+            self.draining.on_drained(None)
 
     # --- back-pressure
 
     @property
     def _tunneling(self) -> bool:
-        return self.exchange is not None and self.exchange.state == TUNNELING
+        return self.exchange is not None and self.exchange.tunneling
 
     def pause_reading(self) -> None:
         if not self.read_paused and not self._closed:
@@ -336,7 +292,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_reading(self) -> None:
         if self.read_paused and not self._closed:
             self.read_paused = False
-            self._ready_ns = self._clock_ns()
+            self.ready_ns = self._clock_ns()
             self._hangups.unwatch(self._watched, self._hangup_while_paused)
             self.reading.resume_reading()
 
@@ -347,15 +303,9 @@ class ClientConnection(asyncio.Protocol):
     def _hangup_while_paused(self, broken: bool) -> None:
         """In a tunnel the client may end its direction: what it sent before is still to be read."""
         if self.exchange is not None and (broken or not self._tunneling):
-            self.exchange.client_lost(ConnectionResetError() if broken else None)
+            self.exchange.on_lost(self, ConnectionResetError() if broken else None)
 
     # --- closing
-
-    def end_writing(self) -> None:
-        """Half-close (tunnels)."""
-        with contextlib.suppress(OSError, RuntimeError, NotImplementedError):
-            if self.transport.can_write_eof():
-                self.transport.write_eof()
 
     def close_if_idle(self) -> None:
         """Close unless a request is in progress, because the tap is stopping."""
@@ -436,17 +386,11 @@ class ClientConnection(asyncio.Protocol):
         """Close the connection or end its exchange if the client or the upstream has exceeded a time limit."""
         timeouts, exchange = self._context.timeouts, self.exchange
         if exchange is None and self._buffer:
-            if timeouts.request_head_expired(now_ns, self._buffer_since_ns, self._ready_ns):
+            if timeouts.request_head_expired(now_ns, self._buffer_since_ns, self.ready_ns):
                 error = BadRequest(408, "the request's head did not arrive in time")
                 self._refuse(ErrorResponse.bad_request(error), self._buffer.take(), now_ns)
         elif exchange is None:
-            if timeouts.keep_alive_expired(now_ns, self._last_byte_ns, self._ready_ns):
+            if timeouts.keep_alive_expired(now_ns, self.last_byte_ns, self.ready_ns):
                 self.transport.close()
-        elif (
-            exchange.request_body_open
-            and not self.read_paused
-            and timeouts.request_body_expired(now_ns, self._last_byte_ns, self._ready_ns)
-        ):
-            exchange.request_timed_out()
         else:
-            exchange.check_timeouts(now_ns)
+            exchange.on_deadline(now_ns)

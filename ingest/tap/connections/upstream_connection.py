@@ -22,6 +22,7 @@ from streamgauge.ingest.tap.connections.sockets import FULL_READ_BYTES, close_wh
 from streamgauge.ingest.tap.connections.tls import connect
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
+from streamgauge.ingest.tap.exchanges.sides import Pool, UpstreamSide
 from streamgauge.ingest.tap.http.upstreams import Upstream
 
 logger = logging.getLogger("streamgauge.tap")
@@ -29,22 +30,15 @@ logger = logging.getLogger("streamgauge.tap")
 _READABLE = select.POLLIN | getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
-class UpstreamConnection(asyncio.Protocol):
-    """One connection to an upstream."""
-
-    transport: asyncio.Transport
-    reading: asyncio.Transport
-    """The TCP transport: reading is paused below TLS (see `tls`)."""
+class UpstreamConnection(UpstreamSide):
+    """One connection to an upstream, an `asyncio.Protocol`."""
 
     def __init__(self, pool: UpstreamPool) -> None:
+        super().__init__()
         self._pool = pool
         self._context = pool.context
         self._clock_ns = pool.context.clock_ns
-        self.exchange: Exchange | None = None
-        self.reused = False
-        self.write_paused = False
         self.idle_since_s = 0.0
-        self._read_paused = False
         self._closed = False
         self._ending = False
         self._poll: select.poll | None = None
@@ -69,15 +63,15 @@ class UpstreamConnection(asyncio.Protocol):
             if not self._ending:
                 self.abort()
             return
-        exchange.upstream_data(data, now_ns)
-        if len(data) >= FULL_READ_BYTES and self.exchange is not None and not self._read_paused:
+        exchange.on_upstream_bytes(data, now_ns)
+        if len(data) >= FULL_READ_BYTES and self.exchange is not None and not self.read_paused:
             # libuv would read this socket up to 32 times in a row; one fast upstream would hold up all other streams
             # for 8 MB (`sockets.FULL_READ_BYTES`).
             self.reading.pause_reading()
             self._context.call_next_iteration(self._resume_after_full_read)
 
     def eof_received(self) -> bool:
-        return self.exchange is not None and self.exchange.upstream_eof()
+        return self.exchange is not None and self.exchange.on_end(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         try:
@@ -86,62 +80,51 @@ class UpstreamConnection(asyncio.Protocol):
                 # TLS the bytes are not readable.
                 for data in unread(self.transport, exc):
                     if self.exchange is not None:
-                        self.exchange.upstream_data(data, self._clock_ns())
+                        self.exchange.on_upstream_bytes(data, self._clock_ns())
         finally:
             self._closed = True
             self._pool.remove(self)
             if self.exchange is not None:
-                self.exchange.upstream_lost(exc or ConnectionResetError())
+                self.exchange.on_lost(self, exc or ConnectionResetError())
 
     def pause_writing(self) -> None:
         self.write_paused = True
         if self.exchange is not None:
-            self.exchange.upstream_write_paused()
+            self.exchange.on_full(self)
 
     def resume_writing(self) -> None:
         self.write_paused = False
         if self.exchange is not None:
-            self.exchange.upstream_write_resumed()
+            self.exchange.on_writable(self)
 
     # --- called by the exchange and the pool
 
     def pause_reading(self) -> None:
-        if not self._read_paused and not self._closed:
-            self._read_paused = True
+        if not self.read_paused and not self._closed:
+            self.read_paused = True
             self.reading.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._read_paused and not self._closed:
-            self._read_paused = False
+        if self.read_paused and not self._closed:
+            self.read_paused = False
             self.reading.resume_reading()
 
     def _resume_after_full_read(self) -> None:
-        if not self._read_paused and not self._closed:
+        if not self.read_paused and not self._closed:
             self.reading.resume_reading()
 
-    def end_writing(self) -> None:
-        """Half-close (tunnels)."""
-        with contextlib.suppress(OSError, RuntimeError, NotImplementedError):
-            if self.transport.can_write_eof():
-                self.transport.write_eof()
-
     def abort(self) -> None:
-        """Close at once and drop what is buffered."""
-        self.exchange = None
         if not self._closed:
             self.transport.abort()
 
     def close(self) -> None:
-        """Close once the peer's kernel has what is buffered."""
-        self.exchange = None
         self._ending = True
         if not self._closed:
             self.resume_reading()  # TLS ends after the peer's closing alert
             close_when_sent(self._context.loop, self.transport, self.reading)
 
     def release(self) -> None:
-        """Return the connection to its pool after a complete exchange."""
-        self._pool.release(self)
+        self._pool.put(self)
 
     def is_lost(self) -> bool:
         """The event loop has reported its end, perhaps before it had an exchange."""
@@ -162,7 +145,7 @@ class UpstreamConnection(asyncio.Protocol):
         return not self._poll.poll(0)
 
 
-class UpstreamPool:
+class UpstreamPool(Pool):
     """The connections to one upstream. `tls` is None for plain HTTP."""
 
     def __init__(self, context: TapContext, upstream: Upstream, tls: ssl.SSLContext | None) -> None:
@@ -177,7 +160,6 @@ class UpstreamPool:
         self._expiry_timer: asyncio.TimerHandle | None = None
 
     def acquire(self) -> UpstreamConnection | None:
-        """The connection that was used last, if one is usable."""
         idle = self._idle
         if not idle:
             return None
@@ -194,7 +176,7 @@ class UpstreamPool:
             connection.abort()
         return None
 
-    def release(self, connection: UpstreamConnection) -> None:
+    def put(self, connection: UpstreamConnection) -> None:
         """Keep a connection for later exchanges."""
         if self._max_idle <= 0 or connection.write_paused or self.context.stopping:
             connection.abort()
@@ -211,7 +193,6 @@ class UpstreamPool:
             self._idle.remove(connection)
 
     def connect(self, exchange: Exchange) -> asyncio.Task[None]:
-        """Open a connection for `exchange`. Cancel the task to give up."""
         task = self.context.loop.create_task(self._connect(exchange))
         self._connect_tasks.add(task)
         task.add_done_callback(self._connect_tasks.discard)
@@ -229,20 +210,21 @@ class UpstreamPool:
         connection = UpstreamConnection(self)
         try:
             async with asyncio.timeout(context.timeouts.connect_s):
-                await connect(context.loop, connection, upstream.host, upstream.port, self.tls)
+                user = cast(asyncio.Protocol, connection)
+                await connect(context.loop, user, upstream.host, upstream.port, self.tls)
             context.counters.upstream_connections += 1
             if exchange.ended:
                 connection.abort()
             elif connection.is_lost():  # nothing else would report it to the exchange
-                exchange.connect_failed(ConnectionResetError())
+                exchange.on_connect_failed(ConnectionResetError())
             else:
-                exchange.upstream_connected(connection, context.clock_ns())
+                exchange.on_connected(connection, context.clock_ns())
         except (
             Exception
         ) as e:  # OSError, TimeoutError and ssl.SSLError, but also a bug: the client must not wait for ever
             if not isinstance(e, OSError):
                 logger.exception("cannot connect to upstream %s", upstream.name)
-            exchange.connect_failed(e)
+            exchange.on_connect_failed(e)
 
     def _close_expired(self) -> None:
         self._expiry_timer = None

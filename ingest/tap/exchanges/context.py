@@ -12,11 +12,9 @@ from streamgauge.ingest.tap.exchanges.loop_monitor import LoopMonitor
 from streamgauge.ingest.tap.exchanges.timeouts import Timeouts
 from streamgauge.ingest.tap.http import head_functions as heads
 from streamgauge.ingest.tap.http.head_functions import Heads
-from streamgauge.ingest.tap.http.heads import RequestHead
-from streamgauge.ingest.tap.http.routing import Route, Router
-from streamgauge.ingest.tap.http.trace_context import TraceContext
+from streamgauge.ingest.tap.http.routing import Router
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorder, Recorders
+from streamgauge.ingest.tap.recording.deferred_recorder import Recorders
 from streamgauge.ingest.tap.recording.failures import RecordingFailures
 from streamgauge.ingest.tap.recording.refusals import Refusals
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
@@ -36,30 +34,8 @@ class OpenExchange(Protocol):
     def stop(self) -> None: ...
 
 
-class NativeExchanges(Protocol):
-    """Interface of `native_exchange.NativeExchanges`."""
-
-    def start(
-        self,
-        client: OpenClient,
-        pool: object,
-        head: RequestHead,
-        route: Route,
-        trace: TraceContext,
-        recorder: DeferredRecorder | None,
-        now_ns: int,
-        body: bytes,
-    ) -> bool:
-        """Forward a request if that is possible in native code. `body`: all bytes after the head."""
-
-
 class TapContext:
     """Everything that connections and exchanges need from their worker. `clock_ns` is monotonic."""
-
-    __slots__ = (
-        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "failures", "guards", "heads", "loop",
-        "loop_monitor", "native_exchanges", "options", "recorders", "refusals", "relay", "router", "stopping", "timeouts",
-    )  # fmt: skip
 
     def __init__(
         self, options: TapOptions, loop: asyncio.AbstractEventLoop, clock_ns: Callable[[], int]
@@ -77,7 +53,6 @@ class TapContext:
         self.recorders: Recorders | None = None  # None: do not record
         self.heads: Heads = heads
         self.relay: BodyRelay | None = None  # None: exchanges forward all bodies
-        self.native_exchanges: NativeExchanges | None = None  # None: all exchanges start in Python
         self.clients: set[OpenClient] = set()
         self.exchanges: set[OpenExchange] = set()
         self.stopping = False

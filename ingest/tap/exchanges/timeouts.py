@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from math import isfinite
 
-from streamgauge.ingest.records import Cause
 from streamgauge.ingest.tap.options import TapOptions
 
 LINGER_S = 2.0
@@ -56,14 +55,13 @@ class Timeouts:
     def keep_alive_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> bool:
         return now_ns - max(last_byte_ns, ready_ns) > self._keep_alive_ns
 
-    def response_head_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> Cause | None:
-        """The cause to end an exchange before the response's head; None while the limit holds."""
-        return "headers_timeout" if now_ns - max(last_byte_ns, ready_ns) > self._response_head_ns else None
+    def response_head_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> bool:
+        return now_ns - max(last_byte_ns, ready_ns) > self._response_head_ns
 
-    def response_body_expired(
-        self, now_ns: int, last_byte_ns: int, output_ns: int, ready_ns: int
-    ) -> Cause | None:
-        """The cause to end an exchange within the response's body. SSE comments (heartbeats) are bytes but not output."""
-        if now_ns - max(last_byte_ns, ready_ns) > self._idle_bytes_ns:
-            return "idle_bytes"
-        return "idle_output" if now_ns - max(output_ns, ready_ns) > self._idle_output_ns else None
+    def idle_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> bool:
+        """Silence within the response's body."""
+        return now_ns - max(last_byte_ns, ready_ns) > self._idle_bytes_ns
+
+    def idle_output_expired(self, now_ns: int, output_ns: int, ready_ns: int) -> bool:
+        """As `idle_expired`, but SSE comments (heartbeats) are no output."""
+        return now_ns - max(output_ns, ready_ns) > self._idle_output_ns

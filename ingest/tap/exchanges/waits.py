@@ -24,8 +24,6 @@ MAX_WAITS: Final = 256
 class Waits:
     """Waits of one exchange. Times passed in are monotonic, in ns, and do not decrease."""
 
-    __slots__ = ("_client_since_ns", "_loop_monitor", "_t0_ns", "_waits")
-
     def __init__(self, loop_monitor: LoopMonitor, t0_ns: int) -> None:
         self._loop_monitor = loop_monitor
         self._t0_ns = t0_ns
@@ -82,8 +80,8 @@ def merge_closest(waits: list[Wait]) -> None:
     """Replace the three adjacent waits with the least time between them by one or two with the same sums."""
 
     def time_between_ns(i: int) -> int:
-        (_, end_ns, _), (from_ns, until_ns, _), (begin_ns, _, _) = waits[i : i + 3]
-        return begin_ns - end_ns - (until_ns - from_ns)
+        before, wait, after = waits[i], waits[i + 1], waits[i + 2]
+        return after[0] - before[1] - (wait[1] - wait[0])
 
     at = min(range(len(waits) - 2), key=time_between_ns)
     three = waits[at : at + 3]

@@ -14,6 +14,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from typing import cast
 
 from streamgauge.ingest.log_lines import log_loop_errors
 from streamgauge.ingest.record_log import run_totals
@@ -38,7 +39,6 @@ from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 from streamgauge.ingest.tap.relay.choice import native_relay, uses_native_code
 
 if native_relay is not None:
-    from streamgauge.ingest.tap.exchanges import native_exchange
     from streamgauge.ingest.tap.http import native_heads
     from streamgauge.ingest.tap.recording import native_recorder
 
@@ -156,8 +156,6 @@ class TapWorker:
             context.guards.check("record log", self._log_fault)
             self._log.start()
             context.guards.guard("start of recording").attempt(self._start_recording, self._log)
-        if context.relay is not None:
-            context.native_exchanges = native_exchange.NativeExchanges(context)
         limit_silence(sock, options.peer_timeout_s)
         self._server = await self.loop.create_server(self._accept, sock=sock, backlog=options.backlog)
         name = sock.getsockname()
@@ -183,7 +181,7 @@ class TapWorker:
     def _accept(self) -> asyncio.BaseProtocol:
         client = ClientConnection(self.context, self._pools, self.hangups)
         if self._client_tls is None:
-            return client
+            return cast(asyncio.Protocol, client)
         return TlsLayer(
             self.loop, client, self._client_tls, handshake_timeout_s=self.options.head_timeout_s or None
         )

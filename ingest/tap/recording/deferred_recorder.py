@@ -131,11 +131,6 @@ class DeferredRecorder:
 
     # --- the request
 
-    def sent_at_once(self, now_ns: int) -> None:
-        """The whole request, without a body, was written to an existing connection."""
-        self.connected(now_ns)
-        self.request_sent(now_ns)
-
     def connected(self, now_ns: int) -> None:
         if self._recorder is not None:
             self._recorder.connected(now_ns)

@@ -263,10 +263,6 @@ cdef class NativeDeferredRecorder:
 
     # --- the request
 
-    def sent_at_once(self, int64_t now_ns):
-        self.connected(now_ns)
-        self.request_sent(now_ns)
-
     cpdef connected(self, int64_t now_ns):
         if self._recorder is not None:
             self._recorder.connected(now_ns)

@@ -61,6 +61,7 @@ async def test_walk_of_disconnects_leaves_nothing_and_delivers_a_prefix(
 
 
 @pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.interpreted
 @pytest.mark.parametrize("fault", [None, "hangups.unwatch", "_last_response_undelivered", "_take_unread"])
 async def test_paused_client_that_resets_leaves_nothing_whatever_a_step_raises(
     tls: bool, fault: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -99,6 +99,7 @@ async def test_full_disk_is_a_fault_with_its_path_until_the_log_accepts_records(
         await tap.wait_until(lambda: not faults())
 
 
+@pytest.mark.interpreted
 async def test_stop_ends_each_exchange_and_closes_the_log_whatever_raises(monkeypatch: pytest.MonkeyPatch):
     closed = threading.Event()
     stop, calls = Exchange.stop, []

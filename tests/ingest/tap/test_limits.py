@@ -267,7 +267,7 @@ async def test_slow_upstream_does_not_make_the_request_body_time_out():
         await tap.wait_until(lambda: any(c.read_paused for c in tap.worker.context.clients))
         [connection], [under_way] = tap.worker.context.clients, tap.worker.context.exchanges
         clock.advance(61)
-        under_way.upstream_write_resumed()
+        under_way.on_writable(under_way._upstream)
         connection.check_timeouts(clock())
         assert not under_way.ended
         read_on.set()

@@ -11,7 +11,8 @@ from streamgauge.ingest.tap.relay.choice import native_relay
 
 PROGRAM = """
 import faulthandler, random
-from streamgauge.ingest.tap.exchanges import native_exchange
+from streamgauge.ingest.tap.connections import client_connection, upstream_connection
+from streamgauge.ingest.tap.exchanges import context, exchange, forwarding, sides, waits
 from streamgauge.ingest.tap.http import native_heads
 from streamgauge.ingest.tap.recording import native_recorder
 from streamgauge.ingest.tap.relay import native_relay
@@ -31,7 +32,10 @@ def call(function):
                 pass
             calls += 1
 
-for module in (native_exchange, native_heads, native_recorder, native_relay):
+MODULES = (
+    client_connection, upstream_connection, context, exchange, forwarding, sides, waits, native_heads, native_recorder, native_relay,
+)
+for module in MODULES:
     for name, value in list(vars(module).items()):
         if isinstance(value, type) and value.__module__ == module.__name__:
             call(value)

@@ -89,7 +89,7 @@ def exchanges(draw: Callable[[Any], Any]) -> list[tuple[str, tuple[Any, ...]]]:
         sometimes("request_sent", T0_NS + draw(TIMES))
         sometimes("record_request", draw(st.booleans()))
     else:
-        sometimes("sent_at_once", T0_NS + draw(TIMES))
+        sometimes("connected", T0_NS + draw(TIMES))
     if draw(st.integers(0, 5)):
         status, content_type, fields = draw(RESPONSES)
         kind = f"Content-Type: {content_type}\r\n" if content_type else ""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamgauge.ingest.tap.connections import client_connection
-from streamgauge.ingest.tap.exchanges import exchange
+from streamgauge.ingest.tap.exchanges import forwarding
 from streamgauge.ingest.tap.exchanges.states import WAITING
 from streamgauge.ingest.tap.http import receive_buffer
 from streamgauge.ingest.tap.http.heads import check_partial_head, check_partial_response_head
@@ -97,7 +97,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> type[Work]:
 
     monkeypatch.setattr(receive_buffer, "bytearray", Work, raising=False)
     monkeypatch.setattr(client_connection, "check_partial_head", counted(check_partial_head))
-    monkeypatch.setattr(exchange, "check_partial_response_head", counted(check_partial_response_head))
+    monkeypatch.setattr(forwarding, "check_partial_response_head", counted(check_partial_response_head))
     Work.bytes = 0
     return Work
 
@@ -155,11 +155,11 @@ async def test_work_for_a_response_head_byte_by_byte_grows_with_its_bytes(work: 
         client, connection = await connected(tap)
         await client.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
         await tap.wait_until(lambda: bool(tap.upstream_connections))
-        await tap.wait_until(lambda: connection.exchange.state == WAITING)
+        await tap.wait_until(lambda: connection.exchange.response == WAITING)
         response = b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000 + OK + HEAD + b"\r\nok"
         now_ns = time.monotonic_ns()
         work.bytes = 0
-        feed(lambda byte: connection.exchange.upstream_data(byte, now_ns), response)
+        feed(lambda byte: connection.exchange.on_upstream_bytes(byte, now_ns), response)
         assert 0 < work.bytes < 16 * len(response)
         while (answered := await client.response())[0].startswith(b"HTTP/1.1 100"):
             pass

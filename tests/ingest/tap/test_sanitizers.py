@@ -22,7 +22,7 @@ pytestmark = [
 ]
 TESTS = (
     "test_body_relay", "test_disconnects", "test_draining", "test_exchanges", "test_fairness", "test_forwarding", "test_http_body",
-    "test_limits", "test_native_exchange", "test_native_heads", "test_native_recorder", "test_record_log_thread", "test_waits",
+    "test_limits", "test_short_exchanges", "test_native_heads", "test_native_recorder", "test_record_log_thread", "test_waits",
 )  # fmt: skip
 
 

@@ -43,11 +43,13 @@ def test_a_limit_expires_after_the_later_of_last_byte_and_readiness(option: str,
 def test_a_silent_body_exceeds_the_byte_limit_and_heartbeats_only_the_output_limit():
     limits = timeouts(idle_timeout_s=2.0, idle_output_timeout_s=3.0)
     now_ns = 4 * SECOND_NS
-    assert limits.response_body_expired(now_ns, 0, 0, 0) == "idle_bytes"
-    assert limits.response_body_expired(now_ns, now_ns, 0, 0) == "idle_output"
-    assert limits.response_body_expired(now_ns, now_ns, 2 * SECOND_NS, 0) is None
-    assert limits.response_body_expired(now_ns, 0, 0, 2 * SECOND_NS) is None
-    assert timeouts().response_body_expired(FOREVER_NS, 0, 0, 0) is None
+    assert limits.idle_expired(now_ns, 0, 0)
+    assert not limits.idle_expired(now_ns, now_ns, 0)
+    assert not limits.idle_expired(now_ns, 0, 2 * SECOND_NS)
+    assert limits.idle_output_expired(now_ns, 0, 0)
+    assert not limits.idle_output_expired(now_ns, 2 * SECOND_NS, 0)
+    assert not timeouts().idle_expired(FOREVER_NS, 0, 0)
+    assert not timeouts().idle_output_expired(FOREVER_NS, 0, 0)
 
 
 def test_connections_check_four_times_within_the_shortest_limit_and_never_without_limits():

@@ -75,6 +75,7 @@ class Loop:
         return getattr(self._loop, name)
 
 
+@pytest.mark.interpreted
 async def test_connection_that_is_lost_before_it_has_an_exchange_ends_the_exchange(
     monkeypatch: pytest.MonkeyPatch,
 ):

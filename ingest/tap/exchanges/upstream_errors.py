@@ -1,13 +1,13 @@
-"""Why an upstream cannot be used, and what to do: the text of the tap's 502 and 504 responses.
-
-Each function returns the end of a sentence that begins with "upstream NAME". Its texts name the upstream's address.
-"""
+"""The tap's 502 and 504 responses: why an upstream did not answer, and what to do."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 
+from streamgauge.ingest.records import Cause
+from streamgauge.ingest.tap.http.error_responses import ErrorResponse, upstream_error
+from streamgauge.ingest.tap.http.heads import BadUpstream
 from streamgauge.ingest.tap.http.upstreams import Upstream
 
 # Values of X509_V_ERR_* in OpenSSL's x509_vfy.h.
@@ -28,8 +28,45 @@ _USE_HTTP = "If it serves plain HTTP, use http:// in --upstream."
 _CLIENT_CERTIFICATE = "If it requires a client certificate, pass --upstream-cert FILE."
 
 
-def connect_problem(upstream: Upstream, error: BaseException) -> str:
+def connect_failed(upstream: Upstream, error: BaseException) -> ErrorResponse:
     """The connection failed with `error`, an OSError of the event loop."""
+    return upstream_error(502, upstream.name, "connect_error", _connect_problem(upstream, error))
+
+
+def connect_timed_out(upstream: Upstream, limit_s: float | None) -> ErrorResponse:
+    limit = "in time" if limit_s is None else f"within {limit_s:g} s"
+    problem = (
+        f"cannot be reached: {upstream.address} did not accept the connection {limit}. "
+        "Check --upstream and the network."
+    )
+    return upstream_error(504, upstream.name, "connect_timeout", problem)
+
+
+def closed_too_early(upstream: Upstream, *, fresh: bool) -> ErrorResponse:
+    """It closed a connection before it responded. `fresh`: the connection has served no request, and no byte arrived."""
+    hint = ""
+    if fresh and upstream.scheme == "http":
+        hint = " If it serves https, use https:// in --upstream."
+    elif fresh:  # with TLS 1.3 a server checks the client's certificate after our handshake
+        hint = f" {_CLIENT_CERTIFICATE}"
+    problem = f"closed the connection before it responded.{hint}"
+    return upstream_error(502, upstream.name, "upstream_reset", problem)
+
+
+def malformed(upstream: Upstream, error: BadUpstream) -> ErrorResponse:
+    return upstream_error(502, upstream.name, "bad_upstream", f"sent an invalid HTTP response: {error}.")
+
+
+def silent(upstream: Upstream, cause: Cause) -> ErrorResponse:
+    return upstream_error(504, upstream.name, cause, "did not respond in time")
+
+
+def disconnected(upstream: Upstream) -> ErrorResponse:
+    return upstream_error(502, upstream.name, "tap_stopped", "was disconnected: the tap is stopping")
+
+
+def _connect_problem(upstream: Upstream, error: BaseException) -> str:
+    """The end of a sentence that begins with "upstream NAME"."""
     address = upstream.address
     if isinstance(error, ssl.SSLCertVerificationError):
         return _certificate_problem(upstream, error)
@@ -46,24 +83,6 @@ def connect_problem(upstream: Upstream, error: BaseException) -> str:
         return f"closed the connection to {address} during the TLS handshake. {_USE_HTTP}"
     why = getattr(error, "strerror", None) or type(error).__name__
     return f"cannot be reached: the connection to {address} failed ({why}). Check --upstream and the network."
-
-
-def connect_timeout_problem(upstream: Upstream, limit_s: float | None) -> str:
-    limit = "in time" if limit_s is None else f"within {limit_s:g} s"
-    return (
-        f"cannot be reached: {upstream.address} did not accept the connection {limit}. "
-        "Check --upstream and the network."
-    )
-
-
-def closed_problem(upstream: Upstream, *, fresh: bool) -> str:
-    """It closed a connection before it responded. `fresh`: the connection has served no request, and no byte arrived."""
-    hint = ""
-    if fresh and upstream.scheme == "http":
-        hint = " If it serves https, use https:// in --upstream."
-    elif fresh:  # with TLS 1.3 a server checks the client's certificate after our handshake
-        hint = f" {_CLIENT_CERTIFICATE}"
-    return f"closed the connection before it responded.{hint}"
 
 
 def _certificate_problem(upstream: Upstream, error: ssl.SSLCertVerificationError) -> str:

@@ -1,20 +1,13 @@
-"""Which exchanges end in native code, and that all others continue in Python."""
+"""Short exchanges: the whole request in one read and the whole response in another, and what differs from that a little."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import socket
-from typing import Any
 
-import msgspec
 import pytest
 
-from streamgauge.ingest.records import AnyRecord
-from streamgauge.ingest.tap.connections import client_connection
 from streamgauge.ingest.tap.connections.upstream_connection import UpstreamConnection
-from streamgauge.ingest.tap.exchanges.exchange import Exchange
-from streamgauge.ingest.tap.relay import choice as relay_choice
 from tests.ingest.running_tap import (
     Client,
     Script,
@@ -26,77 +19,10 @@ from tests.ingest.running_tap import (
 )
 from tests.ingest.running_tap import running_tap as run
 
-pytestmark = pytest.mark.skipif(relay_choice.native_relay is None, reason="the native relay is not built")
-if relay_choice.native_relay is not None:
-    from streamgauge.ingest.tap.exchanges import native_exchange
-
 GET = b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n"
 POST = b'POST /v1/embeddings HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{"model":"m"}'
 HEAD_REQUEST = b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-
-
-@dataclasses.dataclass
-class Seen:
-    """Exchanges in Python: those that started there, and those that continued there."""
-
-    started: list[Exchange] = dataclasses.field(default_factory=list)
-    continued: list[Exchange] = dataclasses.field(default_factory=list)
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        return len(self.started), len(self.continued)
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    found = Seen()
-
-    def watch(module: object, exchanges: list[Exchange]) -> None:
-        class Watched(Exchange):
-            def __init__(self, *args: Any) -> None:
-                super().__init__(*args)
-                exchanges.append(self)
-
-        monkeypatch.setattr(module, "Exchange", Watched)
-
-    watch(client_connection, found.started)
-    watch(native_exchange, found.continued)
-    return found
-
-
-def comparable(records: list[AnyRecord]) -> list[Any]:
-    """Records without identifiers, times and ports; of times only whether they are known."""
-    opened, *others, closed = [msgspec.structs.asdict(record) for record in records]
-    kept = ("method", "path", "headers", "query_model", "client_id", "trace_flags", "parent_span_id")
-    bodies = [request_of(records) and request_of(records).body, body_of(records), len(others)]
-    ending = {name: value is None if name.endswith("_ns") else value for name, value in closed.items()}
-    return [{name: opened[name] for name in kept}, bodies, {**ending, "stream": None}]
-
-
-async def exchange_twice(request: bytes, relay: str) -> list[list[AnyRecord]]:
-    """Two exchanges on one connection: the second finds an idle upstream connection."""
-    async with run(respond_with(OK, OK), relay=relay) as tap:
-        client = await tap.client()
-        for _ in range(2):
-            await client.send(request)
-            assert (await client.response())[1] == b"{}"
-        assert tap.worker.counters.upstream_reuses == 1
-        assert not tap.worker.context.exchanges
-        return await tap.records(2)
-
-
-@pytest.mark.parametrize("request_", [GET, POST])
-async def test_short_exchange_ends_in_native_code_with_the_same_records(request_: bytes, seen: Seen):
-    [first, second] = await exchange_twice(request_, "native")
-    assert seen.counts == (1, 0)
-    assert_complete(second)
-    assert body_of(second) == b"{}"
-    assert (request_of(second) is not None) == (request_ == POST)
-    assert second[-1].reused_connection
-    [first_in_python, second_in_python] = await exchange_twice(request_, "python")
-    assert comparable(first) == comparable(first_in_python)
-    assert comparable(second) == comparable(second_in_python)
 
 
 async def second_response(first: Client, request: bytes, **how: bool) -> tuple[bytes, bytes]:
@@ -123,13 +49,12 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
         (GET, b"HTTP/2 what\r\n\r\n", "bad_upstream"),
     ],
 )
-async def test_unusual_response_continues_in_python(request_: bytes, response: bytes, cause: str, seen: Seen):
-    async with run(respond_with(OK, response), relay="native") as tap:
+async def test_unusual_response_is_forwarded(request_: bytes, response: bytes, cause: str):
+    async with run(respond_with(OK, response)) as tap:
         client = await tap.client()
         head, _ = await second_response(client, request_, head_only=request_.startswith(b"HEAD"))
         assert head.startswith(b"HTTP/1.1 502" if cause == "bad_upstream" else response[:12])
         [_, records] = await tap.records(2)
-    assert seen.counts == (1, 1)
     assert_complete(records)
     assert records[-1].cause == cause
 
@@ -146,36 +71,32 @@ async def respond_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWri
     await reader.read()
 
 
-async def test_late_response_in_two_parts_continues_in_python(seen: Seen):
-    async with run(respond_slowly, relay="native") as tap:
+async def test_late_response_in_two_parts_is_forwarded():
+    async with run(respond_slowly) as tap:
         _, body = await second_response(await tap.client(), POST)
         [_, records] = await tap.records(2)
     assert body == b"{}"
-    assert seen.counts == (1, 1)
     assert_complete(records)
     assert body_of(records) == b"{}"
     assert request_of(records) is not None
     assert records[-1].request_bytes == 13
 
 
-async def test_head_response_with_a_body_is_forwarded_without_it(seen: Seen):
-    async with run(respond_with(OK, OK), relay="native") as tap:
+async def test_head_response_with_a_body_is_forwarded_without_it():
+    async with run(respond_with(OK, OK)) as tap:
         await second_response(await tap.client(), HEAD_REQUEST, head_only=True)
         [_, records] = await tap.records(2)
         assert tap.worker.counters.bad_upstream_excess_bytes == 2
-    assert seen.counts == (1, 1)
     assert records[-1].response_bytes == 0
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("request_", [GET, POST])
-async def test_connection_that_is_not_quiet_is_not_used(
-    request_: bytes, seen: Seen, monkeypatch: pytest.MonkeyPatch
-):
+async def test_connection_that_is_not_quiet_is_not_used(request_: bytes, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(UpstreamConnection, "is_quiet", lambda _: False)
-    async with run(respond_with(OK, OK), relay="native") as tap:
+    async with run(respond_with(OK, OK)) as tap:
         await second_response(await tap.client(), request_)
         assert tap.worker.counters.upstream_connections == 2
-    assert seen.counts == (2, 0)
 
 
 async def never_respond_again(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -185,23 +106,21 @@ async def never_respond_again(reader: asyncio.StreamReader, writer: asyncio.Stre
 
 
 @pytest.mark.parametrize("event", ["client leaves", "client pipelines", "tap stops"])
-async def test_event_before_the_response_continues_in_python(event: str, seen: Seen):
-    async with run(never_respond_again, relay="native") as tap:
+async def test_event_before_the_response_is_forwarded(event: str):
+    async with run(never_respond_again) as tap:
         client = await tap.client()
         await client.send(GET)
         await client.response()
         await client.send(POST)
         await tap.wait_until(lambda: tap.worker.counters.upstream_reuses == 1)
-        assert seen.counts == (1, 0)
         if event == "client pipelines":
             await client.send(GET)
-            await tap.wait_until(lambda: bool(seen.continued))
+            await tap.wait_until(lambda: bool(tap.worker.context.exchanges))
         if event == "tap stops":
             await tap.stop()
         else:
             client.reset()
         [_, records] = await tap.records(2)
-    assert seen.counts == (1, 1)
     assert_complete(records)
     assert records[-1].cause == ("tap_stopped" if event == "tap stops" else "client_left")
 
@@ -225,15 +144,12 @@ def close_on_second(script: Script) -> Script:
 
 
 @pytest.mark.parametrize(("request_", "status"), [(GET, b"200"), (POST, b"502")])
-async def test_only_a_safe_request_is_repeated_after_the_upstream_closed(
-    request_: bytes, status: bytes, seen: Seen
-):
-    async with run(close_on_second(respond_with(OK)), relay="native") as tap:
+async def test_only_a_safe_request_is_repeated_after_the_upstream_closed(request_: bytes, status: bytes):
+    async with run(close_on_second(respond_with(OK))) as tap:
         head, _ = await second_response(await tap.client(), request_)
         assert head.split(b" ")[1] == status
         assert tap.worker.counters.retries == (status == b"200")
         [_, records] = await tap.records(2)
-    assert seen.counts == (1, 1)
     assert_complete(records)
 
 
@@ -246,21 +162,19 @@ async def test_only_a_safe_request_is_repeated_after_the_upstream_closed(
         b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
 )
-async def test_unusual_request_starts_in_python(request_: bytes, seen: Seen):
-    async with run(respond_with(OK, OK), relay="native") as tap:
+async def test_unusual_request_is_forwarded(request_: bytes):
+    async with run(respond_with(OK, OK)) as tap:
         _, body = await second_response(await tap.client(), request_)
         assert body == b"{}"
         [_, records] = await tap.records(2)
-    assert seen.counts == (2, 0)
     assert_complete(records)
     assert records[-1].cause == "complete"
 
 
-async def test_body_above_the_limit_is_refused(seen: Seen):
-    async with run(respond_with(OK, OK), relay="native", max_request_bytes=12) as tap:
+async def test_body_above_the_limit_is_refused():
+    async with run(respond_with(OK, OK), max_request_bytes=12) as tap:
         head, _ = await second_response(await tap.client(), POST)
         assert head.startswith(b"HTTP/1.1 413")
-    assert seen.counts == (2, 0)
 
 
 def fill_at_once(transport: asyncio.Transport) -> None:
@@ -275,7 +189,7 @@ async def test_full_write_buffer_pauses_the_other_side(slow: str):
     request, answer = GET, HEAD + big
     if slow == "upstream":
         request, answer = POST.split(b"Content-Length")[0] + big, OK
-    async with run(respond_with(OK, answer, answer), relay="native", write_buffer_bytes=16_384) as tap:
+    async with run(respond_with(OK, answer, answer), write_buffer_bytes=16_384) as tap:
         client = await tap.client()
         await client.send(GET)
         await client.response()

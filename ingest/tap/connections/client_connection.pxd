@@ -1,0 +1,35 @@
+"""Types of `client_connection.py`."""
+
+cimport cython
+from libc.stdint cimport int64_t
+
+from streamgauge.ingest.tap.exchanges.context cimport TapContext
+from streamgauge.ingest.tap.exchanges.exchange cimport Exchange
+from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Pool
+
+
+cdef class ClientConnection(ClientSide):
+    cdef TapContext _context
+    cdef readonly object _buffer
+    cdef object _clock_ns, _hangups, _pools, _timer, _watched
+    cdef int64_t _buffer_since_ns, _ended_exchanges_bytes, _lingered_bytes
+    cdef readonly bint _closed, _lingering, _watching_drain
+
+    @cython.locals(now_ns=int64_t, exchange=Exchange, full=bint, end=Py_ssize_t)
+    cpdef data_received(self, bytes data)
+    cpdef pause_writing(self)
+    cpdef resume_writing(self)
+    cdef _keep(self, bytes data)
+    cdef _next_request(self, buffer, int64_t now_ns)
+    @cython.locals(context=TapContext, pool=Pool, exchange=Exchange)
+    cdef _start_request(self, bytes received, bytes rest, int64_t now_ns)
+    @cython.locals(context=TapContext)
+    cpdef exchange_ended(self, exchange, int64_t now_ns, error, int then)
+    cpdef _after_response(self)
+    cdef _unwritten_bytes(self)
+    cdef _watch_drain(self)
+    cdef bint _check_drained(self)
+    cpdef settle(self)
+    cpdef pause_reading(self)
+    cpdef resume_reading(self)
+    cpdef _resume_after_full_read(self)

@@ -1,0 +1,47 @@
+"""Types of `forwarding.py`."""
+
+cimport cython
+from libc.stdint cimport int64_t
+
+from streamgauge.ingest.tap.exchanges.context cimport TapContext
+from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Pool, Side, UpstreamSide
+from streamgauge.ingest.tap.exchanges.waits cimport Waits
+
+cdef int64_t _SILENCE_NS
+
+
+cdef class Forwarding:
+    cdef TapContext _context
+    cdef ClientSide _client
+    cdef Pool _pool
+    cdef readonly UpstreamSide _upstream
+    cdef Waits _waits
+    cdef object _connect_task, _head, _received, _recorder, _relay, _relay_number, _request_body, _response_body, _response_head, _route
+    cdef object _trace, _tunnel, _unsent
+    cdef bint _close_delimited, _keep_client, _payload_only
+    cdef int64_t _last_ns, _ready_ns
+    cdef readonly int request, response
+    cdef readonly int64_t request_bytes, response_bytes, written_bytes
+
+    cdef _apply(self, int event)
+    @cython.locals(upstream=UpstreamSide, now_ns=int64_t, waits=Waits)
+    cpdef on_client_bytes(self, bytes data)
+    @cython.locals(upstream=UpstreamSide)
+    cdef _request_sent(self, int64_t now_ns)
+    cpdef on_full(self, Side side)
+    @cython.locals(now_ns=int64_t)
+    cpdef on_writable(self, Side side)
+    cpdef on_upstream_bytes(self, bytes data, int64_t now_ns)
+    cdef _write_client(self, bytes data)
+    @cython.locals(end=Py_ssize_t)
+    cdef _head_data(self, bytes data, int64_t now_ns)
+    cdef _respond(self, head, bytes data, Py_ssize_t end, int64_t now_ns)
+    cdef _prepare_hand_over(self)
+    cpdef _hand_over(self)
+    cpdef take_back(self)
+    cpdef _record_response(self, head, bytes payload, int64_t now_ns)
+    cdef _recording_failed(self, error)
+    cdef _end_by(self, int event, detail, response, int64_t now_ns=*)
+    cdef _lost(self, int event, error)
+    cdef _malformed(self, error)
+    cdef _refuse(self, error)

@@ -1,0 +1,500 @@
+"""What an exchange forwards: the request's body, the response's head and body, the bytes of a tunnel; and back-pressure.
+
+Contract:
+- The tap forwards bytes before it records them. Bodies pass unchanged; only heads are rewritten (`http.rewriting`).
+- Back-pressure on one side pauses reading on the other.
+- Recording is the task of the recorder. An exception in it detaches it (`_recording_failed`), and forwarding continues.
+- A short exchange is one write to each side.
+
+Times are monotonic, in ns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from streamgauge.ingest.records import WaitedFor
+from streamgauge.ingest.tap.exchanges import states
+from streamgauge.ingest.tap.exchanges.context import TapContext
+from streamgauge.ingest.tap.exchanges.sides import ClientSide, Pool, Side, UpstreamSide
+from streamgauge.ingest.tap.exchanges.states import (
+    CONNECTING,
+    DRAINING,
+    RECEIVED,
+    RECEIVING,
+    RELAYED,
+    REQUEST,
+    RESPONDING,
+    RESPONSE,
+    TUNNELING,
+    WAITING,
+    after,
+)
+from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
+from streamgauge.ingest.tap.exchanges.waits import LONG_SILENCE_NS, Waits
+from streamgauge.ingest.tap.http import rewriting
+from streamgauge.ingest.tap.http.bodies import BodyReader, request_reader, response_reader
+from streamgauge.ingest.tap.http.error_responses import ErrorResponse
+from streamgauge.ingest.tap.http.heads import (
+    CHUNKED,
+    NO_BODY,
+    UNTIL_CLOSE,
+    BadRequest,
+    BadUpstream,
+    RequestHead,
+    ResponseHead,
+    check_partial_response_head,
+    response_body,
+)
+from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer, appended
+from streamgauge.ingest.tap.http.routing import Route
+from streamgauge.ingest.tap.http.trace_context import TraceContext
+from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorder
+from streamgauge.ingest.tap.recording.relayed import NOT_RECORDED, RelayedEnd
+from streamgauge.ingest.tap.relay import body_relay
+from streamgauge.ingest.tap.relay.body_relay import BodyRelay
+
+_MAX_UNSENT_BYTES = 262_144  # request bytes buffered while the connection to the upstream opens
+_SILENCE_NS = LONG_SILENCE_NS
+
+
+class Forwarding:
+    """The forwarding part of `Exchange`, which decides about the end."""
+
+    _response_body: BodyReader  # set with the state RESPONDING
+    _tunnel: Tunnel  # set with the state TUNNELING
+
+    def __init__(
+        self,
+        context: TapContext,
+        client: ClientSide,
+        pool: Pool,
+        head: RequestHead,
+        route: Route,
+        trace: TraceContext,
+        recorder: DeferredRecorder | None,
+        now_ns: int,
+    ) -> None:
+        self._context = context
+        self._client = client
+        self._pool = pool
+        self._head = head
+        self._route = route
+        self.request = RECEIVED
+        """State of the request (`states`)."""
+        self.response = CONNECTING
+        """State of the response (`states`)."""
+        self._upstream: UpstreamSide | None = None
+        self._connect_task: asyncio.Task[None] | None = None
+        self._last_ns = now_ns  # time of the last byte from either side
+        self._ready_ns = 0  # when the client last resumed reading; the upstream's silence counts from then
+        self._request_body: BodyReader | None = None  # None: the request has no body
+        if head.body is not NO_BODY:
+            self._request_body = request_reader(head.body, head.length, native=context.relay is not None)
+            self.request = RECEIVING
+        self.request_bytes = 0
+        self._unsent: bytes | bytearray = b""
+        self._response_head: ResponseHead | None = None
+        self._received: ReceiveBuffer | None = None  # bytes of the response before its final head
+        self._payload_only = self._close_delimited = self._keep_client = False
+        self.response_bytes = 0
+        self.written_bytes = 0  # to the client, including heads and chunk framing
+        self._relay: BodyRelay | None = None  # it may forward the rest of the body
+        self._relay_number = 0  # of the body in the state RELAYED
+        self._waits = Waits(context.loop_monitor, now_ns)
+        self._trace = trace
+        self._recorder = recorder
+
+    def __repr__(self) -> str:
+        request, response = states.REQUEST_STATES[self.request], states.RESPONSE_STATES[self.response]
+        return (
+            f"<Exchange {self._head.method} to {self._route.upstream.name}: request {request} ({self.request_bytes} bytes), "
+            f"response {response} ({self.response_bytes} bytes)>"
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self.response >= DRAINING
+
+    @property
+    def takes_client_bytes(self) -> bool:
+        """The client still has to send bytes that belong to this exchange."""
+        return self.request == RECEIVING or self.response == TUNNELING
+
+    @property
+    def tunneling(self) -> bool:
+        return self.response == TUNNELING
+
+    @property
+    def method(self) -> str:
+        return self._head.method
+
+    def _apply(self, event: int) -> None:
+        """Take the transitions of an event that does not end the exchange."""
+        cell = after(REQUEST, self.request, event)
+        if isinstance(cell, int):
+            self.request = cell
+        cell = after(RESPONSE, self.response, event)
+        if isinstance(cell, int):
+            self.response = cell
+
+    # --- the request
+
+    def on_client_bytes(self, data: bytes) -> bytes:
+        """Forward bytes of the request's body or of the tunnel. Returns the bytes after the request."""
+        if self.response == TUNNELING:
+            self._tunnel.client_data(data)
+            return b""
+        reader = self._request_body
+        assert reader is not None
+        try:
+            payload = reader.feed(data)
+        except BadRequest as e:
+            self._refuse(e)
+            return b""
+        rest = b""
+        if reader.excess:
+            # Bytes of the next, pipelined request. They stay with the client connection and must not reach the
+            # upstream: it would answer a request that no route was chosen for.
+            rest = data[-reader.excess :]
+            data = data[: -reader.excess]
+        self.request_bytes += len(payload)
+        limit = self._context.options.max_request_bytes
+        if limit and self.request_bytes > limit:
+            self._refuse(BadRequest(413, "the request's body is too large"))
+            return b""
+        upstream = self._upstream
+        if upstream is not None:
+            upstream.transport.write(data)
+        else:
+            # A body is sent as it arrives, without a copy, once there is a connection. Only these bytes wait for it.
+            self._unsent = appended(self._unsent, data)
+            if len(self._unsent) > _MAX_UNSENT_BYTES:
+                # The kernel's buffers then hold back the client: the bound is the tap's memory, not the request's size.
+                self._client.pause_reading()
+        now_ns, waits = self._context.clock_ns(), self._waits
+        if now_ns - self._last_ns > _SILENCE_NS:
+            waits.silence_ended(self._last_ns, now_ns)
+        self._last_ns = now_ns
+        if reader.complete:
+            self._apply(states.REQUEST_COMPLETE)
+        if reader.complete or self._client.read_paused:
+            waits.end(now_ns)
+        if self._recorder is not None:
+            self._record(self._recorder.request_data, payload)
+        if reader.complete and upstream is not None:
+            self._request_sent(now_ns)
+        return rest
+
+    def _request_sent(self, now_ns: int) -> None:
+        upstream = self._upstream
+        if self._recorder is not None and (upstream is None or not upstream.write_paused):
+            self._record(self._recorder.request_sent, now_ns)
+        if self._recorder is not None and self._request_body is not None:
+            self._record(self._recorder.record_request, True)
+
+    # --- back-pressure
+
+    def on_full(self, side: Side) -> None:
+        """A side takes no more bytes at the moment: do not read from the other one."""
+        if side is not self._client:
+            self._client.pause_reading()
+            self._waits.end(self._context.clock_ns())
+        elif self._upstream is not None:
+            self._upstream.pause_reading()
+            self._waits.begin(self._context.clock_ns())
+
+    def on_writable(self, side: Side) -> None:
+        """A side takes bytes again."""
+        now_ns = self._context.clock_ns()
+        if side is self._client:
+            self._ready_ns = now_ns
+            self._waits.end(now_ns)
+            if self._upstream is not None:
+                self._upstream.resume_reading()
+            return
+        self._last_ns = now_ns
+        if self.request != RECEIVING:
+            if self._recorder is not None:
+                self._record(self._recorder.request_sent, now_ns)
+        elif self.response == WAITING:
+            self._waits.begin(now_ns)
+        self._client.resume_reading()
+
+    # --- the response
+
+    def on_upstream_bytes(self, data: bytes, now_ns: int) -> None:
+        """Forward one read from the upstream. The hot path."""
+        if now_ns - self._last_ns > _SILENCE_NS:
+            self._waits.silence_ended(self._last_ns, now_ns)
+        self._last_ns = now_ns
+        if self.response != RESPONDING:
+            if self.response == TUNNELING:
+                self._tunnel.upstream_data(data, now_ns)
+                return
+            if self.response != RELAYED:
+                self._head_data(data, now_ns)
+                return
+            # The connection broke, and these are the last bytes that its socket holds.
+            self.take_back()
+            if self.response != RESPONDING:
+                return
+        reader = self._response_body
+        try:
+            # Parsed before it is forwarded, because the end of the body decides what of the read belongs to the client.
+            payload = reader.feed(data)
+        except BadUpstream as e:
+            self._malformed(e)
+            return
+        # A server that sends more than it announced: the client would take the surplus for the next response.
+        if reader.excess:
+            data = self._without_excess(data, reader.excess)
+        if self._payload_only:
+            data = payload
+        # Forwarded before it is recorded: recording adds nothing to the latency that the client sees, and its
+        # exceptions come after the bytes have left.
+        self._write_client(data)
+        if payload:
+            self.response_bytes += len(payload)
+            # As `_record`, which would cost a call per read.
+            if self._recorder is not None:
+                try:
+                    self._recorder.response_data(payload, now_ns)
+                except Exception as e:
+                    self._recording_failed(e)
+        if reader.complete:
+            self._end_by(states.LAST_BYTE, None, None, now_ns)
+        elif self._relay is not None:
+            self._prepare_hand_over()
+
+    def _write_client(self, data: bytes) -> None:
+        self._client.transport.write(data)
+        self.written_bytes += len(data)
+
+    def _without_excess(self, data: bytes, excess: int) -> bytes:
+        self._context.counters.bad_upstream_excess_bytes += excess
+        return data[:-excess]
+
+    def _head_data(self, data: bytes, now_ns: int) -> None:
+        received = self._received
+        try:
+            if received is None:
+                # Without a ReceiveBuffer: a response whose head is whole needs neither its object nor a copy of the
+                # bytes behind the head.
+                end = data.find(b"\r\n\r\n") + 4
+                if end >= 4:  # most heads arrive in one read
+                    head = self._context.heads.read_response_head(data[:end])
+                    if head.status >= 200:
+                        self._respond(head, data, end, now_ns)
+                        return
+                received = self._received = ReceiveBuffer(check_partial_response_head)
+            received.add(data)
+            while (section := received.head()) is not None:
+                head = self._context.heads.read_response_head(section)
+                if head.status >= 200:
+                    self._respond(head, received.take(), head.size_bytes, now_ns)
+                    return
+                received.skip(head.size_bytes)
+                if head.status == 101:
+                    self._switch_protocols(head, received.take())
+                    return
+                # An HTTP/1.0 client does not know 1xx responses and would take the first one for the final head.
+                if self._head.minor == 1:
+                    self._write_client(section)
+        except BadUpstream as e:
+            self._malformed(e)
+
+    def _respond(self, head: ResponseHead, data: bytes, end: int, now_ns: int) -> None:
+        """Forward the final head, `data[:end]`, and the body bytes that came with it."""
+        if self.request == RECEIVING:
+            self._waits.end(now_ns)  # the upstream does not need the rest of the request
+        request = self._head
+        body, length = response_body(head, request.method)
+        # HTTP/1.0 has no chunks. The client gets the payload, ended by the close of its connection.
+        payload_only = body is CHUNKED and request.minor == 0
+        relay = self._context.relay
+        reader = response_reader(body, length, native=relay is not None)
+        payload = b""
+        if len(data) > end:
+            payload = reader.feed(data[end:])
+            if reader.excess:
+                data = self._without_excess(data, reader.excess)
+        if payload_only or body is UNTIL_CLOSE:
+            self._payload_only, self._close_delimited = payload_only, True
+        else:
+            self._keep_client = request.keep_alive and not self._context.stopping
+        if not (head.plain and self._keep_client and request.minor == 1):
+            rewritten = rewriting.response_for_client(
+                head, keep_alive=self._keep_client, client_minor=request.minor, drop_chunked=payload_only
+            )
+            data = rewritten + (payload if payload_only else data[end:])
+        self._write_client(data)
+        self._apply(states.HEAD)
+        self._response_head = head
+        self._response_body = reader
+        plain_tcp = self._route.upstream.scheme == self._client.scheme == "http"
+        if relay is not None and plain_tcp and not payload_only:
+            try:
+                self._relay = relay if relay.accepts(reader) else None
+            except Exception as e:
+                self._context.failures.count(e)
+        self._received = None
+        self.response_bytes = len(payload)
+        if self._recorder is not None:
+            self._record(self._record_response, head, payload, now_ns)
+        if reader.complete:
+            self._end_by(states.LAST_BYTE, None, None, now_ns)
+
+    def _switch_protocols(self, head: ResponseHead, rest: bytes) -> None:
+        """Forward a 101 and become a tunnel."""
+        upstream = self._upstream
+        if upstream is None or not rewriting.asks_for_tunnel(self._head):
+            raise BadUpstream("it switched protocols without a request to do so")
+        self._received = None
+        self._write_client(rewriting.switching_for_client(head))
+        self._apply(states.SWITCH)
+        self._response_head = head
+        if self._recorder is not None:
+            self._record(self._recorder.response_head, head, self._last_ns)
+        websocket = (self._head.upgrade or b"").lower() == b"websocket"
+        tunnel = self._tunnel = Tunnel(self._client, upstream, websocket=websocket)
+        if rest:
+            tunnel.upstream_data(rest, self._last_ns)
+        early = self._client.take_buffered()
+        if early:
+            tunnel.client_data(early)
+
+    # --- the relay
+
+    def _prepare_hand_over(self) -> None:
+        """Pause reading from the upstream and try to hand the body over in the loop's next iteration."""
+        if self.request != RECEIVING and self._upstream is not None and not self._client.write_paused:
+            # Not handed over at once: libuv may read this socket several times in one callback. In the next iteration
+            # nothing of it is left in user space.
+            self._upstream.pause_reading()
+            self._context.call_next_iteration(self._hand_over)
+
+    def _hand_over(self) -> None:
+        """Hand the rest of the body to the relay. If bytes for either side are unsent, resume reading and try again after the
+        next read."""
+        client, upstream, relay, recorder = self._client, self._upstream, self._relay, self._recorder
+        if self.response != RESPONDING or upstream is None or relay is None or client.write_paused:
+            return
+        records = None
+        # The relay writes to the descriptor itself. Bytes that still wait in the transport would arrive after those of
+        # the relay.
+        unsent = client.transport.get_write_buffer_size() or upstream.transport.get_write_buffer_size()
+        if not unsent and not client.transport.is_closing():
+            try:
+                records = NOT_RECORDED if recorder is None else recorder.recorder.state_for_relay()
+            except Exception as e:
+                self._recording_failed(e)
+        if records is None:
+            upstream.resume_reading()
+            return
+        try:
+            # While the relay writes, the event loop must not: a pipelined request is answered only after this body.
+            # HangupWatch still reports a client that leaves.
+            client.pause_reading()
+            self._relay_number = relay.add(
+                self, upstream.transport, client.transport, self._response_body, self._last_ns, records
+            )
+        except Exception as e:
+            if not isinstance(e, (OSError, MemoryError)):  # these are the system's limits
+                self._context.failures.count(e)
+            # Not tried again: the system's limits will be reached at the next read too, and the Python code forwards as
+            # well, only at a higher cost.
+            self._relay = None
+            client.resume_reading()
+            upstream.resume_reading()
+            return
+        self._apply(states.HANDED_OVER)
+        self._context.counters.streams_relayed += 1
+
+    def take_back(self) -> None:
+        """Forward the rest of the body on the event loop."""
+        if self.response == RELAYED and self._relay is not None:
+            self._relay.take_back(self._relay_number, self._context.clock_ns())
+
+    def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
+        """The relay dropped a run of frames for lack of room."""
+        if self._recorder is not None:
+            self._record(self._recorder.recorder.relay_lost_frames, seq, size_bytes)
+
+    def relay_waited(self, from_ns: int, until_ns: int, waited_for: WaitedFor) -> None:
+        """The relay waited for the client, or was delayed."""
+        self._waits.add(from_ns, until_ns, waited_for)
+
+    def relay_ended(self, end: RelayedEnd) -> None:
+        """The relay no longer forwards the body: it is over, or this exchange has taken it back."""
+        # After an exception the relay's report may come when the exchange is over.
+        if self.ended:  # it could not take it back
+            return
+        self._apply(states.TAKEN_BACK)
+        self._last_ns = end.last_ns
+        self.response_bytes += end.payload_bytes
+        self.written_bytes += end.wire_bytes
+        # The reader did not see these bytes. `_release_upstream` reads it: a connection with surplus bytes is not
+        # reused.
+        self._response_body.excess = end.excess_bytes
+        self._context.counters.bad_upstream_excess_bytes += end.excess_bytes
+        if self._recorder is not None:
+            self._record(self._recorder.recorder.relay_ended, end)
+        self._client.resume_reading()
+        if end.unsent:
+            self._client.transport.write(end.unsent)
+        if end.cause == body_relay.COMPLETE:
+            self._response_body.complete = True
+            self._end_by(states.LAST_BYTE, None, None, end.last_ns)
+        elif end.cause == body_relay.UPSTREAM_LOST:
+            self._lost(states.UPSTREAM_LOST, end.os_error)
+        elif end.cause == body_relay.CLIENT_LOST:
+            self._lost(states.CLIENT_LOST, end.os_error)
+        elif end.cause == body_relay.MALFORMED:
+            self._malformed(BadUpstream("the chunked body is malformed"))
+        elif self._upstream is not None and not self._client.write_paused:
+            self._upstream.resume_reading()
+
+    # --- recording
+
+    def _record(self, record: Callable[..., None], *facts: object) -> None:
+        """Call a method of the recorder."""
+        try:
+            record(*facts)
+        except Exception as e:
+            self._recording_failed(e)
+
+    def _record_response(self, head: ResponseHead, payload: bytes, now_ns: int) -> None:
+        recorder = self._recorder
+        assert recorder is not None
+        if self.request == RECEIVING:
+            recorder.record_request(False)
+        recorder.response_head(head, now_ns)
+        if payload:
+            recorder.response_data(payload, now_ns)
+
+    def _recording_failed(self, error: Exception) -> None:
+        """Detach the recorder. The exchange goes on without it."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            self._context.failures.failed(error, recorder)
+        if self.response == RELAYED:  # the relay would go on recording
+            # Later: this may run within a report of the relay, which is still using its queue.
+            self._context.call_next_iteration(self.take_back)
+
+    # --- the end, in `Exchange`
+
+    def _end_by(
+        self, event: int, detail: str | None, response: ErrorResponse | None, now_ns: int = 0
+    ) -> None:
+        raise NotImplementedError
+
+    def _lost(self, event: int, error: Exception | None) -> None:
+        raise NotImplementedError
+
+    def _malformed(self, error: BadUpstream) -> None:
+        raise NotImplementedError
+
+    def _refuse(self, error: BadRequest) -> None:
+        raise NotImplementedError

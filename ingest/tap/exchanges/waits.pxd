@@ -1,0 +1,14 @@
+"""Types of `waits.py`."""
+
+from libc.stdint cimport int64_t
+
+
+cdef class Waits:
+    cdef object _loop_monitor
+    cdef list _waits
+    cdef int64_t _client_since_ns, _t0_ns
+
+    cpdef begin(self, int64_t now_ns)
+    cpdef end(self, int64_t now_ns)
+    cpdef silence_ended(self, int64_t since_ns, int64_t now_ns)
+    cpdef add(self, int64_t from_ns, int64_t until_ns, waited_for)
