@@ -109,14 +109,14 @@ class SessionHeaders:
         self._plain = {name.encode() for name, is_plain in own.items() if is_plain}
         self._key = key
 
-    def recorded(self, fields: Iterable[tuple[Any, ...]]) -> tuple[str, str] | None:
-        """The field to record, None without a session. `fields`: the name in lower case, the line, the value, …"""
+    def recorded(self, fields: Iterable[Any]) -> tuple[str, str] | None:
+        """The field to record, None without a session. `fields`: each with its `name` in lower case and its `value`."""
         rank = self.names
-        found = [field for field in fields if field[0] in rank and 0 < len(field[2]) <= MAX_VALUE_BYTES]
+        found = [field for field in fields if field.name in rank and 0 < len(field.value) <= MAX_VALUE_BYTES]
         if not found:
             return None
-        name, _, value = min(found, key=lambda field: rank[field[0]])[:3]
-        text = value.decode("utf-8", "replace")
-        if name in self._plain:
+        field = min(found, key=lambda field: rank[field.name])
+        text = field.value.decode("utf-8", "replace")
+        if field.name in self._plain:
             return RECORDED, identifier(text) or ""
         return RECORDED, session_hash(text, self._key)

@@ -6,6 +6,8 @@ from libc.stdint cimport int64_t
 from streamgauge.ingest.tap.exchanges.context cimport TapContext
 from streamgauge.ingest.tap.exchanges.exchange cimport Exchange
 from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Pool
+from streamgauge.ingest.tap.http.heads cimport RequestHead, read_request_head
+from streamgauge.ingest.tap.http.trace_context cimport join_trace
 
 
 cdef class ClientConnection(ClientSide):
@@ -21,7 +23,7 @@ cdef class ClientConnection(ClientSide):
     cpdef resume_writing(self)
     cdef _keep(self, bytes data)
     cdef _next_request(self, buffer, int64_t now_ns)
-    @cython.locals(context=TapContext, pool=Pool, exchange=Exchange)
+    @cython.locals(context=TapContext, pool=Pool, exchange=Exchange, head=RequestHead)
     cdef _start_request(self, bytes received, bytes rest, int64_t now_ns)
     @cython.locals(context=TapContext)
     cpdef exchange_ended(self, exchange, int64_t now_ns, error, int then)

@@ -24,7 +24,13 @@ from streamgauge.ingest.tap.exchanges.sides import ClientSide
 from streamgauge.ingest.tap.exchanges.states import ABORT, KEEP_OPEN, LINGER, RESET
 from streamgauge.ingest.tap.exchanges.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
-from streamgauge.ingest.tap.http.heads import BadRequest, RequestHead, check_partial_head, other_protocol
+from streamgauge.ingest.tap.http.heads import (
+    BadRequest,
+    RequestHead,
+    check_partial_head,
+    other_protocol,
+    read_request_head,
+)
 from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer
 from streamgauge.ingest.tap.http.trace_context import join_trace
 
@@ -170,7 +176,7 @@ class ClientConnection(ClientSide):
         """Start an exchange. `received`: its head. `rest`: bytes after it that are not in the buffer, which then is empty."""
         context = self._context
         try:
-            head = context.heads.read_request_head(received, context.options.head_limits)
+            head = read_request_head(received, context.options.head_limits)
         except BadRequest as e:
             self._refuse_malformed(e, received + rest, now_ns)
             return

@@ -10,8 +10,6 @@ from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.tap.counters import Counters
 from streamgauge.ingest.tap.exchanges.loop_monitor import LoopMonitor
 from streamgauge.ingest.tap.exchanges.timeouts import Timeouts
-from streamgauge.ingest.tap.http import head_functions as heads
-from streamgauge.ingest.tap.http.head_functions import Heads
 from streamgauge.ingest.tap.http.routing import Router
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.recording.deferred_recorder import Recorders
@@ -51,7 +49,6 @@ class TapContext:
         self.router = Router(options.upstreams)
         self.timeouts = Timeouts(options)
         self.recorders: Recorders | None = None  # None: do not record
-        self.heads: Heads = heads
         self.relay: BodyRelay | None = None  # None: exchanges forward all bodies
         self.clients: set[OpenClient] = set()
         self.exchanges: set[OpenExchange] = set()

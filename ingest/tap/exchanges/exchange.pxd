@@ -6,6 +6,8 @@ from libc.stdint cimport int64_t
 from streamgauge.ingest.tap.exchanges.forwarding cimport Forwarding
 from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Side, UpstreamSide
 from streamgauge.ingest.tap.exchanges.waits cimport Waits
+from streamgauge.ingest.tap.http.heads cimport ResponseHead
+from streamgauge.ingest.tap.http.rewriting cimport request_for_upstream
 
 cdef int64_t _SILENCE_NS
 
@@ -25,7 +27,7 @@ cdef class Exchange(Forwarding):
     cdef _end_by(self, int event, detail, response, int64_t now_ns=*)
     @cython.locals(waits=Waits, client=ClientSide, received=bint, reused=bint)
     cpdef end(self, cause, detail, int64_t now_ns, error_response=*)
-    @cython.locals(upstream=UpstreamSide)
+    @cython.locals(upstream=UpstreamSide, head=ResponseHead)
     cdef bint _release_upstream(self, bint reusable, bint tunneled)
     cpdef on_drained(self, now_ns)
     cpdef on_undelivered(self, int64_t now_ns, int64_t undelivered_bytes)

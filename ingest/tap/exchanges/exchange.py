@@ -25,6 +25,7 @@ from streamgauge.ingest.tap.http.heads import (
     BadRequest,
     BadUpstream,
 )
+from streamgauge.ingest.tap.http.rewriting import request_for_upstream
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SILENCE_NS = LONG_SILENCE_NS
@@ -64,7 +65,7 @@ class Exchange(Forwarding):
             self._waits.silence_ended(self._last_ns, now_ns)
         client = self._client
         x_forwarded = self._context.options.x_forwarded
-        head = self._context.heads.request_for_upstream(
+        head = request_for_upstream(
             self._head, self._route, self._trace, x_forwarded, client.address, client.scheme
         )
         # One write, so head and body leave in one packet.

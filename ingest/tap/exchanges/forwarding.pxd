@@ -6,6 +6,8 @@ from libc.stdint cimport int64_t
 from streamgauge.ingest.tap.exchanges.context cimport TapContext
 from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Pool, Side, UpstreamSide
 from streamgauge.ingest.tap.exchanges.waits cimport Waits
+from streamgauge.ingest.tap.http.heads cimport RequestHead, ResponseHead, read_response_head, response_body
+from streamgauge.ingest.tap.http.trace_context cimport TraceContext
 
 cdef int64_t _SILENCE_NS
 
@@ -16,8 +18,11 @@ cdef class Forwarding:
     cdef Pool _pool
     cdef readonly UpstreamSide _upstream
     cdef Waits _waits
-    cdef object _connect_task, _head, _received, _recorder, _relay, _relay_number, _request_body, _response_body, _response_head, _route
-    cdef object _trace, _tunnel, _unsent
+    cdef RequestHead _head
+    cdef ResponseHead _response_head
+    cdef TraceContext _trace
+    cdef object _connect_task, _received, _recorder, _relay, _relay_number, _request_body, _response_body, _route
+    cdef object _tunnel, _unsent
     cdef bint _close_delimited, _keep_client, _payload_only
     cdef int64_t _last_ns, _ready_ns
     cdef readonly int request, response
@@ -33,9 +38,10 @@ cdef class Forwarding:
     cpdef on_writable(self, Side side)
     cpdef on_upstream_bytes(self, bytes data, int64_t now_ns)
     cdef _write_client(self, bytes data)
-    @cython.locals(end=Py_ssize_t)
+    @cython.locals(end=Py_ssize_t, head=ResponseHead)
     cdef _head_data(self, bytes data, int64_t now_ns)
-    cdef _respond(self, head, bytes data, Py_ssize_t end, int64_t now_ns)
+    @cython.locals(request=RequestHead)
+    cdef _respond(self, ResponseHead head, bytes data, Py_ssize_t end, int64_t now_ns)
     cdef _prepare_hand_over(self)
     cpdef _hand_over(self)
     cpdef take_back(self)

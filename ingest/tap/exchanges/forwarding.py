@@ -45,6 +45,7 @@ from streamgauge.ingest.tap.http.heads import (
     RequestHead,
     ResponseHead,
     check_partial_response_head,
+    read_response_head,
     response_body,
 )
 from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer, appended
@@ -284,14 +285,14 @@ class Forwarding:
                 # bytes behind the head.
                 end = data.find(b"\r\n\r\n") + 4
                 if end >= 4:  # most heads arrive in one read
-                    head = self._context.heads.read_response_head(data[:end])
+                    head = read_response_head(data[:end])
                     if head.status >= 200:
                         self._respond(head, data, end, now_ns)
                         return
                 received = self._received = ReceiveBuffer(check_partial_response_head)
             received.add(data)
             while (section := received.head()) is not None:
-                head = self._context.heads.read_response_head(section)
+                head = read_response_head(section)
                 if head.status >= 200:
                     self._respond(head, received.take(), head.size_bytes, now_ns)
                     return

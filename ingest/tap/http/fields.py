@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from streamgauge.ingest.header_fields import request_field, response_field
 from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS
@@ -24,9 +23,10 @@ UPSTREAM = b"x-streamgauge-upstream"
 """Name of the upstream for a request (`routing`)."""
 
 
-class Field(NamedTuple):
+class Field:
     """One header field."""
 
+    __slots__ = ("line", "name", "recorded", "special", "value")
     name: bytes  # in lower case
     line: bytes  # as received, with its CRLF (`FieldTable` normalizes some fields)
     value: bytes  # without surrounding whitespace
@@ -52,13 +52,15 @@ def reads_as_framing(name: bytes) -> bool:
     return len(name) in _FRAMING_LENGTHS and _SEPARATOR.sub(b"-", name) in _FRAMING_NAMES
 
 
-class FieldTable(dict[bytes, Field]):
-    """Parsed fields by line (without CRLF). `table[line]` parses an unknown line. Raises `MalformedField`.
+class FieldTable:
+    """Parses the field lines of requests or of responses, and keeps the usual ones.
 
     `special`: names of special fields. `Field.special` is their position, from 1 on, or -1 for the tap's own fields.
     `strict`, for requests: names that resemble framing fields are malformed, and framing fields are forwarded without
     whitespace around the value, because servers differ in the whitespace that they strip.
     """
+
+    __slots__ = ("_recorded", "_special", "_strict", "cached")
 
     def __init__(
         self,
@@ -67,26 +69,34 @@ class FieldTable(dict[bytes, Field]):
         *,
         strict: bool = False,
     ) -> None:
+        self.cached: dict[bytes, Field] = {}  # by line
         self._special = {name: position for position, name in enumerate(special, 1)}
         self._recorded = recorded
         self._strict = strict
 
-    def __missing__(self, line: bytes) -> Field:
+    def read(self, lines: list[bytes]) -> list[Field]:
+        """The fields of lines without CRLF. Raises `MalformedField`."""
+        cached = self.cached
+        return [cached.get(line) or self._parse(line) for line in lines]
+
+    def _parse(self, line: bytes) -> Field:
         match = _LINE.fullmatch(line)
         if match is None:
             raise MalformedField("a header field is malformed")
-        name, value = match[1].lower(), match[2].strip(b" \t")
+        name, value = match[1], match[2]
+        field = Field()
+        field.name = name = name.lower()
+        field.value = value = value.strip(b" \t")
         framing = name in _FRAMING_NAMES
         if self._strict and not framing and reads_as_framing(name):
             raise MalformedField("a header field resembles Content-Length or Transfer-Encoding")
-        special = -1 if name.startswith(OWN_PREFIX) else self._special.get(name, 0)
-        recorded = self._recorded(name, value)
-        forwarded = (line[: len(name)] + b": " + value if framing and self._strict else line) + b"\r\n"
-        field = Field(name, forwarded, value, special, recorded)
-        if len(line) <= _MAX_LINE_BYTES and (recorded is not None or name in _CACHED):
-            if len(self) >= _MAX_LINES:
-                self.clear()
-            self[line] = field
+        field.special = -1 if name.startswith(OWN_PREFIX) else self._special.get(name, 0)
+        field.recorded = self._recorded(name, value)
+        field.line = (line[: len(name)] + b": " + value if framing and self._strict else line) + b"\r\n"
+        if len(line) <= _MAX_LINE_BYTES and (field.recorded is not None or name in _CACHED):
+            if len(self.cached) >= _MAX_LINES:
+                self.cached.clear()
+            self.cached[line] = field
         return field
 
 

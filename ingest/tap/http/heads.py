@@ -13,8 +13,6 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from streamgauge.ingest.records import Refusal
 from streamgauge.ingest.tap.http.fields import (
     REQUEST_FIELDS,
@@ -79,7 +77,7 @@ class HeadLimits(NamedTuple):
     fields: int = 256
 
 
-class RequestHead(Struct, gc=False):
+class RequestHead:
     """A request's head. `target` is in origin form ("/a?b") or "*"."""
 
     method: str
@@ -97,7 +95,7 @@ class RequestHead(Struct, gc=False):
     size_bytes: int
 
 
-class ResponseHead(Struct, gc=False):
+class ResponseHead:
     """A response's head."""
 
     minor: int
@@ -118,8 +116,6 @@ class ResponseHead(Struct, gc=False):
 
 
 _NO_OPTIONS: frozenset[bytes] = frozenset()
-_read_request_field = REQUEST_FIELDS.__getitem__
-_read_response_field = RESPONSE_FIELDS.__getitem__
 
 
 @lru_cache(maxsize=256)
@@ -193,7 +189,7 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
     cached = len(line) <= _MAX_CACHED_LINE_BYTES and b"?" not in line
     method, target, minor, authority = cached_request_line(line) if cached else request_line(line)
     try:
-        fields = list(map(_read_request_field, lines))
+        fields = REQUEST_FIELDS.read(lines)
     except MalformedField as e:
         raise BadRequest(400, str(e)) from None
     if len(fields) > limits.fields:
@@ -202,8 +198,9 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
     connection = _NO_OPTIONS
     known: dict[bytes, bytes] = {}
     body, length = NO_BODY, 0
-    for name, _, value, special, _ in fields:
-        if special:
+    for field in fields:
+        if field.special:
+            name, value = field.name, field.value
             if name not in known:
                 known[name] = value
             elif name in _AT_MOST_ONCE:
@@ -225,9 +222,11 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
         keep_alive = b"close" not in connection if minor else b"keep-alive" in connection
         if minor and b"upgrade" in connection:
             upgrade = known.get(b"upgrade") or None
-    return RequestHead(
-        method, target, minor, fields, body, length, keep_alive, authority or host, upgrade, connection, known, len(head)
-    )  # fmt: skip
+    found = RequestHead()
+    found.method, found.target, found.minor, found.fields = method, target, minor, fields
+    found.body, found.length, found.keep_alive, found.host = body, length, keep_alive, authority or host
+    found.upgrade, found.connection, found.known, found.size_bytes = upgrade, connection, known, len(head)
+    return found
 
 
 def _check_target_length(line: bytes, limits: HeadLimits) -> None:
@@ -282,16 +281,17 @@ def read_response_head(head: bytes) -> ResponseHead:
     minor, status, reason = status_line(lines[0])
     del lines[0]
     try:
-        fields = list(map(_read_response_field, lines))
+        fields = RESPONSE_FIELDS.read(lines)
     except MalformedField as e:
         raise BadUpstream(str(e)) from None
     connection = _NO_OPTIONS
     coding = content_type = b""
     lengths: list[bytes] = []
     plain = minor == 1
-    for name, _, value, special, _ in fields:
-        if not special:
+    for field in fields:
+        if not field.special:
             continue
+        name, value = field.name, field.value
         if name == b"content-type":
             content_type = content_type or value
         elif name == b"content-length":
@@ -304,9 +304,11 @@ def read_response_head(head: bytes) -> ResponseHead:
         elif name != b"trailer":
             plain = False
     plain = plain and len(lengths) + bool(coding) <= 1
-    return ResponseHead(
-        minor, status, reason, fields, connection, coding.lower(), lengths, content_type, plain, len(head)
-    )
+    found = ResponseHead()
+    found.minor, found.status, found.reason, found.fields = minor, status, reason, fields
+    found.connection, found.transfer_coding, found.lengths = connection, coding.lower(), lengths
+    found.content_type, found.plain, found.size_bytes = content_type, plain, len(head)
+    return found
 
 
 def check_partial_response_head(head: bytes | bytearray, known: int = 0) -> None:

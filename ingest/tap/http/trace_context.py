@@ -6,7 +6,6 @@ A malformed header counts as absent, as the recommendation requires: the tap the
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from streamgauge.ingest.generated_ids import new_span_id, random_hex
 
@@ -14,19 +13,21 @@ _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-
 _SAMPLED = 1
 
 
-class TraceContext(NamedTuple):
+class TraceContext:
     """The trace of a request. `span_id` is the tap's own span, the parent of the upstream's."""
 
-    trace_id: str
-    span_id: str
-    parent_span_id: str | None
-    flags: int
+    __slots__ = ("flags", "parent_span_id", "span_id", "trace_id")
+
+    def __init__(self, trace_id: str, span_id: str, parent_span_id: str | None, flags: int) -> None:
+        self.trace_id = trace_id
+        self.span_id = span_id
+        self.parent_span_id = parent_span_id
+        self.flags = flags  # `_SAMPLED` or 0
 
     @property
     def header(self) -> str:
         """The value of `traceparent` for the upstream."""
-        trace_id, span_id, _, flags = self
-        return f"00-{trace_id}-{span_id}-{flags:02x}"
+        return f"00-{self.trace_id}-{self.span_id}-0{self.flags}"
 
 
 def join_trace(traceparent: bytes | None) -> TraceContext:

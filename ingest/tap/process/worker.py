@@ -39,7 +39,6 @@ from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 from streamgauge.ingest.tap.relay.choice import native_relay, uses_native_code
 
 if native_relay is not None:
-    from streamgauge.ingest.tap.http import native_heads
     from streamgauge.ingest.tap.recording import native_recorder
 
 logger = logging.getLogger("streamgauge.tap")
@@ -146,7 +145,6 @@ class TapWorker:
         if uses_native_code(options.relay) and context.clock_ns is time.monotonic_ns:
             try:
                 context.relay = BodyRelay(self.loop, context.failures)
-                context.heads = native_heads
             except OSError as e:
                 if options.relay == "native":
                     raise

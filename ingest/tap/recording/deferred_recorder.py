@@ -251,7 +251,7 @@ class DeferredRecorder:
             if body is not None:
                 records.append(Request(stream, 1, body, captured.truncated))
         if response is not None:
-            recorded = [field[4] for field in response.fields if field[4] is not None]
+            recorded = [field.recorded for field in response.fields if field.recorded is not None]
             headers = ResponseHeaders(response.status, recorded, self._responded_ns - t0_ns)
             frames = [(at_ns - t0_ns, payload) for at_ns, payload in self._frames]
             records.append(Frames(stream, len(records), frames, headers))

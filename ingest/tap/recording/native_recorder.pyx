@@ -28,7 +28,6 @@ from streamgauge.ingest.tap.recording.stream_recorder import WAIT_BYTES, StreamR
 cdef enum:
     NEVER = -1
     UNKNOWN = -1
-    RECORDED = 4  # position in `Field`
     PLAIN_SEGMENT_CHARS = 18  # as in streamgauge.ingest.identifiers
     MAX_PLAIN_PATH_CHARS = 256
     UUID_CHARS = 36
@@ -130,10 +129,10 @@ cdef int put_fields(list fields, session) except -1:
     """The fields of a head that may be recorded, and the one of the session."""
     cdef size_t count = session is not None
     for field in fields:
-        count += item(field, RECORDED) is not None
+        count += field.recorded is not None
     put_array(&out, count)
     for field in fields:
-        recorded = item(field, RECORDED)
+        recorded = field.recorded
         if recorded is not None:
             put_pair(recorded)
     if session is not None:
@@ -230,7 +229,7 @@ cdef class NativeDeferredRecorders:
         """The field to record for the session that a request names, None without one."""
         for field in fields:
             # Nearly no request names a session. The search by rank in Python runs only if one of the names is there.
-            if item(field, 0) in self._session_names:
+            if field.name in self._session_names:
                 return self._session_headers.recorded(fields)
         return None
 
@@ -419,10 +418,10 @@ cdef class NativeDeferredRecorder:
         put_int(&out, self._wall_ns)
         put_int(&out, self._t0_ns)
         put_int(&out, min(0, self._client_start_ns - self._t0_ns))
-        put_str(&out, item(trace, 0))
-        put_str(&out, item(trace, 1))
-        put_str(&out, item(trace, 2))
-        put_int(&out, item(trace, 3))
+        put_str(&out, trace.trace_id)
+        put_str(&out, trace.span_id)
+        put_str(&out, trace.parent_span_id)
+        put_int(&out, trace.flags)
         client = None
         # `client_id` hashes with BLAKE2; requests without any key field skip the call.
         for name in KEY_FIELDS:

@@ -89,12 +89,12 @@ class Refusals:
             return
         wall_ns = time.time_ns()
         stream = uuid7(wall_ns)
-        trace_id, span_id, parent_span_id, flags = join_trace(known.get(b"traceparent"))
+        trace = join_trace(known.get(b"traceparent"))
         opened = Opened(
             stream, 0, options.tap_name, options.worker, factory.incarnation, "", "", 0,
             identifiers.name(method) or "",
-            identifiers.path(target), wall_ns, now_ns, min(0, client_start_ns - now_ns), trace_id, span_id,
-            parent_span_id, flags, client_id(known, factory.client_key), headers,
+            identifiers.path(target), wall_ns, now_ns, min(0, client_start_ns - now_ns), trace.trace_id, trace.span_id,
+            trace.parent_span_id, trace.flags, client_id(known, factory.client_key), headers,
             clock_id=options.clock_id,
         )  # fmt: skip
         status = response.status

@@ -80,7 +80,7 @@ class RecorderFactory:
 
     def recorded(self, head: RequestHead) -> list[tuple[str, str]]:
         """The fields of a request's head to record, with its session id."""
-        fields = [field[4] for field in head.fields if field[4] is not None]
+        fields = [field.recorded for field in head.fields if field.recorded is not None]
         session = self.session_headers.recorded(head.fields)
         if session is not None:
             fields.append(session)
@@ -103,7 +103,6 @@ def opened_record(
     wall_ns: int,
 ) -> Opened:
     upstream, options = route.upstream, factory.options
-    trace_id, span_id, parent_span_id, flags = trace
     return Opened(
         stream,
         0,
@@ -118,10 +117,10 @@ def opened_record(
         wall_ns,
         t0_ns,
         min(0, client_start_ns - t0_ns),
-        trace_id,
-        span_id,
-        parent_span_id,
-        flags,
+        trace.trace_id,
+        trace.span_id,
+        trace.parent_span_id,
+        trace.flags,
         client_id(head.known, factory.client_key),
         factory.recorded(head),
         capture.capture_content(head),
@@ -527,7 +526,7 @@ class StreamRecorder:
             headers = None
             if response is not None:
                 reserved_bytes += response.size_bytes
-                recorded = [field[4] for field in response.fields if field[4] is not None]
+                recorded = [field.recorded for field in response.fields if field.recorded is not None]
                 headers = ResponseHeaders(response.status, recorded, self._responded_ns - self._t0_ns)
                 self._response = None
             uncaptured_bytes, self._uncaptured_bytes = self._uncaptured_bytes, 0

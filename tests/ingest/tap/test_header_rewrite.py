@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 from typing import get_args
 
 import msgspec
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from streamgauge.ingest.records import Opened
 from streamgauge.ingest.tap.http.client_identity import client_id
-from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head
-from streamgauge.ingest.tap.http.rewriting import XForwarded, adds_x_forwarded
-from streamgauge.ingest.tap.http.upstreams import parse_upstream
+from streamgauge.ingest.tap.http.fields import SPECIAL_IN_REQUESTS, SPECIAL_IN_RESPONSES
+from streamgauge.ingest.tap.http.heads import (
+    BadRequest,
+    BadUpstream,
+    HeadLimits,
+    read_request_head,
+    read_response_head,
+    response_body,
+)
+from streamgauge.ingest.tap.http.rewriting import (
+    XForwarded,
+    adds_x_forwarded,
+    host_is_signed,
+    request_for_upstream,
+    response_for_client,
+)
+from streamgauge.ingest.tap.http.routing import Router
+from streamgauge.ingest.tap.http.trace_context import TraceContext
+from streamgauge.ingest.tap.http.upstreams import parse_upstream, parse_upstreams
 from tests.ingest.running_tap import read_request, running_tap
 
 SECRET = "sk-plan7ed-s3cret"
@@ -134,7 +153,7 @@ def test_uncached_lines_are_parsed_and_keys_are_not_cached():
         head = read_request_head(f"{raw}Accept: {'y' * 300}\r\n\r\n".encode(), HeadLimits())
         assert head.known[b"authorization"] == f"Bearer {planted}".encode()
         assert head.fields[-1].recorded == ("accept", "y" * 300)
-    assert not any(planted.encode() in line for line in REQUEST_FIELDS)
+    assert not any(planted.encode() in line for line in REQUEST_FIELDS.cached)
 
 
 def test_field_cache_is_bounded():
@@ -144,7 +163,7 @@ def test_field_cache_is_bounded():
         raw = f"GET / HTTP/1.1\r\nHost: h\r\nX-Request-Id: {number}\r\n\r\n"
         head = read_request_head(raw.encode(), HeadLimits())
         assert head.fields[1].recorded == ("x-request-id", str(number))
-        assert len(REQUEST_FIELDS) <= _MAX_LINES
+        assert len(REQUEST_FIELDS.cached) <= _MAX_LINES
 
 
 async def test_fields_for_the_tap_are_not_forwarded():
@@ -164,3 +183,74 @@ async def test_connection_header_cannot_drop_framing_fields():
 
 async def test_framing_fields_are_forwarded_without_odd_whitespace():
     assert b"\r\nCONTENT-length: 0\r\n" in await request_seen(b"CONTENT-length:\t 0\t\r\n")
+
+
+ROUTERS = [
+    Router(parse_upstreams([url])) for url in ("a=http://127.0.0.1:1/base", "a=https://api.example.com")
+]
+TRACES = TraceContext("1" * 32, "2" * 16, None, 1), TraceContext("1" * 32, "2" * 16, "3" * 16, 0)
+NAMES = [*SPECIAL_IN_REQUESTS, *SPECIAL_IN_RESPONSES, b"accept", b"cookie", b"x", b"x-streamgauge-x"]
+NAME = st.sampled_from(NAMES).flatmap(lambda name: st.sampled_from([name, name.title(), name.upper()]))
+WORDS = b"5 0 05 h chunked close keep-alive upgrade trailers h2c websocket".split()
+VALUE = st.sampled_from([*WORDS, b"", b"x, accept", b"AWS4-HMAC-SHA256 x", b"Bearer x", b"a" * 300])
+LINES = st.lists(
+    st.builds(lambda *parts: b"%b:%b%b\r\n" % parts, NAME, st.sampled_from([b"", b" ", b"\t"]), VALUE),
+    max_size=6,
+)
+REQUEST_LINES = [
+    b"GET / HTTP/1.1",
+    b"POST /v1/x?a=b HTTP/1.1",
+    b"POST /x HTTP/1.0",
+    b"PUT http://h2/p HTTP/1.1",
+    b"OPTIONS * HTTP/1.1",
+]
+STATUS_LINES = [b"HTTP/1.1 200 OK", b"HTTP/1.1 404 ", b"HTTP/1.0 200 OK"]
+
+
+@given(st.sampled_from(REQUEST_LINES), st.sampled_from([b"Host: h\r\n", b"host:\r\n", b""]), LINES)
+@example(REQUEST_LINES[0], b"Host: h\r\n", [b"TE: trailers\r\n", b"Connection: x, TE\r\n", b"x: 1\r\n"])
+@settings(max_examples=600, deadline=None)
+def test_upstream_reads_the_request_that_the_client_sent(start: bytes, host: bytes, lines: list[bytes]):
+    try:
+        head = read_request_head(b"%b\r\n%b%b\r\n" % (start, host, b"".join(lines)), HeadLimits())
+    except BadRequest:
+        return
+    for router, choice, trace in product(ROUTERS, get_args(XForwarded), TRACES):
+        route = router.route(head)
+        assert route is not None
+        raw = request_for_upstream(head, route, trace, choice, "10.0.0.9", "http")
+        seen = read_request_head(raw, HeadLimits())
+        assert (seen.method, seen.target, seen.minor) == (head.method, route.target, 1)
+        assert (seen.body, seen.length) == (head.body, head.length)
+        signed = head.host if host_is_signed(head) else b""
+        assert b"Host: %b\r\n" % (signed or seen.host) in raw
+        assert signed or b"Host: %b\r\n" % seen.host == route.upstream.host_line
+        if adds_x_forwarded(choice, route.upstream):
+            assert seen.known[b"x-forwarded-for"].endswith(b"10.0.0.9")
+        assert [f.value for f in seen.fields if f.name == b"traceparent"] == [trace.header.encode()]
+        hidden = head.connection | {
+            b"keep-alive",
+            b"proxy-connection",
+            b"proxy-authorization",
+            b"http2-settings",
+        }
+        end_to_end = [f.line for f in head.fields if f.special == 0 and f.name not in hidden]
+        assert [f.line for f in seen.fields if f.special <= 0] == end_to_end  # none for the tap
+
+
+@given(st.sampled_from(STATUS_LINES), LINES, st.booleans())
+@settings(max_examples=600, deadline=None)
+def test_client_reads_the_response_that_the_upstream_sent(start: bytes, lines: list[bytes], keep_alive: bool):
+    try:
+        head = read_response_head(b"%b\r\n%b\r\n" % (start, b"".join(lines)))
+        framing = response_body(head, "GET")
+    except BadUpstream:
+        return
+    raw = response_for_client(head, keep_alive=keep_alive, client_minor=1, drop_chunked=False)
+    seen = read_response_head(raw)
+    assert (seen.status, seen.reason, seen.keep_alive) == (head.status, head.reason, keep_alive)
+    assert response_body(seen, "GET") == framing
+    assert len(seen.lengths) <= 1
+    assert seen.content_type == (b"" if b"content-type" in head.connection else head.content_type)
+    end_to_end = [f.line for f in head.fields if f.special == 0 and f.name not in head.connection]
+    assert [f.line for f in seen.fields if f.special == 0] == end_to_end

@@ -21,8 +21,9 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 TESTS = (
-    "test_body_relay", "test_disconnects", "test_draining", "test_exchanges", "test_fairness", "test_forwarding", "test_http_body",
-    "test_limits", "test_short_exchanges", "test_native_heads", "test_native_recorder", "test_record_log_thread", "test_waits",
+    "test_body_relay", "test_disconnects", "test_draining", "test_exchanges", "test_fairness", "test_forwarding", "test_header_rewrite",
+    "test_http_body", "test_http_head", "test_limits", "test_native_recorder", "test_record_log_thread", "test_short_exchanges",
+    "test_waits",
 )  # fmt: skip
 
 
@@ -58,8 +59,6 @@ def test_tests_of_the_tap_pass_under_a_sanitizer(sanitizer: str, tmp_path: Path)
         "-q",
         "-m",
         "not slow",
-        "-k",
-        "not relay_python",
     ]
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider", *files],

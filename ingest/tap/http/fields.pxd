@@ -1,0 +1,26 @@
+cimport cython
+
+
+@cython.final
+@cython.no_gc
+cdef class Field:
+    cdef readonly bytes name, line, value
+    cdef readonly int special
+    cdef readonly tuple recorded
+
+
+@cython.final
+cdef class FieldTable:
+    cdef readonly dict cached
+    cdef dict _special
+    cdef object _recorded
+    cdef bint _strict
+
+    @cython.locals(cached=dict, line=bytes)
+    cpdef list read(self, list lines)
+
+    @cython.locals(field=Field, name=bytes, value=bytes, framing=bint)
+    cdef Field _parse(self, bytes line)
+
+
+cpdef bint reads_as_framing(bytes name) except -1

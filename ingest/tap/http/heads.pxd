@@ -1,0 +1,45 @@
+cimport cython
+from libc.stdint cimport int64_t
+
+from streamgauge.ingest.tap.http.fields cimport Field
+
+
+@cython.final
+@cython.no_gc
+cdef class RequestHead:
+    cdef readonly str method, target
+    cdef readonly int minor
+    cdef readonly list fields
+    cdef readonly object body
+    cdef readonly int64_t length, size_bytes
+    cdef readonly bint keep_alive
+    cdef readonly bytes host, upgrade
+    cdef readonly frozenset connection
+    cdef readonly dict known
+
+
+@cython.final
+@cython.no_gc
+cdef class ResponseHead:
+    cdef readonly int minor, status
+    cdef readonly bytes reason, transfer_coding, content_type
+    cdef readonly list fields, lengths
+    cdef readonly frozenset connection
+    cdef readonly bint plain
+    cdef readonly int64_t size_bytes
+
+
+cdef list _lines(bytes head)
+
+@cython.locals(
+    lines=list, fields=list, field=Field, found=RequestHead, name=bytes, value=bytes, known=dict, connection=frozenset, host=bytes
+)
+cpdef RequestHead read_request_head(bytes head, object limits)
+
+@cython.locals(
+    lines=list, fields=list, field=Field, found=ResponseHead, name=bytes, value=bytes, coding=bytes, content_type=bytes,
+    connection=frozenset, lengths=list, plain=bint
+)
+cpdef ResponseHead read_response_head(bytes head)
+
+cpdef tuple response_body(ResponseHead head, str method)

@@ -1,0 +1,16 @@
+cimport cython
+
+from streamgauge.ingest.tap.http.fields cimport Field
+from streamgauge.ingest.tap.http.heads cimport RequestHead
+from streamgauge.ingest.tap.http.trace_context cimport TraceContext
+
+
+cpdef bint adds_x_forwarded(str choice, object upstream) except -1
+
+@cython.locals(value=bytes)
+cpdef bint host_is_signed(RequestHead head) except -1
+
+@cython.locals(
+    field=Field, name=bytes, line=bytes, lines=list, received=dict, trailers=bint, had_host=bint, named=frozenset, traceparent=str
+)
+cpdef bytes request_for_upstream(RequestHead head, object route, TraceContext trace, str choice, str address, str scheme)

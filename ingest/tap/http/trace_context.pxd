@@ -1,0 +1,12 @@
+cimport cython
+
+
+@cython.final
+@cython.no_gc
+cdef class TraceContext:
+    cdef readonly str trace_id, span_id, parent_span_id
+    cdef readonly int flags
+
+
+@cython.locals(digits=str)
+cpdef TraceContext join_trace(bytes traceparent)
