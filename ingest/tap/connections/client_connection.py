@@ -197,6 +197,10 @@ class ClientConnection(ClientSide):
             rest = buffer.take()
         exchange = Exchange(context, self, pool, head, route, trace, recorder, now_ns)
         exchange.attach()
+        if rest and head.length >= len(rest):  # nothing of a next request
+            rest = exchange.on_client_bytes(rest)
+            if exchange.ended:
+                return
         if rest:
             buffer = self._keep(rest)
         if buffer:

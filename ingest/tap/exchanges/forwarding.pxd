@@ -4,6 +4,7 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from streamgauge.ingest.tap.exchanges.context cimport TapContext
+from streamgauge.ingest.tap.exchanges.states cimport after
 from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Pool, Side, UpstreamSide
 from streamgauge.ingest.tap.exchanges.waits cimport Waits
 from streamgauge.ingest.tap.http.heads cimport RequestHead, ResponseHead, read_response_head, response_body

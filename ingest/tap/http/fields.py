@@ -100,7 +100,12 @@ class FieldTable:
         return field
 
 
-_CACHED = frozenset(b"host connection content-length transfer-encoding keep-alive te upgrade".split())
+_CACHED = frozenset(
+    b"""
+    host connection content-length transfer-encoding keep-alive te upgrade
+    accept accept-encoding accept-language cache-control date pragma server vary
+    """.split()
+)
 SPECIAL_IN_REQUESTS = (
     *b"""
     host content-length content-type transfer-encoding connection upgrade te expect traceparent

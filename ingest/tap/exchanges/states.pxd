@@ -1,0 +1,5 @@
+"""Types of `states.py`."""
+
+
+cpdef after(tuple table, int state, int event)
+cpdef cause_of_end(int response, int event)
