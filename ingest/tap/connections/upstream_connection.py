@@ -210,12 +210,9 @@ class UpstreamPool(Pool):
         connection = UpstreamConnection(self)
         try:
             async with asyncio.timeout(context.timeouts.connect_s):
-                user = cast(asyncio.Protocol, connection)
-                await connect(context.loop, user, upstream.host, upstream.port, self.tls)
+                await connect(context.loop, connection, upstream.host, upstream.port, self.tls)
             context.counters.upstream_connections += 1
-            if exchange.ended:
-                connection.abort()
-            elif connection.is_lost():  # nothing else would report it to the exchange
+            if connection.is_lost():  # nothing else would report it to the exchange
                 exchange.on_connect_failed(ConnectionResetError())
             else:
                 exchange.on_connected(connection, context.clock_ns())

@@ -55,6 +55,9 @@ class Exchange(Forwarding):
 
     def on_connected(self, upstream: UpstreamSide, now_ns: int) -> None:
         """Send the request's head and the buffered part of its body."""
+        if self.ended:
+            upstream.abort()
+            return
         self._apply(states.CONNECTED)
         self._connect_task = None
         self._upstream = upstream
@@ -317,9 +320,9 @@ class Exchange(Forwarding):
                 self._context.failures.failed(e, recorder)
 
     def _drained(self) -> None:
+        self._apply(states.DRAINED)
         self._client.draining = None
         self._recorder = None
-        self._apply(states.DRAINED)
 
     def _record_end(
         self,

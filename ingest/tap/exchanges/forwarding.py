@@ -133,12 +133,11 @@ class Forwarding:
 
     def _apply(self, event: int) -> None:
         """Take the transitions of an event that does not end the exchange."""
-        cell = after(REQUEST, self.request, event)
-        if isinstance(cell, int):
-            self.request = cell
-        cell = after(RESPONSE, self.response, event)
-        if isinstance(cell, int):
-            self.response = cell
+        request, response = after(REQUEST, self.request, event), after(RESPONSE, self.response, event)
+        if isinstance(request, int):
+            self.request = request
+        if isinstance(response, int):
+            self.response = response
 
     # --- the request
 
@@ -354,10 +353,10 @@ class Forwarding:
             raise BadUpstream("it switched protocols without a request to do so")
         self._received = None
         self._write_client(rewriting.switching_for_client(head))
+        if self._recorder is not None:
+            self._record(self._record_response, head, b"", self._last_ns)
         self._apply(states.SWITCH)
         self._response_head = head
-        if self._recorder is not None:
-            self._record(self._recorder.response_head, head, self._last_ns)
         websocket = (self._head.upgrade or b"").lower() == b"websocket"
         tunnel = self._tunnel = Tunnel(self._client, upstream, websocket=websocket)
         if rest:

@@ -101,8 +101,8 @@ _UPSTREAM_ENDS: Final = {
 
 REQUEST: Final[Table] = (
     # The upstream may respond, and the exchange end, before the request is complete.
-    _row(client_bytes=FORWARDED, request_complete=RECEIVED, drained=REQUEST_OVER, refused="bad_request", expired="bad_request",
-         rest=IGNORED),
+    _row(client_bytes=FORWARDED, request_complete=RECEIVED, switch=SWITCHED, drained=REQUEST_OVER, refused="bad_request",
+         retried=IMPOSSIBLE, handed_over=IMPOSSIBLE, taken_back=IMPOSSIBLE, rest=IGNORED),
     _row(client_bytes=KEPT, switch=SWITCHED, drained=REQUEST_OVER, request_complete=IMPOSSIBLE, refused=IMPOSSIBLE, rest=IGNORED),
     _row(client_bytes=FORWARDED, client_end=HALF_CLOSED, drained=REQUEST_OVER, rest=IGNORED),
     _row(rest=IGNORED),
@@ -111,8 +111,9 @@ REQUEST: Final[Table] = (
 RESPONSE: Final[Table] = (
     _row(**_CLIENT_ENDS, client_bytes=KEPT, request_complete=IGNORED, refused="bad_request", connected=WAITING,
          connect_failed="connect_error", expired="connect_timeout"),
+    # The connection also fails if the tap raises an exception while it sends the request.
     _row(**_CLIENT_ENDS, **{**_UPSTREAM_ENDS, "expired": "headers_timeout"}, client_bytes=FORWARDED, request_complete=IGNORED,
-         upstream_bytes=KEPT, head=RESPONDING, switch=TUNNELING, retried=CONNECTING),
+         connect_failed="connect_error", upstream_bytes=KEPT, head=RESPONDING, switch=TUNNELING, retried=CONNECTING),
     _row(**_CLIENT_ENDS, **_UPSTREAM_ENDS, client_bytes=FORWARDED, request_complete=IGNORED, upstream_bytes=FORWARDED,
          last_byte="complete", handed_over=RELAYED, output_expired="idle_output"),
     # The relay reports the upstream's end after it has given the sockets back. Bytes: the last ones of a broken connection.

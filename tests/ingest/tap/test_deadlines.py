@@ -1,6 +1,7 @@
 """Each state of an exchange and of a connection has a deadline: a peer that does nothing more is disconnected.
 
-`states` has the states. The limits on silence of the upstream, which are off by default, are tested in `test_limits`.
+`states` has the states of an exchange. The limits that its client connection checks pass in memory; the others need sockets.
+`test_limits` has more about the silence of an upstream.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from streamgauge.ingest.tap.exchanges.states import CONNECTING, DEADLINES, DRAINING, RECEIVED, TUNNELING
 from tests.ingest.running_tap import SSE_HEAD, RunningTap, chunk, read_request, respond_with, running_tap
+from tests.ingest.tap.test_states import name, reach
 from tests.ingest.tap.test_tls import pki as pki
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -81,3 +84,37 @@ async def test_client_that_never_ends_its_tls_handshake_is_disconnected(pki: Pat
     async with running_tap(None, head_timeout_s=0.1, **options) as tap:
         client = await tap.client()
         assert await client.read_to_end() == b""
+
+
+ON_SOCKETS = {
+    CONNECTING: test_upstream_that_never_ends_its_tls_handshake_is_a_connect_timeout,
+    TUNNELING: test_client_that_reads_nothing_is_disconnected,
+    DRAINING: test_client_that_does_not_read_the_end_of_its_response_is_disconnected,
+}
+CAUSES = {
+    "headers_timeout_s": "headers_timeout",
+    "idle_timeout_s": "idle_bytes",
+    "idle_output_timeout_s": "idle_output",
+}
+IN_MEMORY = [
+    (state, option)
+    for state, options in enumerate(DEADLINES)
+    for option in options
+    if state not in ON_SOCKETS
+]
+
+
+def test_each_deadline_of_a_state_passes_in_a_test():
+    on_sockets = [DEADLINES[state] for state in ON_SOCKETS]
+    assert on_sockets == [("connect_timeout_s",), ("peer_timeout_s",), ("peer_timeout_s",)]
+    assert {option for _, option in IN_MEMORY} == CAUSES.keys()
+
+
+@pytest.mark.parametrize(("state", "option"), IN_MEMORY)
+async def test_exchange_ends_when_the_deadline_of_its_state_passes(state: int, option: str):
+    tap = reach((RECEIVED, state), **OFF, **{option: 1.0})
+    tap.loop.advance(0.9)
+    assert tap.states == (RECEIVED, state), name(tap.states)
+    tap.loop.advance(0.6)
+    tap.end()
+    assert [record.cause for record in tap.closed()] == [CAUSES[option]]
