@@ -27,7 +27,7 @@ COMPONENTS = {
     "own": "nginx's own code",
     "loop": "event loop (uvloop, libuv, libc)",
     "relay": "native relay",
-    "native": "headers and records of short exchanges (native code)",
+    "native": "the tap's other compiled code",
     "python": "Python",
     "msgspec": "encoding of records (msgspec)",
     "log": "the log's thread (zstd, SQLite, disk, its Python)",
@@ -43,7 +43,7 @@ def component_of(library: str) -> str:
         return "python"
     if "/msgspec/" in library:
         return "msgspec"
-    if name.startswith("native_"):
+    if "/ingest/tap/" in library:
         return "relay" if name.startswith("native_relay") else "native"
     return "own" if name == "nginx" else "loop"
 
