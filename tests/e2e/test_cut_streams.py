@@ -14,7 +14,7 @@ from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.ingest.records import Cause, Closed, Opened
-from streamgauge.ingest.tap.http.bodies import native_relay
+from streamgauge.ingest.tap.relay.choice import native_relay
 from tests.analytics.corpus import SKIP_REASON, Recording
 from tests.analytics.test_cut_streams import CAUSES, RECORDINGS, cuts, exchange_of, verdicts
 from tests.ingest import running_tap

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.run_totals import read_run_totals
-from streamgauge.ingest.tap.http.bodies import native_relay
+from streamgauge.ingest.tap.relay.choice import native_relay
 from streamgauge.status import status_command
 from tests.e2e.running import until
 from tests.streamgauge.stored import analyse, write_streams

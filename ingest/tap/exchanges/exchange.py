@@ -23,7 +23,6 @@ from streamgauge.ingest.tap.exchanges.waits import LONG_SILENCE_NS
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
 from streamgauge.ingest.tap.http.heads import (
     BadRequest,
-    BadUpstream,
 )
 from streamgauge.ingest.tap.http.rewriting import request_for_upstream
 
@@ -149,7 +148,7 @@ class Exchange(Forwarding):
             response = upstream_errors.closed_too_early(self._route.upstream, fresh=fresh)
         self._end_by(event, _error_name(error), response)
 
-    def _malformed(self, error: BadUpstream) -> None:
+    def _malformed(self, error: Exception) -> None:
         self._end_by(states.MALFORMED, None, upstream_errors.malformed(self._route.upstream, error))
 
     def on_deadline(self, now_ns: int) -> None:

@@ -7,6 +7,7 @@ from streamgauge.ingest.tap.exchanges.context cimport TapContext
 from streamgauge.ingest.tap.exchanges.states cimport after
 from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Pool, Side, UpstreamSide
 from streamgauge.ingest.tap.exchanges.waits cimport Waits
+from streamgauge.ingest.tap.http.bodies cimport BodyReader
 from streamgauge.ingest.tap.http.heads cimport RequestHead, ResponseHead, read_response_head, response_body
 from streamgauge.ingest.tap.http.trace_context cimport TraceContext
 
@@ -19,10 +20,11 @@ cdef class Forwarding:
     cdef Pool _pool
     cdef readonly UpstreamSide _upstream
     cdef Waits _waits
+    cdef BodyReader _request_body, _response_body
     cdef RequestHead _head
     cdef ResponseHead _response_head
     cdef TraceContext _trace
-    cdef object _connect_task, _received, _recorder, _relay, _relay_number, _request_body, _response_body, _route
+    cdef object _connect_task, _received, _recorder, _relay, _relay_number, _route
     cdef object _tunnel, _unsent
     cdef bint _close_delimited, _keep_client, _payload_only
     cdef int64_t _last_ns, _ready_ns

@@ -34,7 +34,7 @@ from streamgauge.ingest.tap.exchanges.states import (
 from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
 from streamgauge.ingest.tap.exchanges.waits import LONG_SILENCE_NS, Waits
 from streamgauge.ingest.tap.http import rewriting
-from streamgauge.ingest.tap.http.bodies import BodyReader, request_reader, response_reader
+from streamgauge.ingest.tap.http.bodies import BodyReader
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
 from streamgauge.ingest.tap.http.heads import (
     CHUNKED,
@@ -92,7 +92,7 @@ class Forwarding:
         self._ready_ns = 0  # when the client last resumed reading; the upstream's silence counts from then
         self._request_body: BodyReader | None = None  # None: the request has no body
         if head.body is not NO_BODY:
-            self._request_body = request_reader(head.body, head.length, native=context.relay is not None)
+            self._request_body = BodyReader(head.body, head.length, of_request=True)
             self.request = RECEIVING
         self.request_bytes = 0
         self._unsent: bytes | bytearray = b""
@@ -314,7 +314,7 @@ class Forwarding:
         # HTTP/1.0 has no chunks. The client gets the payload, ended by the close of its connection.
         payload_only = body is CHUNKED and request.minor == 0
         relay = self._context.relay
-        reader = response_reader(body, length, native=relay is not None)
+        reader = BodyReader(body, length)
         payload = b""
         if len(data) > end:
             payload = reader.feed(data[end:])
@@ -435,24 +435,20 @@ class Forwarding:
         self._last_ns = end.last_ns
         self.response_bytes += end.payload_bytes
         self.written_bytes += end.wire_bytes
-        # The reader did not see these bytes. `_release_upstream` reads it: a connection with surplus bytes is not
-        # reused.
-        self._response_body.excess = end.excess_bytes
-        self._context.counters.bad_upstream_excess_bytes += end.excess_bytes
+        self._context.counters.bad_upstream_excess_bytes += self._response_body.excess
         if self._recorder is not None:
             self._record(self._recorder.recorder.relay_ended, end)
         self._client.resume_reading()
         if end.unsent:
             self._client.transport.write(end.unsent)
         if end.cause == body_relay.COMPLETE:
-            self._response_body.complete = True
             self._end_by(states.LAST_BYTE, None, None, end.last_ns)
         elif end.cause == body_relay.UPSTREAM_LOST:
             self._lost(states.UPSTREAM_LOST, end.os_error)
         elif end.cause == body_relay.CLIENT_LOST:
             self._lost(states.CLIENT_LOST, end.os_error)
         elif end.cause == body_relay.MALFORMED:
-            self._malformed(BadUpstream("the chunked body is malformed"))
+            self._malformed(self._response_body.fault())
         elif self._upstream is not None and not self._client.write_paused:
             self._upstream.resume_reading()
 
@@ -493,7 +489,7 @@ class Forwarding:
     def _lost(self, event: int, error: Exception | None) -> None:
         raise NotImplementedError
 
-    def _malformed(self, error: BadUpstream) -> None:
+    def _malformed(self, error: Exception) -> None:
         raise NotImplementedError
 
     def _refuse(self, error: BadRequest) -> None:

@@ -7,7 +7,6 @@ import ssl
 
 from streamgauge.ingest.records import Cause
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse, upstream_error
-from streamgauge.ingest.tap.http.heads import BadUpstream
 from streamgauge.ingest.tap.http.upstreams import Upstream
 
 # Values of X509_V_ERR_* in OpenSSL's x509_vfy.h.
@@ -53,7 +52,7 @@ def closed_too_early(upstream: Upstream, *, fresh: bool) -> ErrorResponse:
     return upstream_error(502, upstream.name, "upstream_reset", problem)
 
 
-def malformed(upstream: Upstream, error: BadUpstream) -> ErrorResponse:
+def malformed(upstream: Upstream, error: Exception) -> ErrorResponse:
     return upstream_error(502, upstream.name, "bad_upstream", f"sent an invalid HTTP response: {error}.")
 
 

@@ -1,235 +1,216 @@
 """Find the end of a message's body and remove its transfer coding for the recorder. No I/O, no clock.
 
-The tap forwards bodies as received, including chunk framing. `feed(data)` returns the payload of a read. Afterwards `complete`
-says whether the message has ended, and `excess` how many bytes at the end of `data` do not belong to it.
+The tap forwards bodies as received, including chunk framing. `BodyReader.feed(data)` returns the payload of a read. Afterwards
+`complete` says whether the message has ended, and `excess` how many bytes at the end of `data` do not belong to it.
 
-Chunked bodies are parsed strictly: a chunk line that another server may parse differently is refused. `native_relay.ChunkedBody`
-has the same grammar, and is used unless the Python code is selected.
+Chunked bodies are parsed strictly: a chunk line that another server may parse differently is refused. `_GRAMMAR` is the
+grammar of RFC 9112 §7.1. The relay's thread uses the reader too, compiled and without the interpreter lock.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from operator import eq
 
-from streamgauge.ingest.tap.http.fields import TOKEN, reads_as_framing
+from streamgauge.ingest.tap.http.fields import FRAMING_NAMES, TOKEN, normalized_name
 from streamgauge.ingest.tap.http.heads import CHUNKED, UNTIL_CLOSE, BadRequest, BadUpstream, Body
-from streamgauge.ingest.tap.http.receive_buffer import appended
-from streamgauge.ingest.tap.relay.choice import native_relay
 
-_TEXT = rb"[\t\x20-\x7e\x80-\xff]*"
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;" + _TEXT + rb")?\r\n")
-_TRAILER = re.compile(rb"(" + TOKEN + rb"+):" + _TEXT + rb"\r\n")
-# What an incomplete line may be: a whole start, or the continuation of a trailer's name, or of the text after a separator.
-_CHUNK_LINE_START = re.compile(rb"[0-9A-Fa-f]{1,16}(?:;" + _TEXT + rb")?\r?")
-_TRAILER_START = re.compile(rb"\r|" + TOKEN + rb"+(?::" + _TEXT + rb"\r?)?")
-_NAME_CONTINUED = re.compile(TOKEN + rb"*(?::" + _TEXT + rb"\r?)?")
-_TEXT_CONTINUED = re.compile(_TEXT + rb"\r?")
-# A run of chunks of 1 to 15 bytes, and the payload of each. Python code for each of them would make small chunks expensive.
-_SMALL_SIZES = [(b"[%x%X]" % (n, n), n) for n in range(1, 16)]
-_SMALL_CHUNKS = re.compile(
-    rb"(?:0{0,15}(?:" + b"|".join(rb"%b\r\n.{%d}" % size for size in _SMALL_SIZES) + rb")\r\n){4,}+",
-    re.DOTALL,
-)
-_SMALL_PAYLOAD = re.compile(
-    rb"0*[1-9A-Fa-f]\r\n(" + b"|".join(rb"(?<=%b\r\n).{%d}" % size for size in _SMALL_SIZES) + rb")\r\n",
-    re.DOTALL,
-)
 MAX_CHUNK_LINE_BYTES = 4096
 MAX_TRAILER_BYTES = 16_384
-_FEW_CHUNKS = 4  # in one read, after which runs of small ones are looked for
+_LINE_LIMIT_BYTES = MAX_CHUNK_LINE_BYTES
+_TRAILER_LIMIT_BYTES = MAX_TRAILER_BYTES + 2  # with the CRLF that ends the body
+_MAX_DIGITS = 16
+_TOO_LARGE_BYTES = 1 << 62
+
+# States, in this order: faults; states in which a line has ended; states within a line.
+_MALFORMED, _NO_CRLF, _LONG_LINE, _LARGE_CHUNK, _LARGE_TRAILER, _FRAMING_FIELD = range(6)
+_CHUNK, _PAYLOAD, _TRAILER, _OVER = range(6, 10)
+_SIZE, _EXTENSION, _SIZE_LF, _PAYLOAD_LF, _NAME, _VALUE, _VALUE_LF, _LAST_LF = range(10, 18)
+_LENGTH, _UNTIL_CLOSE = 18, 19  # of bodies without chunks, which have no lines
+_FAULTS = (
+    (400, "a chunk line or trailer is malformed"),
+    (400, "a chunk is not followed by CRLF"),
+    (400, "a chunk line is too long"),
+    (400, "a chunk is too large"),
+    (431, "the trailer is too large"),
+    (400, "a trailer reads as Content-Length or Transfer-Encoding"),
+)
+
+_HEX_DIGIT = rb"[0-9A-Fa-f]"
+_TEXT = rb"[\t\x20-\x7e\x80-\xff]"
+_GRAMMAR = (
+    (_CHUNK, _HEX_DIGIT, _SIZE),
+    (_SIZE, _HEX_DIGIT, _SIZE),
+    (_SIZE, rb";", _EXTENSION),
+    (_EXTENSION, _TEXT, _EXTENSION),
+    (_SIZE, rb"\r", _SIZE_LF),
+    (_EXTENSION, rb"\r", _SIZE_LF),
+    (_SIZE_LF, rb"\n", _PAYLOAD),  # `_TRAILER` if the size is 0
+    (_PAYLOAD, rb"[^\r]", _NO_CRLF),  # after the payload
+    (_PAYLOAD, rb"\r", _PAYLOAD_LF),
+    (_PAYLOAD_LF, rb"[^\n]", _NO_CRLF),
+    (_PAYLOAD_LF, rb"\n", _CHUNK),
+    (_TRAILER, TOKEN, _NAME),
+    (_NAME, TOKEN, _NAME),
+    (_NAME, rb":", _VALUE),
+    (_VALUE, _TEXT, _VALUE),
+    (_VALUE, rb"\r", _VALUE_LF),
+    (_VALUE_LF, rb"\n", _TRAILER),
+    (_TRAILER, rb"\r", _LAST_LF),
+    (_LAST_LF, rb"\n", _OVER),
+)
+"""(state, received byte, next state). Any other byte leads to `_MALFORMED`."""
 
 
-class BodyReader(Protocol):
-    """Reads one body."""
-
-    complete: bool
-    excess: int
-
-    def feed(self, data: bytes) -> bytes:
-        """The payload in one read."""
-
-
-class LengthBody:
-    """A body of known length. Length 0: no body."""
-
-    __slots__ = ("complete", "excess", "remaining_bytes")
-
-    def __init__(self, length: int) -> None:
-        self.remaining_bytes = length
-        self.complete = length == 0
-        self.excess = 0
-
-    def feed(self, data: bytes) -> bytes:
-        self.remaining_bytes -= len(data)
-        if self.remaining_bytes > 0:
-            return data
-        self.complete = True
-        if self.remaining_bytes == 0:
-            return data
-        self.excess = -self.remaining_bytes
-        self.remaining_bytes = 0
-        return data[: -self.excess]
+def _transitions() -> bytes:
+    """The next state by 256 * state + byte."""
+    moves = [dict[int, int]() for _ in range(20)]
+    for state, pattern, following in _GRAMMAR:
+        moves[state].update((c, following) for c in range(256) if re.fullmatch(pattern, b"%c" % c, re.DOTALL))
+    # A state for each start of a name that is read as that of a framing field.
+    for name in FRAMING_NAMES:
+        state = _TRAILER
+        for c in name:
+            moves[state].update(
+                (like, len(moves)) for like in moves[_NAME] if normalized_name(b"%c" % like)[0] == c
+            )
+            state = len(moves)
+            moves.append(dict(moves[_NAME]))
+        moves[state][ord(":")] = _FRAMING_FIELD
+    return bytes(move.get(c, _MALFORMED) for move in moves for c in range(256))
 
 
-class CloseBody:
-    """A body that ends with the connection."""
+_next_states = _transitions()
+_digits = bytes(int(chr(c), 16) if re.match(_HEX_DIGIT, b"%c" % c) else 0 for c in range(256))
+# Pointers to bytes, if compiled.
+_NEXT_STATES, _DIGITS = _next_states, _digits
 
-    __slots__ = ("complete", "excess")
+_LENGTHS: dict[bytes, int] = {}
+"""Size by chunk line, of lines that `BodyReader.advance` has read: streams repeat them. Never 0."""
+_MAX_LENGTHS = 1024
+_MAX_KNOWN_LINE_BYTES = 18
+_FEW_CHUNKS, _RUN_BYTES = (
+    4,
+    4096,
+)  # after so many in one read, runs of known ones are looked for in so many bytes
 
-    def __init__(self) -> None:
-        self.complete = False
-        self.excess = 0
 
-    def feed(self, data: bytes) -> bytes:
-        return data
-
-
-class ChunkedRequestBody:
-    """The chunked body of a request. Raises `BadRequest` for anything but the grammar of RFC 9112 §7.1."""
+class BodyReader:
+    """Reads one body. `length`: of a body of known length."""
 
     __slots__ = (
-        "_in_text",
-        "_in_trailer",
-        "_partial_line",
-        "_remaining",
-        "_trailer_bytes",
-        "complete",
-        "excess",
-    )
+        "_chunk_bytes", "_left_bytes", "_line_bytes", "_line_limit_bytes", "_of_request", "_state", "complete", "excess",
+        "is_payload", "until_close",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
-        self._remaining = 0  # payload bytes left in this chunk plus 2 for its CRLF; 0 between chunks
-        self._partial_line: bytes | bytearray = b""  # an incomplete line
-        self._in_text = False  # its separator, after which text follows, has arrived
-        self._in_trailer = False
-        self._trailer_bytes = 0
+    def __init__(self, framing: Body, length: int, *, of_request: bool = False) -> None:
+        self._of_request = of_request
+        self._left_bytes = 0  # of the payload that is being received
+        self._chunk_bytes = 0  # size in the chunk line that is being received
+        self._line_bytes = 0  # received of this line, or of the trailer
+        self._line_limit_bytes = _LINE_LIMIT_BYTES
         self.complete = False
         self.excess = 0
+        self.is_payload = False
+        self.until_close = framing is UNTIL_CLOSE
+        if framing is CHUNKED:
+            self._state = _CHUNK
+        elif self.until_close:
+            self._state, self._left_bytes = _UNTIL_CLOSE, _TOO_LARGE_BYTES
+        else:
+            self._state, self._left_bytes, self.complete = _LENGTH, length, length == 0
 
     def feed(self, data: bytes) -> bytes:
-        if not self._remaining and not self._partial_line and not self._in_trailer:
-            line = _CHUNK_LINE.match(data)
-            if line is not None:  # most reads are one chunk
-                start, end = line.end(), len(data) - 2
-                if (
-                    end - start == int(line[1], 16) > 0
-                    and data[end:] == b"\r\n"
-                    and start <= MAX_CHUNK_LINE_BYTES
-                ):
-                    return data[start:end]
-        payload: list[bytes] = []
-        at = 0
-        if self._partial_line:
-            if b"\n" not in data:
-                self._keep_partial(data)
-                return b""
-            data = bytes(self._partial_line) + data
-            self._partial_line, self._in_text = b"", False
+        """The payload in one read. Raises `BadRequest` or `BadUpstream` if the body is malformed."""
         size = len(data)
+        if size < self._left_bytes:
+            self._left_bytes -= size
+            return data
+        payload: list[bytes] = []
+        run_after, run_bytes = _FEW_CHUNKS, _RUN_BYTES
+        at = 0
         while at < size and not self.complete:
-            if self._remaining:
-                at = self._take_chunk(data, at, payload)
-            elif self._in_trailer:
-                at = self._take_trailer(data, at)
-            elif len(payload) < _FEW_CHUNKS or (run := _SMALL_CHUNKS.match(data, at)) is None:
-                at = self._take_size(data, at, payload)
-            else:
-                payload += _SMALL_PAYLOAD.findall(data, at, run.end())
-                at = run.end()
+            start = at
+            in_line = self._state == _CHUNK
+            if in_line and (line_end := data.find(b"\r\n", at)) > at:
+                # Most chunks are whole and have a known line. For others, `end` is out of range.
+                end = line_end + 2 + _LENGTHS.get(data[at:line_end], size)
+                if data[end : end + 2] == b"\r\n":
+                    payload.append(data[line_end + 2 : end])
+                    at = end + 2
+                    if len(payload) >= run_after:
+                        taken = _take_run(data[at : at + run_bytes], payload)
+                        at += taken
+                        # Searches without success must not cost more than the chunks between them.
+                        if taken > run_bytes // 2:
+                            run_bytes *= 2
+                        else:
+                            run_after = 2 * len(payload)
+                    continue
+            at = self.advance(data, at, size)
+            if at < 0:
+                raise self.fault()
+            if self.is_payload:
+                payload.append(data[start:at])
+            elif in_line and self._left_bytes and at - start <= _MAX_KNOWN_LINE_BYTES:
+                if len(_LENGTHS) >= _MAX_LENGTHS:
+                    _LENGTHS.clear()
+                _LENGTHS[data[start : at - 2]] = self._left_bytes
         if self.complete:
             self.excess = size - at
         return payload[0] if len(payload) == 1 else b"".join(payload)
 
-    def _take_chunk(self, data: bytes, at: int, payload: list[bytes]) -> int:
-        if self._remaining > 2:
-            piece = data[at : at + self._remaining - 2]
-            payload.append(piece)
-            at += len(piece)
-            self._remaining -= len(piece)
-        if self._remaining <= 2:
-            expected = b"\r\n"[2 - self._remaining :]
-            received = data[at : at + self._remaining]
-            if not expected.startswith(received):
-                raise self._malformed(400, "a chunk is not followed by CRLF")
-            at += len(received)
-            self._remaining -= len(received)
-        return at
+    def advance(self, data: bytes, at: int, size: int) -> int:
+        """Read `data[at:size]` to the end of a line, or of the payload in it if `is_payload` is set.
 
-    def _take_size(self, data: bytes, at: int, payload: list[bytes]) -> int:
-        """Take a chunk's line, and the chunk if all of it is here."""
-        line = _CHUNK_LINE.match(data, at)
-        if line is None:
-            self._keep_partial(data[at:])
-            return len(data)
-        if line.end() - at > MAX_CHUNK_LINE_BYTES:
-            raise self._malformed(400, "a chunk line is too long")
-        length = int(line[1], 16)
-        if length >= 1 << 62:
-            raise self._malformed(400, "a chunk is too large")
-        start, end = line.end(), line.end() + length
-        if not length:
-            self._in_trailer = True
-        elif data[end : end + 2] == b"\r\n":
-            payload.append(data[start:end])
-            return end + 2
-        else:
-            self._remaining = length + 2
-        return start
+        Returns the position after it, or -1 if the body is malformed.
+        """
+        state = self._state
+        self.is_payload = self._left_bytes > 0
+        if self.is_payload:
+            at += self._left_bytes
+            self._left_bytes = max(0, at - size)
+            self.complete = state == _LENGTH and not self._left_bytes
+            return min(at, size)
+        start = at - self._line_bytes
+        while at < size:
+            c = data[at]
+            at += 1
+            state = _NEXT_STATES[state << 8 | c]
+            if state == _SIZE:
+                if at - start > _MAX_DIGITS or self._chunk_bytes >= _TOO_LARGE_BYTES >> 4:
+                    state = _LARGE_CHUNK
+                    break
+                self._chunk_bytes = self._chunk_bytes << 4 | _DIGITS[c]
+            elif state < _SIZE:
+                break
+        self._line_bytes = at - start
+        if self._line_bytes > self._line_limit_bytes:
+            state = _LONG_LINE if self._line_limit_bytes == _LINE_LIMIT_BYTES else _LARGE_TRAILER
+        elif state == _PAYLOAD:
+            self._left_bytes, self._chunk_bytes, self._line_bytes = self._chunk_bytes, 0, 0
+            if not self._left_bytes:
+                state, self._line_limit_bytes = _TRAILER, _TRAILER_LIMIT_BYTES
+        elif state == _CHUNK:
+            self._line_bytes = 0
+        self.complete = state == _OVER
+        self._state = state
+        return at if state >= _CHUNK else -1
 
-    def _take_trailer(self, data: bytes, at: int) -> int:
-        if data.startswith(b"\r\n", at):
-            self.complete = True
-            return at + 2
-        line = _TRAILER.match(data, at)
-        if line is None:
-            self._keep_partial(data[at:])
-            return len(data)
-        self._trailer_bytes += line.end() - at
-        if self._trailer_bytes > MAX_TRAILER_BYTES:
-            raise self._malformed(431, "the trailer is too large")
-        if reads_as_framing(line[1].lower()):
-            raise self._malformed(400, "a trailer reads as Content-Length or Transfer-Encoding")
-        return line.end()
+    def fault(self) -> BadRequest | BadUpstream:
+        """Why the body is malformed."""
+        status, reason = _FAULTS[self._state]
+        return BadRequest(status, reason) if self._of_request else BadUpstream(reason)
 
-    def _malformed(self, status: int, reason: str) -> Exception:
-        return BadRequest(status, reason)
-
-    def _keep_partial(self, piece: bytes) -> None:
-        """Keep (the next part of) an incomplete line if it can still become valid. Only `piece` is examined."""
-        kept, in_trailer = self._partial_line, self._in_trailer
-        limit = max(1, MAX_TRAILER_BYTES - self._trailer_bytes) if in_trailer else MAX_CHUNK_LINE_BYTES
-        if self._in_text:
-            valid = _TEXT_CONTINUED.fullmatch(piece)
-        elif in_trailer:
-            valid = (_NAME_CONTINUED if kept else _TRAILER_START).fullmatch(piece)
-        else:
-            # Without a separator, at most 16 digits are kept.
-            valid = _CHUNK_LINE_START.fullmatch(kept + piece)
-        if valid is None or len(kept) + len(piece) > limit or kept.endswith(b"\r"):
-            raise self._malformed(400, "a chunk line or trailer is malformed")
-        self._in_text = self._in_text or (b":" if in_trailer else b";") in piece
-        self._partial_line = appended(kept, piece)
+    def is_shorter_than(self, size_bytes: int) -> bool:
+        """Whether it is known that less than this is left."""
+        return self._state == _LENGTH and self._left_bytes < size_bytes
 
 
-class ChunkedResponseBody(ChunkedRequestBody):
-    """The chunked body of a response. Raises `BadUpstream`."""
-
-    __slots__ = ()
-
-    def _malformed(self, status: int, reason: str) -> Exception:
-        return BadUpstream(reason)
-
-
-def request_reader(body: Body, length: int, *, native: bool) -> BodyReader:
-    """`native`: parse chunked bodies with native code."""
-    if body is CHUNKED:
-        return native_relay.ChunkedBody(True) if native else ChunkedRequestBody()
-    return LengthBody(length)
-
-
-def response_reader(body: Body, length: int, *, native: bool) -> BodyReader:
-    """As `request_reader`."""
-    if body is CHUNKED:
-        return native_relay.ChunkedBody() if native else ChunkedResponseBody()
-    return CloseBody() if body is UNTIL_CLOSE else LengthBody(length)
+def _take_run(data: bytes, payload: list[bytes]) -> int:
+    """Take chunks with known lines. Returns their size. Python code for each of them would make small chunks expensive."""
+    parts = data.split(b"\r\n")
+    whole = [*map(eq, map(_LENGTHS.get, parts[:-1:2]), map(len, parts[1:-1:2])), False]
+    count = 2 * whole.index(False)
+    payload += parts[1:count:2]
+    return sum(map(len, parts[:count])) + 2 * count

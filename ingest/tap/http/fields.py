@@ -38,18 +38,20 @@ class MalformedField(Exception):
     """The line is not a header field, or its name resembles a framing field. The message is the reason."""
 
 
-_FRAMING_NAMES = frozenset({b"content-length", b"transfer-encoding"})
-_FRAMING_LENGTHS = frozenset(map(len, _FRAMING_NAMES))
+FRAMING_NAMES = (b"content-length", b"transfer-encoding")
+_FRAMING_LENGTHS = frozenset(map(len, FRAMING_NAMES))
 _SEPARATOR = re.compile(rb"[^0-9a-z]")
 
 
-def reads_as_framing(name: bytes) -> bool:
-    """Whether a back end may read this lower-case name as that of a framing field.
+def normalized_name(name: bytes) -> bytes:
+    """A name as back ends may read it: CGI, WSGI and similar interfaces turn `-` and other separators into `_`, so
+    `content_length` becomes equal to `content-length`."""
+    return _SEPARATOR.sub(b"-", name.lower())
 
-    CGI, WSGI and similar interfaces turn `-` and other separators of a name into `_`, so `content_length` becomes equal to
-    `content-length`.
-    """
-    return len(name) in _FRAMING_LENGTHS and _SEPARATOR.sub(b"-", name) in _FRAMING_NAMES
+
+def reads_as_framing(name: bytes) -> bool:
+    """Whether a back end may read this name as that of a framing field."""
+    return len(name) in _FRAMING_LENGTHS and normalized_name(name) in FRAMING_NAMES
 
 
 class FieldTable:
@@ -87,7 +89,7 @@ class FieldTable:
         field = Field()
         field.name = name = name.lower()
         field.value = value = value.strip(b" \t")
-        framing = name in _FRAMING_NAMES
+        framing = name in FRAMING_NAMES
         if self._strict and not framing and reads_as_framing(name):
             raise MalformedField("a header field resembles Content-Length or Transfer-Encoding")
         field.special = -1 if name.startswith(OWN_PREFIX) else self._special.get(name, 0)

@@ -36,8 +36,6 @@ class RelayedEnd(NamedTuple):
     payload_bytes: int
     wire_bytes: int
     """Bytes received for the client, with chunk framing."""
-    excess_bytes: int
-    """Bytes received after the body."""
     unsent: bytes
     """The part of `wire_bytes` that the client's socket has not accepted."""
     seq: int

@@ -15,7 +15,7 @@ import asyncio
 from typing import Any, Protocol
 
 from streamgauge.ingest.records import WaitedFor
-from streamgauge.ingest.tap.http.bodies import BodyReader, LengthBody
+from streamgauge.ingest.tap.http.bodies import BodyReader
 from streamgauge.ingest.tap.recording.failures import RecordingFailures
 from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
 from streamgauge.ingest.tap.recording.relayed import RelayedEnd, RelayedRecords
@@ -68,7 +68,7 @@ class BodyRelay:
 
     def accepts(self, reader: BodyReader) -> bool:
         """Whether the relay forwards this body. Short bodies stay on the event loop."""
-        return not isinstance(reader, LengthBody) or reader.remaining_bytes >= _MIN_BODY_BYTES
+        return not reader.is_shorter_than(_MIN_BODY_BYTES)
 
     def add(
         self,
@@ -79,12 +79,7 @@ class BodyRelay:
         now_ns: int,
         records: RelayedRecords,
     ) -> int:
-        """Hand over the rest of a body. Returns its number. Raises OSError."""
-        framing, length, chunks = native_relay.UNTIL_CLOSE, 0, None
-        if isinstance(reader, LengthBody):
-            framing, length = native_relay.LENGTH, reader.remaining_bytes
-        elif isinstance(reader, native_relay.ChunkedBody):
-            framing, chunks = native_relay.CHUNKED, reader
+        """Hand over the rest of a body. Only the relay may use `reader` until the end. Returns its number. Raises OSError."""
         upstream_descriptor, client_descriptor = _descriptor(upstream), _descriptor(client)
         # The grant of an idle relay is what it holds: nothing. The first body needs room before its first read, which
         # may come before the next tick.
@@ -93,8 +88,8 @@ class BodyRelay:
         if self._buffer is not None:
             self._buffer.arm()
         number = self._native.add(
-            upstream_descriptor, client_descriptor, framing, chunks, length, now_ns, records.last_output_ns or now_ns,
-            records.event_stream, records.prefix, records.seq, records.t0_ns, records.capture_bytes,
+            upstream_descriptor, client_descriptor, reader, now_ns, records.last_output_ns or now_ns, records.event_stream,
+            records.prefix, records.seq, records.t0_ns, records.capture_bytes,
         )  # fmt: skip
         self._exchanges[number] = exchange
         return number

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-CHUNKED: int
-LENGTH: int
-UNTIL_CLOSE: int
+from streamgauge.ingest.tap.http.bodies import BodyReader
+
 RECORD: int
 LOST: int
 CLIENT_WAIT: int
@@ -15,12 +14,6 @@ UPSTREAM_LOST: int
 CLIENT_LOST: int
 MALFORMED: int
 TAKEN_BACK: int
-
-class ChunkedBody:
-    def __init__(self, of_request: bool = False) -> None: ...
-    complete: bool
-    excess: int
-    def feed(self, data: bytes) -> bytes: ...
 
 class NativeRelay:
     dropped_waits: int
@@ -33,9 +26,7 @@ class NativeRelay:
         self,
         upstream: int,
         client: int,
-        framing: int,
-        reader: ChunkedBody | None,
-        length: int,
+        reader: BodyReader,
         now_ns: int,
         output_ns: int,
         events: bool,

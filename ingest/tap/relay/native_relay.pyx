@@ -2,10 +2,11 @@
 """Forward response bodies between two sockets in a thread that does not hold Python's global interpreter lock (GIL).
 
 `NativeRelay` does what `Exchange.upstream_data` does for a response whose head has been forwarded, if both connections are plain
-TCP. `streamgauge.ingest.tap.relay.body_relay` has the contract for the caller. `ChunkedBody` is `http_body.ChunkedResponseBody` in native code.
+TCP. `streamgauge.ingest.tap.relay.body_relay` has the contract for the caller.
 
 Threads
-- The relay's thread runs `run` and calls only `nogil` functions. It never touches a Python object.
+- The relay's thread runs `run` and calls only `nogil` functions. The only Python objects that it uses are the bodies' readers, by
+  methods without the interpreter lock; nothing else uses a reader meanwhile.
 - `Relay.lock` guards all state. The thread acquires it for each event. The thread and its callers first acquire `Relay.gate`,
   so a caller waits for at most one event.
 - Records, waits and ends go to Python in one queue, in the order in which they occurred.
@@ -19,14 +20,15 @@ Bounds
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy
+from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close, read, write
 
-from streamgauge.ingest.tap.http.heads import BadRequest, BadUpstream
+from streamgauge.ingest.tap.http.bodies cimport BodyReader
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -67,175 +69,6 @@ cdef extern from "<signal.h>" nogil:
     int sigfillset(sigset_t *signals)
     int pthread_sigmask(int how, const sigset_t *signals, sigset_t *old)
 
-# --- the grammar of chunked bodies (RFC 9112 §7.1); streamgauge.ingest.tap.http.bodies has the same in Python
-
-cdef enum:
-    CHUNK_LINE_BYTES = 4096
-    TRAILER_BYTES = 16384
-    SIZE_DIGITS = 16
-    NAME_BYTES = 17  # length of "transfer-encoding"
-
-cdef enum:  # what the next byte belongs to
-    SIZE, EXTENSION, SIZE_LF, DATA, DATA_CR, DATA_LF, LINE_START, NAME, VALUE, VALUE_LF, LAST_LF, OVER
-
-cdef struct Chunks:
-    int state
-    uint64_t size  # of the chunk, while its line is read; then the bytes of it that are left
-    uint32_t digits
-    uint32_t line_bytes
-    uint32_t trailer_bytes
-    uint32_t name_bytes
-    uint8_t name[NAME_BYTES]  # of the trailer, in lower case, with other characters than letters and digits as "-"
-
-
-cdef inline bint is_text(uint8_t c) noexcept nogil:
-    return c == c'\t' or (c >= 0x20 and c != 0x7f)
-
-
-cdef inline bint is_token(uint8_t c) noexcept nogil:
-    return (
-        (c >= c'a' and c <= c'z') or (c >= c'A' and c <= c'Z') or (c >= c'0' and c <= c'9')
-        or (c != 0 and memchr(b"!#$%&'*+-.^_`|~", c, 15) != NULL)
-    )
-
-
-cdef inline int digit(uint8_t c) noexcept nogil:
-    if c >= c'0' and c <= c'9':
-        return c - c'0'
-    c |= 0x20
-    return c - c'a' + 10 if c >= c'a' and c <= c'f' else -1
-
-
-cdef inline uint8_t normalized_name_byte(uint8_t c) noexcept nogil:
-    if c >= c'A' and c <= c'Z':
-        return c | 0x20
-    return c if (c >= c'a' and c <= c'z') or (c >= c'0' and c <= c'9') else c'-'
-
-
-cdef inline bint reads_as_framing(Chunks *chunks) noexcept nogil:
-    """As `http_header_fields.reads_as_framing`, for the name of a trailer."""
-    return (chunks.name_bytes == 14 and memcmp(chunks.name, b"content-length", 14) == 0) or (
-        chunks.name_bytes == 17 and memcmp(chunks.name, b"transfer-encoding", 17) == 0
-    )
-
-
-cdef ssize_t read_chunks(
-    Chunks *chunks, const uint8_t *data, size_t size, uint8_t *payload, size_t *payload_size
-) noexcept nogil:
-    """Copy the payload of `data`. Returns the number of bytes that belong to the body, -1 if it is malformed."""
-    cdef size_t at = 0, part
-    cdef uint8_t c
-    cdef int value
-    payload_size[0] = 0
-    while at < size and chunks.state != OVER:
-        if chunks.state == DATA:
-            part = size - at
-            if part > chunks.size:
-                part = chunks.size
-            if payload != NULL:
-                memcpy(payload + payload_size[0], data + at, part)
-            payload_size[0] += part
-            at += part
-            chunks.size -= part
-            if chunks.size == 0:
-                chunks.state = DATA_CR
-            continue
-        c = data[at]
-        at += 1
-        if chunks.state == SIZE or chunks.state == EXTENSION:
-            chunks.line_bytes += 1
-            if chunks.line_bytes > CHUNK_LINE_BYTES:
-                return -1
-            if c == c'\r' and chunks.digits:
-                chunks.state = SIZE_LF
-            elif chunks.state == EXTENSION:
-                if not is_text(c):
-                    return -1
-            elif c == c';' and chunks.digits:
-                chunks.state = EXTENSION
-            else:
-                value = digit(c)
-                if value < 0 or chunks.digits == SIZE_DIGITS:
-                    return -1
-                chunks.size = chunks.size << 4 | <uint64_t>value
-                chunks.digits += 1
-        elif chunks.state == SIZE_LF:
-            if c != c'\n' or chunks.line_bytes == CHUNK_LINE_BYTES or chunks.size >> 62:
-                return -1
-            chunks.state = DATA if chunks.size else LINE_START
-        elif chunks.state == DATA_CR:
-            if c != c'\r':
-                return -1
-            chunks.state = DATA_LF
-        elif chunks.state == DATA_LF:
-            if c != c'\n':
-                return -1
-            chunks.state = SIZE
-            chunks.digits = chunks.line_bytes = 0
-        elif chunks.state == LINE_START and c == c'\r':
-            chunks.state = LAST_LF
-        elif chunks.state == LAST_LF:
-            if c != c'\n':
-                return -1
-            chunks.state = OVER
-        else:  # a trailer
-            chunks.trailer_bytes += 1
-            if chunks.trailer_bytes > TRAILER_BYTES:
-                return -1
-            if chunks.state == VALUE_LF:
-                if c != c'\n' or reads_as_framing(chunks):
-                    return -1
-                chunks.state = LINE_START
-                chunks.name_bytes = 0
-            elif chunks.state == VALUE:
-                if c == c'\r':
-                    chunks.state = VALUE_LF
-                elif not is_text(c):
-                    return -1
-            elif c == c':' and chunks.state == NAME:
-                chunks.state = VALUE
-            elif is_token(c):
-                chunks.state = NAME
-                if chunks.name_bytes < NAME_BYTES:
-                    chunks.name[chunks.name_bytes] = normalized_name_byte(c)
-                chunks.name_bytes += 1
-            else:
-                return -1
-    return at
-
-
-cdef class ChunkedBody:
-    """A `BodyReader` for a chunked body, of a response or of a request."""
-
-    cdef Chunks chunks
-    cdef bint of_request
-    cdef public bint complete
-    cdef public Py_ssize_t excess
-
-    def __cinit__(self, bint of_request=False):
-        self.of_request = of_request
-
-    def feed(self, bytes data):
-        """The payload of a read. Raises `BadRequest` or `BadUpstream` if the body is malformed."""
-        cdef size_t size = len(data), payload_size
-        cdef uint8_t *payload = <uint8_t *>malloc(size + 1)
-        cdef ssize_t used
-        if payload == NULL:
-            raise MemoryError
-        try:
-            used = read_chunks(&self.chunks, data, size, payload, &payload_size)
-            if used < 0 and self.of_request:
-                if self.chunks.trailer_bytes > TRAILER_BYTES:
-                    raise BadRequest(431, "the trailer is too large")
-                raise BadRequest(400, "the chunked body is malformed")
-            if used < 0:
-                raise BadUpstream("the chunked body is malformed")
-            self.complete = self.chunks.state == OVER
-            self.excess = size - used
-            return PyBytes_FromStringAndSize(<char *>payload, payload_size)
-        finally:
-            free(payload)
-
 # --- the state of the relay
 
 cdef enum:
@@ -255,11 +88,6 @@ cdef int64_t PERIOD_NS = PERIOD_MS * 1000000
 cdef int64_t MIN_BLOCK_NS = 5000000  # as in streamgauge.ingest.tap.exchanges.loop_monitor
 cdef int64_t LONG_SILENCE_NS = 50000000  # as in streamgauge.ingest.tap.exchanges.waits
 cdef uint64_t UNLIMITED = 1ull << 62  # as in streamgauge.ingest.tap.recording.body_capture
-
-cpdef enum:  # framing of a body
-    CHUNKED
-    LENGTH
-    UNTIL_CLOSE
 
 cpdef enum:  # kind of an item of the queue
     RECORD
@@ -291,9 +119,7 @@ cdef struct Body:
     uint32_t generation
     bint blocked  # the client does not read
     bint events  # the payload is SSE
-    int framing
-    Chunks chunks
-    uint64_t remaining  # of a body of known length
+    PyObject *reader  # a `BodyReader`; the body holds a reference
     int64_t t0_ns
     int64_t last_ns  # the last read
     int64_t output_ns  # the last read that held more than heartbeats
@@ -301,7 +127,6 @@ cdef struct Body:
     int64_t ready_ns  # when it last began to read again
     uint64_t payload_bytes
     uint64_t wire_bytes
-    uint64_t excess_bytes
     int cause
     int error
     uint8_t *unsent
@@ -562,6 +387,18 @@ cdef bint is_heartbeat(const uint8_t *payload, size_t size) noexcept nogil:
 
 # --- forwarding
 
+cdef int64_t read_payload(BodyReader reader, const uint8_t *data, int64_t size, uint8_t *payload, size_t *payload_size) noexcept nogil:
+    """Copy the payload of a read. Returns the number of bytes that belong to the body, -1 if it is malformed."""
+    cdef int64_t at = 0, start
+    payload_size[0] = 0
+    while 0 <= at < size and not reader.complete:
+        start, at = at, reader.advance(data, at, size)
+        if reader.is_payload:
+            memcpy(payload + payload_size[0], data + start, at - start)
+            payload_size[0] += at - start
+    return at
+
+
 cdef int watch(Relay *relay, int descriptor, uint32_t events, Body *body) noexcept nogil:
     cdef epoll_event event
     event.events = events
@@ -613,11 +450,10 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
     cdef ssize_t received = recv(body.upstream, relay.input, READ_BYTES, MSG_DONTWAIT), sent
     cdef int error = errno  # the next call of the system may change it
     cdef int64_t now_ns = clock_ns()
-    cdef size_t size, used, payload_size
+    cdef size_t payload_size
+    cdef int64_t used
     cdef uint8_t *room = NULL
-    cdef uint8_t *payload = relay.input
-    cdef bint complete = False
-    cdef Chunks before
+    cdef uint8_t *payload
     # The time above was taken right after the read and before any work on it: it is the arrival that TTFT and gaps are
     # computed from.
     if received < 0:
@@ -627,13 +463,12 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
     report_silence(relay, body, body.last_ns, now_ns)
     body.last_ns = now_ns
     if received == 0:
-        end_body(relay, body, COMPLETE if body.framing == UNTIL_CLOSE else UPSTREAM_LOST, 0, now_ns)
+        end_body(relay, body, COMPLETE if (<BodyReader>body.reader).until_close else UPSTREAM_LOST, 0, now_ns)
         return
-    size = used = payload_size = received
     if body.prefix_size and body.capture_bytes:
-        # Room for the whole read, before its payload is known: chunked payload is then decoded straight into the
-        # record, without a second copy. What framing takes off is not used, and the next frame starts there.
-        room = room_for_frame(relay, body, size)
+        # Room for the whole read, before its payload is known: it is then copied straight into the record. What framing
+        # takes off is not used, and the next frame starts there.
+        room = room_for_frame(relay, body, received)
         # The run of dropped frames gets its number before the first frame after it. If even that small item has no
         # memory, the frame is dropped too: a later record must never have an earlier number.
         if room != NULL and body.dropped_bytes >= 0:
@@ -642,26 +477,13 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
                 body.seq += 1
             else:
                 room = NULL
-    if body.framing == CHUNKED:
-        # Python repeats the read from this state to find the reason of the error; it must see the body as it was.
-        before = body.chunks
-        # The payload is needed even when it is not recorded, to tell heartbeats from output.
-        payload = room if room != NULL else relay.scratch
-        used = read_chunks(&body.chunks, relay.input, size, payload, &payload_size)
-        if <ssize_t>used < 0:
-            body.chunks = before
-            end_body(relay, body, MALFORMED, 0, now_ns)
-            return
-        complete = body.chunks.state == OVER
-    else:
-        if body.framing == LENGTH:
-            if body.remaining <= size:
-                used = payload_size = body.remaining
-                complete = True
-            body.remaining -= used
-        if room != NULL:
-            memcpy(room, relay.input, used)
-    body.excess_bytes = size - used
+    # The payload is needed even when it is not recorded, to tell heartbeats from output.
+    payload = room if room != NULL else relay.scratch
+    used = read_payload(<BodyReader>body.reader, relay.input, received, payload, &payload_size)
+    if used < 0:
+        end_body(relay, body, MALFORMED, 0, now_ns)
+        return
+    (<BodyReader>body.reader).excess = received - used
     # Sent before it is recorded: the client never waits for the recording. The bytes go as they came, with their chunk
     # framing. MSG_NOSIGNAL: a client that has left would otherwise end the process by SIGPIPE.
     sent = send(body.client, relay.input, used, MSG_DONTWAIT | MSG_NOSIGNAL)
@@ -678,7 +500,7 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
             end_body(relay, body, CLIENT_LOST, error, now_ns)
             return
         sent = 0
-    if <size_t>sent < used:
+    if sent < used:
         body.unsent_size = used - sent
         body.unsent_at = 0
         body.unsent = <uint8_t *>malloc(body.unsent_size)
@@ -687,7 +509,7 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
             end_body(relay, body, CLIENT_LOST, ENOMEM, now_ns)
             return
         memcpy(body.unsent, relay.input + sent, body.unsent_size)
-    if complete:
+    if (<BodyReader>body.reader).complete:
         end_body(relay, body, COMPLETE, 0, now_ns)
     # Only one of the two sockets is watched at a time. So the client's pace holds back the upstream through TCP, and
     # one read is all that is ever kept.
@@ -870,21 +692,18 @@ cdef class NativeRelay:
         leave(self.relay)
 
     def add(
-        self, int upstream, int client, int framing, ChunkedBody reader, uint64_t length, int64_t now_ns, int64_t output_ns,
-        bint events, bytes prefix, uint64_t seq, int64_t t0_ns, uint64_t capture_bytes,
+        self, int upstream, int client, BodyReader reader not None, int64_t now_ns, int64_t output_ns, bint events, bytes prefix,
+        uint64_t seq, int64_t t0_ns, uint64_t capture_bytes,
     ):
         """Forward the rest of a body between two descriptors. Returns its number. Raises OSError or MemoryError.
 
-        `reader`: of the chunked body so far, else None. `length`: bytes left of a body of known length. `prefix`: MessagePack of a
-        record up to its seq; empty: do not record.
+        `prefix`: MessagePack of a record up to its seq; empty: do not record.
         """
         cdef Relay *relay = self.relay
         cdef Body *body
         cdef int error
         if len(prefix) > PREFIX_BYTES:
             raise ValueError("the prefix of a record is too long")
-        if framing not in (CHUNKED, LENGTH, UNTIL_CLOSE):
-            raise ValueError("the framing is unknown")
         body = <Body *>calloc(1, sizeof(Body))
         if body == NULL:
             raise MemoryError
@@ -892,9 +711,8 @@ cdef class NativeRelay:
         # Python.
         body.end = <Item *>calloc(1, sizeof(Item))
         body.upstream, body.client = upstream, client
-        body.framing, body.remaining, body.events = framing, length, events
-        if reader is not None:
-            body.chunks = reader.chunks
+        Py_INCREF(reader)
+        body.reader, body.events = <PyObject *>reader, events
         body.last_ns, body.output_ns = now_ns, output_ns
         body.t0_ns = t0_ns
         body.prefix_size = len(prefix)
@@ -1018,7 +836,7 @@ cdef tuple end_of(Body *body):
     if body.unsent != NULL:
         unsent = PyBytes_FromStringAndSize(<char *>body.unsent + body.unsent_at, body.unsent_size - body.unsent_at)
     return (
-        body.cause, body.error, body.last_ns, body.output_ns, body.payload_bytes, body.wire_bytes, body.excess_bytes, unsent,
+        body.cause, body.error, body.last_ns, body.output_ns, body.payload_bytes, body.wire_bytes, unsent,
         body.seq, body.capture_bytes, body.uncaptured_bytes, body.uncaptured_ns, body.dropped_bytes,
     )
 
@@ -1053,14 +871,15 @@ cdef bint slot_for(Relay *relay, Body *body) noexcept nogil:
     return True
 
 
-cdef void free_slot(Relay *relay, Body *body) noexcept nogil:
+cdef void free_slot(Relay *relay, Body *body) noexcept:
     relay.bodies[body.number] = NULL
     relay.unused[relay.unused_count] = body.number
     relay.unused_count += 1
     free_body(body)
 
 
-cdef void free_body(Body *body) noexcept nogil:
+cdef void free_body(Body *body) noexcept:
+    Py_DECREF(<BodyReader>body.reader)
     free(body.unsent)
     free(body.record)
     free(body.end)
