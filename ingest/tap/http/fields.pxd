@@ -1,3 +1,5 @@
+"""Types of `fields.py`."""
+
 cimport cython
 
 

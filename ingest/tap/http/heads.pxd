@@ -1,3 +1,5 @@
+"""Types of `heads.py`."""
+
 cimport cython
 from libc.stdint cimport int64_t
 

@@ -1,7 +1,10 @@
+"""Types of `rewriting.py`."""
+
 cimport cython
 
 from streamgauge.ingest.tap.http.fields cimport Field
 from streamgauge.ingest.tap.http.heads cimport RequestHead
+from streamgauge.ingest.tap.http.routing cimport Route
 from streamgauge.ingest.tap.http.trace_context cimport TraceContext
 
 
@@ -13,4 +16,4 @@ cpdef bint host_is_signed(RequestHead head) except -1
 @cython.locals(
     field=Field, name=bytes, line=bytes, lines=list, received=dict, trailers=bint, had_host=bint, named=frozenset, traceparent=str
 )
-cpdef bytes request_for_upstream(RequestHead head, object route, TraceContext trace, str choice, str address, str scheme)
+cpdef bytes request_for_upstream(RequestHead head, Route route, TraceContext trace, str choice, str address, str scheme)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from typing import NamedTuple
 from urllib.parse import unquote
 
 from streamgauge.ingest.tap.http.fields import UPSTREAM
@@ -27,12 +26,15 @@ _API_SEGMENT = re.compile(
 """First segment of the API paths of gateways and providers, in lower case."""
 
 
-class Route(NamedTuple):
+class Route:
     """Where a request goes. `upstream_index` is the position of `upstream` among the configured ones."""
 
-    upstream_index: int
-    upstream: Upstream
-    target: str
+    __slots__ = ("target", "upstream", "upstream_index")
+
+    def __init__(self, upstream_index: int, upstream: Upstream, target: str) -> None:
+        self.upstream_index = upstream_index
+        self.upstream = upstream
+        self.target = target
 
 
 class Router:

@@ -1,3 +1,5 @@
+"""Types of `trace_context.py`."""
+
 cimport cython
 
 
