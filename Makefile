@@ -12,6 +12,8 @@ UPSTREAM ?= http://localhost:4000
 unexport PYTHONDONTWRITEBYTECODE
 TYPED := $(shell find ingest/tap -name '*.pyx' -o -name '*.pxd')
 COMPILED := $(TYPED) $(wildcard $(patsubst %.pxd,%.py,$(TYPED)))
+# Tests of processes do not depend on the code that these run.
+PROCESSES := tests/ingest/tap/test_main.py tests/ingest/tap/test_supervisor.py
 # Whole files on one worker, because they share servers; tests/conftest.py orders them.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -57,7 +59,7 @@ types: setup ## check types with mypy
 
 test: test-setup lint types ## run all tests (15 minutes on two cores, and at the first time the set-up)
 	$(PY) -m pytest -m "not slow" $(PARALLEL) $(ARGS)
-	STREAMGAUGE_INTERPRETED=1 $(PY) -m pytest -m "not slow" $(PARALLEL) tests/ingest/tap
+	STREAMGAUGE_INTERPRETED=1 $(PY) -m pytest -m "not slow" $(PARALLEL) tests/ingest/tap $(PROCESSES:%=--ignore=%)
 
 quick: setup ## run the tests that need only Python
 	$(PY) -m pytest -m "not slow and not kafka and not litellm and not browser" $(PARALLEL) $(ARGS)

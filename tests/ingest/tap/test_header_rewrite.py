@@ -209,7 +209,7 @@ STATUS_LINES = [b"HTTP/1.1 200 OK", b"HTTP/1.1 404 ", b"HTTP/1.0 200 OK"]
 
 @given(st.sampled_from(REQUEST_LINES), st.sampled_from([b"Host: h\r\n", b"host:\r\n", b""]), LINES)
 @example(REQUEST_LINES[0], b"Host: h\r\n", [b"TE: trailers\r\n", b"Connection: x, TE\r\n", b"x: 1\r\n"])
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_upstream_reads_the_request_that_the_client_sent(start: bytes, host: bytes, lines: list[bytes]):
     try:
         head = read_request_head(b"%b\r\n%b%b\r\n" % (start, host, b"".join(lines)), HeadLimits())
@@ -239,7 +239,7 @@ def test_upstream_reads_the_request_that_the_client_sent(start: bytes, host: byt
 
 
 @given(st.sampled_from(STATUS_LINES), LINES, st.booleans())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_client_reads_the_response_that_the_upstream_sent(start: bytes, lines: list[bytes], keep_alive: bool):
     try:
         head = read_response_head(b"%b\r\n%b\r\n" % (start, b"".join(lines)))
