@@ -12,8 +12,8 @@ from streamgauge.ingest.tap.exchanges.loop_monitor import LoopMonitor
 from streamgauge.ingest.tap.exchanges.timeouts import Timeouts
 from streamgauge.ingest.tap.http.routing import Router
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.recording.deferred_recorder import Recorders
 from streamgauge.ingest.tap.recording.failures import RecordingFailures
+from streamgauge.ingest.tap.recording.recorder import Recorders
 from streamgauge.ingest.tap.recording.refusals import Refusals
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 
@@ -45,7 +45,7 @@ class TapContext:
         self.counters = Counters()
         self.failures = RecordingFailures(self.counters, self.guards)
         self.loop_monitor = LoopMonitor(loop, clock_ns)
-        self.refusals = Refusals(self.counters)
+        self.refusals = Refusals(self.failures)
         self.router = Router(options.upstreams)
         self.timeouts = Timeouts(options)
         self.recorders: Recorders | None = None  # None: do not record

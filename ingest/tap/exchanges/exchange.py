@@ -170,7 +170,7 @@ class Exchange(Forwarding):
         if self.response == RESPONDING:
             if self._recorder is not None:
                 try:
-                    output_ns = self._recorder.recorder.last_output_ns
+                    output_ns = self._recorder.last_output_ns
                 except Exception as e:
                     self._recording_failed(e)
         elif self.response == RELAYED and self._relay is not None:
@@ -337,9 +337,9 @@ class Exchange(Forwarding):
         if self._request_body is not None:
             recorder.record_request(self.request != RECEIVING)
         if refused_status is not None:
-            recorder.recorder.refused_status = refused_status
+            recorder.refused_status = refused_status
         if tunnel is not None:
-            recorder.recorder.first_byte_ns = tunnel.first_byte_ns
+            recorder.first_byte_ns = tunnel.first_byte_ns
         found, bodies = self._waits.found, (self.request_bytes, self.response_bytes)
         recorder.ended(cause, detail, now_ns, *bodies, reused, tunnel is not None, found)
 

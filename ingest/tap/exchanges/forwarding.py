@@ -51,7 +51,7 @@ from streamgauge.ingest.tap.http.heads import (
 from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer, appended
 from streamgauge.ingest.tap.http.routing import Route
 from streamgauge.ingest.tap.http.trace_context import TraceContext
-from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorder
+from streamgauge.ingest.tap.recording.recorder import Recorder
 from streamgauge.ingest.tap.recording.relayed import NOT_RECORDED, RelayedEnd
 from streamgauge.ingest.tap.relay import body_relay
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
@@ -74,7 +74,7 @@ class Forwarding:
         head: RequestHead,
         route: Route,
         trace: TraceContext,
-        recorder: DeferredRecorder | None,
+        recorder: Recorder | None,
         now_ns: int,
     ) -> None:
         self._context = context
@@ -387,7 +387,7 @@ class Forwarding:
         unsent = client.transport.get_write_buffer_size() or upstream.transport.get_write_buffer_size()
         if not unsent and not client.transport.is_closing():
             try:
-                records = NOT_RECORDED if recorder is None else recorder.recorder.state_for_relay()
+                records = NOT_RECORDED if recorder is None else recorder.state_for_relay()
             except Exception as e:
                 self._recording_failed(e)
         if records is None:
@@ -420,7 +420,7 @@ class Forwarding:
     def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
         """The relay dropped a run of frames for lack of room."""
         if self._recorder is not None:
-            self._record(self._recorder.recorder.relay_lost_frames, seq, size_bytes)
+            self._record(self._recorder.relay_lost_frames, seq, size_bytes)
 
     def relay_waited(self, from_ns: int, until_ns: int, waited_for: WaitedFor) -> None:
         """The relay waited for the client, or was delayed."""
@@ -437,7 +437,7 @@ class Forwarding:
         self.written_bytes += end.wire_bytes
         self._context.counters.bad_upstream_excess_bytes += self._response_body.excess
         if self._recorder is not None:
-            self._record(self._recorder.recorder.relay_ended, end)
+            self._record(self._recorder.relay_ended, end)
         self._client.resume_reading()
         if end.unsent:
             self._client.transport.write(end.unsent)

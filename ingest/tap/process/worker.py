@@ -31,15 +31,11 @@ from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.timeouts import CLOSE_PATIENCE_S, STOP_CHECK_S
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.process.metrics import Report
-from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorders
 from streamgauge.ingest.tap.recording.log_thread import LogThread
 from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
-from streamgauge.ingest.tap.recording.stream_recorder import RecorderFactory
+from streamgauge.ingest.tap.recording.recorder import Recorders
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
-from streamgauge.ingest.tap.relay.choice import native_relay, uses_native_code
-
-if native_relay is not None:
-    from streamgauge.ingest.tap.recording import native_recorder
+from streamgauge.ingest.tap.relay.choice import uses_native_code
 
 logger = logging.getLogger("streamgauge.tap")
 
@@ -165,16 +161,17 @@ class TapWorker:
         """Record the exchanges that begin from now on. After an exception they are forwarded without a record."""
         context = self.context
         self._buffer = buffer = RecordBuffer(log, context.failures, queue_bytes=self.options.queue_bytes)
-        factory = RecorderFactory(
-            buffer, self.options, incarnation=self.incarnation, client_key=self._client_key
+        recorders = Recorders(
+            buffer,
+            self.options,
+            incarnation=self.incarnation,
+            client_key=self._client_key,
+            wall_ns=lambda at_ns: time.time_ns() - context.clock_ns() + at_ns,
         )
-        native = context.relay is not None
-        recorders = (native_recorder.NativeDeferredRecorders if native else DeferredRecorders)(factory)
-        buffer.recorders = recorders
         if context.relay is not None:
             context.relay.record_in(buffer)
         self._write_alive_periodically()
-        context.refusals.recorder_factory, context.recorders = factory, recorders
+        context.refusals.recorders = context.recorders = recorders
 
     def _accept(self) -> asyncio.BaseProtocol:
         client = ClientConnection(self.context, self._pools, self.hangups)

@@ -6,10 +6,8 @@ whole; JSON, text and every body with a status of 400 or more up to 4 MiB. All o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-
-from streamgauge.ingest.tap.http.heads import RequestHead
-from streamgauge.ingest.tap.http.receive_buffer import appended
 
 MAX_PLAIN_BODY_BYTES = 4 * 2**20
 UNLIMITED = 1 << 62
@@ -28,9 +26,9 @@ _STREAM_TYPES = (
 )
 
 
-def capture_content(head: RequestHead) -> bool | None:
+def capture_content(known: Mapping[bytes, bytes]) -> bool | None:
     """`Opened.capture_content`: False when the client sent `x-streamgauge-capture: none`, else None."""
-    value = head.known.get(b"x-streamgauge-capture")
+    value = known.get(b"x-streamgauge-capture")
     return False if value is not None and value.lower() == b"none" else None
 
 
@@ -49,47 +47,10 @@ def _is_text(content_type: bytes) -> bool:
     return kind.startswith(_TEXT_PREFIXES) or kind.endswith((b"+json", b"/json"))
 
 
-class RequestCapture:
-    """Collects the first bytes of a request's body in one buffer, so many small parts cost no more than the limit."""
-
-    __slots__ = ("_body", "_enabled", "_limit", "_taken", "full", "truncated")
-
-    def __init__(self, head: RequestHead, limit_bytes: int) -> None:
-        content_type = head.known.get(b"content-type")
-        # A body without a content type may be JSON, because curl users forget the header. Analytics handles other bodies.
-        self._enabled = limit_bytes > 0 and (content_type is None or _is_text(content_type))
-        self._limit = limit_bytes
-        self._body: bytes | bytearray = b""
-        self._taken = False
-        self.full = False
-        self.truncated = False
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes kept."""
-        return len(self._body)
-
-    def feed(self, payload: bytes) -> None:
-        """Add the next part of the body."""
-        if not self._enabled or self._taken or self.full or not payload:
-            if self.full and payload:
-                self.truncated = True
-            return
-        free_bytes = self._limit - len(self._body)
-        if len(payload) > free_bytes:
-            payload = payload[:free_bytes]
-            self.truncated = True
-        self._body = appended(self._body, payload)
-        self.full = len(self._body) >= self._limit
-
-    def take(self, *, over: bool) -> bytes | None:
-        """The collected bytes, once. None: nothing was collected, or it was taken. `over`: the body has ended."""
-        if self._taken or not self._body:
-            return None
-        self._taken = True
-        self.truncated = self.truncated or not over
-        body, self._body = self._body, b""
-        return bytes(body)
+def request_limit(content_type: bytes | None, limit_bytes: int) -> int:
+    """Number of bytes to capture of a request."""
+    # A body without a content type may be JSON, because curl users forget the header. Analytics handles other bodies.
+    return limit_bytes if content_type is None or _is_text(content_type) else 0
 
 
 def is_heartbeat(payload: bytes) -> bool:

@@ -3,13 +3,13 @@
 The code that forwards records inside a `try` and passes every exception to `RecordingFailures.failed`. The exception is
 counted (`recording_failed`) and logged at most once a minute. What the recorder knows is written; the rest of the stream is
 reported by a `Lost` record that ends it, so the tables have it as `tap_lost`. If not even that is possible, `lost_untold` counts
-the stream. Later uses of the recorder raise `Abandoned`, which detaches it wherever it is still held.
+the stream. Later uses of the recorder raise an exception that is not counted: it detaches the recorder wherever it is still held.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 from streamgauge.ingest.generated_ids import uuid7
 from streamgauge.ingest.guards import Guards
@@ -20,21 +20,11 @@ CAUSE = "recording_failed"
 """`Lost.cause` of these losses."""
 
 
-class Abandoned(Exception):
-    """The recording of this stream has failed before."""
-
-
-class _Abandoned:
-    def __getattr__(self, name: str) -> Any:
-        raise Abandoned
-
-
-ABANDONED: Any = _Abandoned()
-"""Takes the place of an object that an abandoned recorder used. Every use raises `Abandoned`."""
-
-
 class FailedRecorder(Protocol):
-    """Interface of `StreamRecorder` and `DeferredRecorder` after an exception."""
+    """Interface of `Recorder` after an exception."""
+
+    @property
+    def abandoned(self) -> bool: ...
 
     def abandon(self) -> None:
         """Write what is known and report the rest as lost."""
@@ -61,13 +51,11 @@ class RecordingFailures:
 
     def failed(self, error: Exception, recorder: FailedRecorder) -> None:
         """End the recording of a stream."""
-        if isinstance(error, Abandoned):
+        if recorder.abandoned:
             return
         self.count(error)
         try:
             recorder.abandon()
-        except Abandoned:
-            return
         except Exception:  # nothing of the stream may have been written
             self._lose_stream()
 

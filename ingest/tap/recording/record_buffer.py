@@ -2,20 +2,20 @@
 
 Guarantees
 - The bytes that wait for the log (in recorders, in the relay, here and in the log thread) stay within `limit_bytes`. Recorders
-  reserve room before they keep data, except up to 16 KiB per new exchange (`DeferredRecorder`). Reserved bytes count until
-  the log has them.
+  reserve room before they keep data. Reserved bytes count until the log has them.
 - Heads and small records (`Opened`, `Closed`, `Lost` …) may use a margin of 25 % above the limit. So a stream that lost data
   can still report the loss.
 - A loss becomes a `Lost` record of its stream as soon as there is room. Unreported losses are kept in a bounded table. A loss
   that does not fit into it is only counted (`lost_untold`).
 - Streams do not hurt each other: one may have half as many bytes in the log's queue as are free (the dynamic threshold of switch
   buffers). So one fast stream takes a third of the limit at most, and ten take five sixths. Bytes count for two epochs. An epoch
-  ends when the log has all that was appended before it began. `StreamRecorder._frame` and `native_relay` apply the rule.
+  ends when the log has all that was appended before it began. `Recorder._frame` and `native_relay` apply the rule.
 - An exception in a recorder ends the recording of its stream (`failures`). One in a step of a tick is contained, and
   the step is repeated at the next tick.
 
-Each tick first takes the relay's records, which have less room than others. Recorders are flushed in batches, at the second tick
-after they began to wait: 40 to 80 ms later.
+Each tick first takes the relay's records, which have less room than others. Recorders are flushed at the second tick after they
+began to wait: 40 to 80 ms later. Making records is work in batches of at most `_BATCH_NS`; between two of them the event loop
+processes what has arrived, and the relay's records are taken again.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from streamgauge.ingest.records import Alive, AnyRecord, Closed, Damaged, Frames
 from streamgauge.ingest.tap.recording.failures import CAUSE, FailedRecorder, RecordingFailures
 
 RECORD_OVERHEAD_BYTES = 400
-ENCODED_OVERHEAD_BYTES = 48  # a bytes object and its place in a list
+# These two are typed in the .pxd: compiled code reads other globals from the module's dict.
+_ENCODED_BYTES = 48  # a bytes object and its place in a list
 _HAND_OVER_BYTES = 262_144  # from this size on, records go to the log thread without waiting for the tick
 # A recorder's oldest data waits 40 to 80 ms, which leaves at least 20 ms for the loop's lag below 100 ms. Each tick costs a
 # transaction of the log.
 _TICK_S = 0.04
 _TICK_NS = int(_TICK_S * 1e9)
+_NEVER_NS = 2**62
 _MARGIN = 0.25
 _MAX_UNREPORTED = 65_536
-# Making records in a batch costs a third of making them between two reads. A batch delays requests by less than 0.5 ms.
-_RECORDERS_PER_BATCH = 64
+# Making records in a batch costs a third of making them between two reads. A batch delays requests by as much.
+_BATCH_NS = 400_000
 _BURST_S = 0.004  # requests of one burst are forwarded before the records of the first ones are made
 MAX_ENDED = 1024
 """Maximum number of ended exchanges whose last records are not made yet."""
@@ -55,25 +57,15 @@ class Sink(Protocol):
     def take_dropped(self) -> list[list[bytes]]: ...
 
 
-class Recorder(FailedRecorder, Protocol):
-    """Writes the records of one stream when the buffer asks for them: `StreamRecorder`, `DeferredRecorder`."""
+class WaitingRecorder(FailedRecorder, Protocol):
+    """Writes the records of one stream when the buffer asks for them: `Recorder`."""
 
     waiting: bool
     """The buffer is going to flush it."""
 
     def flush(self) -> None: ...
 
-
-class EndedRecorder(Recorder, Protocol):
-    """The recorder of an exchange that is over: `DeferredRecorder`."""
-
     def end(self) -> None: ...
-
-
-class RecordSource(Protocol):
-    """Makes the records of short exchanges and may keep them until the next tick: `Recorders`."""
-
-    def flush(self) -> None: ...
 
 
 class Relay(Protocol):
@@ -92,15 +84,25 @@ class Relay(Protocol):
 class RecordBuffer:
     """Holds encoded records and the losses that are not reported yet."""
 
-    def __init__(self, sink: Sink, failures: RecordingFailures, *, queue_bytes: int) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        failures: RecordingFailures,
+        *,
+        queue_bytes: int,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.sink = sink
+        self._clock_ns = clock_ns
         self.counters = failures.counters
         self._failures = failures
         failures.buffer = self
         self.limit_bytes = queue_bytes
         self._margin_limit_bytes = int(queue_bytes * (1 + _MARGIN))
-        self.added_bytes = 0
-        """Total of bytes reserved and not released. The log thread is done with `sink.done_bytes` of them."""
+        self.used_bytes = 0
+        """Bytes reserved, without those that the log thread was done with at the last `take_done`. Recorders subtract what they
+        drop, or what a record is made of."""
+        self._done_bytes = 0
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._put_bytes = 0
@@ -108,17 +110,16 @@ class RecordBuffer:
         self._epoch = 0
         self._epoch_ends_at = 0
         """The epoch ends when the log thread is done with this many bytes."""
-        self._waiting: dict[Recorder, None] = {}
-        self._waiting_longer: dict[Recorder, None] = {}
+        self._waiting: dict[WaitingRecorder, None] = {}
+        self._waiting_longer: dict[WaitingRecorder, None] = {}
         """Recorders that waited at the last tick."""
-        self._ended: list[EndedRecorder] = []
+        self._ended: list[WaitingRecorder] = []
         self._ended_batch: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.relay: Relay | None = None
-        self.recorders: RecordSource | None = None
         self._granted_bytes = 0
-        """The part of `added_bytes` that the relay may use."""
+        """The part of `used_bytes` that the relay may use."""
         self.unreported: dict[str, list[Lost]] = {}
         self._unreported_count = 0
 
@@ -130,39 +131,41 @@ class RecordBuffer:
         # The relay's grant is reserved as a whole, so that its thread never has to ask for room. It is replaced here by
         # what the relay really holds: a metric of the whole grant would show a half-full queue on an idle tap.
         relay_bytes = self.relay.pending_bytes if self.relay is not None else 0
-        return self.added_bytes - self._granted_bytes + relay_bytes - self.sink.done_bytes
+        self.take_done()
+        return self.used_bytes - self._granted_bytes + relay_bytes
 
-    def has_room(self, size_bytes: int, *, margin: bool = False) -> bool:
-        """Whether this many bytes fit. `margin`: heads and small records may use the margin.
+    def take_done(self) -> None:
+        """Give the room of what the log thread has done since the last call to others."""
+        # Not at each reservation: `done_bytes` belongs to the log thread and only grows. An old value may refuse room
+        # that has become free, so it is read before a refusal; it never grants room that is not there. So no lock is needed.
+        done_bytes = self.sink.done_bytes
+        self.used_bytes -= done_bytes - self._done_bytes
+        self._done_bytes = done_bytes
 
-        `reserve`, `add` and `StreamRecorder._frame` inline this check: they run for each request or read.
-        """
+    def has_room(self, size_bytes: int, margin: bool = False) -> bool:
+        """Whether this many bytes fit. `margin`: heads and small records may use the margin."""
         limit_bytes = self._margin_limit_bytes if margin else self.limit_bytes
-        return self.added_bytes - self.sink.done_bytes + size_bytes <= limit_bytes
+        if self.used_bytes + size_bytes > limit_bytes:
+            self.take_done()
+        return self.used_bytes + size_bytes <= limit_bytes
 
-    def reserve(self, size_bytes: int, *, margin: bool = False) -> bool:
+    def reserve(self, size_bytes: int, margin: bool = False) -> bool:
         """Count bytes that a recorder keeps for its records. False: there is no room."""
-        limit_bytes = self._margin_limit_bytes if margin else self.limit_bytes
-        granted = self.added_bytes - self.sink.done_bytes + size_bytes <= limit_bytes
-        # `done_bytes` belongs to the log thread and only grows. A value that is one step old refuses room that has just
-        # become free; it never grants room that is not there. So no lock is needed.
+        granted = self.has_room(size_bytes, margin)
         if granted:
-            self.added_bytes += size_bytes
+            self.used_bytes += size_bytes
         return granted
-
-    def release(self, size_bytes: int) -> None:
-        """Return reserved bytes, when they are dropped or before the record made of them is appended."""
-        self.added_bytes -= size_bytes
 
     def grant(self, pending_bytes: int, *, more: bool) -> int:
         """Replace the relay's last grant and return the new one: `pending_bytes`, or with `more` half of the free room if that
         is larger."""
-        used_bytes = self.added_bytes - self._granted_bytes
-        free_bytes = self.limit_bytes - used_bytes + self.sink.done_bytes
+        self.take_done()
+        used_bytes = self.used_bytes - self._granted_bytes
+        free_bytes = self.limit_bytes - used_bytes
         # Half of the free room, not all of it: bodies in Python and in the relay then share the queue by the same rule
         # as two streams do. Room that the relay already uses cannot be taken away.
         self._granted_bytes = max(pending_bytes, free_bytes // 2) if more else pending_bytes
-        self.added_bytes = used_bytes + self._granted_bytes
+        self.used_bytes = used_bytes + self._granted_bytes
         return self._granted_bytes
 
     def epoch(self) -> int:
@@ -177,60 +180,38 @@ class RecordBuffer:
     # --- records
 
     def add(self, record: AnyRecord, size_bytes: int) -> bool:
-        """Append a record if it fits with the margin. False: no room, or `append` failed."""
-        if self.added_bytes - self.sink.done_bytes + size_bytes > self._margin_limit_bytes:
-            return False
-        return self.append(record, size_bytes)
+        """Append a record of about this size if it fits with the margin. False: no room, or `append` failed."""
+        return self.has_room(size_bytes, True) and self.append(record) > 0
 
-    def append(self, record: AnyRecord, size_bytes: int) -> bool:
-        """Append a record without a check for room: its data was reserved. False: it cannot be encoded, which is a bug."""
+    def append(self, record: AnyRecord) -> int:
+        """Append a record without a check for room: its data was reserved. Returns its size in the queue; 0: it cannot be
+        encoded, which is a bug."""
         try:
             # Encoded here and not in the log thread: encoding holds the interpreter lock, so a thread would delay the
             # event loop by as much, at a time that nobody chose. Compression, which releases the lock, is the thread's.
-            self._pending.append(encode(record))
+            encoded = encode(record)
         except Exception as e:
             self._failures.count(e)
-            return False
-        self.added_bytes += size_bytes
+            return 0
+        return self._append(encoded)
+
+    def append_encoded(self, records: list[bytes]) -> None:
+        """Append records that the relay has encoded. The relay's grant covers their bytes."""
+        for record in records:
+            self._append(record)
+
+    def _append(self, encoded: bytes) -> int:
+        size_bytes = len(encoded) + _ENCODED_BYTES
+        self._pending.append(encoded)
+        self.used_bytes += size_bytes
         self._pending_bytes += size_bytes
         self.counters.records += 1
         # A large batch compresses no better, and until it is handed over the log thread has nothing to do.
         if self._pending_bytes >= _HAND_OVER_BYTES:
             self._put_pending()
-        else:
-            self.arm()
-        return True
-
-    def append_exchanges(
-        self, records: list[bytes], frame_count: int, captured_bytes: int, ends: dict[str, int]
-    ) -> None:
-        """Append all records of ended exchanges. The caller has checked that they fit. `ends`: number of exchanges by cause."""
-        size_bytes = sum(map(len, records)) + ENCODED_OVERHEAD_BYTES * len(records)
-        self._pending += records
-        self.added_bytes += size_bytes
-        self._pending_bytes += size_bytes
-        counters = self.counters
-        counters.records += len(records)
-        counters.frames += frame_count
-        counters.captured_bytes += captured_bytes
-        for cause, count in ends.items():
-            counters.streams_closed += count
-            counters.closed_by_cause[cause] += count
-        if self._pending_bytes >= _HAND_OVER_BYTES:
-            self._put_pending()
         elif self._timer is None:
             self.arm()
-
-    def append_encoded(self, records: list[bytes]) -> None:
-        """Append records that the relay has encoded. The relay's grant covers their bytes."""
-        for record in records:
-            size_bytes = len(record) + ENCODED_OVERHEAD_BYTES
-            self._pending.append(record)
-            self.added_bytes += size_bytes
-            self._pending_bytes += size_bytes
-            if self._pending_bytes >= _HAND_OVER_BYTES:
-                self._put_pending()
-        self.counters.records += len(records)
+        return size_bytes
 
     # --- losses
 
@@ -260,9 +241,9 @@ class RecordBuffer:
         """Append the unreported losses of a stream, before its next record. False: there is no room for them."""
         losses = self.unreported.get(stream)
         while losses:
-            if not self.has_room(RECORD_OVERHEAD_BYTES, margin=True):
+            if not self.has_room(RECORD_OVERHEAD_BYTES, True):
                 return False
-            self.append(losses[0], RECORD_OVERHEAD_BYTES)
+            self.append(losses[0])
             losses.pop(0)  # after the step that may fail
             self._unreported_count -= 1
         self.unreported.pop(stream, None)
@@ -277,13 +258,13 @@ class RecordBuffer:
 
     # --- flushing
 
-    def flush_later(self, recorder: Recorder) -> None:
+    def flush_later(self, recorder: WaitingRecorder) -> None:
         """Flush the recorder within 80 ms."""
         if self._timer is None:
             self.arm()
         self._waiting[recorder] = None
 
-    def end_later(self, recorder: EndedRecorder) -> None:
+    def end_later(self, recorder: WaitingRecorder) -> None:
         """Let the recorder write its last records, soon but not within a burst of requests."""
         ended = self._ended
         ended.append(recorder)
@@ -294,36 +275,40 @@ class RecordBuffer:
         # The timer may be late on a loop that never idles. Each exchange above the bound then pays for a batch, so the
         # list cannot grow faster than it is worked off.
         elif len(ended) >= MAX_ENDED:
-            self._end_recorders(_RECORDERS_PER_BATCH)
+            self._end_recorders(self._clock_ns() + _BATCH_NS)
 
     def flush_all(self) -> None:
         """Hand over everything, before the worker stops."""
         attempt = self._attempt
-        attempt(self._take_from_relay, time.monotonic_ns())
-        attempt(self._end_recorders)
+        attempt(self._take_from_relay, self._clock_ns())
+        attempt(self._end_recorders, _NEVER_NS)
         for waiting in (self._waiting_longer, self._waiting):
-            attempt(self._flush, waiting, len(waiting))
-        attempt(self._put_all)
+            attempt(self._flush, waiting, _NEVER_NS)
+        attempt(self._put_all, _NEVER_NS)
 
     def _end_batch(self) -> None:
         self._ended_batch = None
-        if self._attempt(self._end_recorders, _RECORDERS_PER_BATCH) and self._ended:
+        if self._attempt(self._end_recorders, self._clock_ns() + _BATCH_NS) and self._ended:
             self._ended_batch = self._loop.call_soon(self._end_batch)
         self.arm()
 
-    def _end_recorders(self, count: int | None = None) -> None:
-        """End the first `count` recorders of ended exchanges, or all."""
-        ended = self._ended[:count]
-        del self._ended[:count]
-        for recorder in ended:
+    def _end_recorders(self, until_ns: int) -> None:
+        """End recorders of ended exchanges, the first ones first. Until a time, but one at least, as in all batches."""
+        ended, count = self._ended, 0
+        while count < len(ended):
+            recorder = ended[count]
+            count += 1
             try:
-                # A recorder waits in one of the two tables at most. `self` is the default because it is never a value
-                # of the table: one look-up instead of `in` and `del`.
+                # A recorder waits in one of the two tables at most. `self` is the default because it is never a value of
+                # the table: one look-up instead of `in` and `del`.
                 if recorder.waiting and self._waiting.pop(recorder, self) is self:
                     self._waiting_longer.pop(recorder, None)
                 recorder.end()
             except Exception as e:
                 self._failures.failed(e, recorder)
+            if self._clock_ns() >= until_ns:
+                break
+        del ended[:count]
 
     def arm(self) -> None:
         """Start the timer of the next tick, if it is not running."""
@@ -340,9 +325,10 @@ class RecordBuffer:
         # First, because records from the relay have the room of its grant only: what Python appends before them would
         # otherwise use it up. Records younger than half a tick stay and grow: with few streams, one record then holds a
         # tick's frames.
-        worked = attempt(self._take_from_relay, time.monotonic_ns() - _TICK_NS // 2)
-        worked &= attempt(self._end_recorders, _RECORDERS_PER_BATCH)
-        worked &= attempt(self._flush, waiting, _RECORDERS_PER_BATCH)
+        worked = attempt(self._take_from_relay, self._clock_ns() - _TICK_NS // 2)
+        until_ns = self._clock_ns() + _BATCH_NS
+        worked &= attempt(self._end_recorders, until_ns)
+        worked &= attempt(self._flush, waiting, until_ns)
         # More recorders wait than one batch may flush. `call_soon` lets reads that have arrived in the meantime go
         # first. After a failure the rest waits for the next tick, so a recorder that always fails cannot keep the loop
         # busy.
@@ -352,7 +338,7 @@ class RecordBuffer:
         # `waiting` is empty now and is reused. A recorder that began to wait just before this tick is flushed at the
         # next one: it has collected data for at least one whole tick, and for at most two.
         self._waiting, self._waiting_longer = waiting, self._waiting
-        worked &= attempt(self._put_all)
+        worked &= attempt(self._put_all, until_ns)
         # Cleared last: the steps above must not start a second timer.
         self._timer = None
         relaying = self.relay is not None and self.relay.active
@@ -369,8 +355,8 @@ class RecordBuffer:
             return False
         return True
 
-    def _flush(self, waiting: dict[Recorder, None], count: int) -> None:
-        for _ in range(min(count, len(waiting))):
+    def _flush(self, waiting: dict[WaitingRecorder, None], until_ns: int) -> None:
+        while waiting:
             # The table is a dict used as an ordered set. `popitem` removes the recorder before its `flush` runs, so one
             # that raises, or waits again, is not flushed twice.
             recorder = waiting.popitem()[0]
@@ -378,24 +364,21 @@ class RecordBuffer:
                 recorder.flush()
             except Exception as e:
                 self._failures.failed(e, recorder)
+            if self._clock_ns() >= until_ns:
+                return
 
     def _take_from_relay(self, records_before_ns: int) -> None:
         if self.relay is not None:
             self.relay.take(records_before_ns)
 
-    def _put_all(self) -> None:
-        """Hand over all records that are made."""
-        if self.recorders is not None:
-            self.recorders.flush()
-        self._report_all()
+    def _put_all(self, until_ns: int) -> None:
+        """Hand over all records that are made, and those of losses."""
+        for stream in list(self.unreported):
+            if not self.report(stream) or self._clock_ns() >= until_ns:
+                break
         self._put_pending()
         for batch in self.sink.take_dropped():
             self.lose_records(batch)
-
-    def _report_all(self) -> None:
-        for stream in list(self.unreported):
-            if not self.report(stream):
-                return
 
     def _put_pending(self) -> None:
         if self._pending:

@@ -8,18 +8,19 @@ others are only counted (`refusals_unrecorded`). Each `Refusal` is logged at mos
 from __future__ import annotations
 
 import logging
-import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
-from streamgauge.ingest import identifiers
-from streamgauge.ingest.generated_ids import uuid7
-from streamgauge.ingest.records import Closed, Opened, encode
-from streamgauge.ingest.tap.counters import Counters
-from streamgauge.ingest.tap.http.client_identity import client_id
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
 from streamgauge.ingest.tap.http.heads import RequestHead, method_and_target
+from streamgauge.ingest.tap.http.routing import Route
 from streamgauge.ingest.tap.http.trace_context import join_trace
+from streamgauge.ingest.tap.http.upstreams import Upstream
+from streamgauge.ingest.tap.recording.facts import FieldFacts
+from streamgauge.ingest.tap.recording.failures import RecordingFailures
 from streamgauge.ingest.tap.recording.record_buffer import RECORD_OVERHEAD_BYTES
-from streamgauge.ingest.tap.recording.stream_recorder import RecorderFactory
+from streamgauge.ingest.tap.recording.recorder import Recorders
 
 logger = logging.getLogger("streamgauge.tap")
 
@@ -40,13 +41,27 @@ _EXPLANATIONS: dict[str, str] = {
 }
 
 
+_NO_UPSTREAM = Upstream("", "http", "", 0, "")
+
+
+class InvalidRequest(NamedTuple):
+    """The facts about a request whose head is incomplete or invalid."""
+
+    method: str
+    target: str
+    fields: tuple[FieldFacts, ...] = ()
+    known: Mapping[bytes, bytes] = MappingProxyType({})
+    size_bytes: int = 0
+
+
 class Refusals:
     """Counts, logs and records the refused requests of one worker. Times are monotonic, in ns."""
 
-    def __init__(self, counters: Counters) -> None:
-        self.recorder_factory: RecorderFactory | None = None
+    def __init__(self, failures: RecordingFailures) -> None:
+        self.recorders: Recorders | None = None
         """None: do not record."""
-        self._counters = counters
+        self._failures = failures
+        self._counters = failures.counters
         self._tokens = float(BURST)
         self._refilled_ns = 0
         self._logged_ns: dict[str, int] = {}
@@ -72,37 +87,25 @@ class Refusals:
     ) -> None:
         """Record a refused request, within the limits. `response`: the tap's answer. `received`: the head, or the bytes of an
         invalid one."""
-        factory = self.recorder_factory
-        if factory is None:
+        recorders = self.recorders
+        if recorders is None:
             return
-        counters, buffer, options = self._counters, factory.buffer, factory.options
-        if isinstance(received, RequestHead):
-            method, target, known = received.method, received.target, received.known
-            headers = factory.recorded(received)
-            size_bytes = received.size_bytes
-        else:
-            method, target = method_and_target(received)
-            known, headers, size_bytes = {}, [], len(target)
-        size_bytes += RECORD_OVERHEAD_BYTES
-        if not self._take_token(now_ns) or not buffer.has_room(size_bytes + RECORD_OVERHEAD_BYTES):
-            counters.refusals_unrecorded += 1
-            return
-        wall_ns = time.time_ns()
-        stream = uuid7(wall_ns)
-        trace = join_trace(known.get(b"traceparent"))
-        opened = Opened(
-            stream, 0, options.tap_name, options.worker, factory.incarnation, "", "", 0,
-            identifiers.name(method) or "",
-            identifiers.path(target), wall_ns, now_ns, min(0, client_start_ns - now_ns), trace.trace_id, trace.span_id,
-            trace.parent_span_id, trace.flags, client_id(known, factory.client_key), headers,
-            clock_id=options.clock_id,
-        )  # fmt: skip
-        status = response.status
-        closed = Closed(
-            stream, 1, "bad_request", response.code, 0, None, None, 0, 0, 0, None, refused_status=status
+        request = (
+            received if isinstance(received, RequestHead) else InvalidRequest(*method_and_target(received))
         )
-        buffer.append_exchanges([encode(opened), encode(closed)], 0, 0, {closed.cause: 1})
-        counters.streams_opened += 1
+        room_bytes = request.size_bytes + 2 * RECORD_OVERHEAD_BYTES
+        if not self._take_token(now_ns) or not recorders.buffer.has_room(room_bytes):
+            self._counters.refusals_unrecorded += 1
+            return
+        route = Route(-1, _NO_UPSTREAM, request.target)
+        trace = join_trace(request.known.get(b"traceparent"))
+        recorder = recorders.new(request, route, trace, client_start_ns, now_ns)
+        try:
+            recorder.refused_status = response.status
+            recorder.ended("bad_request", response.code, now_ns, 0, 0, False, False, None)
+            recorder.drained(None)
+        except Exception as e:
+            self._failures.failed(e, recorder)
 
     def _take_token(self, now_ns: int) -> bool:
         tokens = self._tokens + (now_ns - self._refilled_ns) * PER_SECOND / _SECOND_NS

@@ -12,7 +12,7 @@ Threads
 - Records, waits and ends go to Python in one queue, in the order in which they occurred.
 
 Bounds
-- Bytes kept for the log stay within `room_bytes`. Without room, frames are dropped, as in `StreamRecorder`.
+- Bytes kept for the log stay within `room_bytes`. Without room, frames are dropped, as in `Recorder`.
 - A body whose records of this and the previous epoch (`RecordBuffer`) are larger than the free part of `room_bytes` loses frames
   first.
 - While a client does not read, the relay keeps at most one read (64 KiB) for it and does not read from its upstream.
@@ -272,7 +272,7 @@ cdef Item *finish_record(Relay *relay, Body *body) noexcept nogil:
 
 
 cdef void hold(Relay *relay, Body *body, size_t size) noexcept nogil:
-    """As `StreamRecorder._hold`."""
+    """As `Recorder._hold`."""
     if body.epoch != relay.epoch:
         body.held_bytes = body.new_bytes if relay.epoch == body.epoch + 1 else 0
         body.epoch, body.new_bytes = relay.epoch, 0
@@ -304,7 +304,7 @@ cdef uint8_t *room_for_frame(Relay *relay, Body *body, size_t size) noexcept nog
             wanted = MIN_RECORD_BYTES
         hold(relay, body, 0)
         # `room_bytes` is half of the free room of the record buffer (`RecordBuffer.grant`), so this is the rule of
-        # `StreamRecorder._frame`, for the relay's own bytes.
+        # `Recorder._frame`, for the relay's own bytes.
         if relay.pending_bytes + wanted - capacity + body.held_bytes > relay.room_bytes:
             wanted = needed
             if relay.pending_bytes + wanted - capacity + body.held_bytes > relay.room_bytes:

@@ -22,7 +22,6 @@ from streamgauge.ingest.tap.exchanges import states
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
 from streamgauge.ingest.tap.http.heads import BadUpstream
-from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorders
 from streamgauge.ingest.tap.recording.relayed import RelayedEnd, RelayedRecords
 from streamgauge.ingest.tap.relay import body_relay
 from streamgauge.ingest.tap.relay.choice import native_relay
@@ -345,7 +344,7 @@ class MemoryTap:
         self.context = TapContext(made, cast(asyncio.AbstractEventLoop, self.loop), self.loop.clock_ns)
         self.records = RecorderGroup()
         if recording:
-            self.context.recorders = DeferredRecorders(self.records._factory)
+            self.context.recorders = self.records.recorders
         self.relay = MemoryRelay(self)
         if relay:
             if native_relay is None:

@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, decode
 from streamgauge.ingest.tap.counters import Counters
+from streamgauge.ingest.tap.http.fields import Field
 from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head, read_response_head
 from streamgauge.ingest.tap.http.routing import Router
 from streamgauge.ingest.tap.http.trace_context import join_trace
 from streamgauge.ingest.tap.http.upstreams import parse_upstreams
-from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorder
+from streamgauge.ingest.tap.recording.facts import RequestFacts
 from streamgauge.ingest.tap.recording.failures import RecordingFailures
 from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
-from streamgauge.ingest.tap.recording.stream_recorder import RecorderFactory, StreamRecorder
+from streamgauge.ingest.tap.recording.recorder import Recorder, Recorders
 from tests.options import tap_options
 
+WALL_NS = 1_700_000_000_000_000_000
+"""Unix time of the recorders' time 0."""
 UPSTREAMS = parse_upstreams(["a=http://127.0.0.1:1"])
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n%b\r\n"
+
+
+class WatchedRequest(NamedTuple):
+    """Calls `made` when its `Opened` is made."""
+
+    made: Callable[[], None]
+    method: str = "GET"
+    known: Mapping[bytes, bytes] = MappingProxyType({})
+    size_bytes: int = 100
+
+    @property
+    def fields(self) -> list[Field]:
+        self.made()
+        return []
 
 
 class StalledSink:
@@ -58,38 +79,44 @@ class StalledSink:
 class RecorderGroup:
     """Creates recorders and calls them as an exchange does."""
 
-    def __init__(self, *, queue_bytes: int = 2**30) -> None:
+    def __init__(
+        self,
+        *,
+        queue_bytes: int = 2**30,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        **options: Any,
+    ) -> None:
         self.sink = StalledSink()
         self.counters = Counters()
         self.buffer = RecordBuffer(
-            self.sink, RecordingFailures(self.counters, Guards()), queue_bytes=queue_bytes
+            self.sink, RecordingFailures(self.counters, Guards()), queue_bytes=queue_bytes, clock_ns=clock_ns
         )
-        options = tap_options(upstreams=UPSTREAMS, data=Path("nowhere"))
-        self._deferred: dict[StreamRecorder, DeferredRecorder] = {}
-        self._factory = RecorderFactory(self.buffer, options, incarnation="i", client_key=b"k" * 32)
+        given = tap_options(**{"upstreams": UPSTREAMS, "data": Path("nowhere"), **options})
+        self.recorders = Recorders(
+            self.buffer, given, incarnation="i", client_key=b"k" * 32, wall_ns=lambda at_ns: WALL_NS + at_ns
+        )
 
-    def start(self, *, fields: bytes = b"") -> StreamRecorder:
+    def start(self, *, fields: bytes = b"", request: RequestFacts | None = None) -> Recorder:
+        """`request`: instead of one with these fields."""
         raw = b"POST /v1/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n%b\r\n" % fields
         head = read_request_head(raw, HeadLimits())
         route = Router(UPSTREAMS).route(head)
         assert route is not None
-        deferred = DeferredRecorder(self._factory, head, route, join_trace(None), 0, 0)
-        self._deferred[deferred.recorder] = deferred
-        return deferred.recorder
+        return self.recorders.new(request or head, route, join_trace(None), 0, 0)
 
-    def respond(self, recorder: StreamRecorder, *, fields: bytes = b"") -> None:
+    def respond(self, recorder: Recorder, *, fields: bytes = b"") -> None:
         recorder.response_head(read_response_head(RESPONSE % fields), 1)
 
-    def started_response(self) -> StreamRecorder:
+    def started_response(self) -> Recorder:
         """A recorder whose request has no body yet and whose response has begun."""
         recorder = self.start()
         self.respond(recorder)
         return recorder
 
-    def end(self, recorder: StreamRecorder) -> None:
+    def end(self, recorder: Recorder) -> None:
         recorder.record_request(False)
         recorder.ended("complete", None, 2, 0, 0, False, False, [])
-        self._deferred[recorder].drained(2)
+        recorder.drained(2)
 
     def settle(self) -> None:
         """Flush all records, including losses that had no room before, and let the log accept them."""
@@ -99,5 +126,5 @@ class RecorderGroup:
         assert self.buffer.queued_bytes == 0
         assert self.counters.lost_untold == 0
 
-    def records_of(self, recorder: StreamRecorder) -> list[Opened | Request | Frames | Lost | Closed]:
+    def records_of(self, recorder: Recorder) -> list[Opened | Request | Frames | Lost | Closed]:
         return [r for r in self.sink.records if getattr(r, "stream", None) == recorder.stream]  # type: ignore[misc]

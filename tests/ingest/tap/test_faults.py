@@ -10,11 +10,10 @@ import pytest
 
 from streamgauge.ingest.records import OPENED, Alive, Closed, Lost, Opened
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
+from streamgauge.ingest.tap.process import worker as worker_module
 from streamgauge.ingest.tap.recording import log_thread as record_log_thread
-from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorders
 from streamgauge.ingest.tap.recording.log_thread import LogThread
 from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
-from streamgauge.ingest.tap.recording.stream_recorder import RecorderFactory
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 from streamgauge.ingest.tap.relay.choice import native_relay
 from tests.guard_injection import Fault, Injection, derived
@@ -23,7 +22,7 @@ from tests.ingest.running_tap import END, SSE_HEAD, MemoryLog, chunk, read_reque
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 LIMIT_S = 10.0
 NEVER_AT_WORK = {"stop", "hang-ups", "recording", "start of recording"}
-"""Guards without work under this traffic. They have tests of their own, below and in `test_stream_recorder`."""
+"""Guards without work under this traffic. They have tests of their own, below and in `test_recorder`."""
 
 
 async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -131,15 +130,13 @@ async def test_stop_ends_each_exchange_and_closes_the_log_whatever_raises(monkey
 
 
 async def test_recording_that_cannot_start_is_named_and_traffic_goes_on(monkeypatch: pytest.MonkeyPatch):
-    other = DeferredRecorders if native_relay is not None else BodyRelay
-    for kind, name in (
-        (RecordBuffer, "__init__"), (RecorderFactory, "__init__"), (DeferredRecorders, "__init__"), (BodyRelay, "record_in"),
+    native = native_relay is not None
+    for holder, name in (
+        (worker_module, "RecordBuffer"), (worker_module, "Recorders"), *([(BodyRelay, "record_in")] * native),
     ):  # fmt: skip
-        if kind is other:
-            continue
         fault = Fault(always=False)
         with monkeypatch.context() as patch:
-            patch.setattr(kind, name, derived(kind, name, fault))
+            patch.setattr(holder, name, fault.instead_of(getattr(holder, name)))
             async with running_tap(stream) as tap:
                 assert (await tap.request(GET))[1].endswith(END)
                 assert tap.worker.ready
@@ -150,8 +147,13 @@ async def test_recording_that_cannot_start_is_named_and_traffic_goes_on(monkeypa
 async def test_exception_at_the_end_of_recording_is_counted_and_the_tap_stops(
     monkeypatch: pytest.MonkeyPatch,
 ):
+    native = native_relay is not None
+    buffer = type(
+        "Buffer", (RecordBuffer,), {"flush_all": RecordBuffer.flush_all}
+    )  # a compiled class cannot be changed
+    monkeypatch.setattr(worker_module, "RecordBuffer", buffer)
     for kind, name in (
-        (RecordBuffer, "flush_all"), (LogThread, "stop"), (MemoryLog, "close"), *([(BodyRelay, "close")] * (native_relay is not None)),
+        (buffer, "flush_all"), (LogThread, "stop"), (MemoryLog, "close"), *([(BodyRelay, "close")] * native),
     ):  # fmt: skip
         fault = Fault(always=False)
         with monkeypatch.context() as patch:

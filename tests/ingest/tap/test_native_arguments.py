@@ -14,7 +14,7 @@ import faulthandler, random
 from streamgauge.ingest.tap.connections import client_connection, upstream_connection
 from streamgauge.ingest.tap.exchanges import context, exchange, forwarding, sides, waits
 from streamgauge.ingest.tap.http import fields, heads, rewriting, routing, trace_context
-from streamgauge.ingest.tap.recording import native_recorder
+from streamgauge.ingest.tap.recording import record_buffer, recorder
 from streamgauge.ingest.tap.relay import native_relay
 
 faulthandler.enable()
@@ -34,7 +34,7 @@ def call(function):
 
 MODULES = (
     client_connection, upstream_connection, context, exchange, forwarding, sides, waits, fields, heads, rewriting,
-    routing, trace_context, native_recorder, native_relay,
+    routing, trace_context, record_buffer, recorder, native_relay,
 )
 for module in MODULES:
     for name, value in list(vars(module).items()):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any, NamedTuple
 
 import pytest
 
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened, Request
 from streamgauge.ingest.tap.recording.record_buffer import MAX_ENDED, RECORD_OVERHEAD_BYTES
-from streamgauge.ingest.tap.recording.stream_recorder import StreamRecorder
+from streamgauge.ingest.tap.recording.recorder import Recorder
 from tests.ingest.running_tap import assert_complete, body_of
-from tests.ingest.tap.recorders import RecorderGroup
+from tests.ingest.tap.recorders import RecorderGroup, WatchedRequest
 
 
 async def test_reserved_bytes_count_until_they_are_released():
@@ -19,7 +20,7 @@ async def test_reserved_bytes_count_until_they_are_released():
     assert buffer.reserve(900)
     assert not buffer.reserve(101)
     assert buffer.queued_bytes == 900
-    buffer.release(900)
+    buffer.used_bytes -= 900
     assert buffer.reserve(1000)
 
 
@@ -76,7 +77,7 @@ async def test_response_headers_are_recorded_when_their_body_has_no_room():
     assert group.buffer.reserve(10_001, margin=True)
     group.respond(recorder)
     recorder.response_data(b"a" * 100, 1)
-    group.buffer.release(10_001)
+    group.buffer.used_bytes -= 10_001
     group.end(recorder)
     group.buffer.flush_all()
     group.sink.take()
@@ -104,16 +105,31 @@ async def test_batches_dropped_by_the_log_thread_are_reported():
     assert group.counters.lost_bytes == 3
 
 
+class UnencodableField(NamedTuple):
+    name: bytes = b"server"
+    value: bytes = b""
+    recorded: Any = ("server", object())
+
+
+class UnencodableResponse(NamedTuple):
+    status: int = 200
+    fields: tuple[UnencodableField, ...] = (UnencodableField(),)
+    content_type: bytes = b"text/event-stream"
+    size_bytes: int = 100
+
+
 async def test_a_record_that_cannot_be_encoded_is_reported_and_other_records_are_kept():
     group = RecorderGroup()
-    recorder = group.started_response()
-    recorder.response_data(b"good", 1)
+    recorder = group.start()
+    recorder.response_head(UnencodableResponse(), 1)
+    recorder.response_data(b"a bug of ours", 2)
     recorder.flush()
-    recorder.response_data(b"a bug of ours", 2**70)
+    recorder.response_data(b"good", 3)
     group.end(recorder)
     group.buffer.flush_all()
     group.sink.take()
-    assert_complete(group.sink.records)
+    assert [type(r) for r in group.sink.records] == [Opened, Lost, Frames, Closed]
+    assert_complete(group.sink.records, with_response=False)
     assert body_of(group.sink.records) == b"good"
     [lost] = [r for r in group.sink.records if isinstance(r, Lost)]
     assert lost.bytes == len(b"a bug of ours")
@@ -129,8 +145,8 @@ async def test_streams_have_no_unreported_gap_whenever_the_log_stalls():
 def random_streams(dice: random.Random) -> None:
     group = RecorderGroup(queue_bytes=dice.choice([500, 5000, 50_000]))
     buffer, counters = group.buffer, group.counters
-    open_streams: list[StreamRecorder] = []
-    sent_bytes: dict[StreamRecorder, int] = {}
+    open_streams: list[Recorder] = []
+    sent_bytes: dict[Recorder, int] = {}
     for step in range(400):
         move = dice.random()
         if move < 0.15 and len(open_streams) < 20:
@@ -241,6 +257,35 @@ async def test_a_fast_stream_may_use_its_share_again_after_the_log_has_caught_up
     group.end(fast)
     group.settle()
     assert group.counters.lost_bytes == 0
+
+
+async def test_a_batch_ends_when_its_time_is_over_and_the_relay_comes_first():
+    now_ns, done = 0, []
+
+    def clock_ns() -> int:
+        return now_ns
+
+    def made() -> None:
+        nonlocal now_ns
+        now_ns += 10**9  # longer than any batch
+        done.append("record")
+
+    class Relay:
+        active = 1
+        pending_bytes = 0
+
+        def take(self, records_before_ns: int) -> None:
+            done.append("relay")
+
+    group = RecorderGroup(clock_ns=clock_ns)
+    group.buffer.relay = Relay()
+    for _ in range(20):
+        group.start(request=WatchedRequest(made))
+    async with asyncio.timeout(10):
+        while done.count("record") < 20:  # noqa: ASYNC110 - the list has no event
+            await asyncio.sleep(0.001)
+    at = [i for i, what in enumerate(done) if what == "record"]
+    assert all(done[i - 1] == "relay" for i in at)
 
 
 async def test_records_of_the_relay_are_taken_while_exchanges_keep_ending():

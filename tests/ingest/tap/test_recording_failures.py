@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -16,43 +18,40 @@ from typing import Any
 import pytest
 
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened
-from streamgauge.ingest.tap.recording.deferred_recorder import DeferredRecorder, DeferredRecorders
 from streamgauge.ingest.tap.recording.log_thread import LogThread
 from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.recording.recorder import Recorder, Recorders
 from streamgauge.ingest.tap.recording.refusals import Refusals
-from streamgauge.ingest.tap.recording.stream_recorder import RecorderFactory, StreamRecorder
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 from streamgauge.ingest.tap.relay.choice import native_relay
 from tests.guard_injection import Fault, derived, methods
 from tests.ingest.running_tap import END, SSE_HEAD, MemoryLog, RunningTap, chunk, read_request
 from tests.ingest.running_tap import running_tap as run
 
-RECORDING = (
-    DeferredRecorders, DeferredRecorder, StreamRecorder, RecorderFactory, RecordBuffer, BodyRelay, Refusals, LogThread, MemoryLog,
-)  # fmt: skip
+RECORDING = (Recorders, Recorder, RecordBuffer, BodyRelay, Refusals, LogThread, MemoryLog)
 NOT_INJECTED = {
     # They contain the exceptions of all others, each in its own few lines.
     "RecordBuffer._on_timer", "RecordBuffer._end_batch", "RecordBuffer._attempt", "RecordBuffer.lose_records",
     # They run before the first or after the last exchange.
     "RecordBuffer.__init__", "RecordBuffer.flush_all", "BodyRelay.__init__", "BodyRelay.record_in", "BodyRelay.close",
-    "DeferredRecorders.__init__", "NativeDeferredRecorders.__init__", "NativeDeferredRecorders.recorder_class",
-    "RecorderFactory.__init__", "Refusals.__init__", "LogThread.__init__", "LogThread.start", "LogThread.stop",
+    "Recorders.__init__", "Refusals.__init__", "LogThread.__init__", "LogThread.start", "LogThread.stop",
     "MemoryLog.__init__", "MemoryLog.close",
     # They only count for /ledger, or for this file.
-    "BodyRelay.waits_dropped", "BodyRelay.pending_bytes", "RecordBuffer.queued_bytes", "MemoryLog.records_of", "MemoryLog.streams",
+    "BodyRelay.waits_dropped", "BodyRelay.pending_bytes", "RecordBuffer.queued_bytes", "RecordBuffer.take_done", "Recorder.abandoned",
+    "MemoryLog.records_of", "MemoryLog.streams",
 }  # fmt: skip
 IN_LOG_THREAD = re.compile(r"LogThread\._")  # test_record_log_thread.py has their failures
-ONLY_PYTHON = re.compile(r"DeferredRecorders?\.|RecordBuffer\.has_room")
-ONLY_NATIVE = re.compile(
-    r"Native|BodyRelay|RecordBuffer\.(grant|append_encoded|release)|StreamRecorder\.(state_for_relay|relay_)|RecorderFactory\.origin"
+OF_THE_RELAY = re.compile(
+    r"BodyRelay|RecordBuffer\.(grant|append_encoded)|Recorder\.(state_for_relay|relay_)"
 )
 FIRST_FAULT: dict[str, tuple[type, str]] = {
-    "abandon": (StreamRecorder, "record_request"), "_reserved_bytes": (StreamRecorder, "record_request"),
-    "_lose_batch": (MemoryLog, "append"),
+    "abandon": (Recorder, "record_request"), "_reserved_bytes": (Recorder, "record_request"), "_lose_batch": (MemoryLog, "append"),
 }  # fmt: skip
 """Methods that run only after another fault."""
 LOSES_A_BATCH = re.compile(r"\.(append_\w+|append|_?put\w*|take|_append)$")
-REFUSES = re.compile(r"Refusals\.|RecordBuffer\.has_room|RecordBuffer.append_exchanges")
+REFUSES = re.compile(
+    r"Refusals\.|RecordBuffer\.(has_room|take_done)|Recorders\.new|Recorder\.(__init__|ended|drained)"
+)
 """Methods whose failure may cost the record of a refused request, which is no stream yet."""
 PARTS = 5
 PART = b"data: {}\n\n" * 20
@@ -63,27 +62,28 @@ STREAMS = 8
 
 @contextlib.contextmanager
 def injected(kind: type, name: str, fault: Fault, tap: RunningTap) -> Iterator[None]:
-    recorders: Any = tap.worker.context.recorders
+    context = tap.worker.context
     with pytest.MonkeyPatch.context() as patch:
-        if kind.__module__.endswith("native_recorder"):  # extension types cannot be changed, but derived from
-            if kind.__name__ == "NativeDeferredRecorder":
-                faulty = type("Faulty", (kind,), {name: derived(kind, name, fault)})
-                patch.setattr(recorders, "recorder_class", faulty)
-            else:
-                replacement = Redirect(recorders, name, fault)
-                patch.setattr(tap.worker.context, "recorders", replacement)
-                patch.setattr(tap.worker._buffer, "recorders", replacement)
+        # Compiled classes cannot be changed, but derived from, and their objects can be replaced where others hold them.
+        if kind is Recorder and is_compiled(kind):
+            faulty = type("Faulty", (kind,), {name: derived(kind, name, fault)})
+            recorders = Redirect(context.recorders)
+            recorders.new = functools.partial(faulty, context.recorders)
+            patch.setattr(context, "recorders", recorders)
+        elif kind is RecordBuffer and is_compiled(kind):
+            buffer = Redirect(tap.worker._buffer)
+            setattr(buffer, name, fault.instead_of(getattr(tap.worker._buffer, name)))
+            patch.setattr(context.relay, "_buffer", buffer)
         else:
             patch.setattr(kind, name, derived(kind, name, fault))
         yield
 
 
 class Redirect:
-    """An object with one faulty method."""
+    """An object with the methods of another, unless it has its own."""
 
-    def __init__(self, target: Any, name: str, fault: Fault) -> None:
+    def __init__(self, target: Any) -> None:
         self._target = target
-        setattr(self, name, fault.instead_of(getattr(target, name)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target, name)
@@ -199,22 +199,21 @@ async def ended_streams(
     return whole, len(kinds) - whole
 
 
-def all_methods(native: bool) -> list[tuple[type, str]]:
-    kinds: list[type] = list(RECORDING)
-    if native:
-        from streamgauge.ingest.tap.recording import native_recorder
-
-        kinds += [native_recorder.NativeDeferredRecorders, native_recorder.NativeDeferredRecorder]
-    other = ONLY_PYTHON if native else ONLY_NATIVE
+def all_methods() -> list[tuple[type, str]]:
+    """With compiled code: those of the relay and of classes that are not compiled. The interpreted code covers the others."""
     found = [
         (kind, name)
-        for kind in kinds
+        for kind in RECORDING
         for name in methods(kind)
         if (what := f"{kind.__name__}.{name}") not in NOT_INJECTED
         and not IN_LOG_THREAD.match(what)
-        and not other.match(what)
+        and (native_relay is not None if OF_THE_RELAY.match(what) else not is_compiled(kind))
     ]
     return sorted(found, key=lambda method: method[1] in FIRST_FAULT)
+
+
+def is_compiled(kind: type) -> bool:
+    return str(sys.modules[kind.__module__].__file__).endswith(".so")
 
 
 class Rounds:
@@ -239,6 +238,7 @@ class Rounds:
     async def run(self, kind: type, name: str, *, always: bool, room: str) -> bool:
         """Whether the method was called."""
         tap, buffer = self.tap, self.buffer
+        buffer.flush_all()  # recorders that the last round has abandoned
         counters, guards = tap.worker.counters, tap.worker.context.guards
         opened, in_log, untold = counters.streams_opened, len(tap.log.records), counters.lost_untold
         failures = sum(guards.failures().values())
@@ -252,9 +252,9 @@ class Rounds:
             return await ended_streams(tap, opened, in_log, uncounted, first is not None)
 
         async def pause() -> None:
-            """Streams that are open for a tick are flushed."""
-            if name == "flush":
-                await tap.wait_until(lambda: fault.calls > 0)
+            """Streams that are open for a tick are flushed, and wait again with their next data."""
+            if name in ("flush", "_wait"):
+                await tap.wait_until(lambda: not (buffer._waiting or buffer._waiting_longer))
 
         with contextlib.ExitStack() as faults:
             if first is not None:
@@ -294,9 +294,9 @@ class Rounds:
 @pytest.mark.timeout(300)
 async def test_an_exception_in_any_method_of_recording_leaves_traffic_and_other_streams_alone(always: bool):
     upstream, uncalled = Upstream(), []
-    async with run(upstream.serve) as tap:
+    async with run(upstream.serve, alive_s=0.05) as tap:
         rounds = Rounds(tap, upstream)
-        for kind, name in all_methods(native_relay is not None):
+        for kind, name in all_methods():
             # Without room from the second part on, or from the start, if traffic with room does not call the method.
             for room in ("enough", "none later", "none"):
                 if await rounds.run(kind, name, always=always, room=room):

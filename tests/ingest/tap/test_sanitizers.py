@@ -21,7 +21,10 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 SHORT = "body_relay exchanges forwarding http_body short_exchanges"
-LONG = f"{SHORT} disconnects draining fairness header_rewrite http_head limits native_recorder record_log_thread waits"
+LONG = (
+    f"{SHORT} disconnects draining fairness header_rewrite http_head limits record_buffer record_log_thread recorded_exchanges "
+    "recorder waits"
+)
 """Files of this folder without `test_` and `.py`."""
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened, ResponseHeaders
-from streamgauge.ingest.tap.recording import stream_recorder as recorder_module
-from streamgauge.ingest.tap.recording.stream_recorder import FLUSH_BYTES
+from streamgauge.ingest.tap.http.heads import read_response_head
+from streamgauge.ingest.tap.recording.recorder import FLUSH_BYTES
 from tests.ingest.running_tap import assert_complete, body_of, request_of
-from tests.ingest.tap.recorders import RecorderGroup
+from tests.ingest.tap.recorders import RESPONSE, RecorderGroup, WatchedRequest
 
 
 async def test_frames_are_flushed_by_size_and_the_first_carry_the_response_headers():
@@ -152,20 +153,12 @@ async def test_a_body_that_is_not_captured_cannot_be_lost():
     assert group.counters.lost_records == 0
 
 
-@pytest.mark.skipif(
-    str(recorder_module.__file__).endswith(".so"), reason="compiled modules do not see the monkeypatch"
-)
-async def test_a_stream_whose_records_cannot_be_made_does_not_affect_others(monkeypatch: pytest.MonkeyPatch):
-    client_id = recorder_module.client_id
+async def test_a_stream_whose_records_cannot_be_made_does_not_affect_others():
+    def broken() -> None:
+        raise ValueError("a bug of ours")
 
-    def broken(known: dict[bytes, bytes], key: bytes) -> str | None:
-        if b"authorization" in known:
-            raise ValueError("a bug of ours")
-        return client_id(known, key)
-
-    monkeypatch.setattr(recorder_module, "client_id", broken)
     group = RecorderGroup(queue_bytes=2**20)
-    bad = [group.start(fields=b"Authorization: x\r\n") for _ in range(2)]
+    bad = [group.start(request=WatchedRequest(broken)) for _ in range(2)]
     good = [group.start() for _ in range(2)]
     async with asyncio.timeout(30):
         for batch in ((bad[0], good[0]), (bad[1], good[1])):
@@ -176,10 +169,9 @@ async def test_a_stream_whose_records_cannot_be_made_does_not_affect_others(monk
     group.sink.take()
     for recorder in good:
         assert [type(r) for r in group.records_of(recorder)] == [Opened, Closed]
-    for recorder in bad:
-        [lost] = group.records_of(recorder)
-        assert isinstance(lost, Lost)
-        assert (lost.seq, lost.cause, lost.last) == (0, "recording_failed", True)
+    losses = [r for r in group.sink.records if isinstance(r, Lost)]
+    assert [(r.seq, r.cause, r.last) for r in losses] == [(0, "recording_failed", True)] * len(bad)
+    assert len({r.stream for r in losses}) == len(bad)
     assert (group.counters.recording_failed, group.counters.lost_untold) == (len(bad), 0)
     assert group.buffer.queued_bytes == 0
 
@@ -193,3 +185,27 @@ async def test_opened_names_the_clock_of_its_time() -> None:
         each.settle()
         found.append(each.records_of(recorder)[0].clock_id)  # type: ignore[union-attr]
     assert found[0] == found[1] != found[2], "a tap that starts again has another clock"
+
+
+async def test_an_abandoned_recorder_writes_nothing_and_its_buffer_is_not_used():
+    group = RecorderGroup(queue_bytes=2**20)
+    recorder = group.started_response()
+    recorder.response_data(b"data: 1\n\n", 2)
+    recorder.ended("complete", None, 2, 0, 9, False, False, [])
+    recorder.abandon()
+    assert recorder.abandoned
+    head = read_response_head(RESPONSE % b"")
+    calls: list[Callable[[], object]] = [
+        lambda: recorder.request_data(b"q"), lambda: recorder.response_head(head, 3), lambda: recorder.response_data(b"x", 3),
+        recorder.state_for_relay, lambda: recorder.relay_lost_frames(3, 9), lambda: recorder.drained(None),
+        lambda: recorder.client_left(3, 0), recorder.end, recorder.abandon,
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(AttributeError):
+            call()
+    group.settle()
+    assert [type(r) for r in group.sink.records] == [Opened, Frames, Lost]
+    lost = group.sink.records[-1]
+    assert isinstance(lost, Lost)
+    assert (lost.seq, lost.bytes, lost.last) == (2, 0, True)
+    assert group.buffer.queued_bytes == 0

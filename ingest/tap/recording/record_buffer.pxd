@@ -1,0 +1,28 @@
+"""The types of `record_buffer.py` for the compiled build."""
+
+from libc.stdint cimport int64_t
+
+cdef int64_t _HAND_OVER_BYTES, _ENCODED_BYTES
+
+
+cdef class RecordBuffer:
+    cdef public int64_t limit_bytes, used_bytes
+    cdef public object relay
+    cdef readonly object counters, sink
+    cdef readonly dict unreported
+    cdef readonly list _ended
+    cdef readonly dict _waiting, _waiting_longer
+    cdef int64_t _margin_limit_bytes, _done_bytes, _granted_bytes, _pending_bytes, _put_bytes, _epoch, _epoch_ends_at, _unreported_count
+    cdef object _clock_ns, _ended_batch, _failures, _loop, _timer
+    cdef list _pending
+
+    cpdef take_done(self)
+    cpdef bint has_room(self, int64_t size_bytes, bint margin=*)
+    cpdef bint reserve(self, int64_t size_bytes, bint margin=*)
+    cpdef int64_t epoch(self)
+    cpdef int64_t append(self, record)
+    cdef int64_t _append(self, bytes encoded)
+    cpdef bint report(self, str stream)
+    cpdef lose(self, lost)
+    cpdef flush_later(self, recorder)
+    cpdef end_later(self, recorder)

@@ -1,0 +1,66 @@
+"""The types of `recorder.py` for the compiled build."""
+
+from libc.stdint cimport int64_t
+
+from streamgauge.ingest.tap.recording.record_buffer cimport RecordBuffer
+
+cdef int64_t _FLUSH_BYTES, _RECORD_BYTES, _FRAME_BYTES, _UNLIMITED
+cdef int _COLON
+cdef frozenset _METHODS
+
+
+cdef class Recorders:
+    cdef readonly RecordBuffer buffer
+    cdef readonly object options
+    cdef readonly str incarnation
+    cdef bytes _client_key
+    cdef object _session_headers, _wall_ns
+    cdef dict _session_names
+
+    cpdef Recorder new(self, request, route, trace, int64_t client_start_ns, int64_t t0_ns)
+    cdef opened(self, str stream, request, route, trace, int64_t client_start_ns, int64_t t0_ns, int64_t wall_ns)
+    cdef list _recorded(self, request)
+
+
+cdef class Recorder:
+    cdef public bint waiting
+    cdef public int64_t last_output_ns
+    cdef public object refused_status, first_byte_ns
+    cdef readonly str stream
+    cdef Recorders _group
+    cdef RecordBuffer _buffer
+    cdef object _request, _route, _trace, _response, _connected_ns, _request_sent_ns, _drained_ns, _client_left_ns
+    cdef object _body  # bytes or bytearray
+    cdef tuple _end
+    cdef list _frames
+    cdef bint _opened, _body_ready, _body_truncated, _event_stream
+    cdef int64_t _client_start_ns, _t0_ns, _responded_ns, _seq, _body_left_bytes, _remaining_bytes, _uncaptured_bytes, _undelivered_bytes
+    cdef int64_t _frame_bytes, _dropped_bytes, _held_bytes, _new_bytes, _epoch
+
+    cpdef connected(self, int64_t now_ns)
+    cpdef request_data(self, bytes payload)
+    cpdef request_sent(self, int64_t now_ns)
+    cpdef record_request(self, bint over)
+    cdef _body_ends(self, bint truncated)
+    cpdef response_head(self, head, int64_t now_ns)
+    cpdef response_data(self, bytes payload, int64_t now_ns)
+    cdef _frame(self, int64_t at_ns, bytes body)
+    cdef bint _has_share(self, int64_t size_bytes)
+    cdef _hold(self, int64_t size_bytes)
+    cdef _drop(self, int64_t size_bytes)
+    cdef _end_dropped_run(self)
+    cpdef relay_lost_frames(self, int64_t seq, int64_t size_bytes)
+    cpdef ended(self, cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits)
+    cpdef drained(self, now_ns)
+    cpdef client_left(self, int64_t now_ns, int64_t undelivered_bytes)
+    cpdef flush(self)
+    cpdef end(self)
+    cdef int64_t _reserved_bytes(self)
+    cdef _wait(self)
+    cdef _write_waiting(self)
+    cdef _write_opened(self)
+    cdef _write_request(self)
+    cdef _write_frames(self)
+    cdef int64_t _write(self, record)
+    cdef _lose_next(self)
+    cdef _lose(self, int64_t size_bytes, bint last=*)

@@ -1,0 +1,605 @@
+"""Make the records of one exchange: `Opened`, `Request`, `Frames`, `Closed`, and `Lost` for dropped data.
+
+The exchange calls the recorder after it has forwarded the bytes (`facts` has the order of the calls and the units). The recorder
+keeps what it is given, and reserves room for it in the `RecordBuffer`. It makes the records when the buffer flushes it, or when
+64 KiB of frames wait. A short exchange makes all its records at once, in a batch after its end: between two reads that code
+would delay the first bytes of other streams, because it is not in the CPU's caches.
+
+Guarantees
+- The records of a stream are numbered without a gap: a lost record takes a number too, and a `Lost` record names it.
+- Without room, response frames are dropped. Each contiguous run of dropped frames takes one number. A dropped request body
+  and a dropped head take one number each.
+- A stream may have half as many bytes in the log's queue as are free there (`RecordBuffer`). Without that share it loses frames
+  while others have room.
+- After an exception, `abandon` writes what is known and reports the rest as lost. Numbers are used up and reserved bytes are
+  released before any step that could fail, or after it, so an abandoned stream leaves no gap and no reserved bytes. A later use
+  of the recorder's buffer raises an exception, so that its callers detach it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from streamgauge.ingest import identifiers
+from streamgauge.ingest.generated_ids import uuid7
+from streamgauge.ingest.keyed_ids import SessionHeaders
+from streamgauge.ingest.records import (
+    AnyRecord,
+    Cause,
+    Closed,
+    Frames,
+    Lost,
+    Opened,
+    Request,
+    ResponseHeaders,
+    Wait,
+    frames_prefix,
+)
+from streamgauge.ingest.tap.http.client_identity import client_id
+from streamgauge.ingest.tap.http.receive_buffer import appended
+from streamgauge.ingest.tap.http.trace_context import TraceContext
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.recording import body_capture as capture
+from streamgauge.ingest.tap.recording.facts import RequestFacts, ResponseFacts, RouteFacts
+from streamgauge.ingest.tap.recording.failures import CAUSE
+from streamgauge.ingest.tap.recording.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
+from streamgauge.ingest.tap.recording.relayed import RelayedEnd, RelayedRecords
+
+FLUSH_BYTES = 65_536
+# Typed in the .pxd. Compiled code reads other globals from the module's dict.
+_FLUSH_BYTES = FLUSH_BYTES
+_RECORD_BYTES = RECORD_OVERHEAD_BYTES
+_FRAME_BYTES = 96  # a tuple, an int and the header of a bytes object
+_UNLIMITED = capture.UNLIMITED
+_COLON = ord(":")
+_METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
+
+
+class Recorders:
+    """Creates the recorders of one worker."""
+
+    __slots__ = (
+        "_client_key",
+        "_session_headers",
+        "_session_names",
+        "_wall_ns",
+        "buffer",
+        "incarnation",
+        "options",
+    )
+
+    def __init__(
+        self,
+        buffer: RecordBuffer,
+        options: TapOptions,
+        *,
+        incarnation: str,
+        client_key: bytes,
+        wall_ns: Callable[[int], int],
+    ) -> None:
+        """`wall_ns`: the Unix time of a time of the exchanges' clock."""
+        self.buffer = buffer
+        self.options = options
+        self.incarnation = incarnation
+        self._client_key = client_key
+        self._session_headers = SessionHeaders(options.session_headers, client_key)
+        self._session_names = self._session_headers.names
+        self._wall_ns = wall_ns
+
+    def new(
+        self, request: RequestFacts, route: RouteFacts, trace: TraceContext, client_start_ns: int, t0_ns: int
+    ) -> Recorder:
+        """The recorder of an exchange that starts at `t0_ns`. `client_start_ns`: when the first byte of the request arrived."""
+        return Recorder(self, request, route, trace, client_start_ns, t0_ns)
+
+    def opened(
+        self,
+        stream: str,
+        request: RequestFacts,
+        route: RouteFacts,
+        trace: TraceContext,
+        client_start_ns: int,
+        t0_ns: int,
+        wall_ns: int,
+    ) -> Opened:
+        upstream, options, known, target = route.upstream, self.options, request.known, route.target
+        method = request.method
+        return Opened(
+            stream,
+            0,
+            options.tap_name,
+            options.worker,
+            self.incarnation,
+            upstream.name,
+            upstream.host,
+            upstream.port,
+            method if method in _METHODS else identifiers.name(method) or "",
+            identifiers.path(target),
+            wall_ns,
+            t0_ns,
+            min(0, client_start_ns - t0_ns),
+            trace.trace_id,
+            trace.span_id,
+            trace.parent_span_id,
+            trace.flags,
+            client_id(known, self._client_key),
+            self._recorded(request),
+            capture.capture_content(known),
+            identifiers.query_model(target) if "?" in target else None,
+            options.clock_id,
+        )
+
+    def _recorded(self, request: RequestFacts) -> list[tuple[str, str]]:
+        """The fields of a request's head to record, with its session id."""
+        fields = request.fields
+        names, has_session = self._session_names, False
+        recorded = []
+        for field in fields:
+            if field.recorded is not None:
+                recorded.append(field.recorded)
+            # Nearly no request names a session. Only one that does is searched by rank.
+            if field.name in names:
+                has_session = True
+        if has_session and (session := self._session_headers.recorded(fields)) is not None:
+            recorded.append(session)
+        return recorded
+
+
+class Recorder:
+    """Records one exchange."""
+
+    __slots__ = (
+        "_body",
+        "_body_left_bytes",
+        "_body_ready",
+        "_body_truncated",
+        "_buffer",
+        "_client_left_ns",
+        "_client_start_ns",
+        "_connected_ns",
+        "_drained_ns",
+        "_dropped_bytes",
+        "_end",
+        "_epoch",
+        "_event_stream",
+        "_frame_bytes",
+        "_frames",
+        "_group",
+        "_held_bytes",
+        "_new_bytes",
+        "_opened",
+        "_remaining_bytes",
+        "_request",
+        "_request_sent_ns",
+        "_responded_ns",
+        "_response",
+        "_route",
+        "_seq",
+        "_t0_ns",
+        "_trace",
+        "_uncaptured_bytes",
+        "_undelivered_bytes",
+        "first_byte_ns",
+        "last_output_ns",
+        "refused_status",
+        "stream",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        group: Recorders,
+        request: RequestFacts,
+        route: RouteFacts,
+        trace: TraceContext,
+        client_start_ns: int,
+        t0_ns: int,
+    ) -> None:
+        buffer = self._buffer = group.buffer
+        self._group = group
+        self._request = request
+        self._route = route
+        self._trace = trace
+        self._client_start_ns = client_start_ns
+        self._t0_ns = t0_ns
+        self.stream = ""
+        """Set with the first record: most of an id's cost then falls into the batch."""
+        self._seq = 0
+        self._opened = True
+        """The room for `Opened` is not reserved: it is written, lost, or not yet reserved."""
+        self._connected_ns: int | None = None
+        self._request_sent_ns: int | None = None
+        self._body: bytes | bytearray = b""
+        """Captured part of the request's body, until it is written."""
+        self._body_left_bytes = -1
+        """Bytes of it that may still be captured; -1 before the first one."""
+        self._body_ready = self._body_truncated = False
+        self._response: ResponseFacts | None = None
+        """The head of the response, until it is written with the first `Frames`."""
+        self._responded_ns = 0
+        self._remaining_bytes = 0
+        """Bytes of the response's body that may still be captured."""
+        self._event_stream = False
+        self._frames: list[tuple[int, bytes]] = []
+        self._frame_bytes = 0
+        self._uncaptured_bytes = 0
+        self._dropped_bytes = -1
+        """≥ 0 while a run of frames is being dropped. No frames wait then."""
+        self._held_bytes = self._new_bytes = self._epoch = 0
+        """Bytes appended in this and the previous epoch of the buffer, and in this one: at least what the log still has to take."""
+        self._end: tuple[Cause, str | None, int, int, int, bool, bool, list[Wait] | None] | None = None
+        self._drained_ns: int | None = None
+        self._client_left_ns: int | None = None
+        self._undelivered_bytes = 0
+        self.refused_status: int | None = None
+        """Status of the tap's error response, if it refused the request."""
+        self.first_byte_ns: int | None = None
+        """Arrival of the first byte that is counted but not captured."""
+        self.last_output_ns = 0
+        """Time of the last read that held more than heartbeats."""
+        self.waiting = True
+        """The buffer is going to flush this recorder."""
+        # An exchange that never ends must be visible within 80 ms: `Opened` makes a stream appear as in flight.
+        buffer.flush_later(self)
+        # With the margin: `Opened` is small and gives all later records their meaning. A stream without it could not
+        # even say that it lost something.
+        if buffer.reserve(request.size_bytes + _RECORD_BYTES, True):
+            self._opened = False
+        else:
+            self._lose(0)
+        buffer.counters.streams_opened += 1  # last: a stream without a recorder is counted elsewhere
+
+    @property
+    def abandoned(self) -> bool:
+        """The recording has failed. Nothing more is recorded."""
+        return self._buffer is None
+
+    # --- the request
+
+    def connected(self, now_ns: int) -> None:
+        """The connection to the upstream is open."""
+        if self._connected_ns is None:
+            self._connected_ns = now_ns - self._t0_ns
+
+    def request_data(self, payload: bytes) -> None:
+        """Part of the request's body."""
+        left_bytes = self._body_left_bytes
+        if left_bytes < 0:
+            left_bytes = capture.request_limit(
+                self._request.known.get(b"content-type"), self._group.options.request_capture_bytes
+            )
+        size = len(payload)
+        if size > left_bytes:
+            payload, size = payload[:left_bytes], left_bytes
+        self._body_left_bytes = left_bytes - size
+        if size:
+            if not self._buffer.reserve(size):
+                self._buffer.used_bytes -= len(self._body)
+                self._body, self._body_left_bytes = b"", 0
+                self._lose_next()
+                return
+            self._body = appended(self._body, payload) if self._body else payload
+            if size == left_bytes:
+                self._body_ends(True)
+
+    def request_sent(self, now_ns: int) -> None:
+        """The request's last byte was written to the upstream."""
+        if self._request_sent_ns is None:
+            self._request_sent_ns = now_ns - self._t0_ns
+
+    def record_request(self, over: bool) -> None:
+        """Record the captured part of the request's body, once. `over`: the body has ended."""
+        if self._body and self._body_left_bytes > 0:
+            self._body_left_bytes = 0
+            self._body_ends(not over)
+
+    def _body_ends(self, truncated: bool) -> None:
+        self._body_ready, self._body_truncated = True, truncated
+        if not self.waiting:
+            self._wait()
+
+    # --- the response
+
+    def response_head(self, head: ResponseFacts, now_ns: int) -> None:
+        """The final (not 1xx) head of the response."""
+        self._remaining_bytes, self._event_stream = capture.response_limit(
+            head.content_type, head.status >= 400
+        )
+        self._responded_ns = self.last_output_ns = now_ns
+        if self._buffer.reserve(head.size_bytes, True):
+            self._response = head
+            if not self.waiting:
+                self._wait()
+        else:
+            self._lose_next()
+
+    def response_data(self, payload: bytes, now_ns: int) -> None:
+        """One read of the response's body."""
+        remaining_bytes = self._remaining_bytes
+        # Event streams have no limit: they skip the subtraction and its result, a new int per read.
+        if remaining_bytes == _UNLIMITED:
+            self._frame(now_ns - self._t0_ns, payload)
+        elif (size := len(payload)) <= remaining_bytes:
+            self._frame(now_ns - self._t0_ns, payload)
+            self._remaining_bytes = remaining_bytes - size
+        else:
+            if remaining_bytes:
+                self._frame(now_ns - self._t0_ns, payload[:remaining_bytes])
+                self._remaining_bytes = 0
+            if self.first_byte_ns is None:
+                self.first_byte_ns = now_ns
+            self._uncaptured_bytes += size - remaining_bytes
+            if not self.waiting:
+                self._wait()
+        # Cheap tests first. Hardly any read of a stream starts with a colon, so the search for line starts in
+        # `is_heartbeat` runs only for candidates. The time decides whether a stream is idle, see `timeouts`.
+        if not self._event_stream or payload[0] != _COLON or not capture.is_heartbeat(payload):
+            self.last_output_ns = now_ns
+
+    def _frame(self, at_ns: int, body: bytes) -> None:
+        """One captured read. The hot path: `RecordBuffer.reserve` is inlined."""
+        buffer = self._buffer
+        size = len(body)
+        # The rule of `RecordBuffer`, written as one comparison: held <= free / 2 is used + 2 * held <= limit. Both may be
+        # of an earlier time, which can only refuse. So they are renewed only when the frame would be dropped.
+        if buffer.used_bytes + size + 2 * self._held_bytes > buffer.limit_bytes and not self._has_share(size):
+            self._drop(size)
+            return
+        if self._dropped_bytes >= 0:
+            self._end_dropped_run()
+        self._frames.append((at_ns, body))
+        buffer.used_bytes += size + _FRAME_BYTES
+        size += self._frame_bytes
+        self._frame_bytes = size
+        if size >= _FLUSH_BYTES:
+            self._write_waiting()
+        elif not self.waiting:
+            self._wait()
+
+    def _has_share(self, size_bytes: int) -> bool:
+        buffer = self._buffer
+        buffer.take_done()
+        self._hold(0)
+        return buffer.used_bytes + size_bytes + 2 * self._held_bytes <= buffer.limit_bytes
+
+    def _hold(self, size_bytes: int) -> None:
+        """Count bytes that this stream has added to the log's queue."""
+        epoch = self._buffer.epoch()
+        if epoch != self._epoch:
+            self._held_bytes = self._new_bytes if epoch == self._epoch + 1 else 0
+            self._epoch, self._new_bytes = epoch, 0
+        self._new_bytes += size_bytes
+        self._held_bytes += size_bytes
+
+    def _drop(self, size_bytes: int) -> None:
+        """There is no room for this frame: add it to the run of dropped frames."""
+        if self._dropped_bytes < 0:
+            # Frames before the gap get their number now. A `Frames` record with frames of both sides would place the
+            # gap nowhere.
+            self._write_waiting()
+            self._dropped_bytes = 0
+        self._dropped_bytes += size_bytes
+
+    def _end_dropped_run(self) -> None:
+        """Give the run of dropped frames its number and report it."""
+        if self._dropped_bytes >= 0:
+            self._lose(self._dropped_bytes)
+            self._dropped_bytes = -1
+            self._buffer.report(self.stream)
+
+    # --- bodies that the relay forwards
+
+    def state_for_relay(self) -> RelayedRecords | None:
+        """Write all records that can be made now. Returns what the relay needs to make the next ones; None: losses must be
+        reported first."""
+        self._write_waiting()
+        self._end_dropped_run()
+        # The relay numbers its records itself. Until the loss has its number in the log, the relay's records would come
+        # before it.
+        if self.stream in self._buffer.unreported:
+            return None
+        return RelayedRecords(
+            frames_prefix(self.stream), self._seq, self._t0_ns, self._remaining_bytes, self._event_stream, self.last_output_ns
+        )  # fmt: skip
+
+    def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
+        """The relay dropped a run of frames, which takes this number."""
+        self._seq = seq
+        self._lose(size_bytes)
+        self._buffer.report(self.stream)
+
+    def relay_ended(self, end: RelayedEnd) -> None:
+        """The relay makes no more records of this stream."""
+        self._seq = end.seq
+        self._remaining_bytes = end.capture_bytes
+        self._dropped_bytes = end.dropped_bytes
+        self.last_output_ns = end.last_output_ns
+        if end.first_uncaptured_ns:
+            self.first_byte_ns = self.first_byte_ns or end.first_uncaptured_ns
+        self._uncaptured_bytes += end.uncaptured_bytes
+
+    # --- the end
+
+    def ended(
+        self,
+        cause: Cause,
+        detail: str | None,
+        now_ns: int,
+        request_bytes: int,
+        response_bytes: int,
+        reused: bool,
+        tunnel: bool,
+        waits: list[Wait] | None,
+    ) -> None:
+        """The exchange is over. `reused`: its upstream connection had served another one. `waits`: None if unknown."""
+        self._end = (cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits)
+
+    def drained(self, now_ns: int | None) -> None:
+        """The client's socket has accepted everything. None: this was not observed. The last call."""
+        self._drained_ns = now_ns
+        self._buffer.end_later(self)
+
+    def client_left(self, now_ns: int, undelivered_bytes: int) -> None:
+        """The client disconnected before its socket had accepted everything. The last call."""
+        self._client_left_ns, self._undelivered_bytes = now_ns, undelivered_bytes
+        self._buffer.end_later(self)
+
+    # --- the records
+
+    def flush(self) -> None:
+        """Write all records that can be made now. Called by the buffer."""
+        self.waiting = False
+        self._write_waiting()
+
+    def end(self) -> None:
+        """Write the remaining records, `Closed` last. Called by the buffer."""
+        self._write_waiting()
+        self._end_dropped_run()
+        assert self._end is not None
+        buffer, t0_ns = self._buffer, self._t0_ns
+        cause, detail, end_ns, request_bytes, response_bytes, reused, tunnel, waits = self._end
+        drained_ns, client_left_ns, first_byte_ns = self._drained_ns, self._client_left_ns, self.first_byte_ns
+        buffer.counters.streams_closed += 1
+        buffer.counters.closed_by_cause[cause] += 1
+        closed = Closed(
+            self.stream,
+            self._seq,
+            cause,
+            detail,
+            end_ns - t0_ns,
+            self._connected_ns,
+            self._request_sent_ns,
+            request_bytes,
+            response_bytes,
+            max(0, response_bytes - self._undelivered_bytes),
+            None if drained_ns is None else max(end_ns, drained_ns) - t0_ns,
+            None if client_left_ns is None else max(end_ns, client_left_ns) - t0_ns,
+            reused,
+            tunnel,
+            self.refused_status,
+            None if first_byte_ns is None else first_byte_ns - t0_ns,
+            None if tunnel else waits,
+        )
+        # Only this record has no reserved room.
+        if not buffer.has_room(_RECORD_BYTES, True) or not self._write(closed):
+            self._lose(0, True)
+
+    def abandon(self) -> None:
+        """After an exception: write what is known and report the rest as lost."""
+        buffer = self._buffer
+        # Written first, because these records are complete and only what follows is unknown.
+        with contextlib.suppress(Exception):  # this may be what has failed
+            self._write_waiting()
+        # From here on every use of the buffer raises: no call can write after the last `Lost`.
+        self._buffer = None  # type: ignore[assignment]
+        buffer.used_bytes -= self._reserved_bytes()
+        lost_bytes = self._frame_bytes + max(0, self._dropped_bytes)
+        self._frames, self._body, self._response = [], b"", None
+        # The failure may have come before `Opened`. The stream gets its id nevertheless, so that the loss is a row of
+        # its own.
+        now_ns = time.time_ns()
+        try:
+            buffer.lose(
+                Lost(self.stream or uuid7(now_ns), self._seq, self._seq, CAUSE, now_ns, lost_bytes, True)
+            )
+        except Exception:
+            buffer.counters.lost_untold += 1
+
+    def _reserved_bytes(self) -> int:
+        """Bytes reserved for what is not written yet."""
+        size_bytes = self._frame_bytes + _FRAME_BYTES * len(self._frames) + len(self._body)
+        if not self._opened:
+            size_bytes += self._request.size_bytes + _RECORD_BYTES
+        if self._response is not None:
+            size_bytes += self._response.size_bytes
+        return size_bytes
+
+    def _wait(self) -> None:
+        self.waiting = True
+        self._buffer.flush_later(self)
+
+    def _write_waiting(self) -> None:
+        """Write all waiting data as records, in the order of the protocol."""
+        if not self._opened:
+            self._write_opened()
+        if self._body_ready:
+            self._write_request()
+        if self._frames or self._response is not None or self._uncaptured_bytes:
+            self._write_frames()
+
+    # Each of the following makes its record first. Then it gives up room and content, before the step that can fail:
+    # `abandon` would otherwise release the room a second time.
+
+    def _write_opened(self) -> None:
+        group, request = self._group, self._request
+        wall_ns = group._wall_ns(self._t0_ns)
+        stream = self.stream = uuid7(wall_ns)
+        opened = group.opened(
+            stream, request, self._route, self._trace, self._client_start_ns, self._t0_ns, wall_ns
+        )
+        self._opened = True
+        self._buffer.used_bytes -= request.size_bytes + _RECORD_BYTES
+        if not self._write(opened):
+            self._lose(0)
+
+    def _write_request(self) -> None:
+        body = bytes(self._body)
+        request = Request(self.stream, self._seq, body, self._body_truncated)
+        self._body, self._body_ready = b"", False
+        self._buffer.used_bytes -= len(body)
+        if not self._write(request):
+            self._lose(0)
+
+    def _write_frames(self) -> None:
+        frames, size_bytes, response = self._frames, self._frame_bytes, self._response
+        reserved_bytes = size_bytes + _FRAME_BYTES * len(frames)
+        counters = self._buffer.counters
+        # Most records of a stream have neither. They skip the two optional fields.
+        if response is not None or self._uncaptured_bytes:
+            headers = None
+            if response is not None:
+                reserved_bytes += response.size_bytes
+                recorded = [field.recorded for field in response.fields if field.recorded is not None]
+                headers = ResponseHeaders(response.status, recorded, self._responded_ns - self._t0_ns)
+                self._response = None
+            uncaptured_bytes, self._uncaptured_bytes = self._uncaptured_bytes, 0
+            counters.uncaptured_bytes += uncaptured_bytes
+            record = Frames(self.stream, self._seq, frames, headers, uncaptured_bytes)
+        else:
+            record = Frames(self.stream, self._seq, frames)
+        self._frames, self._frame_bytes = [], 0
+        self._buffer.used_bytes -= reserved_bytes
+        written_bytes = self._write(record)
+        if written_bytes:
+            self._hold(written_bytes)
+            counters.frames += len(frames)
+            counters.captured_bytes += size_bytes
+        else:
+            self._lose(size_bytes)
+
+    def _write(self, record: AnyRecord) -> int:
+        """Write the next record. Returns its size in the log's queue; 0: it is lost."""
+        # A stream's `Lost` comes before its next record, since numbers must reach the log in order. The record's data has
+        # reserved its room, and to drop it now would count its bytes twice.
+        buffer = self._buffer
+        if buffer.unreported and not buffer.report(self.stream):
+            return 0
+        written_bytes = buffer.append(record)
+        if written_bytes:
+            self._seq += 1
+        return written_bytes
+
+    def _lose_next(self) -> None:
+        """Report the next part of the exchange as lost, for lack of room. Data that waits is written before it."""
+        self._write_waiting()
+        self._lose(0)
+
+    def _lose(self, size_bytes: int, last: bool = False) -> None:
+        """Give the next number to lost data."""
+        buffer, seq, now_ns = self._buffer, self._seq, time.time_ns()
+        if not self.stream:  # `Opened` has no room
+            self.stream = uuid7(self._group._wall_ns(self._t0_ns))
+        buffer.lose(Lost(self.stream, seq, seq, buffer.loss_cause(), now_ns, size_bytes, last))
+        self._seq = seq + 1
