@@ -72,7 +72,7 @@ def build(root: Path, target: Path) -> str | None:
             ]  # fmt: skip
             subprocess.run(cython, cwd=root, check=True)
             flags = [
-                "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wno-unused-function", "-g0",
+                "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wno-unused-function", "-Werror=incompatible-pointer-types", "-g0",
                 f"-ffile-prefix-map={folder}=.", f"-I{headers}",
                 *os.environ.get("CFLAGS", "").split(),
             ]  # fmt: skip

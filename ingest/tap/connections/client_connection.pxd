@@ -31,7 +31,7 @@ cdef class ClientConnection(ClientSide):
     cdef _unwritten_bytes(self)
     cdef _watch_drain(self)
     cdef bint _check_drained(self)
-    cpdef settle(self)
+    cdef _settle(self)
     cpdef pause_reading(self)
     cpdef resume_reading(self)
     cpdef _resume_after_full_read(self)

@@ -184,7 +184,7 @@ class ClientConnection(ClientSide):
         if route is None:
             self._refuse(ErrorResponse.unknown_upstream(context.router.names), head, now_ns)
             return
-        self.settle()
+        self._settle()
         pool, trace = self._pools[route.upstream_index], join_trace(head.known.get(b"traceparent"))
         recorder = None
         if context.recorders is not None:
@@ -283,7 +283,8 @@ class ClientConnection(ClientSide):
             self.draining.on_drained(None if self._closed else self._clock_ns())
         return True
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
+        """End the draining of the last exchange before the next one begins."""
         if self.draining is not None and not self._check_drained():
             self.draining.on_drained(None)
 
@@ -389,8 +390,8 @@ class ClientConnection(ClientSide):
     def _on_timer(self) -> None:
         self._timer = None
         if not self._closed and not self._lingering:
-            self.check_timeouts(self._clock_ns())
             self._start_timer()
+            self.check_timeouts(self._clock_ns())
 
     def check_timeouts(self, now_ns: int) -> None:
         """Close the connection or end its exchange if the client or the upstream has exceeded a time limit."""

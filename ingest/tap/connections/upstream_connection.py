@@ -76,6 +76,7 @@ class UpstreamConnection(UpstreamSide):
     def connection_lost(self, exc: Exception | None) -> None:
         try:
             if self.exchange is not None and self.reading is self.transport:
+                self.exchange.take_back()
                 # A peer that sends its last bytes and closes is not a failure, even if our write failed first. Below
                 # TLS the bytes are not readable.
                 for data in unread(self.transport, exc):
@@ -210,7 +211,8 @@ class UpstreamPool(Pool):
         connection = UpstreamConnection(self)
         try:
             async with asyncio.timeout(context.timeouts.connect_s):
-                await connect(context.loop, connection, upstream.host, upstream.port, self.tls)
+                user = cast(asyncio.Protocol, connection)
+                await connect(context.loop, user, upstream.host, upstream.port, self.tls)
             context.counters.upstream_connections += 1
             if connection.is_lost():  # nothing else would report it to the exchange
                 exchange.on_connect_failed(ConnectionResetError())

@@ -8,6 +8,7 @@ from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Side, UpstreamSi
 from streamgauge.ingest.tap.exchanges.waits cimport Waits
 from streamgauge.ingest.tap.http.heads cimport ResponseHead
 from streamgauge.ingest.tap.http.rewriting cimport request_for_upstream
+from streamgauge.ingest.tap.recording.recorder cimport Recorder
 
 cdef int64_t _SILENCE_NS
 
@@ -15,7 +16,7 @@ cdef int64_t _SILENCE_NS
 cdef class Exchange(Forwarding):
     cpdef attach(self)
     cpdef start(self, int64_t now_ns)
-    @cython.locals(client=ClientSide)
+    @cython.locals(client=ClientSide, recorder=Recorder)
     cpdef on_connected(self, UpstreamSide upstream, int64_t now_ns)
     cdef _refuse(self, error)
     cpdef on_end(self, Side side)
@@ -28,8 +29,11 @@ cdef class Exchange(Forwarding):
     @cython.locals(waits=Waits, client=ClientSide, received=bint, reused=bint)
     cpdef end(self, cause, detail, int64_t now_ns, error_response=*)
     @cython.locals(upstream=UpstreamSide, head=ResponseHead)
-    cdef bint _release_upstream(self, bint reusable, bint tunneled)
+    cdef _release_upstream(self, bint reusable, bint tunneled)
+    @cython.locals(recorder=Recorder)
     cpdef on_drained(self, now_ns)
+    @cython.locals(recorder=Recorder)
     cpdef on_undelivered(self, int64_t now_ns, int64_t undelivered_bytes)
     cdef _drained(self)
-    cpdef _record_end(self, cause, detail, int64_t now_ns, bint reused, tunnel, refused_status)
+    @cython.locals(recorder=Recorder)
+    cdef _record_end(self, cause, detail, int64_t now_ns, bint reused, tunnel, refused_status)

@@ -79,8 +79,12 @@ class Exchange(Forwarding):
             client.resume_reading()
             if self.request == RECEIVING:
                 self._waits.begin(now_ns)
-        if self._recorder is not None:
-            self._record(self._recorder.connected, now_ns)
+        recorder = self._recorder
+        if recorder is not None:
+            try:
+                recorder.connected(now_ns)
+            except Exception as e:
+                self._recording_failed(e)
         if self.request != RECEIVING:
             self._request_sent(now_ns)
 
@@ -246,13 +250,15 @@ class Exchange(Forwarding):
         # its connection is closed, and the client connection may start its next exchange in `exchange_ended`.
         complete = cause == "complete"
         received = self.request != RECEIVING
-        reused = self._release_upstream(complete and received, tunnel is not None and cause != "tap_stopped")
-        context = self._context
+        context, reused = self._context, self._upstream is not None and self._upstream.reused
+        try:
+            self._release_upstream(complete and received, tunnel is not None and cause != "tap_stopped")
+        except Exception as e:  # the client's part of the end must follow
+            context.failures.count(e)
         context.counters.body_bytes += self.response_bytes
         context.counters.request_bytes += self.request_bytes
-        if self._recorder is not None:
-            refused_status = error_response.status if cause == "bad_request" and error_response else None
-            self._record(self._record_end, cause, detail, now_ns, reused, tunnel, refused_status)
+        refused_status = error_response.status if cause == "bad_request" and error_response else None
+        self._record_end(cause, detail, now_ns, reused, tunnel, refused_status)
         if cause == "client_left" and (tunnel is None or detail is not None):
             then = states.ABORT
         elif complete and self._keep_client and received:
@@ -266,20 +272,17 @@ class Exchange(Forwarding):
         client = self._client
         context.exchanges.discard(self)
         client.exchange = None
-        client.settle()
         client.draining = self
         if self._recorder is None:
             self._drained()
         client.exchange_ended(self, now_ns, error_response, then)
 
-    def _release_upstream(self, reusable: bool, tunneled: bool) -> bool:
-        """Return the upstream connection to the pool, close it after the last bytes of a tunnel, or abort it. True: it had
-        served another exchange before."""
+    def _release_upstream(self, reusable: bool, tunneled: bool) -> None:
+        """Return the upstream connection to the pool, close it after the last bytes of a tunnel, or abort it."""
         upstream, self._upstream = self._upstream, None
         if upstream is None:
-            return False
+            return
         upstream.exchange = None
-        reused = upstream.reused
         head = self._response_head
         if tunneled:
             upstream.close()
@@ -294,7 +297,6 @@ class Exchange(Forwarding):
             upstream.release()
         else:
             upstream.abort()
-        return reused
 
     # --- after the end
 
@@ -333,15 +335,26 @@ class Exchange(Forwarding):
         refused_status: int | None,
     ) -> None:
         recorder = self._recorder
-        assert recorder is not None
-        if self._request_body is not None:
-            recorder.record_request(self.request != RECEIVING)
-        if refused_status is not None:
-            recorder.refused_status = refused_status
-        if tunnel is not None:
-            recorder.first_byte_ns = tunnel.first_byte_ns
-        found, bodies = self._waits.found, (self.request_bytes, self.response_bytes)
-        recorder.ended(cause, detail, now_ns, *bodies, reused, tunnel is not None, found)
+        if recorder is not None:
+            try:
+                if self._request_body is not None:
+                    recorder.record_request(self.request != RECEIVING)
+                if refused_status is not None:
+                    recorder.refused_status = refused_status
+                if tunnel is not None:
+                    recorder.first_byte_ns = tunnel.first_byte_ns
+                recorder.ended(
+                    cause,
+                    detail,
+                    now_ns,
+                    self.request_bytes,
+                    self.response_bytes,
+                    reused,
+                    tunnel is not None,
+                    self._waits.found,
+                )
+            except Exception as e:
+                self._recording_failed(e)
 
 
 def _error_name(error: BaseException | None) -> str | None:

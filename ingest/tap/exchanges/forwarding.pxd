@@ -10,6 +10,7 @@ from streamgauge.ingest.tap.exchanges.waits cimport Waits
 from streamgauge.ingest.tap.http.bodies cimport BodyReader
 from streamgauge.ingest.tap.http.heads cimport RequestHead, ResponseHead, read_response_head, response_body
 from streamgauge.ingest.tap.http.trace_context cimport TraceContext
+from streamgauge.ingest.tap.recording.recorder cimport Recorder
 
 cdef int64_t _SILENCE_NS
 
@@ -24,7 +25,8 @@ cdef class Forwarding:
     cdef RequestHead _head
     cdef ResponseHead _response_head
     cdef TraceContext _trace
-    cdef object _connect_task, _received, _recorder, _relay, _relay_number, _route
+    cdef Recorder _recorder
+    cdef object _connect_task, _received, _relay, _relay_number, _route
     cdef object _tunnel, _unsent
     cdef bint _close_delimited, _keep_client, _payload_only
     cdef int64_t _last_ns, _ready_ns
@@ -32,23 +34,25 @@ cdef class Forwarding:
     cdef readonly int64_t request_bytes, response_bytes, written_bytes
 
     cdef _apply(self, int event)
-    @cython.locals(upstream=UpstreamSide, now_ns=int64_t, waits=Waits)
+    @cython.locals(upstream=UpstreamSide, now_ns=int64_t, waits=Waits, reader=BodyReader, payload=bytes, recorder=Recorder)
     cpdef on_client_bytes(self, bytes data)
-    @cython.locals(upstream=UpstreamSide)
+    @cython.locals(upstream=UpstreamSide, recorder=Recorder)
     cdef _request_sent(self, int64_t now_ns)
     cpdef on_full(self, Side side)
     @cython.locals(now_ns=int64_t)
     cpdef on_writable(self, Side side)
+    @cython.locals(reader=BodyReader, payload=bytes, recorder=Recorder)
     cpdef on_upstream_bytes(self, bytes data, int64_t now_ns)
     cdef _write_client(self, bytes data)
     @cython.locals(end=Py_ssize_t, head=ResponseHead)
     cdef _head_data(self, bytes data, int64_t now_ns)
-    @cython.locals(request=RequestHead)
+    @cython.locals(request=RequestHead, reader=BodyReader, payload=bytes)
     cdef _respond(self, ResponseHead head, bytes data, Py_ssize_t end, int64_t now_ns)
     cdef _prepare_hand_over(self)
     cpdef _hand_over(self)
     cpdef take_back(self)
-    cpdef _record_response(self, head, bytes payload, int64_t now_ns)
+    @cython.locals(recorder=Recorder)
+    cdef _record_response(self, ResponseHead head, bytes payload, int64_t now_ns)
     cdef _recording_failed(self, error)
     cdef _end_by(self, int event, detail, response, int64_t now_ns=*)
     cdef _lost(self, int event, error)

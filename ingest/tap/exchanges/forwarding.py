@@ -12,7 +12,6 @@ Times are monotonic, in ns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from streamgauge.ingest.records import WaitedFor
 from streamgauge.ingest.tap.exchanges import states
@@ -181,18 +180,26 @@ class Forwarding:
             self._apply(states.REQUEST_COMPLETE)
         if reader.complete or self._client.read_paused:
             waits.end(now_ns)
-        if self._recorder is not None:
-            self._record(self._recorder.request_data, payload)
+        recorder = self._recorder
+        if recorder is not None:
+            try:
+                recorder.request_data(payload)
+            except Exception as e:
+                self._recording_failed(e)
         if reader.complete and upstream is not None:
             self._request_sent(now_ns)
         return rest
 
     def _request_sent(self, now_ns: int) -> None:
-        upstream = self._upstream
-        if self._recorder is not None and (upstream is None or not upstream.write_paused):
-            self._record(self._recorder.request_sent, now_ns)
-        if self._recorder is not None and self._request_body is not None:
-            self._record(self._recorder.record_request, True)
+        recorder, upstream = self._recorder, self._upstream
+        if recorder is not None:
+            try:
+                if upstream is None or not upstream.write_paused:
+                    recorder.request_sent(now_ns)
+                if self._request_body is not None:
+                    recorder.record_request(True)
+            except Exception as e:
+                self._recording_failed(e)
 
     # --- back-pressure
 
@@ -215,9 +222,12 @@ class Forwarding:
                 self._upstream.resume_reading()
             return
         self._last_ns = now_ns
-        if self.request != RECEIVING:
+        if self._request_body is None or self._request_body.complete:
             if self._recorder is not None:
-                self._record(self._recorder.request_sent, now_ns)
+                try:
+                    self._recorder.request_sent(now_ns)
+                except Exception as e:
+                    self._recording_failed(e)
         elif self.response == WAITING:
             self._waits.begin(now_ns)
         self._client.resume_reading()
@@ -257,10 +267,10 @@ class Forwarding:
         self._write_client(data)
         if payload:
             self.response_bytes += len(payload)
-            # As `_record`, which would cost a call per read.
-            if self._recorder is not None:
+            recorder = self._recorder
+            if recorder is not None:
                 try:
-                    self._recorder.response_data(payload, now_ns)
+                    recorder.response_data(payload, now_ns)
                 except Exception as e:
                     self._recording_failed(e)
         if reader.complete:
@@ -341,8 +351,7 @@ class Forwarding:
                 self._context.failures.count(e)
         self._received = None
         self.response_bytes = len(payload)
-        if self._recorder is not None:
-            self._record(self._record_response, head, payload, now_ns)
+        self._record_response(head, payload, now_ns)
         if reader.complete:
             self._end_by(states.LAST_BYTE, None, None, now_ns)
 
@@ -353,8 +362,7 @@ class Forwarding:
             raise BadUpstream("it switched protocols without a request to do so")
         self._received = None
         self._write_client(rewriting.switching_for_client(head))
-        if self._recorder is not None:
-            self._record(self._record_response, head, b"", self._last_ns)
+        self._record_response(head, b"", self._last_ns)
         self._apply(states.SWITCH)
         self._response_head = head
         websocket = (self._head.upgrade or b"").lower() == b"websocket"
@@ -420,7 +428,10 @@ class Forwarding:
     def relay_lost_frames(self, seq: int, size_bytes: int) -> None:
         """The relay dropped a run of frames for lack of room."""
         if self._recorder is not None:
-            self._record(self._recorder.relay_lost_frames, seq, size_bytes)
+            try:
+                self._recorder.relay_lost_frames(seq, size_bytes)
+            except Exception as e:
+                self._recording_failed(e)
 
     def relay_waited(self, from_ns: int, until_ns: int, waited_for: WaitedFor) -> None:
         """The relay waited for the client, or was delayed."""
@@ -437,7 +448,10 @@ class Forwarding:
         self.written_bytes += end.wire_bytes
         self._context.counters.bad_upstream_excess_bytes += self._response_body.excess
         if self._recorder is not None:
-            self._record(self._recorder.relay_ended, end)
+            try:
+                self._recorder.relay_ended(end)
+            except Exception as e:
+                self._recording_failed(e)
         self._client.resume_reading()
         if end.unsent:
             self._client.transport.write(end.unsent)
@@ -454,21 +468,20 @@ class Forwarding:
 
     # --- recording
 
-    def _record(self, record: Callable[..., None], *facts: object) -> None:
-        """Call a method of the recorder."""
-        try:
-            record(*facts)
-        except Exception as e:
-            self._recording_failed(e)
+    # A `try` that raises nothing is free since Python 3.11. A function around it would cost a call per use, and compiled code
+    # would not call the recorder directly.
 
     def _record_response(self, head: ResponseHead, payload: bytes, now_ns: int) -> None:
         recorder = self._recorder
-        assert recorder is not None
-        if self.request == RECEIVING:
-            recorder.record_request(False)
-        recorder.response_head(head, now_ns)
-        if payload:
-            recorder.response_data(payload, now_ns)
+        if recorder is not None:
+            try:
+                if self.request == RECEIVING:
+                    recorder.record_request(False)
+                recorder.response_head(head, now_ns)
+                if payload:
+                    recorder.response_data(payload, now_ns)
+            except Exception as e:
+                self._recording_failed(e)
 
     def _recording_failed(self, error: Exception) -> None:
         """Detach the recorder. The exchange goes on without it."""

@@ -16,7 +16,6 @@ cdef class ClientSide(Side):
     cdef public str address, scheme
     cdef public int64_t last_byte_ns, ready_ns
 
-    cpdef settle(self)
     cpdef exchange_ended(self, exchange, int64_t now_ns, error, int then)
 
 

@@ -51,10 +51,6 @@ class ClientSide(Side):
         self.ready_ns = 0
         """Since when the tap has been ready for the client's next byte."""
 
-    def settle(self) -> None:
-        """End the draining of an exchange before the next one drains."""
-        raise NotImplementedError
-
     def take_buffered(self) -> bytes:
         """Remove and return the bytes after the request: they belong to a tunnel."""
         raise NotImplementedError

@@ -1,6 +1,7 @@
 """The states of an exchange: two coupled tables, one for its request and one for its response.
 
-Whatever affects a transition is in this file. An event is applied to both tables. A cell is the next state or a named outcome.
+Both tables have a cell for each event: the next state or a named outcome. `Exchange` looks up every event that changes a state
+or ends it; which event it is, for example whether a lost request is retried, is decided where it is reported.
 Integers instead of an enum: the tables are used several times for each request.
 """
 

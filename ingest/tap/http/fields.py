@@ -2,7 +2,7 @@
 
 A line is a token, a colon and a value without control bytes (RFC 9112 §5); anything else is malformed. Clients and servers send
 the same few lines repeatedly, so parsed lines are cached, in a bounded table that is cleared when it is full. Only fields that
-may be recorded (`streamgauge.ingest.header_fields`) or that frame the message are cached: the cache holds no credential.
+may be recorded (`streamgauge.ingest.header_fields`) and some that never hold a credential are cached.
 """
 
 from __future__ import annotations

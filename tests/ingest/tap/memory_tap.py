@@ -266,7 +266,7 @@ class MemoryRelay:
         self._reader: Any = None
         self._client: MemoryTransport
         self._records: RelayedRecords
-        self._payload_bytes = self._wire_bytes = self._excess_bytes = 0
+        self._payload_bytes = self._wire_bytes = 0
         self._last_ns = self._last_output_ns = self._ready_ns = 0
         self.blocked = False
 
@@ -288,7 +288,7 @@ class MemoryRelay:
         assert not upstream.reading, "the event loop must not use this socket"
         assert not client.reading
         self.exchange, self._reader, self._client, self._records = exchange, reader, client, records
-        self._payload_bytes = self._wire_bytes = self._excess_bytes = 0
+        self._payload_bytes = self._wire_bytes = 0
         self._last_ns = self._last_output_ns = now_ns
         return 7
 
@@ -313,8 +313,7 @@ class MemoryRelay:
             return
         if not payload.startswith(b":"):
             self._last_output_ns = self._last_ns
-        self._excess_bytes = self._reader.excess
-        data = data[: len(data) - self._excess_bytes]
+        data = data[: len(data) - self._reader.excess]
         self._payload_bytes += len(payload)
         self._wire_bytes += len(data)
         self._client.written += data
@@ -329,7 +328,7 @@ class MemoryRelay:
             first_ns = self._last_ns if uncaptured_bytes else 0
             exchange.relay_ended(
                 RelayedEnd(
-                    cause, error, self._last_ns, self._last_output_ns, self._payload_bytes, self._wire_bytes, self._excess_bytes, b"",
+                    cause, error, self._last_ns, self._last_output_ns, self._payload_bytes, self._wire_bytes, b"",
                     self._records.seq, self._records.capture_bytes, uncaptured_bytes, first_ns, -1,
                 )
             )  # fmt: skip
