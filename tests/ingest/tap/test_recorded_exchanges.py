@@ -153,10 +153,23 @@ def test_records_do_not_depend_on_when_they_are_made(calls: list[Call], request_
     assert (opened.parent_span_id, opened.trace_flags) == (trace.parent_span_id, trace.flags)
     assert (opened.mono_ns, opened.wall_ns) == (T0_NS, WALL_NS + T0_NS)
     assert 0 <= opened.wall_ns - uuid7_wall_ns(opened.stream) < 1_000_000
-    sent = b"".join(arguments[0] for method, arguments in calls if method == "request_data")
-    requests = [r for r in at_the_end if isinstance(r, Request)]
-    assert all(sent.startswith(r.body) and 0 < len(r.body) <= request_capture_bytes for r in requests)
-    assert all(r.truncated for r in requests if len(r.body) < len(sent))
+    requests = [(r.body, r.truncated) for r in at_the_end if isinstance(r, Request)]
+    assert requests == captured_request(calls, request_capture_bytes)
+    times = [arguments[1] - T0_NS for method, arguments in calls if method == "response_data"]
+    assert closed.first_byte_ns == (times[0] if counted["uncaptured_bytes"] else None)
+
+
+def captured_request(calls: list[Call], limit_bytes: int) -> list[tuple[bytes, bool]]:
+    """The captured bytes of the request's body and whether they are not all, until the limit or the call that ends them."""
+    body = b""
+    for method, arguments in calls:
+        if method == "request_data":
+            body = (body + arguments[0])[:limit_bytes]
+            if body and len(body) == limit_bytes:
+                return [(body, True)]
+        elif method == "record_request" and body:
+            return [(body, not arguments[0])]
+    return []
 
 
 @given(exchanges(), st.sampled_from([4_000, 30_000, 200_000]), st.booleans())
