@@ -94,7 +94,7 @@ def exchanges(draw: Callable[[Any], Any]) -> list[Call]:
     return calls
 
 
-async def record(calls: list[Call], *, flush: bool, **how: int) -> tuple[list[AnyRecord], dict[str, object]]:
+async def record(calls: list[Call], *, flush: bool, **how: Any) -> tuple[list[AnyRecord], dict[str, object]]:
     """The records of one exchange, and the counters. `flush`: after each call; else they are made in one batch at the end."""
     group = RecorderGroup(upstreams=UPSTREAMS, clock_id="c", **how)
     recorder: Any = None
