@@ -19,7 +19,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import duckdb
@@ -38,6 +38,8 @@ from streamgauge.cli import COMMAND_ORDER, cli
 from streamgauge.config import reference_text
 from streamgauge.dashboard.sql_statements import RECIPES
 from streamgauge.flags import flag
+from streamgauge.ingest.records import Cause
+from streamgauge.ingest.tap.exchanges import states
 from streamgauge.ingest.tap.process import metrics as tap_metrics
 from streamgauge.mcp_server.server import INSTRUCTIONS, new_server
 from streamgauge.mcp_server.tools import Tools
@@ -47,6 +49,7 @@ DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"
 DATA = DOCS / "data"
 MAN = DOCS.parent / "deploy" / "man"
+CAUSES = get_args(Cause)
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "ms": 1}
 EXIT_CODES = (
     "0 = done; 1 = `status` or `alerts` found a problem; 2 = wrong use, or the command failed with one line on stderr; "
@@ -66,7 +69,7 @@ def pages() -> dict[Path, str]:
         DOCS / "how-to" / "upgrade.md": _with_sections(DOCS / "how-to" / "upgrade.md", renamed=_renamed()),
         REFERENCE / "limits.md": _with_sections(REFERENCE / "limits.md", limits=_limits()),
         DOCS / "explanation" / "architecture.md": _with_sections(
-            DOCS / "explanation" / "architecture.md", layers=_layers()
+            DOCS / "explanation" / "architecture.md", layers=_layers(), states=_states()
         ),
         REFERENCE / "configuration.md": reference_text(),
         REFERENCE / "tables.md": _tables(),
@@ -184,6 +187,46 @@ def _layers() -> list[str]:
         else:
             others.append(f"- {contract['name']}.")
     return [*lines, "Further contracts:", "", *others]
+
+
+def _states() -> list[str]:
+    """The two tables of an exchange, a line for each state."""
+    request = _table(
+        ("request", "next states", "ends with", "otherwise"),
+        _state_rows(states.REQUEST, states.REQUEST_STATES),
+    )
+    limits = [", ".join(f"`{name}`" for name in names) or "–" for names in states.DEADLINES]
+    rows = [
+        (state, limit, *cells)
+        for (state, *cells), limit in zip(
+            _state_rows(states.RESPONSE, states.RESPONSE_STATES), limits, strict=True
+        )
+    ]
+    head = ("response", "deadlines", "next states", "ends with", "otherwise")
+    return [*request, "", *_table(head, rows)]
+
+
+def _state_rows(table: states.Table, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """State, transitions, causes of an end and other outcomes. Events that are ignored or impossible are left out."""
+    rows = []
+    for name, row in zip(names, table, strict=True):
+        found: tuple[dict[str, list[str]], ...] = ({}, {}, {})  # events by result
+        for event, cell in zip(states.EVENTS, row, strict=True):
+            if cell in (states.IGNORED, states.IMPOSSIBLE):
+                continue
+            kind, result = (
+                (0, names[cell])
+                if isinstance(cell, int)
+                else (1, f"`{cell}`")
+                if cell in CAUSES
+                else (2, cell)
+            )
+            found[kind].setdefault(result, []).append(event)
+        cells = (
+            "; ".join(f"{result}: {', '.join(events)}" for result, events in kind.items()) for kind in found
+        )
+        rows.append((name, *(cell or "–" for cell in cells)))
+    return rows
 
 
 def _cli() -> str:

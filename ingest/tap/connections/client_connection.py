@@ -241,7 +241,7 @@ class ClientConnection(ClientSide):
     def _after_response(self) -> None:
         """End the draining if the socket has accepted the response, and start a pipelined request."""
         self._watch_drain()
-        if self._buffer and self.exchange is None and not self._closed and not self._lingering:
+        if self._buffer and self.exchange is None and not self._lingering and not self.transport.is_closing():
             self._next_request(self._buffer, self._clock_ns())
 
     # --- progress of written bytes

@@ -10,10 +10,9 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
-
-import pytest
 
 from streamgauge.ingest.records import Closed, WaitedFor
 from streamgauge.ingest.tap.connections.client_connection import ClientConnection
@@ -21,13 +20,13 @@ from streamgauge.ingest.tap.connections.upstream_connection import UpstreamConne
 from streamgauge.ingest.tap.exchanges import states
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
-from streamgauge.ingest.tap.http.heads import BadUpstream
+from streamgauge.ingest.tap.http.heads import BadUpstream, RequestHead
 from streamgauge.ingest.tap.recording.relayed import RelayedEnd, RelayedRecords
 from streamgauge.ingest.tap.relay import body_relay
-from streamgauge.ingest.tap.relay.choice import native_relay
 from tests.ingest.tap.recorders import UPSTREAMS, RecorderGroup
 from tests.options import tap_options
 
+_OPTIONS = tap_options(upstreams=UPSTREAMS, data=Path("nowhere"))
 TAKEN_BACK = 99
 """A cause of an end of the relay that is none of `body_relay`."""
 
@@ -122,6 +121,7 @@ class MemoryTransport(asyncio.Transport):
         self._write_paused = False
         self.stuck = False
         self.reading = True
+        self._received_end = False
         self.ended = False
         """The tap has ended its direction."""
         self.closing = False
@@ -161,7 +161,7 @@ class MemoryTransport(asyncio.Transport):
         self.reading = False
 
     def resume_reading(self) -> None:
-        self.reading = not self.closing
+        self.reading = not self.closing and not self._received_end
 
     def is_closing(self) -> bool:
         return self.closing
@@ -200,6 +200,7 @@ class MemoryTransport(asyncio.Transport):
         self.protocol.data_received(data)
 
     def receive_end(self) -> None:
+        self._received_end, self.reading = True, False
         if not self.protocol.eof_received():
             self.close()
 
@@ -269,6 +270,9 @@ class MemoryRelay:
         self._payload_bytes = self._wire_bytes = 0
         self._last_ns = self._last_output_ns = self._ready_ns = 0
         self.blocked = False
+        self.held = False
+        """Reports wait for `report`, or for the exchange to take its body back."""
+        self._held_end: tuple[int, int] | None = None
 
     def accepts(self, reader: Any) -> bool:
         return True
@@ -296,15 +300,27 @@ class MemoryRelay:
         return self._last_ns, self._last_output_ns, self._ready_ns, self.blocked
 
     def take_back(self, number: int, now_ns: int) -> None:
+        self.held = False
         self.end(TAKEN_BACK)
 
     # --- called by the test
+
+    @property
+    def over(self) -> bool:
+        """An end waits to be reported."""
+        return self._held_end is not None
+
+    def report(self) -> None:
+        self.held = False
+        if self._held_end is not None:
+            self.end(*self._held_end)
 
     def wait(self, waited_for: WaitedFor) -> None:
         assert self.exchange is not None
         self.exchange.relay_waited(self._last_ns, self._tap.loop.now_ns, waited_for)
 
     def forward(self, data: bytes) -> None:
+        assert self._held_end is None
         self._last_ns = self._tap.loop.now_ns
         try:
             payload = self._reader.feed(data)
@@ -321,6 +337,11 @@ class MemoryRelay:
             self.end(body_relay.COMPLETE)
 
     def end(self, cause: int, error: int = 0) -> None:
+        if self._held_end is not None:
+            (cause, error), self._held_end = self._held_end, None
+        if self.held:
+            self._held_end = cause, error
+            return
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             recorded = bool(self._records.prefix)
@@ -334,20 +355,30 @@ class MemoryRelay:
             )  # fmt: skip
 
 
+class _Recorders:
+    """Notes the head of each exchange that starts."""
+
+    def __init__(self, recorders: Any) -> None:
+        self._recorders = recorders
+        self.heads: list[RequestHead] = []
+
+    def new(self, head: RequestHead, *facts: Any) -> Any:
+        self.heads.append(head)
+        return None if self._recorders is None else self._recorders.new(head, *facts)
+
+
 class MemoryTap:
     """One client connection of a tap. `relay`: with a relay for its bodies. Create it inside a running event loop."""
 
     def __init__(self, *, relay: bool = False, recording: bool = True, **options: Any) -> None:
         self.loop = SteppedLoop()
-        made = tap_options(upstreams=UPSTREAMS, data=Path("nowhere"), **options)
+        made = replace(_OPTIONS, **options)
         self.context = TapContext(made, cast(asyncio.AbstractEventLoop, self.loop), self.loop.clock_ns)
         self.records = RecorderGroup()
-        if recording:
-            self.context.recorders = self.records.recorders
+        self._recorders = _Recorders(self.records.recorders if recording else None)
+        self.context.recorders = cast(Any, self._recorders)
         self.relay = MemoryRelay(self)
         if relay:
-            if native_relay is None:
-                pytest.skip("needs the native relay's chunk reader")
             self.context.relay = cast(Any, self.relay)
         self.pool = MemoryPool(self)
         self.hangups = _Hangups()
@@ -367,6 +398,15 @@ class MemoryTap:
     def upstream(self) -> MemoryTransport:
         """The latest connection to the upstream."""
         return self.upstreams[-1]
+
+    @property
+    def started(self) -> list[RequestHead]:
+        """The heads of all exchanges."""
+        return self._recorders.heads
+
+    @property
+    def transports(self) -> list[MemoryTransport]:
+        return [self.client, *self.upstreams]
 
     @property
     def states(self) -> tuple[int, int]:
@@ -391,7 +431,7 @@ class MemoryTap:
 
     def end(self) -> None:
         """Let every peer read everything, and every timer of a close run."""
-        for transport in (self.client, *self.upstreams):
+        for transport in self.transports:
             transport.stuck = False
             transport.take()
         self.loop.run()

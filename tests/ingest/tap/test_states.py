@@ -283,6 +283,12 @@ def _stop(tap: MemoryTap) -> None:
         exchange.stop()
 
 
+def _stop_after_held_end(tap: MemoryTap) -> None:
+    tap.relay.held = True
+    tap.relay.forward(LAST)
+    _stop(tap)
+
+
 def _drain(tap: MemoryTap) -> None:
     tap.client.stuck = False
     tap.client.take()
@@ -338,6 +344,8 @@ STIMULI = [
              lambda pair: [states.TAKEN_BACK, states.UPSTREAM_LOST] if pair[1] == RELAYED else None),
     Stimulus("client lost to the relay", lambda tap: tap.relay.end(body_relay.CLIENT_LOST, 104),
              lambda pair: [states.TAKEN_BACK, states.CLIENT_LOST] if pair[1] == RELAYED else None),
+    Stimulus("stopped before the relay has reported the end", _stop_after_held_end,
+             lambda pair: [states.TAKEN_BACK, states.LAST_BYTE] if pair[1] == RELAYED else None),
     fires(states.EXPIRED, _expire, headers_timeout_s=1.0, idle_timeout_s=1.0, **LIMITS),
     fires(states.OUTPUT_EXPIRED, _only_heartbeats, idle_timeout_s=0.6, idle_output_timeout_s=1.0, **LIMITS,
           when=lambda pair: pair[1] in (RESPONDING, RELAYED)),
@@ -409,6 +417,15 @@ async def test_request_that_is_received_while_the_upstream_connects_is_sent_when
     tap.connect()
     assert tap.states == (RECEIVED, WAITING)
     assert tap.upstream.written.endswith(b"\r\n\r\n1\r\na\r\n" + CHUNK + LAST)
+
+
+async def test_pipelined_request_of_a_client_that_has_ended_is_not_sent():
+    tap = reach((RECEIVED, WAITING))
+    tap.client.receive(GET)
+    tap.upstream.receive(HEAD + LAST)
+    tap.client.receive_end()
+    tap.loop.run()
+    assert len(tap.started) == 1
 
 
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair[1] != RELAYED], ids=name)
