@@ -230,7 +230,8 @@ class ClientConnection(ClientSide):
         if then == KEEP_OPEN and not context.stopping:
             if self.read_paused:
                 self.resume_reading()
-            if self.draining is not None or self._buffer:
+            # Mostly the socket has accepted the response in `write`.
+            if (self.draining is not None and not self._check_drained()) or self._buffer:
                 context.call_next_iteration(self._after_response)
         elif then == RESET:
             self._reset_when_sent()

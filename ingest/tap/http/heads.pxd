@@ -44,4 +44,7 @@ cpdef RequestHead read_request_head(bytes head, object limits)
 )
 cpdef ResponseHead read_response_head(bytes head)
 
+cdef int64_t _length_of(bytes value)
+
+@cython.locals(lengths=list, size=int64_t)
 cpdef tuple response_body(ResponseHead head, str method)

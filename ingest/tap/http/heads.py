@@ -206,7 +206,10 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
             elif name in _AT_MOST_ONCE:
                 raise BadRequest(400, f"more than one {name.decode()}")
             if name == b"content-length":
-                body, length = _length_of(value)
+                length = _length_of(value)
+                if length < 0:
+                    raise BadRequest(400, "a malformed Content-Length")
+                body = LENGTH if length else NO_BODY
             elif name == b"connection":
                 connection |= connection_options(value)
     host = known.get(b"host")
@@ -234,11 +237,9 @@ def _check_target_length(line: bytes, limits: HeadLimits) -> None:
         raise BadRequest(414, "the request target is too long")
 
 
-def _length_of(value: bytes) -> tuple[Body, int]:
-    if not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
-        raise BadRequest(400, "a malformed Content-Length")
-    size = int(value)
-    return (LENGTH, size) if size else (NO_BODY, 0)
+def _length_of(value: bytes) -> int:
+    """The number in a Content-Length; -1 if it is malformed."""
+    return int(value) if len(value) <= _MAX_LENGTH_DIGITS and value.isdigit() else -1
 
 
 def _check_coding(coding: bytes, minor: int, known: dict[bytes, bytes]) -> None:
@@ -335,10 +336,9 @@ def response_body(head: ResponseHead, method: str) -> tuple[Body, int]:
     lengths = head.lengths
     if not lengths:
         return UNTIL_CLOSE, 0
-    length = lengths[0]
     if len(lengths) > 1 and len(set(lengths)) > 1:
         raise BadUpstream("different Content-Lengths")
-    if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
+    size = _length_of(lengths[0])
+    if size < 0:
         raise BadUpstream("a malformed Content-Length")
-    size = int(length)
     return (LENGTH, size) if size else (NO_BODY, 0)
