@@ -278,7 +278,7 @@ async def test_excess_bytes_in_a_later_read_are_not_forwarded(begin: bytes, end:
 
 
 async def test_large_upload_is_streamed_not_buffered():
-    size = 8 * 2**20
+    size = 64 * 2**20  # more than the kernel's buffers hold
     held = asyncio.Event()
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
