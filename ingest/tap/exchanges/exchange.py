@@ -10,14 +10,7 @@ from streamgauge.ingest.records import Cause
 from streamgauge.ingest.tap.exchanges import states, upstream_errors
 from streamgauge.ingest.tap.exchanges.forwarding import Forwarding
 from streamgauge.ingest.tap.exchanges.sides import Side, UpstreamSide
-from streamgauge.ingest.tap.exchanges.states import (
-    DRAINING,
-    RECEIVING,
-    RELAYED,
-    RESPONDING,
-    TUNNELING,
-    WAITING,
-)
+from streamgauge.ingest.tap.exchanges.states import RECEIVING, RELAYED, RESPONDING, TUNNELING
 from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
 from streamgauge.ingest.tap.exchanges.waits import LONG_SILENCE_NS
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
@@ -134,7 +127,7 @@ class Exchange(Forwarding):
 
     def _lost(self, event: int, error: Exception | None) -> None:
         response = None
-        if self.response == WAITING and event in (states.UPSTREAM_END, states.UPSTREAM_LOST):
+        if self.response == states.WAITING and event in (states.UPSTREAM_END, states.UPSTREAM_LOST):
             upstream = self._upstream
             assert upstream is not None
             # POST is never repeated, even on a connection that may have been idle for too long: the server may have done
@@ -165,7 +158,7 @@ class Exchange(Forwarding):
         # Silence of an upstream that nobody reads says nothing about it.
         if client.write_paused:
             return
-        if self.response == WAITING:
+        if self.response == states.WAITING:
             if timeouts.response_head_expired(now_ns, self._last_ns, self._ready_ns):
                 self._expired(states.EXPIRED)
             return
@@ -238,7 +231,7 @@ class Exchange(Forwarding):
             waits.silence_ended(self._last_ns, now_ns)
         waits.end(now_ns)
         tunnel = self._tunnel if self.response == TUNNELING else None
-        self.response = DRAINING
+        self.response = states.DRAINING
         if self._connect_task is not None:
             self._connect_task.cancel()
             self._connect_task = None

@@ -17,19 +17,7 @@ from streamgauge.ingest.records import WaitedFor
 from streamgauge.ingest.tap.exchanges import states
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.sides import ClientSide, Pool, Side, UpstreamSide
-from streamgauge.ingest.tap.exchanges.states import (
-    CONNECTING,
-    DRAINING,
-    RECEIVED,
-    RECEIVING,
-    RELAYED,
-    REQUEST,
-    RESPONDING,
-    RESPONSE,
-    TUNNELING,
-    WAITING,
-    after,
-)
+from streamgauge.ingest.tap.exchanges.states import RECEIVING, RELAYED, RESPONDING, TUNNELING, after
 from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
 from streamgauge.ingest.tap.exchanges.waits import LONG_SILENCE_NS, Waits
 from streamgauge.ingest.tap.http import rewriting
@@ -81,9 +69,9 @@ class Forwarding:
         self._pool = pool
         self._head = head
         self._route = route
-        self.request = RECEIVED
+        self.request = states.RECEIVED
         """State of the request (`states`)."""
-        self.response = CONNECTING
+        self.response = states.CONNECTING
         """State of the response (`states`)."""
         self._upstream: UpstreamSide | None = None
         self._connect_task: asyncio.Task[None] | None = None
@@ -115,7 +103,7 @@ class Forwarding:
 
     @property
     def ended(self) -> bool:
-        return self.response >= DRAINING
+        return self.response >= states.DRAINING
 
     @property
     def takes_client_bytes(self) -> bool:
@@ -132,7 +120,10 @@ class Forwarding:
 
     def _apply(self, event: int) -> None:
         """Take the transitions of an event that does not end the exchange."""
-        request, response = after(REQUEST, self.request, event), after(RESPONSE, self.response, event)
+        request, response = (
+            after(states.REQUEST, self.request, event),
+            after(states.RESPONSE, self.response, event),
+        )
         if isinstance(request, int):
             self.request = request
         if isinstance(response, int):
@@ -228,7 +219,7 @@ class Forwarding:
                     self._recorder.request_sent(now_ns)
                 except Exception as e:
                     self._recording_failed(e)
-        elif self.response == WAITING:
+        elif self.response == states.WAITING:
             self._waits.begin(now_ns)
         self._client.resume_reading()
 
