@@ -36,6 +36,7 @@ _FAULTS = (
     (400, "a trailer reads as Content-Length or Transfer-Encoding"),
 )
 
+_LF, _CR, _COLON = b"\n\r:"
 _HEX_DIGIT = rb"[0-9A-Fa-f]"
 _TEXT = rb"[\t\x20-\x7e\x80-\xff]"
 _GRAMMAR = (
@@ -205,6 +206,17 @@ class BodyReader:
     def is_shorter_than(self, size_bytes: int) -> bool:
         """Whether it is known that less than this is left."""
         return self._state == _LENGTH and self._left_bytes < size_bytes
+
+
+def holds_only_comments(payload: bytes, size: int) -> bool:
+    """Whether the payload of one read of an event stream consists of comment lines."""
+    if size == 0 or payload[0] != _COLON:
+        return False
+    for at in range(1, size):
+        before, c = payload[at - 1], payload[at]
+        if before in (_LF, _CR) and c not in (_COLON, _LF, _CR):
+            return False
+    return True
 
 
 def _take_run(data: bytes, payload: list[bytes]) -> int:

@@ -51,8 +51,3 @@ def request_limit(content_type: bytes | None, limit_bytes: int) -> int:
     """Number of bytes to capture of a request."""
     # A body without a content type may be JSON, because curl users forget the header. Analytics handles other bodies.
     return limit_bytes if content_type is None or _is_text(content_type) else 0
-
-
-def is_heartbeat(payload: bytes) -> bool:
-    """Whether a read holds only SSE comment lines. Those do not count as output for the `idle_output` limit."""
-    return payload[:1] == b":" and all(line[:1] in (b"", b":") for line in payload.splitlines())

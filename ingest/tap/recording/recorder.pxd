@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t
 
+from streamgauge.ingest.tap.http.bodies cimport holds_only_comments
 from streamgauge.ingest.tap.recording.record_buffer cimport RecordBuffer
 
 cdef int64_t _FLUSH_BYTES, _RECORD_BYTES, _FRAME_BYTES, _UNLIMITED

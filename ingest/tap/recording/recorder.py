@@ -37,6 +37,7 @@ from streamgauge.ingest.records import (
     Wait,
     frames_prefix,
 )
+from streamgauge.ingest.tap.http.bodies import holds_only_comments
 from streamgauge.ingest.tap.http.client_identity import client_id
 from streamgauge.ingest.tap.http.receive_buffer import appended
 from streamgauge.ingest.tap.http.trace_context import TraceContext
@@ -333,9 +334,9 @@ class Recorder:
             self._uncaptured_bytes += size - remaining_bytes
             if not self.waiting:
                 self._wait()
-        # Cheap tests first. Hardly any read of a stream starts with a colon, so the search for line starts in
-        # `is_heartbeat` runs only for candidates. The time decides whether a stream is idle, see `timeouts`.
-        if not self._event_stream or payload[0] != _COLON or not capture.is_heartbeat(payload):
+        # Cheap tests first: hardly any read of a stream starts with a colon. Comments do not count as output for the limit
+        # `idle_output`, see `timeouts`.
+        if not self._event_stream or payload[0] != _COLON or not holds_only_comments(payload, len(payload)):
             self.last_output_ns = now_ns
 
     def _frame(self, at_ns: int, body: bytes) -> None:

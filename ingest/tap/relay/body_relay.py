@@ -103,37 +103,41 @@ class BodyRelay:
         """Stop forwarding a body. `relay_ended` of its exchange is called before this returns."""
         # At once, because the caller continues with the body's counts: they come with its end, after all its records.
         self._native.take_back(number, now_ns)
-        self.take()
+        self._take(0)
 
     def take(self, records_before_ns: int = 0) -> None:
         """Process the relay's reports, and records whose first frame arrived before a time."""
-        records, frames, captured_bytes, events = self._native.take(records_before_ns)
+        try:
+            self._take(records_before_ns)
+        except Exception as e:  # the event loop would only log it; the next tick takes what is left
+            self._failures.count(e)
+
+    def _take(self, records_before_ns: int) -> None:
+        events = self._native.take(records_before_ns)
         if self._buffer is not None:
-            # The bytes of `records` count again when they are appended. The relay keeps its room.
+            # The bytes of the records count again when they are appended. The relay keeps its room.
             self._buffer.grant(self._native.pending_bytes, more=False)
-        # Records and reports are applied in the order in which they occurred: a `Lost` between two records must get the
-        # number between theirs.
-        done = 0
-        for position, kind, number, a, b in events:
-            self._append(records[done:position])
-            done = position
+        for kind, number, a, b in events:
+            if kind == native_relay.RECORD:
+                self._append(a)
+                continue
             try:
                 self._report(kind, number, a, b)
             except Exception as e:  # a bug; it must not stop the other exchanges
                 self._failures.count(e)
-        self._append(records[done:])
-        if self._buffer is not None:
-            self._buffer.counters.frames += frames
-            self._buffer.counters.captured_bytes += captured_bytes
         # Last, when the appended records have been counted: before, half of the free room would still include theirs.
         self._grant(more=bool(self._exchanges))
 
-    def _append(self, records: list[bytes]) -> None:
-        if self._buffer is not None and records:
-            try:
-                self._buffer.append_encoded(records)
-            except Exception as e:  # the reports that follow must be processed
-                self._buffer.lose_records(records, e)
+    def _append(self, encoded: native_relay.EncodedRecords) -> None:
+        if self._buffer is None:
+            return
+        records = encoded.take()
+        try:
+            self._buffer.append_encoded(records)
+        except Exception as e:  # the reports that follow must be processed
+            self._buffer.lose_records(records, e)
+        self._buffer.counters.frames += encoded.frames
+        self._buffer.counters.captured_bytes += encoded.captured_bytes
 
     def _report(self, kind: int, number: int, a: Any, b: Any) -> None:
         """Pass one event of the relay to its exchange."""

@@ -19,16 +19,18 @@ Bounds
 - At most `MAX_QUEUED_WAITS` waits are queued; later ones are counted and dropped.
 """
 
+import threading
+
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
-from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno
+from libc.errno cimport EAGAIN, EEXIST, EINTR, ENOMEM, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close, read, write
 
-from streamgauge.ingest.tap.http.bodies cimport BodyReader
+from streamgauge.ingest.tap.http.bodies cimport BodyReader, holds_only_comments
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -53,21 +55,14 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
         pass
-    ctypedef unsigned long pthread_t
     int pthread_mutex_init(pthread_mutex_t *mutex, void *attributes)
     int pthread_mutex_destroy(pthread_mutex_t *mutex)
     int pthread_mutex_lock(pthread_mutex_t *mutex)
     int pthread_mutex_unlock(pthread_mutex_t *mutex)
-    int pthread_create(pthread_t *thread, void *attributes, void *(*start)(void *) noexcept nogil, void *argument)
-    int pthread_join(pthread_t thread, void **result)
-    int pthread_setname_np(pthread_t thread, const char *name)
 
-cdef extern from "<signal.h>" nogil:
-    ctypedef struct sigset_t:
-        pass
-    enum: SIG_SETMASK
-    int sigfillset(sigset_t *signals)
-    int pthread_sigmask(int how, const sigset_t *signals, sigset_t *old)
+cdef extern from "<sys/prctl.h>" nogil:
+    enum: PR_SET_NAME
+    int prctl(int option, const char *name)
 
 # --- the state of the relay
 
@@ -82,9 +77,8 @@ cdef enum:
     EVENTS_AT_ONCE = 64
     RECORDS_AT_ONCE = 32
     MAX_QUEUED_WAITS = 65536
-    PERIOD_MS = 25
 
-cdef int64_t PERIOD_NS = PERIOD_MS * 1000000
+cdef int64_t PERIOD_NS = 25000000
 cdef int64_t MIN_BLOCK_NS = 5000000  # as in streamgauge.ingest.tap.exchanges.loop_monitor
 cdef int64_t LONG_SILENCE_NS = 50000000  # as in streamgauge.ingest.tap.exchanges.waits
 cdef uint64_t UNLIMITED = 1ull << 62  # as in streamgauge.ingest.tap.recording.body_capture
@@ -106,16 +100,19 @@ cpdef enum:  # cause of an end
 cdef struct Item:  # of the queue to Python; a record's bytes follow
     Item *next
     int kind
-    uint32_t body
+    int body
     uint64_t a  # number of frames of a record
     uint64_t b  # payload bytes of a record
     size_t size
     size_t capacity
 
+cdef struct Queue:
+    Item *first
+    Item **last
+
 cdef struct Body:
-    int upstream
+    int upstream  # a descriptor, and the body's number
     int client
-    uint32_t number
     uint32_t generation
     bint blocked  # the client does not read
     bint events  # the payload is SSE
@@ -143,7 +140,7 @@ cdef struct Body:
     size_t held_bytes  # of records queued in this and the previous epoch
     size_t new_bytes  # of records queued in this epoch
     uint64_t epoch
-    Item *end  # reserved at the start, so that an end can always be reported
+    Item end  # its room is here, so that an end can always be reported: only it gives the sockets back to Python
     Item *record
     int64_t record_ns  # arrival of its first frame
     Body *earlier  # bodies with a record, in the order of `record_ns`
@@ -156,14 +153,11 @@ cdef struct Relay:
     int epoll
     int wake  # eventfd that wakes the event loop when a body has ended or WAKE_BYTES are pending
     bint woken
-    Body **bodies
-    uint32_t capacity
-    uint32_t *unused  # stack of free slots
-    uint32_t unused_count
-    Item *first
-    Item **last
-    Body *oldest
-    Body *newest
+    Body **bodies  # by number
+    int capacity
+    Queue queue
+    size_t queued_bytes  # of records in the queue
+    Body ends  # of the list of bodies with a record: the oldest is `later`, the newest `earlier`
     size_t room_bytes
     uint64_t epoch  # of the record buffer
     size_t pending_bytes  # of all records
@@ -214,18 +208,22 @@ cdef void wake_python(Relay *relay) noexcept nogil:
         write(relay.wake, &one, 8)
 
 
-cdef void queue(Relay *relay, Item *item) noexcept nogil:
+cdef inline void put(Queue *queue, Item *item) noexcept nogil:
     item.next = NULL
-    relay.last[0] = item
-    relay.last = &item.next
+    queue.last[0] = item
+    queue.last = &item.next
+
+
+cdef inline void clear(Queue *queue) noexcept nogil:
+    queue.first, queue.last = NULL, &queue.first
 
 
 cdef bint queue_pair(Relay *relay, Body *body, int kind, uint64_t a, uint64_t b) noexcept nogil:
     cdef Item *item = <Item *>calloc(1, sizeof(Item))
     if item == NULL:
         return False
-    item.kind, item.body, item.a, item.b = kind, body.number, a, b
-    queue(relay, item)
+    item.kind, item.body, item.a, item.b = kind, body.upstream, a, b
+    put(&relay.queue, item)
     return True
 
 
@@ -240,25 +238,13 @@ cdef void queue_wait(Relay *relay, Body *body, int kind, int64_t from_ns, int64_
 
 # --- records: MessagePack of `streamgauge.ingest.records.Frames`
 
-cdef void unlink_record(Relay *relay, Body *body) noexcept nogil:
-    if body.earlier != NULL:
-        body.earlier.later = body.later
-    else:
-        relay.oldest = body.later
-    if body.later != NULL:
-        body.later.earlier = body.earlier
-    else:
-        relay.newest = body.earlier
-    body.earlier = body.later = NULL
-
-
 cdef Item *finish_record(Relay *relay, Body *body) noexcept nogil:
     """Complete the record of a body and detach it. NULL: it has none."""
     cdef Item *item = body.record
     cdef uint8_t *target
     if item == NULL or item.a == 0:
         return NULL
-    unlink_record(relay, body)
+    body.earlier.later, body.later.earlier = body.later, body.earlier
     body.record = NULL
     # Number and count are written last, into room that was left for them. They have fixed widths (uint64, array 32)
     # although smaller ones would do: the frames behind them never move.
@@ -283,43 +269,47 @@ cdef void hold(Relay *relay, Body *body, size_t size) noexcept nogil:
 cdef void queue_record(Relay *relay, Body *body) noexcept nogil:
     cdef Item *item = finish_record(relay, body)
     if item != NULL:
+        # The bytes will leave the relay but stay in the log's queue, where they count against the body for two epochs.
         hold(relay, body, item.capacity)
-        queue(relay, item)
+        relay.queued_bytes += item.capacity
+        put(&relay.queue, item)
         if relay.pending_bytes >= WAKE_BYTES:
             wake_python(relay)
 
 
+cdef bint resize_record(Relay *relay, Body *body, size_t capacity) noexcept nogil:
+    cdef size_t before = body.record.capacity if body.record != NULL else 0
+    cdef Item *item
+    # `room_bytes` is half of the free room of the record buffer (`RecordBuffer.grant`), so this is the rule of
+    # `Recorder._frame`, for the relay's own bytes.
+    if relay.pending_bytes + capacity - before + body.held_bytes > relay.room_bytes:
+        return False
+    item = <Item *>realloc(body.record, sizeof(Item) + capacity)
+    if item == NULL:
+        return False
+    relay.pending_bytes += capacity - before
+    item.capacity = capacity
+    if body.record == NULL:
+        item.kind, item.body, item.a, item.b = RECORD, body.upstream, 0, 0
+        item.size = body.prefix_size + SEQ_BYTES
+        memcpy(content(item), body.prefix, body.prefix_size)
+    body.record = item
+    return True
+
+
 cdef uint8_t *room_for_frame(Relay *relay, Body *body, size_t size) noexcept nogil:
     """Where the payload of the next frame goes, of at most `size` bytes. NULL: there is no room."""
-    cdef Item *item = body.record
-    cdef size_t used = item.size if item != NULL else body.prefix_size + SEQ_BYTES
-    cdef size_t needed = used + FRAME_BYTES + size
-    cdef size_t capacity = item.capacity if item != NULL else 0
-    cdef size_t wanted
+    cdef size_t capacity = body.record.capacity if body.record != NULL else 0
+    cdef size_t needed = FRAME_BYTES + size + (body.record.size if body.record != NULL else body.prefix_size + SEQ_BYTES)
     if needed > capacity:
+        hold(relay, body, 0)
         # Doubling keeps the copies of a growing record below its final size. When room is short, only what is needed is
         # tried.
-        wanted = needed if needed > 2 * capacity else 2 * capacity
-        if wanted < MIN_RECORD_BYTES:
-            wanted = MIN_RECORD_BYTES
-        hold(relay, body, 0)
-        # `room_bytes` is half of the free room of the record buffer (`RecordBuffer.grant`), so this is the rule of
-        # `Recorder._frame`, for the relay's own bytes.
-        if relay.pending_bytes + wanted - capacity + body.held_bytes > relay.room_bytes:
-            wanted = needed
-            if relay.pending_bytes + wanted - capacity + body.held_bytes > relay.room_bytes:
-                return NULL
-        item = <Item *>realloc(body.record, sizeof(Item) + wanted)
-        if item == NULL:
+        if not resize_record(relay, body, max(needed, 2 * capacity, <size_t>MIN_RECORD_BYTES)) and not resize_record(
+            relay, body, needed
+        ):
             return NULL
-        relay.pending_bytes += wanted - capacity
-        item.capacity = wanted
-        if body.record == NULL:
-            item.kind, item.body, item.a, item.b = RECORD, body.number, 0, 0
-            memcpy(content(item), body.prefix, body.prefix_size)
-            item.size = used
-        body.record = item
-    return content(item) + item.size + FRAME_BYTES
+    return content(body.record) + body.record.size + FRAME_BYTES
 
 
 cdef void add_frame(Relay *relay, Body *body, int64_t now_ns, size_t size) noexcept nogil:
@@ -338,13 +328,8 @@ cdef void add_frame(Relay *relay, Body *body, int64_t now_ns, size_t size) noexc
     item.b += size
     if item.a == 1:
         body.record_ns = now_ns
-        body.earlier = relay.newest
-        body.later = NULL
-        if relay.newest != NULL:
-            relay.newest.later = body
-        else:
-            relay.oldest = body
-        relay.newest = body
+        body.earlier, body.later = relay.ends.earlier, &relay.ends
+        body.earlier.later = body.later.earlier = body
 
 
 cdef void drop_frame(Relay *relay, Body *body, size_t size) noexcept nogil:
@@ -372,19 +357,6 @@ cdef void record_payload(Relay *relay, Body *body, int64_t now_ns, uint8_t *room
     if body.record.b >= FLUSH_BYTES:
         queue_record(relay, body)
 
-
-cdef bint is_heartbeat(const uint8_t *payload, size_t size) noexcept nogil:
-    """Whether a read holds only SSE comment lines. As `streamgauge.ingest.tap.recording.body_capture.is_heartbeat`."""
-    cdef size_t at
-    if payload[0] != c':':
-        return False
-    for at in range(1, size):
-        if (payload[at - 1] == c'\n' or payload[at - 1] == c'\r') and not (
-            payload[at] == c':' or payload[at] == c'\n' or payload[at] == c'\r'
-        ):
-            return False
-    return True
-
 # --- forwarding
 
 cdef int64_t read_payload(BodyReader reader, const uint8_t *data, int64_t size, uint8_t *payload, size_t *payload_size) noexcept nogil:
@@ -402,7 +374,7 @@ cdef int64_t read_payload(BodyReader reader, const uint8_t *data, int64_t size, 
 cdef int watch(Relay *relay, int descriptor, uint32_t events, Body *body) noexcept nogil:
     cdef epoll_event event
     event.events = events
-    event.data.u64 = <uint64_t>body.generation << 32 | body.number
+    event.data.u64 = <uint64_t>body.generation << 32 | body.upstream
     return epoll_ctl(relay.epoll, EPOLL_CTL_ADD, descriptor, &event)
 
 
@@ -438,8 +410,8 @@ cdef void end_body(Relay *relay, Body *body, int cause, int error, int64_t now_n
         body.record = NULL
     body.cause, body.error = cause, error
     body.generation = 0
-    body.end.kind, body.end.body = END, body.number
-    queue(relay, body.end)
+    body.end.kind, body.end.body = END, body.upstream
+    put(&relay.queue, &body.end)
     if cause != TAKEN_BACK:
         wake_python(relay)
 
@@ -491,7 +463,7 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
     body.wire_bytes += used
     if payload_size:
         body.payload_bytes += payload_size
-        if not body.events or not is_heartbeat(payload, payload_size):
+        if not body.events or not holds_only_comments(payload, payload_size):
             body.output_ns = now_ns
         if body.prefix_size:
             record_payload(relay, body, now_ns, room, payload_size)
@@ -562,13 +534,12 @@ cdef int until_due_ms(Relay *relay) noexcept nogil:
     return <int>((left_ns + 999999) // 1000000) if left_ns > 0 else 0
 
 
-cdef void *run(void *argument) noexcept nogil:
-    cdef Relay *relay = <Relay *>argument
+cdef void run(Relay *relay) noexcept nogil:
     cdef epoll_event events[EVENTS_AT_ONCE]
     cdef Body *body
-    cdef uint32_t number
     cdef int count, i
     cdef bint stopping = False
+    prctl(PR_SET_NAME, b"tap-relay")
     relay.due_ns = clock_ns() + PERIOD_NS
     while not stopping:
         count = epoll_wait(relay.epoll, events, EVENTS_AT_ONCE, until_due_ms(relay))
@@ -580,18 +551,15 @@ cdef void *run(void *argument) noexcept nogil:
             # Locked for each event and not for the batch: the event loop, which needs the lock too, would stand still for
             # a batch of 64 reads.
             enter(relay)
-            number = <uint32_t>events[i].data.u64
-            body = relay.bodies[number]
-            # An earlier event of this batch, or Python, may have ended the body.
-            # Slots are reused. The generation in the event tells a new body from the one that the event was about,
-            # which epoll cannot.
+            body = relay.bodies[<uint32_t>events[i].data.u64]
+            # An earlier event of this batch, or Python, may have ended the body. Descriptors are reused. The generation
+            # in the event tells a new body from the one that the event was about, which epoll cannot.
             if body != NULL and body.generation == events[i].data.u64 >> 32:
                 if body.blocked:
                     on_writable(relay, body)
                 else:
                     on_readable(relay, body)
             leave(relay)
-    return NULL
 
 
 # --- the interface for Python
@@ -600,8 +568,7 @@ cdef class NativeRelay:
     """The relay of one event loop. Call all methods from the loop's thread. `streamgauge.ingest.tap.relay.body_relay` explains the results."""
 
     cdef Relay *relay
-    cdef pthread_t thread
-    cdef bint started
+    cdef object thread
 
     def __cinit__(self):
         self.relay = <Relay *>calloc(1, sizeof(Relay))
@@ -609,55 +576,42 @@ cdef class NativeRelay:
             raise MemoryError
         pthread_mutex_init(&self.relay.gate, NULL)
         pthread_mutex_init(&self.relay.lock, NULL)
-        self.relay.last = &self.relay.first
+        clear(&self.relay.queue)
+        self.relay.ends.earlier = self.relay.ends.later = &self.relay.ends
         self.relay.epoll = epoll_create1(EPOLL_CLOEXEC)
         self.relay.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
 
     def start(self):
         """Start the thread. Raises OSError if the system refuses a descriptor or the thread."""
-        cdef sigset_t everything, before
-        cdef int error
-        if self.started:
+        if self.thread is not None:
             raise RuntimeError("the native relay runs already")
         if self.relay.epoll < 0 or self.relay.wake < 0:
             raise OSError("cannot start the native relay: no file descriptor is left. Raise the limit of open files.")
-        sigfillset(&everything)
-        # The new thread inherits the mask. A signal that the kernel gave to it would never reach Python's handlers.
-        pthread_sigmask(SIG_SETMASK, &everything, &before)  # signals are for Python's main thread
-        error = pthread_create(&self.thread, NULL, run, self.relay)
-        pthread_sigmask(SIG_SETMASK, &before, NULL)
-        if error:
-            raise OSError(error, "cannot start the native relay's thread")
-        self.started = True
-        pthread_setname_np(self.thread, "tap-relay")
+        thread = threading.Thread(target=forward, args=(self,), name="tap-relay", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:
+            raise OSError(f"cannot start the native relay's thread: {e}") from None
+        self.thread = thread
 
     def close(self):
         """Stop the thread. Bodies that it still forwards are left alone: take them back before."""
-        if self.started:
-            self.started = False
+        if self.thread is not None:
             enter(self.relay)
             self.relay.stopping = True
             leave(self.relay)
-            # The thread never takes the interpreter lock, but other threads of Python should run during the wait.
-            with nogil:
-                pthread_join(self.thread, NULL)
+            self.thread.join()
 
     def __dealloc__(self):
         cdef Relay *relay = self.relay
-        cdef Item *item
-        cdef uint32_t number
+        cdef int number
         if relay == NULL:
             return
-        self.close()
-        while relay.first != NULL:
-            item, relay.first = relay.first, relay.first.next
-            if item.kind != END:  # a body owns its own
-                free(item)
+        free_records(relay.queue.first)
         for number in range(relay.capacity):
             if relay.bodies[number] != NULL:
                 free_body(relay.bodies[number])
         free(relay.bodies)
-        free(relay.unused)
         if relay.epoll >= 0:
             close(relay.epoll)
         if relay.wake >= 0:
@@ -707,127 +661,153 @@ cdef class NativeRelay:
         body = <Body *>calloc(1, sizeof(Body))
         if body == NULL:
             raise MemoryError
-        # Allocated now: an end must be reported even when memory is short, because only it gives the sockets back to
-        # Python.
-        body.end = <Item *>calloc(1, sizeof(Item))
-        body.upstream, body.client = upstream, client
         Py_INCREF(reader)
         body.reader, body.events = <PyObject *>reader, events
-        body.last_ns, body.output_ns = now_ns, output_ns
-        body.t0_ns = t0_ns
+        body.upstream, body.client = upstream, client
+        body.last_ns, body.output_ns, body.t0_ns = now_ns, output_ns, t0_ns
         body.prefix_size = len(prefix)
         memcpy(body.prefix, <const char *>prefix, body.prefix_size)
         body.seq, body.capture_bytes, body.dropped_bytes = seq, capture_bytes, -1
         enter(relay)
-        try:
-            if body.end == NULL or not slot_for(relay, body):
-                free_body(body)
-                raise MemoryError
-            if watch(relay, upstream, EPOLLIN, body) < 0:
-                error = errno  # `free` may change it
-                free_slot(relay, body)
-                raise OSError(error, "cannot watch a connection in the native relay")
-            return body.number
-        finally:
-            leave(relay)
-
-    def take_back(self, uint32_t number, int64_t now_ns):
-        """Stop forwarding a body. Adds an end to the queue unless one is already there, or nothing has this number."""
-        cdef Relay *relay = self.relay
-        cdef Body *body
-        enter(relay)
-        body = body_of(relay, number)
-        if body != NULL and body.generation:
-            end_body(relay, body, TAKEN_BACK, 0, now_ns)
+        error = begin(relay, body)
         leave(relay)
+        if error:
+            free_body(body)
+            raise OSError(error, "cannot watch a connection in the native relay")
+        return upstream
 
-    def progress(self, uint32_t number):
+    def take_back(self, int number, int64_t now_ns):
+        """Stop forwarding a body. Adds an end to the queue unless one is already there, or nothing has this number."""
+        cdef Body *body
+        enter(self.relay)
+        body = body_of(self.relay, number)
+        if body != NULL and body.generation:
+            end_body(self.relay, body, TAKEN_BACK, 0, now_ns)
+        leave(self.relay)
+
+    def progress(self, int number):
         """(time of the last read, time of the last read with output, time when the client last resumed reading, whether the
         client is blocked now). Times in ns. Raises KeyError if nothing has this number."""
-        cdef Relay *relay = self.relay
         cdef Body *body
-        cdef Body found
-        enter(relay)
-        body = body_of(relay, number)
-        if body != NULL:
-            found = body[0]
-        leave(relay)
-        if body == NULL:
-            raise KeyError(number)
-        return found.last_ns, found.output_ns, found.ready_ns, bool(found.blocked)
+        enter(self.relay)
+        try:
+            body = body_of(self.relay, number)
+            if body == NULL:
+                raise KeyError(number)
+            return body.last_ns, body.output_ns, body.ready_ns, bool(body.blocked)
+        finally:
+            leave(self.relay)
 
     def take(self, int64_t before_ns):
-        """Everything in the queue, and the records whose first frame arrived before a time.
+        """Everything in the queue, and the records whose first frame arrived before a time: a list of (kind, body, a, b).
 
-        Returns (records, number of frames, payload bytes in them, events). An event is (number of records before it, kind, body, a, b).
+        `RECORD`: `a` is `EncodedRecords`. A record never comes after an event that followed it; it may come before an earlier one,
+        except `LOST`.
         """
         cdef Relay *relay = self.relay
         cdef Item *item
         cdef Item *following
         cdef Body *body
-        cdef uint64_t frames = 0, captured_bytes = 0, woken
-        cdef size_t taken_bytes
-        cdef list records = [], events = []
+        cdef uint64_t woken
+        cdef EncodedRecords records = None
+        cdef list events = []
         enter(relay)
+        while queue_old_records(relay, before_ns):
+            leave(relay)  # the thread waits for the lock
+            enter(relay)
         if relay.woken:
             relay.woken = False
             read(relay.wake, &woken, 8)
-        item = relay.first
         # The whole queue is detached under the lock and turned into Python objects without it: the relay goes on
         # meanwhile.
-        relay.first, relay.last = NULL, &relay.first
-        relay.queued_waits = 0
+        item = relay.queue.first
+        clear(&relay.queue)
+        relay.pending_bytes -= relay.queued_bytes
+        relay.queued_waits = relay.queued_bytes = 0
         leave(relay)
-        while True:
-            taken_bytes = 0
-            while item != NULL:
-                following = item.next
-                if item.kind == RECORD:
-                    records.append(PyBytes_FromStringAndSize(<char *>content(item), item.size))
-                    frames += item.a
-                    captured_bytes += item.b
-                    taken_bytes += item.capacity
-                    free(item)
-                elif item.kind == END:
-                    body = relay.bodies[item.body]
-                    events.append((len(records), END, item.body, end_of(body), None))
-                    enter(relay)
-                    free_slot(relay, body)
-                    leave(relay)
-                else:
-                    events.append((len(records), item.kind, item.body, item.a, item.b))
-                    free(item)
-                item = following
-            enter(relay)
-            # Released in steps of RECORDS_AT_ONCE: a stream that runs full gets room again before the last record is
-            # converted.
-            relay.pending_bytes -= taken_bytes
-            item = finish_old_records(relay, before_ns)
-            leave(relay)
-            if item == NULL:
-                return records, frames, captured_bytes, events
+        while item != NULL:
+            following = item.next
+            if item.kind == RECORD:
+                if records is None:
+                    records = EncodedRecords()
+                    events.append((RECORD, 0, records, None))
+                records.add(item)
+            elif item.kind == END:
+                body = relay.bodies[item.body]
+                events.append((END, item.body, end_of(body), None))
+                enter(relay)
+                relay.bodies[item.body] = NULL
+                leave(relay)
+                free_body(body)
+            else:
+                if item.kind == LOST:
+                    records = None
+                events.append((item.kind, item.body, item.a, item.b))
+                free(item)
+            item = following
+        return events
 
 
-cdef Item *finish_old_records(Relay *relay, int64_t before_ns) noexcept nogil:
-    """A list of some records, the oldest first."""
-    cdef Item *first = NULL
-    cdef Item **last = &first
+def forward(NativeRelay relay not None):
+    """Run a relay until it is closed."""
+    with nogil:
+        run(relay.relay)
+
+
+cdef class EncodedRecords:
+    """Encoded records. They become objects of Python by `take`, which any thread may call."""
+
+    cdef Queue queue
+    cdef readonly uint64_t count, frames, captured_bytes
+    cdef readonly size_t size_bytes
+
+    def __cinit__(self):
+        clear(&self.queue)
+
+    cdef add(self, Item *item):
+        put(&self.queue, item)
+        self.count += 1
+        self.frames += item.a
+        self.captured_bytes += item.b
+        self.size_bytes += sizeof(Item) + item.capacity
+
+    def take(self):
+        """The records. Later calls return none."""
+        cdef Item *item = self.queue.first
+        cdef list taken = []
+        while item != NULL:
+            taken.append(PyBytes_FromStringAndSize(<char *>content(item), item.size))
+            item = item.next
+        free_records(self.queue.first)
+        clear(&self.queue)
+        return taken
+
+    def __dealloc__(self):
+        free_records(self.queue.first)
+
+
+cdef void free_records(Item *item) noexcept nogil:
+    cdef Item *following
+    while item != NULL:
+        following = item.next
+        if item.kind != END:  # part of its body
+            free(item)
+        item = following
+
+
+cdef bint queue_old_records(Relay *relay, int64_t before_ns) noexcept nogil:
+    """Queue some records whose first frame arrived before a time, the oldest first. Returns whether there may be more."""
     cdef int i
     for i in range(RECORDS_AT_ONCE):
-        if relay.oldest == NULL or relay.oldest.record_ns > before_ns:
-            break
-        # As in `queue_record`: the bytes leave the relay but stay in the log's queue, where they count against the body
-        # for two epochs.
-        hold(relay, relay.oldest, relay.oldest.record.capacity)
-        last[0] = finish_record(relay, relay.oldest)
-        last[0].next = NULL
-        last = &last[0].next
-    return first
+        if relay.ends.later == &relay.ends or relay.ends.later.record_ns > before_ns:
+            return False
+        queue_record(relay, relay.ends.later)
+    return True
 
 
-cdef inline Body *body_of(Relay *relay, uint32_t number) noexcept nogil:
+cdef inline Body *body_of(Relay *relay, int number) noexcept nogil:
     """NULL: no body has this number."""
-    return relay.bodies[number] if number < relay.capacity else NULL
+    return relay.bodies[number] if 0 <= number < relay.capacity else NULL
 
 
 cdef tuple end_of(Body *body):
@@ -841,46 +821,30 @@ cdef tuple end_of(Body *body):
     )
 
 
-cdef bint slot_for(Relay *relay, Body *body) noexcept nogil:
-    """Give a body its number. False: no memory."""
-    cdef uint32_t wanted, number
+cdef int begin(Relay *relay, Body *body) noexcept nogil:
+    """Begin to forward a body. Returns 0 or the system's error."""
+    cdef int number = body.upstream
+    cdef int wanted
     cdef void *grown
-    if relay.unused_count == 0:
-        wanted = relay.capacity * 2 if relay.capacity else 64
+    if number >= relay.capacity:
+        wanted = number + 64
         grown = realloc(relay.bodies, wanted * sizeof(Body *))
         if grown == NULL:
-            return False
+            return ENOMEM
         relay.bodies = <Body **>grown
-        grown = realloc(relay.unused, wanted * sizeof(uint32_t))
-        if grown == NULL:
-            return False
-        relay.unused = <uint32_t *>grown
-        for number in range(relay.capacity, wanted):
-            relay.bodies[number] = NULL
-            # In reverse, so that the lowest number is given out first.
-            relay.unused[relay.unused_count] = wanted - 1 - (number - relay.capacity)
-            relay.unused_count += 1
+        memset(relay.bodies + relay.capacity, 0, (wanted - relay.capacity) * sizeof(Body *))
         relay.capacity = wanted
-    relay.unused_count -= 1
-    body.number = relay.unused[relay.unused_count]
-    relay.bodies[body.number] = body
-    relay.generation += 1
-    if relay.generation == 0:
-        relay.generation = 1
-    body.generation = relay.generation
-    return True
-
-
-cdef void free_slot(Relay *relay, Body *body) noexcept:
-    relay.bodies[body.number] = NULL
-    relay.unused[relay.unused_count] = body.number
-    relay.unused_count += 1
-    free_body(body)
+    if number < 0 or relay.bodies[number] != NULL:
+        return EEXIST
+    body.generation = relay.generation = relay.generation % <uint32_t>0xffffffff + 1
+    if watch(relay, number, EPOLLIN, body) < 0:
+        return errno
+    relay.bodies[number] = body
+    return 0
 
 
 cdef void free_body(Body *body) noexcept:
     Py_DECREF(<BodyReader>body.reader)
     free(body.unsent)
     free(body.record)
-    free(body.end)
     free(body)
