@@ -22,8 +22,8 @@ pytestmark = [
 ]
 SHORT = "body_relay exchanges forwarding http_body short_exchanges"
 LONG = (
-    f"{SHORT} disconnects draining fairness header_rewrite http_head limits record_buffer record_log_thread recorded_exchanges "
-    "recorder waits"
+    f"{SHORT} disconnects draining exchange_walks fairness header_rewrite http_head limits record_buffer record_log_thread "
+    "recorded_exchanges recorder states waits"
 )
 """Files of this folder without `test_` and `.py`."""
 
