@@ -20,9 +20,11 @@ from collections.abc import Callable, Sequence
 from streamgauge.ingest.guards import Guards, guarded_thread, system_error
 from streamgauge.ingest.record_log.interface import LogBroken, LogFull, LogInUse, LogWriter
 from streamgauge.ingest.records import pack_encoded, streams_begun
+from streamgauge.ingest.tap.recording.relayed import RelayedBatch
 
 logger = logging.getLogger("streamgauge.tap.log")
 
+Queued = tuple[list[bytes] | RelayedBatch, int]
 Batch = tuple[list[bytes], int]
 """Encoded records, and their size in the record buffer."""
 
@@ -46,7 +48,7 @@ class LogThread:
         self._guard = (guards or Guards()).guard(GUARD, silent_after_s=_SILENT_AFTER_S)
         # A deque, because its `append` and `popleft` are atomic: the event loop must not wait for a lock that a thread
         # with a lower priority holds.
-        self._queue: deque[Batch] = deque()
+        self._queue: deque[Queued] = deque()
         self._wake = threading.Event()
         self._opened = threading.Event()
         self._stopping = threading.Event()
@@ -80,7 +82,7 @@ class LogThread:
         if self._error_at_open is not None:
             raise self._error_at_open
 
-    def put(self, records: list[bytes], size_bytes: int) -> None:
+    def put(self, records: list[bytes] | RelayedBatch, size_bytes: int) -> None:
         """Hand over a batch. Never blocks."""
         self._queue.append((records, size_bytes))
         self._wake.set()
@@ -121,7 +123,9 @@ class LogThread:
             self._drain()
             if stopping:
                 break
-        self.unappended_records = sum(len(records) for records, _ in self._queue)
+        self.unappended_records = sum(
+            len(records) if isinstance(records, list) else records.count for records, _ in self._queue
+        )
         if self.unappended_records:
             logger.error(
                 "%d records were not appended to the log before the stop: they are lost. The next start reports their streams",
@@ -141,7 +145,7 @@ class LogThread:
             size_bytes = 0
             # After an outage the queue is long. A transaction costs more than the rows in it, so many batches share one.
             while self._queue and len(self._taken) < _MAX_ENTRIES_AT_ONCE and size_bytes < _MAX_BYTES_AT_ONCE:
-                self._taken.append(self._queue.popleft())
+                self._take_next()
                 size_bytes += self._taken[-1][1]
             # Packed once: every retry appends the same bytes. Compression is the most expensive step here.
             payloads = self._pack()
@@ -158,6 +162,19 @@ class LogThread:
                     self._stopping.wait(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             pause_s = _FIRST_PAUSE_S
+
+    def _take_next(self) -> None:
+        records, size_bytes = self._queue.popleft()
+        if isinstance(records, list):
+            self._taken.append((records, size_bytes))
+            return
+        try:
+            batches = _divided(records.take(), size_bytes)
+        except Exception as e:  # the reader finds the gap in the numbers of their streams
+            self._guard.failed(e)
+            batches = [([], size_bytes)]
+        self._taken.append(batches[0])
+        self._queue.extendleft(reversed(batches[1:]))
 
     def _pack(self) -> list[bytes]:
         """Pack the taken batches. Those that cannot be packed (a bug) are dropped."""
@@ -236,6 +253,20 @@ class LogThread:
             logger.error("cannot append to the log (%s), retrying; traffic continues: %s", cause, error)
             self.failing = cause
         return False
+
+
+def _divided(records: list[bytes], size_bytes: int) -> list[Batch]:
+    """Batches that a small log can take. `size_bytes`: of all."""
+    batches: list[Batch] = []
+    while records:
+        count = taken_bytes = 0
+        while count < len(records) and taken_bytes < _MAX_BYTES_AT_ONCE:
+            taken_bytes += len(records[count])
+            count += 1
+        batches.append((records[:count], taken_bytes))
+        records = records[count:]
+        size_bytes -= taken_bytes
+    return [*batches[:-1], (batches[-1][0], batches[-1][1] + size_bytes)] if batches else [([], size_bytes)]
 
 
 def _lower_priority() -> None:

@@ -27,6 +27,7 @@ from typing import Protocol
 
 from streamgauge.ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, decode, encode
 from streamgauge.ingest.tap.recording.failures import CAUSE, FailedRecorder, RecordingFailures
+from streamgauge.ingest.tap.recording.relayed import RelayedBatch
 
 RECORD_OVERHEAD_BYTES = 400
 # These two are typed in the .pxd: compiled code reads other globals from the module's dict.
@@ -52,7 +53,7 @@ class Sink(Protocol):
     done_bytes: int
     failing: str | None
 
-    def put(self, records: list[bytes], size_bytes: int) -> None: ...
+    def put(self, records: list[bytes] | RelayedBatch, size_bytes: int) -> None: ...
 
     def take_dropped(self) -> list[list[bytes]]: ...
 
@@ -195,10 +196,14 @@ class RecordBuffer:
             return 0
         return self._append(encoded)
 
-    def append_encoded(self, records: list[bytes]) -> None:
-        """Append records that the relay has encoded. The relay's grant covers their bytes."""
-        for record in records:
-            self._append(record)
+    def append_relayed(self, records: RelayedBatch) -> None:
+        """Append records that the relay has encoded. The relay's grant covers their bytes. The log thread copies them: on one
+        core, copies here would delay the chunks that arrive meanwhile."""
+        self._put_pending()
+        self.sink.put(records, records.size_bytes)
+        self.used_bytes += records.size_bytes
+        self._put_bytes += records.size_bytes
+        self.counters.records += records.count
 
     def _append(self, encoded: bytes) -> int:
         size_bytes = len(encoded) + _ENCODED_BYTES

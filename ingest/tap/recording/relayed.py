@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class RelayedRecords(NamedTuple):
@@ -51,3 +51,13 @@ class RelayedEnd(NamedTuple):
     @property
     def os_error(self) -> OSError | None:
         return OSError(self.error, os.strerror(self.error)) if self.error else None
+
+
+class RelayedBatch(Protocol):
+    """Records that the relay has encoded."""
+
+    count: int
+    size_bytes: int
+
+    def take(self) -> list[bytes]:
+        """The records, once. Any thread may call it."""

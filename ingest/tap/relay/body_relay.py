@@ -131,11 +131,10 @@ class BodyRelay:
     def _append(self, encoded: native_relay.EncodedRecords) -> None:
         if self._buffer is None:
             return
-        records = encoded.take()
         try:
-            self._buffer.append_encoded(records)
+            self._buffer.append_relayed(encoded)
         except Exception as e:  # the reports that follow must be processed
-            self._buffer.lose_records(records, e)
+            self._buffer.lose_records(encoded.take(), e)
         self._buffer.counters.frames += encoded.frames
         self._buffer.counters.captured_bytes += encoded.captured_bytes
 

@@ -42,7 +42,7 @@ NOT_INJECTED = {
 }  # fmt: skip
 IN_LOG_THREAD = re.compile(r"LogThread\._")  # test_record_log_thread.py has their failures
 OF_THE_RELAY = re.compile(
-    r"BodyRelay|RecordBuffer\.(grant|append_encoded)|Recorder\.(state_for_relay|relay_)"
+    r"BodyRelay|RecordBuffer\.(grant|append_relayed)|Recorder\.(state_for_relay|relay_)"
 )
 FIRST_FAULT: dict[str, tuple[type, str]] = {
     "abandon": (Recorder, "record_request"), "_reserved_bytes": (Recorder, "record_request"), "_lose_batch": (MemoryLog, "append"),
