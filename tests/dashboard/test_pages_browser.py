@@ -118,7 +118,6 @@ def test_page_loads_is_accessible_and_fits_every_width(
     assert seen.page.url.endswith(paths[view])
     assert seen.exceptions() == 0
     assert seen.page.locator("[data-testid=stAlertContentError]").count() == 0
-    assert view == "filtered" or not shifts(seen, paths[view])
     assert seen.page.evaluate(CLIPPED_TABLES) == []
     title = seen.page.locator("[data-testid=stMain] h1").inner_text()
     assert seen.page.title() == f"{title} · Streamgauge"
@@ -148,7 +147,6 @@ def test_sidebar_is_collapsed_while_narrow_and_then_as_chosen(seen: Reader, path
             seen.page.wait_for_function(COLLAPSED, timeout=10_000)
             seen.open(paths["live"])
             assert seen.page.evaluate(COLLAPSED)
-            assert not shifts(seen, paths["live"])
         for width in (900, 390):
             resize(seen, width)
             seen.page.wait_for_function(COLLAPSED, timeout=10_000)
@@ -162,10 +160,16 @@ def test_sidebar_is_collapsed_while_narrow_and_then_as_chosen(seen: Reader, path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", [*VIEWS, "trace", "filtered"])
-def test_page_loads_without_shifts_and_is_accessible_on_a_phone(
-    view: str, seen: Reader, paths: dict[str, str]
-) -> None:
+def test_page_is_accessible_on_a_phone(view: str, seen: Reader, paths: dict[str, str]) -> None:
     resize(seen, 390)
     seen.open(paths[view])
-    assert view == "filtered" or not shifts(seen, paths[view])
     assert_accessible(seen)
+
+
+@pytest.mark.slow  # how far a page shifts depends on the time between the parts of its load: only a quiet machine can say
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("view", [*VIEWS, "trace"])
+def test_page_loads_without_shifts(view: str, width: int, seen: Reader, paths: dict[str, str]) -> None:
+    resize(seen, width)
+    seen.open(paths[view])
+    assert not shifts(seen, paths[view])
