@@ -15,12 +15,10 @@ cdef class ClientConnection(ClientSide):
     cdef readonly object _buffer
     cdef object _clock_ns, _hangups, _pools, _timer, _watched
     cdef int64_t _buffer_since_ns, _ended_exchanges_bytes, _lingered_bytes
-    cdef readonly bint _closed, _lingering, _watching_drain
+    cdef readonly bint _lingering, _watching_drain
 
     @cython.locals(now_ns=int64_t, exchange=Exchange, full=bint, end=Py_ssize_t)
     cpdef data_received(self, bytes data)
-    cpdef pause_writing(self)
-    cpdef resume_writing(self)
     cdef _keep(self, bytes data)
     cdef _next_request(self, buffer, int64_t now_ns)
     @cython.locals(context=TapContext, pool=Pool, exchange=Exchange, head=RequestHead)
@@ -34,4 +32,3 @@ cdef class ClientConnection(ClientSide):
     cdef _settle(self)
     cpdef pause_reading(self)
     cpdef resume_reading(self)
-    cpdef _resume_after_full_read(self)

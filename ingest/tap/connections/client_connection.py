@@ -56,7 +56,6 @@ class ClientConnection(ClientSide):
         self._lingering = False
         self._lingered_bytes = 0
         self._watching_drain = False
-        self._closed = False
         self._ended_exchanges_bytes = 0  # bytes written for exchanges that have ended
 
     # --- called by the transport
@@ -85,7 +84,7 @@ class ClientConnection(ClientSide):
             data = exchange.on_client_bytes(data)
             if full and self.exchange is exchange and not self.read_paused:
                 self.reading.pause_reading()
-                self._context.call_next_iteration(self._resume_after_full_read)
+                self._context.call_next_iteration(self.resume_after_full_read)
             exchange = self.exchange
             if not data:
                 return
@@ -116,7 +115,7 @@ class ClientConnection(ClientSide):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Whatever one step raises, the exchange ends."""
-        self._closed = True
+        self.closed = True
         self._context.clients.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -138,17 +137,10 @@ class ClientConnection(ClientSide):
             for data in sockets.unread(self.transport, exc):
                 self.data_received(data)
 
-    def pause_writing(self) -> None:
-        self.write_paused = True
-        if self.exchange is not None:
-            self.exchange.on_full(self)
-
     def resume_writing(self) -> None:
-        self.write_paused = False
         if self.draining is not None:
             self._check_drained()
-        if self.exchange is not None:
-            self.exchange.on_writable(self)
+        super().resume_writing()
 
     # --- requests
 
@@ -219,10 +211,10 @@ class ClientConnection(ClientSide):
         self.ready_ns = now_ns
         context = self._context
         self._ended_exchanges_bytes += exchange.written_bytes
-        if self._closed or then == ABORT:
+        if self.closed or then == ABORT:
             if self.draining is not None:
                 self.draining.on_undelivered(0, self._undelivered_bytes())
-            if not self._closed:
+            if not self.closed:
                 self.transport.abort()
             return
         if error is not None:
@@ -281,7 +273,7 @@ class ClientConnection(ClientSide):
             self._watching_drain = False
             self.transport.set_write_buffer_limits(high=self._context.options.write_buffer_bytes)
         if self.draining is not None:
-            self.draining.on_drained(None if self._closed else self._clock_ns())
+            self.draining.on_drained(None if self.closed else self._clock_ns())
         return True
 
     def _settle(self) -> None:
@@ -296,20 +288,16 @@ class ClientConnection(ClientSide):
         return self.exchange is not None and self.exchange.tunneling
 
     def pause_reading(self) -> None:
-        if not self.read_paused and not self._closed:
+        if not self.read_paused and not self.closed:
             self.read_paused = True
             self.reading.pause_reading()
             self._watched = self._hangups.watch(self._socket, self._hangup_while_paused)
 
     def resume_reading(self) -> None:
-        if self.read_paused and not self._closed:
+        if self.read_paused and not self.closed:
             self.read_paused = False
             self.ready_ns = self._clock_ns()
             self._hangups.unwatch(self._watched, self._hangup_while_paused)
-            self.reading.resume_reading()
-
-    def _resume_after_full_read(self) -> None:
-        if not self.read_paused and not self._closed:
             self.reading.resume_reading()
 
     def _hangup_while_paused(self, broken: bool) -> None:
@@ -321,7 +309,7 @@ class ClientConnection(ClientSide):
 
     def close_if_idle(self) -> None:
         """Close unless a request is in progress, because the tap is stopping."""
-        if self.exchange is None and not self._lingering and not self._closed:
+        if self.exchange is None and not self._lingering and not self.closed:
             self.transport.close()
 
     def _refuse(self, response: ErrorResponse, received: RequestHead | bytes, now_ns: int) -> None:
@@ -342,7 +330,7 @@ class ClientConnection(ClientSide):
 
     def _close(self, *, linger: bool) -> None:
         """Close after the written bytes are sent. `linger`: read on for a while, because the client may still be sending."""
-        if self._closed:
+        if self.closed:
             return
         self._buffer = None
         self._lingering = True
@@ -355,7 +343,7 @@ class ClientConnection(ClientSide):
         self._context.loop.call_later(LINGER_S, self._close_now)
 
     def _close_now(self) -> None:
-        if not self._closed:
+        if not self.closed:
             sockets.close_when_sent(self._context.loop, self.transport, self.reading)
 
     def _reset_when_sent(self) -> None:
@@ -368,7 +356,7 @@ class ClientConnection(ClientSide):
         self._reset_when_delivered(0, 0.0)
 
     def _reset_when_delivered(self, before_bytes: int, deadline_s: float) -> None:
-        if self._closed:
+        if self.closed:
             return
         loop = self._context.loop
         undelivered = self._unwritten_bytes() + sockets.unsent_bytes(self._socket)
@@ -390,7 +378,7 @@ class ClientConnection(ClientSide):
 
     def _on_timer(self) -> None:
         self._timer = None
-        if not self._closed and not self._lingering:
+        if not self.closed and not self._lingering:
             self._start_timer()
             self.check_timeouts(self._clock_ns())
 

@@ -12,14 +12,13 @@ cdef class UpstreamConnection(UpstreamSide):
     cdef UpstreamPool _pool
     cdef TapContext _context
     cdef object _clock_ns, _poll
-    cdef bint _closed, _ending
+    cdef bint _ending
     cdef public double idle_since_s
 
     @cython.locals(now_ns=int64_t, exchange=Exchange)
     cpdef data_received(self, bytes data)
     cpdef pause_reading(self)
     cpdef resume_reading(self)
-    cpdef _resume_after_full_read(self)
     cpdef abort(self)
     cpdef close(self)
     cpdef release(self)

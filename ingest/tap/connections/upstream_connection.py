@@ -39,7 +39,6 @@ class UpstreamConnection(UpstreamSide):
         self._context = pool.context
         self._clock_ns = pool.context.clock_ns
         self.idle_since_s = 0.0
-        self._closed = False
         self._ending = False
         self._poll: select.poll | None = None
 
@@ -68,7 +67,7 @@ class UpstreamConnection(UpstreamSide):
             # libuv would read this socket up to 32 times in a row; one fast upstream would hold up all other streams
             # for 8 MB (`sockets.FULL_READ_BYTES`).
             self.reading.pause_reading()
-            self._context.call_next_iteration(self._resume_after_full_read)
+            self._context.call_next_iteration(self.resume_after_full_read)
 
     def eof_received(self) -> bool:
         return self.exchange is not None and self.exchange.on_end(self)
@@ -83,44 +82,30 @@ class UpstreamConnection(UpstreamSide):
                     if self.exchange is not None:
                         self.exchange.on_upstream_bytes(data, self._clock_ns())
         finally:
-            self._closed = True
+            self.closed = True
             self._pool.remove(self)
             if self.exchange is not None:
                 self.exchange.on_lost(self, exc or ConnectionResetError())
 
-    def pause_writing(self) -> None:
-        self.write_paused = True
-        if self.exchange is not None:
-            self.exchange.on_full(self)
-
-    def resume_writing(self) -> None:
-        self.write_paused = False
-        if self.exchange is not None:
-            self.exchange.on_writable(self)
-
     # --- called by the exchange and the pool
 
     def pause_reading(self) -> None:
-        if not self.read_paused and not self._closed:
+        if not self.read_paused and not self.closed:
             self.read_paused = True
             self.reading.pause_reading()
 
     def resume_reading(self) -> None:
-        if self.read_paused and not self._closed:
+        if self.read_paused and not self.closed:
             self.read_paused = False
             self.reading.resume_reading()
 
-    def _resume_after_full_read(self) -> None:
-        if not self.read_paused and not self._closed:
-            self.reading.resume_reading()
-
     def abort(self) -> None:
-        if not self._closed:
+        if not self.closed:
             self.transport.abort()
 
     def close(self) -> None:
         self._ending = True
-        if not self._closed:
+        if not self.closed:
             self.resume_reading()  # TLS ends after the peer's closing alert
             close_when_sent(self._context.loop, self.transport, self.reading)
 
@@ -129,11 +114,11 @@ class UpstreamConnection(UpstreamSide):
 
     def is_lost(self) -> bool:
         """The event loop has reported its end, perhaps before it had an exchange."""
-        return self._closed
+        return self.closed
 
     def is_open(self) -> bool:
         """The event loop has not seen the connection close."""
-        return not self._closed and not self.transport.is_closing()
+        return not self.closed and not self.transport.is_closing()
 
     def is_quiet(self) -> bool:
         """The kernel has neither an end of file nor unexpected bytes for this idle connection."""

@@ -14,9 +14,7 @@ from streamgauge.ingest.tap.exchanges.states import RECEIVING, RELAYED, RESPONDI
 from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
 from streamgauge.ingest.tap.exchanges.waits import LONG_SILENCE_NS
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
-from streamgauge.ingest.tap.http.heads import (
-    BadRequest,
-)
+from streamgauge.ingest.tap.http.heads import BadRequest
 from streamgauge.ingest.tap.http.rewriting import request_for_upstream
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

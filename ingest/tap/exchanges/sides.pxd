@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 
 cdef class Side:
     cdef public object exchange, reading, transport
-    cdef public bint read_paused, write_paused
+    cdef public bint closed, read_paused, write_paused
 
     cpdef pause_reading(self)
     cpdef resume_reading(self)

@@ -22,6 +22,25 @@ class Side:
         self.exchange: Exchange | None = None
         self.read_paused = False
         self.write_paused = False
+        self.closed = False
+        """The event loop has reported its end."""
+
+    def pause_writing(self) -> None:
+        """Called by the transport."""
+        self.write_paused = True
+        if self.exchange is not None:
+            self.exchange.on_full(self)
+
+    def resume_writing(self) -> None:
+        """Called by the transport."""
+        self.write_paused = False
+        if self.exchange is not None:
+            self.exchange.on_writable(self)
+
+    def resume_after_full_read(self) -> None:
+        """Read on, in the iteration after a read that filled the loop's buffer."""
+        if not self.read_paused and not self.closed:
+            self.reading.resume_reading()
 
     def pause_reading(self) -> None:
         raise NotImplementedError
