@@ -256,17 +256,18 @@ class LogThread:
 
 
 def _divided(records: list[bytes], size_bytes: int) -> list[Batch]:
-    """Batches that a small log can take. `size_bytes`: of all."""
-    batches: list[Batch] = []
-    while records:
-        count = taken_bytes = 0
-        while count < len(records) and taken_bytes < _MAX_BYTES_AT_ONCE:
-            taken_bytes += len(records[count])
-            count += 1
-        batches.append((records[:count], taken_bytes))
-        records = records[count:]
-        size_bytes -= taken_bytes
-    return [*batches[:-1], (batches[-1][0], batches[-1][1] + size_bytes)] if batches else [([], size_bytes)]
+    """Batches that a small log can take. `size_bytes`: what all records count in the record buffer."""
+    batches: list[list[bytes]] = [[]]
+    room_bytes = _MAX_BYTES_AT_ONCE
+    for record in records:
+        if room_bytes <= 0:
+            batches.append([])
+            room_bytes = _MAX_BYTES_AT_ONCE
+        batches[-1].append(record)
+        room_bytes -= len(record)
+    sizes = [sum(map(len, batch)) for batch in batches]
+    sizes[0] += size_bytes - sum(sizes)
+    return list(zip(batches, sizes, strict=True))
 
 
 def _lower_priority() -> None:

@@ -51,6 +51,35 @@ def test_start_is_refused_while_another_process_writes_the_log():
         thread.start()
 
 
+class Relayed:
+    """Records of the relay. None: they cannot be copied."""
+
+    def __init__(self, records: list[bytes] | None, size_bytes: int) -> None:
+        self._records, self.size_bytes = records, size_bytes
+        self.count = len(records or ())
+
+    def take(self) -> list[bytes]:
+        if self._records is None:
+            raise MemoryError
+        return self._records
+
+
+def test_records_of_the_relay_are_appended_in_order_in_entries_that_a_small_log_can_take():
+    big = [encode(Frames("s", seq, [(0, b"x" * 100_000)])) for seq in range(7)]
+    first, last = ([encode(record) for record in stream(number)] for number in (1, 2))
+    log = MemoryLog()
+    thread = LogThread(lambda: log)
+    thread.put(first, 10)
+    thread.put(Relayed(big, 1_000_000), 1_000_000)
+    thread.put(Relayed(None, 50), 50)
+    thread.put(last, 10)
+    thread.start()
+    thread.stop(5)
+    assert [encode(record) for record in log.records] == [*first, *big, *last]
+    assert log.entries >= 6  # three of them for the seven large records
+    assert thread.done_bytes == 1_000_070
+
+
 def test_batch_that_cannot_be_packed_is_dropped_alone(monkeypatch: pytest.MonkeyPatch):
     good = [encode(record) for record in stream(1)]
     pack = record_log_thread.pack_encoded
