@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 from collections.abc import Callable, Sequence
@@ -275,18 +276,20 @@ def test_chunks_below_4_exbibytes_pass():
 
 
 def calls_of(function: Callable[[], object]) -> int:
-    """The number of calls that Python code makes in `function`."""
+    """The number of calls that Python code makes in `function`, without those of a garbage collection."""
     count = 0
 
     def on_event(_frame: object, event: str, _argument: object) -> None:
         nonlocal count
         count += event in ("call", "c_call")
 
+    gc.disable()  # Hypothesis registers a callback, which would be counted.
     sys.setprofile(on_event)
     try:
         function()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 
@@ -296,7 +299,7 @@ def test_work_for_small_chunks_does_not_grow_with_their_number(sizes: tuple[int,
     parts = [b"\n\r1\n\rx\n\r1\n\ryyy"[-size:] for size in sizes] * 5_000
     raw = b"".join(form % (len(part), part) for part in parts)
     body = response()
-    assert calls_of(lambda: body.feed(raw)) < 100
+    assert calls_of(lambda: body.feed(raw)) < 1_000
     assert body.feed(b"0\r\n\r\n") == b""
     assert body.complete
     whole = response()
