@@ -66,7 +66,7 @@ class StreamAccumulator:
         self.usage: Usage | None = None
         self.usage_reports: list[tuple[int, int | None, Usage]] = []
         self.server_stats: list[tuple[int, ServerStat]] = []
-        self.text_chars = self.reasoning_chars = 0
+        self.text_chars = self.reasoning_chars = self.refusal_chars = 0
         self.tool_call_count = 0
         self.tool_failure_count = 0
         self.malformed_events = 0
@@ -270,7 +270,9 @@ class StreamAccumulator:
                 whole = self._whole_characters(delta.choice, kind, text)
                 chars += len(whole)
                 channel, content = kind, True
-                if kind != "refusal":
+                if kind == "refusal":
+                    self.refusal_chars += len(whole)
+                else:
                     self._count_content(kind, whole, len(whole))
                 if self.keep_text:
                     getattr(choice, kind).add(whole)

@@ -292,6 +292,7 @@ class StreamDecoder:
     """(seq of the event, its time, the report)."""
     text_chars: int = _from_accumulator("text_chars")
     reasoning_chars: int = _from_accumulator("reasoning_chars")
+    refusal_chars: int = _from_accumulator("refusal_chars")
     tool_call_count: int = _from_accumulator("tool_call_count")
     tool_failure_count: int = _from_accumulator("tool_failure_count")
     output_start: OutputStart = _from_accumulator("output_start")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from streamgauge.analytics.schema.finish_reasons import meanings
+
 Row = Mapping[str, Any]
 
 CHANGES = {
@@ -36,23 +38,6 @@ _NULL_IS_ZERO = ("reasoning_tokens", "cached_input_tokens")
 _OUTPUT_KINDS = {"refusal": "refusal", "audio": "audio", "image": "image"}
 _KINDS_OF_ONE_DIALECT = {"annotations": "annotation", "progress": "progress", "other_events": "other"}
 _NOT_RECEIVED = frozenset({"client_abort", "tap_lost", "refused"})
-
-_STOP, _LENGTH, _TOOLS, _FILTER = "stop", "length", "tool_calls", "content_filter"
-_FINISHES: dict[str, frozenset[str]] = {
-    word: frozenset(meanings)
-    for words, meanings in (
-        ("stop end_turn stop_sequence eos eos_token eosfound end done complete finish", [_STOP]),
-        ("length max_tokens max_output_tokens model_length", [_LENGTH]),
-        ("tool_calls tool_use tool_call function_call", [_TOOLS]),
-        ("content_filter content_filtered safety refusal guardrail_intervened", [_FILTER]),
-        ("completed", [_STOP, _TOOLS]),
-        ("incomplete", [_LENGTH, _FILTER]),
-    )
-    for word in words.split()
-}
-"""Meanings of the finish reasons of the dialects, in lower case."""
-_GEMINI_STOP = frozenset({_STOP, _TOOLS})
-"""Gemini's STOP also ends a response with tool calls."""
 
 
 class Change(NamedTuple):
@@ -87,11 +72,7 @@ def same_finish(outer: str | None, inner: str | None) -> bool:
     """Whether two finish reasons are equal or mean the same in their dialects."""
     if outer == inner:
         return True
-    return bool(outer and inner and _meanings(outer) & _meanings(inner))
-
-
-def _meanings(reason: str) -> frozenset[str]:
-    return _GEMINI_STOP if reason == "STOP" else _FINISHES.get(reason.lower(), frozenset({reason}))
+    return bool(outer and inner and meanings(outer) & meanings(inner))
 
 
 def _columns(outer: Row, inner: Row) -> Iterator[tuple[str, tuple[Any, Any]]]:

@@ -2,6 +2,7 @@
 
 The key is secret, so a reader of the tables cannot compute the fingerprint of a guessed text. NULL, because equal
 fingerprints would not mean equal output: with several choices, whose events interleave, and for redacted output.
+The same start of the output shows whether the arguments of tool calls are JSON.
 """
 
 from __future__ import annotations
@@ -28,6 +29,23 @@ def fingerprints(stream: StreamDecoder, key: bytes) -> tuple[str | None, str | N
     else:
         output = _fingerprint("".join(start.reasoning)[:KEPT_CHARS], stream.reasoning_chars, key)
     return output, _of_arguments(start, key) if start.arguments else None
+
+
+def malformed_tool_calls(start: OutputStart) -> int | None:
+    """Tool calls whose arguments begin as a JSON object and are not valid JSON. None if that is unknown: redacted or too long."""
+    if start.argument_chars > KEPT_CHARS:
+        return None
+    texts = ["".join(parts) for parts in start.arguments.values()]
+    malformed = [text for text in texts if text.lstrip()[:1] == "{" and not _is_json(text)]
+    return None if any(map(is_filler, malformed)) else len(malformed)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _of_arguments(start: OutputStart, key: bytes) -> str | None:

@@ -30,7 +30,7 @@ from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.events import ServerStat, Usage
 from streamgauge.analytics.measures import latency
 from streamgauge.analytics.measures.dead_letters import DeadLetters
-from streamgauge.analytics.measures.fingerprints import fingerprints
+from streamgauge.analytics.measures.fingerprints import fingerprints, malformed_tool_calls
 from streamgauge.analytics.measures.headers import request_id_of, server_instance_of, stored_headers
 from streamgauge.analytics.measures.operation import operation_of
 from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
@@ -38,6 +38,7 @@ from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.measures.waits import split_stream
 from streamgauge.analytics.schema.frames import frame, frame_of_rows, polars_types
 from streamgauge.analytics.schema.objectives import Objectives
+from streamgauge.analytics.schema.outcomes import OK
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_WAITS, SERVER_STATS, STREAMS, USAGE_REPORTS
 from streamgauge.ingest import identifiers
@@ -60,6 +61,7 @@ _CLOSED = (
 _DECODED = (
     "finish_reason", "event_count", "output_event_count", "text_chars", "reasoning_chars", "tool_call_count",
     "comment_count", "malformed_events", "choice_count", "unterminated_tail", "tool_failure_count",
+    "refusal_chars",
 )  # fmt: skip
 _CHUNKS = ("icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "icl_max_ns", "stall_count", "stalled_ns", "burstiness")
 """Columns with the names of attributes."""
@@ -186,6 +188,8 @@ def _add_body(
     row["last_output_ns"] = latency.last_output_ns(decoder.events)
     row.update(zip(_DECODED, _of_decoder(decoder), strict=True))
     row.update(zip(_CHUNKS, _of_chunks(chunks), strict=True))
+    if row["outcome"] == OK:  # a stream that ended early may end within the arguments
+        row["malformed_tool_call_count"] = malformed_tool_calls(decoder.output_start)
     if stream.capture_content:
         row["output_text"] = _text(decoder.text)
         row["reasoning_text"] = _text(decoder.reasoning)

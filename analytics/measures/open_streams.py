@@ -18,7 +18,8 @@ import polars as pl
 
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.measures.latency import first_output_ns, last_output_ns
-from streamgauge.analytics.measures.operation import INFERENCE, operation_of
+from streamgauge.analytics.measures.operation import operation_of
+from streamgauge.analytics.schema.dimensions import INFERENCE
 from streamgauge.analytics.schema.frames import frame
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from streamgauge.ingest.records import Alive

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-INFERENCE = frozenset(("chat", "generate_content", "text_completion"))
-"""Operations that generate output."""
 _OPERATIONS: tuple[tuple[str, str], ...] = (
     # end of the path → operation
     ("/chat/completions", "chat"),

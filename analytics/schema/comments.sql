@@ -84,6 +84,8 @@ COMMENT ON COLUMN streams.request_bytes IS 'Body bytes of the request.';
 COMMENT ON COLUMN streams.choice_count IS 'Choices in the response.';
 COMMENT ON COLUMN streams.unterminated_tail IS 'Whether the body ended in a last event that was complete except for its blank line.';
 COMMENT ON COLUMN streams.tool_failure_count IS 'Tool calls that the server reported as failed. Not an error of the stream.';
+COMMENT ON COLUMN streams.malformed_tool_call_count IS 'Tool calls whose arguments begin as a JSON object and are not valid JSON. NULL unless ok, or if redacted or above 4,096 characters.';
+COMMENT ON COLUMN streams.refusal_chars IS 'Characters of refusal in the response.';
 COMMENT ON COLUMN streams.output_text IS 'Generated text of choice 0; only with --capture-content.';
 COMMENT ON COLUMN streams.reasoning_text IS 'Reasoning of choice 0; only with --capture-content.';
 COMMENT ON COLUMN streams.request_headers IS 'JSON object of allow-listed request header fields. A part of a value that is not in the grammar of its field is hashed.';

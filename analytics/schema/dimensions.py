@@ -11,6 +11,9 @@ MODEL = "coalesce(request_model, response_model, '(no model)')"
 """The requested model, else the one in the response."""
 GATEWAY = "coalesce(gateway, '(no gateway)')"
 CLIENT = "coalesce(client_id, '(no key)')"
+INFERENCE = ("chat", "generate_content", "text_completion")
+"""Operations that generate output."""
+GENERATES = f"operation IN {INFERENCE}"
 MOST_NAMES = 100
 """Models, clients and error types that a minute of the roll-ups keeps."""
 OTHER = "_other"

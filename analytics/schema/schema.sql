@@ -29,6 +29,7 @@ CREATE TABLE IF NOT EXISTS streams (
     clock_id VARCHAR, clock_ns BIGINT, output_fingerprint VARCHAR, tool_fingerprint VARCHAR,
     server_address VARCHAR, server_port INTEGER, trace_flags SMALLINT, request_bytes BIGINT,
     choice_count INTEGER, unterminated_tail BOOLEAN, tool_failure_count INTEGER,
+    malformed_tool_call_count INTEGER, refusal_chars BIGINT,
     output_text VARCHAR, reasoning_text VARCHAR,
     request_headers VARCHAR, response_headers VARCHAR
 );

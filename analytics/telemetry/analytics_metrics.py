@@ -32,8 +32,8 @@ from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.dialects.server_stats import reported_ttft_ns
 from streamgauge.analytics.measures.latency import inter_chunk_gaps, output_waits
 from streamgauge.analytics.measures.open_streams import Phase, Silence, longest
-from streamgauge.analytics.measures.operation import INFERENCE
 from streamgauge.analytics.measures.outcome import LOST
+from streamgauge.analytics.schema.dimensions import INFERENCE
 from streamgauge.analytics.schema.objectives import BURN_COLUMNS, BURN_WINDOWS
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS, REFUSED
 from streamgauge.analytics.telemetry.metric_definitions import (

@@ -69,7 +69,7 @@ class Names:
     openai_api_type: str = "openai.api.type"
     exception_event: str = "gen_ai.client.operation.exception"
     duration_metric: str = "gen_ai.client.operation.duration"
-    """Metric of operations in `streamgauge.analytics.measures.operation.INFERENCE`."""
+    """Metric of operations in `streamgauge.analytics.schema.dimensions.INFERENCE`."""
     other_duration_metric: str = "gen_ai.client.operation.duration"
     """Metric of all other operations."""
     first_chunk_metric: str = "gen_ai.client.operation.time_to_first_chunk"

@@ -149,8 +149,9 @@ def rows_of(assembler: Assembler) -> list[dict[str, Any]]:
 
 
 def stream_rows(finished: Sequence[FinishedStream]) -> list[dict[str, Any]]:
-    """Rows of `streams` without fingerprints, which differ after a restart: records that commits keep have no text."""
-    return measure(finished)["streams"].drop("output_fingerprint", "tool_fingerprint").to_dicts()
+    """Rows of `streams` without what differs after a restart, because records that commits keep have no text."""
+    of_text = ("output_fingerprint", "tool_fingerprint", "malformed_tool_call_count")
+    return measure(finished)["streams"].drop(of_text).to_dicts()
 
 
 @dataclass

@@ -27,7 +27,9 @@ from tests.analytics.corpus import SKIP_REASON, Recording, recordings
 from tests.analytics.stream_records import alive, closed, opened, stream_id
 
 CAPTURES = Path(__file__).parent / "captures"
-TEXT = ("error_message", "output_text", "reasoning_text", "output_fingerprint", "tool_fingerprint")
+TEXT = (
+    "error_message", "output_text", "reasoning_text", "output_fingerprint", "tool_fingerprint", "malformed_tool_call_count",
+)  # fmt: skip
 MS = 1_000_000
 
 

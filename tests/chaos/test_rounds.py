@@ -78,8 +78,8 @@ def read_to_the_end(data: Path, log: EmbeddedReader) -> bool:
 
 
 def tables_of(data: Path) -> dict[str, pl.DataFrame]:
-    """All rows, without fingerprints: each store has its own key."""
-    columns = {"streams": "* EXCLUDE (output_fingerprint, tool_fingerprint)"}
+    """All rows, without fingerprints, for which each store has its own key, and without what a restart forgets with the text."""
+    columns = {"streams": "* EXCLUDE (output_fingerprint, tool_fingerprint, malformed_tool_call_count)"}
     return {
         name: tables(data).query(
             f"SELECT {columns.get(name, '*')} FROM {name} ORDER BY ALL", max_rows=10**6, timeout_s=60

@@ -168,6 +168,7 @@ def test_logprobs_and_token_ids_give_the_tokens_of_an_event() -> None:
         ),
     )
     assert found.events.tokens == [3, 2, 4, None]
+    assert found.refusal_chars == 1
 
 
 def test_text_next_to_delta_is_ignored() -> None:

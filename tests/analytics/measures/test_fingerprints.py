@@ -10,7 +10,7 @@ import pytest
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.decoding.stream_output import KEPT_CHARS, MAX_PARTS
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
-from streamgauge.analytics.measures.fingerprints import fingerprints
+from streamgauge.analytics.measures.fingerprints import fingerprints, malformed_tool_calls
 from streamgauge.ingest.redaction import filler
 from streamgauge.ingest.redaction.filler import is_filler
 
@@ -125,3 +125,27 @@ def test_redacted_output_has_no_fingerprint() -> None:
             assert is_filler(redacted), redacted
             assert chat({"content": redacted}) == (None, None)
     assert not is_filler(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "malformed"),
+    [
+        (['{"city":"Ulm"}'], 0),
+        (['{"ci', 'ty":"Ulm"}'], 0),
+        (['{"city":"Ulm"'], 1),
+        (["{city: Ulm}"], 1),
+        (["free text of a custom tool"], 0),
+        ([""], 0),
+        (["{}"], 0),
+        (["{xxxxxxx}"], None),  # redacted
+        (['{"text":"' + "y" * KEPT_CHARS + '"}'], None),
+    ],
+)
+def test_arguments_that_are_no_json_count_as_malformed(arguments: list[str], malformed: int | None) -> None:
+    decoder = StreamDecoder(ExchangeInfo(path="/v1/chat/completions", content_type="text/event-stream"))
+    for n, part in enumerate(arguments):
+        call = {"index": 0, "function": {"name": "weather", "arguments": part}}
+        event = {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
+        decoder.feed([(n, b"data: " + json.dumps(event).encode() + b"\n\n")])
+    decoder.finish()
+    assert malformed_tool_calls(decoder.output_start) == malformed
