@@ -39,6 +39,8 @@ RANGES: dict[str, timedelta] = {
 }
 CUSTOM = "custom"
 DEFAULT_RANGE = "15m"
+ENDS = {"from": "From (UTC)", "until": "Until (UTC)"}
+"""URL parameter of each end of a custom range → its label."""
 REFRESH_S: dict[str, int | None] = {"5s": 5, "15s": 15, "60s": 60, "off": None}
 DEFAULT_REFRESH = "5s"
 FILTERS = {"model": "Models", "gateway": "Gateways", "client": "Clients"}
@@ -54,19 +56,16 @@ def draw_time_range(*, enabled: bool = True) -> None:
     """Draw the time range, the refresh interval and the time zone. `enabled` is False where the range does not apply."""
     st.selectbox(
         "Time range", [*RANGES, CUSTOM], index=list(RANGES).index(DEFAULT_RANGE), key="range", bind="query-params",
-        width=112, disabled=not enabled, on_change=zoom.clear,
+        width=112, disabled=not enabled, on_change=_begin_range,
         help="Streams that started in this range. The URL contains the range and the filters."
         if enabled
         else "The time range does not apply to this page.",
     )  # fmt: skip
     if st.session_state.get("range") == CUSTOM:
-        now = datetime.now(UTC).replace(tzinfo=None, second=0, microsecond=0)
-        for key, label, value in (
-            ("from", "From (UTC)", now - timedelta(hours=1)),
-            ("until", "Until (UTC)", now),
-        ):
+        for key, label in ENDS.items():
+            # Without a default, which Streamlit would leave out of the URL: the link would mean another range a minute later.
             st.datetime_input(
-                label, value=value, key=key, bind="query-params", width=190, disabled=not enabled
+                label, value=None, key=key, bind="query-params", width=190, disabled=not enabled
             )
     select("Refresh", list(REFRESH_S), key="refresh", width=84)
     st.toggle(
@@ -75,6 +74,16 @@ def draw_time_range(*, enabled: bool = True) -> None:
         bind="query-params",
         help="Show times in UTC instead of the time zone of your browser.",
     )
+
+
+def _begin_range() -> None:
+    """A new range has no zoom. A custom one begins with the last hour."""
+    zoom.clear()
+    if st.session_state["range"] == CUSTOM:
+        now = datetime.now(UTC).replace(tzinfo=None, second=0, microsecond=0)
+        for key, at in zip(ENDS, (now - timedelta(hours=1), now), strict=True):
+            st.session_state[key] = at
+            st.query_params[key] = f"{at:%Y-%m-%dT%H:%M}"
 
 
 def draw_sidebar() -> None:
@@ -165,9 +174,20 @@ def shared_parameters() -> list[tuple[str, str]]:
     return [(key, value) for key in SHARED_PARAMETERS for value in st.query_params.get_all(key)]
 
 
-def page_address(page: str, parameters: Mapping[str, str]) -> str:
-    """The address of another page with the same time range and filters, for a link."""
-    return f"{page}?{urlencode([*parameters.items(), *shared_parameters()])}"
+def parameters_with(changes: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The parameters of a link to another page: `changes`, and the time range and filters of this page for all others."""
+    return [*changes.items(), *(pair for pair in shared_parameters() if pair[0] not in changes)]
+
+
+def page_address(page: str, changes: Mapping[str, str]) -> str:
+    """The address of another page with the same time range and filters except `changes`, for a link in HTML."""
+    return f"{page}?{urlencode(parameters_with(changes))}"
+
+
+def page_link(page: str, label: str, icon: str, changes: Mapping[str, str] | None = None) -> None:
+    """Draw a link to another page with the same time range and filters except `changes`."""
+    parameters = parameters_with(changes or {})
+    st.page_link(f"views/{page}.py", label=label, icon=icon, query_params=parameters, width="content")
 
 
 def address_with(changes: Mapping[str, Sequence[str]]) -> str:

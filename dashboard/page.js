@@ -2,8 +2,8 @@
 //
 // A link in the HTML of a page is an ordinary link: it can be copied or opened in another tab. Followed by the browser, it would
 // load the whole page and begin a new session (1.5 s). Here it is followed inside the page (0.5 s): the address changes, and a step
-// in the history is reported, after which Streamlit runs the page of the address. Streamlit itself has only `st.page_link` for that,
-// which cannot be part of a table.
+// in the history is reported, after which Streamlit runs the page of the address. A link of `st.page_link` with parameters is followed
+// in the same way: Streamlit would keep the values of the widgets that both pages have, and so ignore the parameters of the link.
 (() => {
     if (window.followsLinks) return;
     window.followsLinks = true;
@@ -30,15 +30,16 @@
     document.addEventListener("click", click => {
         const button = click.target.closest("button.sg-copy");
         if (button) copy(button);
-        const link = click.target.closest("[data-testid=stHtml] a[href]");
-        const opensElsewhere = click.button || click.ctrlKey || click.metaKey || click.shiftKey || click.altKey;
-        if (!link || link.origin !== location.origin || opensElsewhere || click.defaultPrevented) return;
+        const link = click.target.closest("[data-testid=stHtml] a[href], [data-testid=stPageLink] a[href*='?']");
+        if (!link || link.origin !== location.origin) return;
+        click.stopPropagation(); // Streamlit follows its own links in this tab, whatever key is held.
+        if (click.button || click.ctrlKey || click.metaKey || click.shiftKey || click.altKey) return;
         click.preventDefault();
         const leaves = link.pathname !== location.pathname;
         history.pushState({}, "", link.href);
         window.dispatchEvent(new PopStateEvent("popstate", {state: {}}));
         if (leaves) document.querySelector("[data-testid=stMain]")?.scrollTo(0, 0);
-    });
+    }, {capture: true});
     // A refresh replaces the HTML of a table, and with it the link that has the focus.
     let focused = null;
     document.addEventListener("focusin", event => { focused = event.target.closest("[data-testid=stHtml] a[href]")?.href; });

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -32,8 +32,8 @@ MAX_FURTHER = 3
 MAX_DIAGNOSES = 32
 RECENT_S = 30.0
 """Age of a diagnosis that a page shows when it is opened, and of the onsets in charts."""
-Link = tuple[str, str, str, list[tuple[str, str]]]
-"""Page, label, icon and URL parameters."""
+Link = tuple[str, str, str, Mapping[str, str]]
+"""Page, label, icon, and filters that differ from those of the page."""
 
 
 def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis:
@@ -138,25 +138,22 @@ def name_of(dimension: str, value: str) -> str:
 
 def _show_links(cause: Cause, key: str) -> None:
     with st.container(horizontal=True, gap="medium", key=f"verdict-links-{key}"):
-        for page, label, icon, parameters in _links(cause):
-            st.page_link(page, label=label, icon=icon, query_params=parameters, width="content")
+        for link in _links(cause):
+            filters.page_link(*link)
 
 
 def _links(cause: Cause) -> Sequence[Link]:
-    kept = [(name, value) for name, value in filters.shared_parameters() if name not in cause.filters]
-    narrowed = [*kept, *cause.filters.items()]
     links: list[Link] = []
     if cause.metric == "lost":
-        links.append(("views/pipeline.py", "Pipeline", ":material/valve:", kept))
+        links.append(("pipeline", "Pipeline", ":material/valve:", {}))
     elif cause.metric in diagnosis.FAILURES:
-        links.append(("views/errors.py", "Errors", ":material/error:", narrowed))
+        links.append(("errors", "Errors", ":material/error:", cause.filters))
     else:
-        links.append(("views/latency.py", "Latency", ":material/timer:", narrowed))
+        links.append(("latency", "Latency", ":material/timer:", cause.filters))
     if cause.example_stream_id is not None:
-        example = [("id", cause.example_stream_id)]
-        links.append(("views/stream.py", "Example stream", ":material/water:", example))
+        links.append(("stream", "Example stream", ":material/water:", {"id": cause.example_stream_id}))
     if cause.onset is not None:
         onset = cause.onset.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        with_onset = [*narrowed, ("onset", onset)]
-        links.append(("views/compare.py", "Compare with before", ":material/compare_arrows:", with_onset))
+        narrowed = {**cause.filters, "onset": onset}
+        links.append(("compare", "Compare with before", ":material/compare_arrows:", narrowed))
     return links

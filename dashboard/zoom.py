@@ -12,6 +12,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 KEY = "zoom"
 MAX_ZOOMS = 4
@@ -64,8 +65,10 @@ def _values() -> list[str]:
 def keep(title: str) -> None:
     """Call once per run with the title of the page: the next page keeps the time ranges, although the sidebar's links lack them."""
     page, values = st.session_state.get(_PAGE, (title, []))
-    # The sidebar links to a page without parameters; a link with a zoom of its own keeps that.
-    if page != title and values and KEY not in st.query_params:
+    context = get_script_run_ctx()
+    # The sidebar links to a page without parameters. Other links, and the steps back, have the time range that they mean.
+    follows_address = context is not None and context.is_history_navigation
+    if page != title and values and KEY not in st.query_params and not follows_address:
         st.query_params[KEY] = values
     st.session_state[_PAGE] = title, _values()
 

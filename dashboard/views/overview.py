@@ -135,13 +135,8 @@ def show_blame(parts: Summary, gateways: pl.DataFrame) -> None:
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
             st.markdown("**Delay by part**", help=metric_help("blame", more=BLAME_OF_MANY), width="content")
             for row in adding:
-                st.page_link(
-                    "views/hops.py",
-                    label=f"+{formatting.duration(row['added_ttft_p50_ns'])} TTFT by gateway {formatting.markdown(row['gateway'])}",
-                    icon=":material/conversion_path:",
-                    query_params=filters.shared_parameters(),
-                    width="content",
-                )
+                label = f"+{formatting.duration(row['added_ttft_p50_ns'])} TTFT by gateway {formatting.markdown(row['gateway'])}"
+                filters.page_link("hops", label, ":material/conversion_path:")
         p50, p95 = (
             {cause: v for cause in blame.CAUSES if (v := parts[f"{cause}_{q}_ns"]) is not None}
             for q in ("p50", "p95")

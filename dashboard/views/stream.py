@@ -234,7 +234,7 @@ def show_ids(row: Row) -> None:
         ("traces", "Spans of this trace", ":material/account_tree:", "trace"),
     ):
         if found := row[f"{parameter}_id"]:
-            st.page_link(f"views/{page}.py", label=label, icon=icon, query_params={parameter: found})
+            filters.page_link(page, label, icon, {parameter: found})
 
 
 def show_headers(row: Row) -> None:

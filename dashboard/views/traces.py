@@ -175,12 +175,7 @@ def show_omitted(trace_id: str, found: Tree, *, unread: int) -> None:
             f"{formatting.count(omitted)} spans have no row: the page shows {formatting.count(found.spans - found.omitted)}, those "
             "with errors first, then those of the tap, then the longest."
         )
-        st.page_link(
-            "views/sql.py",
-            label="All spans of the trace in SQL",
-            icon=":material/database:",
-            query_params={"sql": sql},
-        )
+        filters.page_link("sql", "All spans of the trace in SQL", ":material/database:", {"sql": sql})
 
 
 def draw_search() -> None:

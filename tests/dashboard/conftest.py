@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.dashboard.generated_incident import with_incident
 from tests.dashboard.generated_store import filled, filling, insert
 from tests.dashboard.generated_traces import insert_traces
 from tests.dashboard.running_dashboard import Dashboard, running
@@ -50,3 +51,9 @@ def dashboard(streams_data: Path) -> Iterator[Dashboard]:
     """A running dashboard over `streams_data`."""
     with running(streams_data) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def incident(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, datetime]:
+    """A data folder with an incident, and its onset."""
+    return with_incident(tmp_path_factory.mktemp("incident"))

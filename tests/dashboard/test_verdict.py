@@ -20,15 +20,9 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import panels, verdict
 from streamgauge.dashboard.charts import colors
 from tests.dashboard.app_test import open_page, page_text
-from tests.dashboard.generated_incident import GATEWAY, MODEL, with_incident
+from tests.dashboard.generated_incident import GATEWAY, MODEL
 
 NOON, HOUR = datetime(2026, 1, 1, 12, tzinfo=UTC), timedelta(hours=1)
-
-
-@pytest.fixture(scope="module")
-def incident(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, datetime]:
-    """A data folder with an incident, and its onset."""
-    return with_incident(tmp_path_factory.mktemp("incident"))
 
 
 def links(app: AppTest) -> dict[str, str]:
@@ -56,7 +50,7 @@ def test_verdict_names_place_onset_evidence_and_links(
         assert f"model={MODEL}" in found[label]
         assert f"gateway={GATEWAY}" in found[label]
     assert f"onset={at:%Y-%m-%dT}" in found["Compare with before"].replace("%3A", ":")
-    assert re.fullmatch(r"id=[0-9a-f-]{36}", found["Example stream"])
+    assert re.match(r"id=[0-9a-f-]{36}&range=1h&", found["Example stream"])
 
 
 def test_a_page_that_is_opened_shows_the_recent_diagnosis_and_a_refresh_a_new_one(
