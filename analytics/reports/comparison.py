@@ -1,4 +1,4 @@
-"""Compare two groups of streams, A and B: failures, and durations of `ok` streams.
+"""Compare two groups of streams, A and B: failures, answers, and lengths and durations of `ok` streams.
 
 - Each row has the 95 % interval of its difference: a percentile bootstrap with 10,000 resamples of both samples. The resampled
   statistics are drawn from their exact distribution instead of from resamples: order statistics of draws with replacement are beta
@@ -6,6 +6,9 @@
 - The p-value of a difference is twice the smaller share of resamples on either side of zero: at least 0.0002.
 - A difference counts as clear if its p-value, adjusted by Holm's method over all rows of the page, is below 5 %. So all rows
   together report a difference of equal groups in at most 5 % of comparisons.
+- No side is called better while its answers got worse (`quality`): what is shorter, refused or empty ends sooner. For this, the
+  p-values of the answers are adjusted among themselves, because more rows must not hide it.
+- TTFT is compared among streams of similar uncached input length (`alike`).
 """
 
 from __future__ import annotations
@@ -21,11 +24,17 @@ import polars as pl
 from streamgauge.analytics.reports import Query, formatting
 from streamgauge.analytics.reports.errors import CAUSE_AND_TYPE
 from streamgauge.analytics.reports.overview import COUNTS
+from streamgauge.analytics.reports.quality import INPUT_CLASS, IS_ANSWER, MEASURES, UNCACHED_INPUT
 from streamgauge.analytics.reports.selection import FURTHER_DIMENSIONS, Selection
+from streamgauge.analytics.schema.finish_reasons import FILTER, FINISH, LENGTH
 from streamgauge.analytics.schema.outcomes import IS_COUNTED, IS_ERROR, IS_REQUEST, OK
 
-State = Literal["worse", "better", "unclear", "few", "unknown"]
+State = Literal["worse", "better", "changed", "unclear", "few", "unknown"]
+Sign = Literal[1, -1, 0]
 MAX_CAUSES = 6
+MAX_FINISH_REASONS = 3
+MAX_NAMED = 6
+"""Rows of one state that the summary names."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +43,15 @@ class Row:
 
     label: str
     is_rate: bool
-    less_is_better: bool
+    direction: Sign
+    """1: more is worse, -1: less is worse, 0: neither is."""
     to_text: Callable[[float | None], str]
     found: Difference | None
     adjusted_p: float | None = None
+    worse_answers: Sign = 0
+    """Of rows about answers. 1: the answers of the side with more are worse, -1: those of the side with less."""
+    answers_of: str | None = None
+    """The side that would be called better although its answers got worse."""
 
     @property
     def state(self) -> State:
@@ -47,20 +61,34 @@ class Row:
             return "few"
         if self.adjusted_p is None or self.adjusted_p >= 1 - LEVEL:
             return "unclear"
-        return "better" if (self.found.difference < 0) == self.less_is_better else "worse"
+        if self.direction == 0 or self.answers_of is not None:
+            return "changed"
+        return "better" if (self.found.difference < 0) == (self.direction > 0) else "worse"
 
     @property
     def result(self) -> str:
         """The state as text."""
+        if self.found is not None and self.state == "few":
+            return f"too few streams ({self.found.a_count} and {self.found.b_count})"
+        if self.found is not None and self.state == "changed":
+            word = "higher" if self.found.difference > 0 else "lower"
+            return f"B is {word}" + (
+                f", but {self.answers_of}'s answers are worse or shorter" if self.answers_of else ""
+            )
         texts: dict[State, str] = {
-            "unknown": "unknown on one side",
+            "unknown": "no comparable streams",
             "unclear": "no clear difference",
             "better": "B is better",
             "worse": "B is worse",
         }
-        if self.found is not None and self.state == "few":
-            return f"too few streams ({self.found.a_count} and {self.found.b_count})"
         return texts[self.state]
+
+    @property
+    def values(self) -> str:
+        """The label with both values."""
+        if self.found is None:
+            return self.label
+        return f"{self.label} {self.to_text(self.found.a)} → {self.to_text(self.found.b)}"
 
     @property
     def effect(self) -> tuple[float, float, float] | None:
@@ -89,8 +117,7 @@ def failure_rows(
     """
 
     def rate(label: str, cases: tuple[int, int], of: str) -> Row:
-        found = rate_difference(cases, both(of))
-        return Row(label, True, True, formatting.share, found)
+        return Row(label, True, 1, formatting.share, rate_difference(cases, both(of)))
 
     def both(name: str) -> tuple[int, int]:
         return a[name], b[name]
@@ -106,46 +133,116 @@ def failure_rows(
     ]
 
 
-def duration_rows(a: pl.DataFrame, b: pl.DataFrame) -> list[Row]:
-    """Quantiles of the durations of `ok` streams (`reports.comparison.ok_sample`)."""
+def answer_rows(
+    a: Mapping[str, int], b: Mapping[str, int], a_finishes: Mapping[str, int], b_finishes: Mapping[str, int]
+) -> list[Row]:
+    """Shares of answers: cut, refused, empty, with a tool call, and by finish reason.
 
+    `a` and `b` are counts (`reports.comparison.counts`).
+    """
     rows = []
-    for name, column, quantiles in (
-        ("TTFT", "ttft_ns", (0.5, 0.95)),
-        ("ITL", "itl_ns", (0.5, 0.95)),
-        ("Tokens per second", "tps_user", (0.5,)),
-        ("Duration", "end_ns", (0.5, 0.95)),
-    ):
-        samples = [side[column].drop_nulls().cast(pl.Float64).to_numpy() for side in (a, b)]
-        is_duration = column.endswith("_ns")
-        to_text = formatting.duration if is_duration else formatting.rate
+    for measure in MEASURES.values():
+        if measure.unit == "share":
+            cases, of = ((a[f"{measure.name}_{c}"], b[f"{measure.name}_{c}"]) for c in ("x", "n"))
+            found = rate_difference(cases, of)
+            rows.append(
+                Row(
+                    measure.label,
+                    True,
+                    measure.direction,
+                    formatting.share,
+                    found,
+                    worse_answers=measure.direction,
+                )
+            )
+    of = sum(a_finishes.values()), sum(b_finishes.values())
+    for name in [n for n in {**a_finishes, **b_finishes} if n not in (LENGTH, FILTER)][:MAX_FINISH_REASONS]:
+        found = rate_difference((a_finishes.get(name, 0), b_finishes.get(name, 0)), of)
+        rows.append(Row(f"Finish reason {name}", True, 0, formatting.share, found))
+    return rows
+
+
+def ok_rows(a: pl.DataFrame, b: pl.DataFrame) -> list[Row]:
+    """Quantiles of the lengths and durations of `ok` streams (`reports.comparison.ok_sample`)."""
+    output = (
+        "output_tokens" if all(side["output_tokens"].count() >= MIN_N for side in (a, b)) else "output_chars"
+    )
+    metrics: list[tuple[str, str, Sign, tuple[float, ...], Callable[[float | None], str]]] = [
+        ("Uncached input tokens", "uncached_input", 0, (0.5,), formatting.count),
+        (MEASURES[output].label, output, 0, (0.5, 0.95), formatting.count),
+        ("TTFT", "ttft_ns", 1, (0.5, 0.95), formatting.duration),
+        ("ITL", "itl_ns", 1, (0.5, 0.95), formatting.duration),
+        ("Tokens per second", "tps_user", -1, (0.5,), formatting.rate),
+        ("Duration", "end_ns", 1, (0.5, 0.95), formatting.duration),
+    ]
+    rows = []
+    for name, column, direction, quantiles, to_text in metrics:
+        compared = alike(a, b, column) if column == "ttft_ns" else (a, b)
+        samples = [side[column].drop_nulls().cast(pl.Float64).to_numpy() for side in compared]
         for q in quantiles:
             found = quantile_difference(samples[0], samples[1], q)
-            rows.append(Row(f"{name} p{100 * q:.0f}", False, is_duration, to_text, found))
+            worse = MEASURES[output].direction if column == output else 0
+            rows.append(Row(f"{name} p{100 * q:.0f}", False, direction, to_text, found, worse_answers=worse))
     return rows
+
+
+def alike(a: pl.DataFrame, b: pl.DataFrame, column: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The streams of both sides with a known value, so many of each input class that it has the same share of both sides."""
+    a, b = a.drop_nulls(column), b.drop_nulls(column)
+    sizes = (
+        a.group_by("input_class").agg(a=pl.len())
+        .join(b.group_by("input_class").agg(b=pl.len()), on="input_class", nulls_equal=True)
+        .with_columns(share=pl.min_horizontal(pl.col("a") / a.height, pl.col("b") / b.height))
+    )  # fmt: skip
+    found = [
+        side.join(sizes, on="input_class", nulls_equal=True, maintain_order="left").filter(
+            pl.int_range(pl.len()).over("input_class") < (pl.col("share") * side.height).round()
+        )
+        for side in (a, b)
+    ]
+    return found[0], found[1]
 
 
 def adjusted(rows: Sequence[Row]) -> list[Row]:
     """The rows with their adjusted p-values. Rows with too few streams are no tests."""
-    tested = [row.found for row in rows if row.found is not None and row.found.enough]
-    p_values = iter(holm([found.p_value for found in tested]))
-    return [
-        replace(row, adjusted_p=next(p_values)) if row.found is not None and row.found.enough else row
-        for row in rows
-    ]
+    p_values = _adjusted_p(rows)
+    answers = [row for row in rows if row.worse_answers]
+    worse_answers = {
+        "B" if (row.found.difference > 0) == (row.worse_answers > 0) else "A"
+        for row, p in zip(answers, _adjusted_p(answers), strict=True)
+        if row.found is not None and p is not None and p < 1 - LEVEL
+    }
+    found = []
+    for row, p in zip(rows, p_values, strict=True):
+        row = replace(row, adjusted_p=p)
+        if row.state == "better" and "B" in worse_answers:
+            row = replace(row, answers_of="B")
+        elif row.state == "worse" and not row.is_rate and "A" in worse_answers:
+            row = replace(row, answers_of="A")
+        found.append(row)
+    return found
 
 
-def summary(rows: Sequence[Row]) -> str:
-    """What differs, in one sentence."""
-    worse, better = ([row.label for row in rows if row.state == state] for state in ("worse", "better"))
-    parts = [
-        f"B is {word}: {', '.join(names)}" for word, names in (("worse", worse), ("better", better)) if names
-    ]
-    if parts:
-        return ". ".join(parts) + "."
-    if any(row.state == "unclear" for row in rows):
-        return "No clear difference."
-    return "Too few streams for a comparison."
+def _adjusted_p(rows: Sequence[Row]) -> list[float | None]:
+    p_values = iter(holm([row.found.p_value for row in rows if row.found is not None and row.found.enough]))
+    return [next(p_values) if row.found is not None and row.found.enough else None for row in rows]
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """What differs, with the values of A and B, in sentences."""
+    found = []
+    for state, words in (("worse", "B is worse"), ("better", "B is better"), ("changed", "B differs")):
+        named = [row.values for row in rows if row.state == state]
+        if len(named) > MAX_NAMED:
+            named[MAX_NAMED:] = [f"{len(named) - MAX_NAMED} more"]
+        if named:
+            found.append(f"{words}: {', '.join(named)}.")
+    sides = sorted({row.answers_of for row in rows if row.answers_of is not None})
+    found += [f"{side} is not called better, because its answers are worse or shorter." for side in sides]
+    if not found:
+        is_tested = any(row.state == "unclear" for row in rows)
+        found.append("No clear difference." if is_tested else "Too few streams for a comparison.")
+    return found
 
 
 # Counts and samples of one side
@@ -155,33 +252,58 @@ SAMPLE_STREAMS = 4000
 
 
 def ok_sample(query: Query, selection: Selection) -> pl.DataFrame:
-    """`ttft_ns, itl_ns, tps_user, end_ns` of at most SAMPLE_STREAMS streams that ended `ok`.
+    """`ttft_ns, itl_ns, tps_user, end_ns, uncached_input, input_class, output_tokens, output_chars` of at most SAMPLE_STREAMS
+    streams that ended `ok`.
 
     A failed stream is shorter than a complete one, so mixing both would hide slower answers behind more failures.
     """
+    lengths = ", ".join(
+        f"CASE WHEN {m.known} THEN {m.value} END AS {m.name}" for m in MEASURES.values() if m.unit != "share"
+    )
     return query(f"""
-        SELECT ttft_ns, itl_ns, tps_user, end_ns FROM streams WHERE {selection.where()} AND outcome = '{OK}'
+        SELECT ttft_ns, itl_ns, tps_user, end_ns, {UNCACHED_INPUT} AS uncached_input, {INPUT_CLASS} AS input_class, {lengths}
+        FROM streams WHERE {selection.where()} AND outcome = '{OK}'
         ORDER BY hash(stream_id) LIMIT {SAMPLE_STREAMS:d}""")
 
 
 def counts(query: Query, selection: Selection) -> dict[str, Any]:
     """The columns of `overview.COUNTS`, `ok`, `counted` (of the error rate), `stall_known` and `stalled`.
 
-    `stall_known` and `stalled` are `ok` streams with a known number of stalls, and with at least one.
+    `stall_known` and `stalled` are `ok` streams with a known number of stalls, and with at least one. For each share of
+    `quality.MEASURES`, `…_n` has the streams with a known value and `…_x` those with it.
     """
+    of_answers = ", ".join(
+        f"count(*) FILTER ({m.known}) AS {m.name}_n, count(*) FILTER ({m.known} AND ({m.value})) AS {m.name}_x"
+        for m in MEASURES.values()
+        if m.unit == "share"
+    )
     return query(f"""
         SELECT {COUNTS}, count(*) FILTER (outcome = '{OK}') AS ok, count(*) FILTER ({IS_COUNTED}) AS counted,
             count(stall_count) FILTER (outcome = '{OK}') AS stall_known,
-            count(*) FILTER (outcome = '{OK}' AND stall_count > 0) AS stalled
+            count(*) FILTER (outcome = '{OK}' AND stall_count > 0) AS stalled, {of_answers}
         FROM streams WHERE {selection.where()}""").to_dicts()[0]
+
+
+def finishes(query: Query, selection: Selection, *, most: int = 20) -> dict[str, int]:
+    """Meaning of the finish reason → number of answers, most frequent first."""
+    return _numbers(
+        query(f"""
+        SELECT coalesce({FINISH}, '(none)') AS name, count(*) AS n FROM streams WHERE {selection.where()} AND {IS_ANSWER}
+        GROUP BY ALL ORDER BY n DESC, name LIMIT {most:d}""")
+    )
 
 
 def causes(query: Query, selection: Selection, *, most: int = 20) -> dict[str, int]:
     """Cause of failure → number of streams, most frequent first."""
-    frame = query(f"""
-        SELECT {CAUSE_AND_TYPE} AS cause, count(*) AS n FROM streams WHERE {selection.where()} AND {IS_ERROR}
-        GROUP BY ALL ORDER BY n DESC, cause LIMIT {most:d}""")
-    return dict(frame.select("cause", "n").iter_rows())
+    return _numbers(
+        query(f"""
+        SELECT {CAUSE_AND_TYPE} AS name, count(*) AS n FROM streams WHERE {selection.where()} AND {IS_ERROR}
+        GROUP BY ALL ORDER BY n DESC, name LIMIT {most:d}""")
+    )
+
+
+def _numbers(frame: pl.DataFrame) -> dict[str, int]:
+    return dict(frame.select("name", "n").iter_rows())
 
 
 def values(query: Query, selection: Selection, dimension: str, *, most: int = 200) -> list[str]:

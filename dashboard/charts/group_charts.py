@@ -33,6 +33,7 @@ ERROR_CELL = "#d64545"
 STATE_COLORS: dict[str, str] = {
     "worse": "#d9601a",
     "better": "#0e9a6e",
+    "changed": colors.SINGLE,
     "unclear": colors.RULE,
     "few": colors.RULE,
     "unknown": colors.RULE,

@@ -1,4 +1,4 @@
-"""Two groups of streams side by side: failures first, then durations of `ok` streams.
+"""Two groups of streams side by side: failures first, then answers, and lengths and durations of `ok` streams.
 
 URL parameters of this page, besides the time range and the filters of all pages:
 - `onset`: an instant in UTC, `2026-01-02T03:04:05`. With it, A is the time before and B the time after the onset, unless
@@ -127,15 +127,21 @@ def body(base: Selection) -> None:
         st.warning("No comparison: one side has no streams.", icon=":material/warning:")
         return
     causes = {letter: comparison.causes(query, side) for letter, side in sides.items()}
+    finishes = {letter: comparison.finishes(query, side) for letter, side in sides.items()}
     samples = {letter: comparison.ok_sample(query, side) for letter, side in sides.items()}
     failures = comparison.failure_rows(counts["A"], counts["B"], causes["A"], causes["B"])
-    rows = comparison.adjusted([*failures, *comparison.duration_rows(samples["A"], samples["B"])])
-    st.markdown(f"**{formatting.markdown(comparison.summary(rows))}**")
+    answers = comparison.answer_rows(counts["A"], counts["B"], finishes["A"], finishes["B"])
+    rows = comparison.adjusted([*failures, *answers, *comparison.ok_rows(samples["A"], samples["B"])])
+    st.markdown("  \n".join(map(formatting.markdown, comparison.summary(rows))))
+    first, second = len(failures), len(failures) + len(answers)
     show_rows("Failures", "Shares of all requests with a known outcome, client aborts of all requests, and `ok` streams "
-              "with a stall.", rows[: len(failures)])  # fmt: skip
-    show_rows("Durations of ok streams", "Only streams that ended `ok`, because a failed stream is shorter than a complete "
-              "one.", rows[len(failures) :])  # fmt: skip
-    st.caption(" ".join(method_notes(counts)))
+              "with a stall.", rows[:first])  # fmt: skip
+    show_rows("Answers", "Shares of the answers that ended `ok`. Malformed arguments and failures: of streams with a tool call. "
+              "No side is called better while its answers are worse or shorter.", rows[first:second])  # fmt: skip
+    show_rows("Lengths and durations of ok streams", "Only streams that ended `ok`, because a failed stream is shorter than a "
+              "complete one. TTFT: only streams of similar uncached input length, because a longer prompt takes longer.",
+              rows[second:])  # fmt: skip
+    st.caption(" ".join(method_notes(counts, rows)))
     show_ttft(sides)
 
 
@@ -174,13 +180,17 @@ def _texts(row: Row) -> dict[str, str | None]:
     }
 
 
-def method_notes(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+def method_notes(counts: Mapping[str, Mapping[str, int]], rows: Sequence[Row]) -> list[str]:
     notes = [
         f"Intervals: percentile bootstrap at 95 %, {RESAMPLES:,} resamples. Rates count all streams; quantiles use up to "
         f"{comparison.SAMPLE_STREAMS:,} `ok` streams per side.",
         "Results are adjusted by Holm's method: over all rows together, equal selections show a difference in at most 5 % of "
         "comparisons. An interval may therefore exclude zero without a clear difference.",
     ]
+    if ttft := next((row.found for row in rows if row.label == "TTFT p50"), None):
+        notes.append(
+            f"TTFT is that of {ttft.a_count:,} and {ttft.b_count:,} streams of similar uncached input length."
+        )
     if any(found["ok"] > comparison.SAMPLE_STREAMS for found in counts.values()):
         notes.append(
             "Larger sides are sampled by a hash of the stream id, so values can differ slightly from other pages."
@@ -203,7 +213,7 @@ def show_ttft(sides: Sides) -> None:
         "TTFT, cumulative distribution",
         spread,
         lambda f: ecdf(f, SIDE_COLORS),
-        metric_help("ttft"),
+        metric_help("ttft", more="The curves have streams of all input lengths."),
         legend=SIDE_COLORS,
     )
 

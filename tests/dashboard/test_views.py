@@ -367,19 +367,23 @@ def test_compare_detects_differences_of_two_models(
         }
     )  # fmt: skip
     assert not app.exception
-    failures, durations = (
+    failures, answers, durations = (
         {row["Metric"]: row for row in table(app, f"{title}: differences between A and B")}
-        for title in ("Failures", "Durations of ok streams")
+        for title in ("Failures", "Answers", "Lengths and durations of ok streams")
     )
     assert durations["TTFT p50"]["Result"] == "B is worse"
     assert durations["ITL p50"]["Result"] == "B is better"
     expected = tables(streams_data).query("""
         SELECT quantile_cont(end_ns, 0.5) FILTER (outcome = 'ok') AS duration,
             count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost', 'refused'))
-              / count(*) FILTER (outcome NOT IN ('client_abort', 'tap_lost', 'refused')) AS error_rate
+              / count(*) FILTER (outcome NOT IN ('client_abort', 'tap_lost', 'refused')) AS error_rate,
+            avg((finish_reason = 'length')::INTEGER) FILTER (outcome = 'ok') AS cut,
+            quantile_cont(output_tokens, 0.5) FILTER (outcome = 'ok') AS tokens
         FROM streams WHERE request_model = 'qwen3-32b'""").to_dicts()[0]  # fmt: skip
     assert durations["Duration p50"]["A"] == formatting.duration(expected["duration"])
     assert failures["Error rate"]["A"] == formatting.share(expected["error_rate"])
+    assert answers["Cut at the token limit"]["A"] == formatting.share(expected["cut"])
+    assert durations["Output tokens p50"]["A"] == formatting.count(expected["tokens"])
 
 
 def test_compare_with_an_onset_splits_the_time_range(
