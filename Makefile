@@ -10,7 +10,7 @@ PY := .venv/bin/python
 UPSTREAM ?= http://localhost:4000
 # Processes that compile the product at each start cost minutes of the tests.
 unexport PYTHONDONTWRITEBYTECODE
-TYPED := $(shell find ingest/tap -name '*.pyx' -o -name '*.pxd')
+TYPED := $(shell find ingest -name '*.pyx' -o -name '*.pxd')
 COMPILED := $(TYPED) $(wildcard $(patsubst %.pxd,%.py,$(TYPED)))
 # Tests of processes do not depend on the code that these run.
 PROCESSES := tests/ingest/tap/test_main.py tests/ingest/tap/test_supervisor.py
@@ -105,5 +105,5 @@ lock: setup ## update the lock files from pyproject.toml
 	deploy/setup/lock
 
 clean: ## remove everything that make created
-	find ingest/tap -name '*.so' -delete
+	find ingest -name '*.so' -delete
 	rm -rf .venv .venv-litellm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site

@@ -1,4 +1,4 @@
-"""Build hook: compile modules of `ingest/tap` with Cython to extension modules if a C compiler is present.
+"""Build hook: compile modules of `ingest` with Cython to extension modules if a C compiler is present.
 
 Compiled are the `.pyx` files and each `.py` file with a `.pxd` file beside it. The `.pxd` file has its types; without a compiler
 the `.py` file runs as it is.
@@ -23,7 +23,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGE = Path("streamgauge/ingest/tap")
+PACKAGE = Path("streamgauge/ingest")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 """End of a module's file name, with the version of Python and the platform."""
 PYTHON_TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"

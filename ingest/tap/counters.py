@@ -11,18 +11,10 @@ from typing import get_args
 from streamgauge.ingest.records import Cause
 
 CAUSES: tuple[str, ...] = get_args(Cause)
-NAMES = (
-    "bad_upstream_excess_bytes", "body_bytes", "captured_bytes", "client_connections", "closed_by_cause", "frames",
-    "lost_bytes", "lost_records", "lost_untold", "recording_failed", "records", "refusals_unrecorded", "request_bytes",
-    "requests_refused", "requests_unrouted", "retries", "streams_closed", "streams_opened", "streams_relayed", "uncaptured_bytes",
-    "upstream_connections", "upstream_reuses",
-)  # fmt: skip
 
 
 class Counters:
     """Totals of one worker, under the names of /ledger."""
-
-    __slots__ = NAMES
 
     def __init__(self) -> None:
         self.streams_opened = 0
@@ -47,3 +39,6 @@ class Counters:
         self.upstream_connections = 0
         self.upstream_reuses = 0
         self.bad_upstream_excess_bytes = 0
+
+
+NAMES = tuple(sorted(name for name in dir(Counters()) if not name.startswith("_")))

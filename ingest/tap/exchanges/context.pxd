@@ -1,8 +1,12 @@
 """Types of `context.py`."""
 
 
+from streamgauge.ingest.tap.counters cimport Counters
+
+
 cdef class TapContext:
-    cdef public object clock_ns, counters, failures, guards, loop, loop_monitor, options, recorders, refusals, relay, router, timeouts
+    cdef public object clock_ns, failures, guards, loop, loop_monitor, options, recorders, refusals, relay, router, timeouts
+    cdef readonly Counters counters
     cdef public set clients, exchanges
     cdef public bint stopping
     cdef list _next_iteration

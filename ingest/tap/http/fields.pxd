@@ -2,13 +2,14 @@
 
 cimport cython
 
+from streamgauge.ingest.tap.facts cimport FieldFacts
+
 
 @cython.final
 @cython.no_gc
-cdef class Field:
-    cdef readonly bytes name, line, value
+cdef class Field(FieldFacts):
+    cdef readonly bytes line
     cdef readonly int special
-    cdef readonly tuple recorded
 
 
 @cython.final

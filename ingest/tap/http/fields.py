@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from streamgauge.ingest.header_fields import request_field, response_field
+from streamgauge.ingest.tap.facts import FieldFacts
 from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS
 
 TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
@@ -23,15 +24,12 @@ UPSTREAM = b"x-streamgauge-upstream"
 """Name of the upstream for a request (`routing`)."""
 
 
-class Field:
-    """One header field."""
+class Field(FieldFacts):
+    """One header field. Its value has no surrounding whitespace."""
 
-    __slots__ = ("line", "name", "recorded", "special", "value")
-    name: bytes  # in lower case
+    __slots__ = ("line", "special")
     line: bytes  # as received, with its CRLF (`FieldTable` normalizes some fields)
-    value: bytes  # without surrounding whitespace
     special: int  # not 0: the tap interprets the field, replaces it or does not forward it; see `FieldTable`
-    recorded: tuple[str, str] | None  # name and value to record, None if the field may not be recorded
 
 
 class MalformedField(Exception):
@@ -86,7 +84,7 @@ class FieldTable:
         if match is None:
             raise MalformedField("a header field is malformed")
         name, value = match[1], match[2]
-        field = Field()
+        field = Field.__new__(Field)
         field.name = name = name.lower()
         field.value = value = value.strip(b" \t")
         framing = name in FRAMING_NAMES

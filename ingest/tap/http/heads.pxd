@@ -3,32 +3,30 @@
 cimport cython
 from libc.stdint cimport int64_t
 
+from streamgauge.ingest.tap.facts cimport RequestFacts, ResponseFacts
 from streamgauge.ingest.tap.http.fields cimport Field
 
 
 @cython.final
 @cython.no_gc
-cdef class RequestHead:
-    cdef readonly str method, target
+cdef class RequestHead(RequestFacts):
+    cdef readonly str target
     cdef readonly int minor
-    cdef readonly list fields
     cdef readonly object body
-    cdef readonly int64_t length, size_bytes
+    cdef readonly int64_t length
     cdef readonly bint keep_alive
     cdef readonly bytes host, upgrade
     cdef readonly frozenset connection
-    cdef readonly dict known
 
 
 @cython.final
 @cython.no_gc
-cdef class ResponseHead:
-    cdef readonly int minor, status
-    cdef readonly bytes reason, transfer_coding, content_type
-    cdef readonly list fields, lengths
+cdef class ResponseHead(ResponseFacts):
+    cdef readonly int minor
+    cdef readonly bytes reason, transfer_coding
+    cdef readonly list lengths
     cdef readonly frozenset connection
     cdef readonly bint plain
-    cdef readonly int64_t size_bytes
 
 
 cdef list _lines(bytes head)

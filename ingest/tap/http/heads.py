@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from streamgauge.ingest.records import Refusal
+from streamgauge.ingest.tap.facts import RequestFacts, ResponseFacts
 from streamgauge.ingest.tap.http.fields import (
     REQUEST_FIELDS,
     RESPONSE_FIELDS,
@@ -77,37 +78,33 @@ class HeadLimits(NamedTuple):
     fields: int = 256
 
 
-class RequestHead:
-    """A request's head. `target` is in origin form ("/a?b") or "*"."""
+class RequestHead(RequestFacts):
+    """A request's head. `target` is in origin form ("/a?b") or "*".
 
-    method: str
+    `known` has the first value of each special field (`REQUEST_FIELDS`, and the tap's own `x-streamgauge-*`).
+    """
+
+    fields: list[Field]
     target: str
     minor: int
-    fields: list[Field]
     body: Body
     length: int
     keep_alive: bool  # the client allows further requests on the connection
     host: bytes  # the authority of an absolute target takes precedence over the Host field
     upgrade: bytes | None
     connection: frozenset[bytes]  # options in lower case, including names of hop-by-hop fields
-    known: dict[bytes, bytes]
-    """The first value of each special field (`REQUEST_FIELDS`, and the tap's own `x-streamgauge-*`), by lower-case name."""
-    size_bytes: int
 
 
-class ResponseHead:
+class ResponseHead(ResponseFacts):
     """A response's head."""
 
-    minor: int
-    status: int
-    reason: bytes
     fields: list[Field]
+    minor: int
+    reason: bytes
     connection: frozenset[bytes]
     transfer_coding: bytes
     lengths: list[bytes]
-    content_type: bytes
     plain: bool  # the head has no hop-by-hop field and may be forwarded as received
-    size_bytes: int
 
     @property
     def keep_alive(self) -> bool:
@@ -225,7 +222,7 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
         keep_alive = b"close" not in connection if minor else b"keep-alive" in connection
         if minor and b"upgrade" in connection:
             upgrade = known.get(b"upgrade") or None
-    found = RequestHead()
+    found = RequestHead.__new__(RequestHead)
     found.method, found.target, found.minor, found.fields = method, target, minor, fields
     found.body, found.length, found.keep_alive, found.host = body, length, keep_alive, authority or host
     found.upgrade, found.connection, found.known, found.size_bytes = upgrade, connection, known, len(head)
@@ -305,7 +302,7 @@ def read_response_head(head: bytes) -> ResponseHead:
         elif name != b"trailer":
             plain = False
     plain = plain and len(lengths) + bool(coding) <= 1
-    found = ResponseHead()
+    found = ResponseHead.__new__(ResponseHead)
     found.minor, found.status, found.reason, found.fields = minor, status, reason, fields
     found.connection, found.transfer_coding, found.lengths = connection, coding.lower(), lengths
     found.content_type, found.plain, found.size_bytes = content_type, plain, len(head)

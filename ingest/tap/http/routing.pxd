@@ -2,15 +2,14 @@
 
 cimport cython
 
+from streamgauge.ingest.tap.facts cimport RouteFacts
 from streamgauge.ingest.tap.http.heads cimport RequestHead
 
 
 @cython.final
 @cython.no_gc
-cdef class Route:
+cdef class Route(RouteFacts):
     cdef readonly int upstream_index
-    cdef readonly object upstream
-    cdef readonly str target
 
 
 @cython.final

@@ -16,6 +16,7 @@ import posixpath
 import re
 from urllib.parse import unquote
 
+from streamgauge.ingest.tap.facts import RouteFacts
 from streamgauge.ingest.tap.http.fields import UPSTREAM
 from streamgauge.ingest.tap.http.heads import RequestHead
 from streamgauge.ingest.tap.http.upstreams import Upstream
@@ -26,10 +27,11 @@ _API_SEGMENT = re.compile(
 """First segment of the API paths of gateways and providers, in lower case."""
 
 
-class Route:
+class Route(RouteFacts):
     """Where a request goes. `upstream_index` is the position of `upstream` among the configured ones."""
 
-    __slots__ = ("target", "upstream", "upstream_index")
+    __slots__ = ("upstream_index",)
+    upstream: Upstream
 
     def __init__(self, upstream_index: int, upstream: Upstream, target: str) -> None:
         self.upstream_index = upstream_index

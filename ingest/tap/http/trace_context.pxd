@@ -2,6 +2,8 @@
 
 cimport cython
 
+from streamgauge.ingest.generated_ids cimport new_span_id, random_hex
+
 
 @cython.final
 @cython.no_gc

@@ -2,13 +2,16 @@
 
 from libc.stdint cimport int64_t
 
+from streamgauge.ingest.tap.counters cimport Counters
+
 cdef int64_t _HAND_OVER_BYTES, _ENCODED_BYTES
 
 
 cdef class RecordBuffer:
     cdef public int64_t limit_bytes, used_bytes
     cdef public object relay
-    cdef readonly object counters, sink
+    cdef readonly Counters counters
+    cdef readonly object sink
     cdef readonly dict unreported
     cdef readonly list _ended
     cdef readonly dict _waiting, _waiting_longer

@@ -1,8 +1,15 @@
 """The types of `recorder.py` for the compiled build."""
 
+cimport cython
 from libc.stdint cimport int64_t
 
+from streamgauge.ingest.generated_ids cimport uuid7
+from streamgauge.ingest.tap.counters cimport Counters
+from streamgauge.ingest.tap.facts cimport FieldFacts, RequestFacts, ResponseFacts, RouteFacts
 from streamgauge.ingest.tap.http.bodies cimport holds_only_comments
+from streamgauge.ingest.tap.http.client_identity cimport client_id
+from streamgauge.ingest.tap.http.trace_context cimport TraceContext
+from streamgauge.ingest.tap.recording cimport body_capture as capture
 from streamgauge.ingest.tap.recording.record_buffer cimport RecordBuffer
 
 cdef int64_t _FLUSH_BYTES, _RECORD_BYTES, _FRAME_BYTES, _UNLIMITED
@@ -18,9 +25,18 @@ cdef class Recorders:
     cdef object _session_headers, _wall_ns
     cdef dict _session_names
 
-    cpdef Recorder new(self, request, route, trace, int64_t client_start_ns, int64_t t0_ns)
-    cdef opened(self, str stream, request, route, trace, int64_t client_start_ns, int64_t t0_ns, int64_t wall_ns)
-    cdef list _recorded(self, request)
+    cpdef Recorder new(self, RequestFacts request, RouteFacts route, TraceContext trace, int64_t client_start_ns, int64_t t0_ns)
+    @cython.locals(known=dict, target=str, method=str)
+    cdef opened(
+        self, str stream, RequestFacts request, RouteFacts route, TraceContext trace, int64_t client_start_ns, int64_t t0_ns,
+        int64_t wall_ns
+    )
+    @cython.locals(field=FieldFacts)
+    cdef list _recorded_of_request(self, RequestFacts request)
+
+
+@cython.locals(field=FieldFacts, recorded=list)
+cdef list _recorded(list fields)
 
 
 cdef class Recorder:
@@ -30,7 +46,11 @@ cdef class Recorder:
     cdef readonly str stream
     cdef Recorders _group
     cdef RecordBuffer _buffer
-    cdef object _request, _route, _trace, _response, _connected_ns, _request_sent_ns, _drained_ns, _client_left_ns
+    cdef RequestFacts _request
+    cdef RouteFacts _route
+    cdef TraceContext _trace
+    cdef ResponseFacts _response
+    cdef object _connected_ns, _request_sent_ns, _drained_ns, _client_left_ns
     cdef object _body  # bytes or bytearray
     cdef tuple _end
     cdef list _frames
@@ -43,7 +63,7 @@ cdef class Recorder:
     cpdef request_sent(self, int64_t now_ns)
     cpdef record_request(self, bint over)
     cdef _body_ends(self, bint truncated)
-    cpdef response_head(self, head, int64_t now_ns)
+    cpdef response_head(self, ResponseFacts head, int64_t now_ns)
     cpdef response_data(self, bytes payload, int64_t now_ns)
     cdef _frame(self, int64_t at_ns, bytes body)
     cdef bint _has_share(self, int64_t size_bytes)
@@ -59,8 +79,10 @@ cdef class Recorder:
     cdef int64_t _reserved_bytes(self)
     cdef _wait(self)
     cdef _write_waiting(self)
+    @cython.locals(request=RequestFacts)
     cdef _write_opened(self)
     cdef _write_request(self)
+    @cython.locals(response=ResponseFacts, counters=Counters)
     cdef _write_frames(self)
     cdef int64_t _write(self, record)
     cdef _lose_next(self)

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.generated_ids import uuid7
@@ -37,13 +38,13 @@ from streamgauge.ingest.records import (
     Wait,
     frames_prefix,
 )
+from streamgauge.ingest.tap.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
 from streamgauge.ingest.tap.http.bodies import holds_only_comments
 from streamgauge.ingest.tap.http.client_identity import client_id
 from streamgauge.ingest.tap.http.receive_buffer import appended
 from streamgauge.ingest.tap.http.trace_context import TraceContext
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.recording import body_capture as capture
-from streamgauge.ingest.tap.recording.facts import RequestFacts, ResponseFacts, RouteFacts
 from streamgauge.ingest.tap.recording.failures import CAUSE
 from streamgauge.ingest.tap.recording.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
 from streamgauge.ingest.tap.recording.relayed import RelayedEnd, RelayedRecords
@@ -54,6 +55,9 @@ _FLUSH_BYTES = FLUSH_BYTES
 _RECORD_BYTES = RECORD_OVERHEAD_BYTES
 _FRAME_BYTES = 96  # a tuple, an int and the header of a bytes object
 _UNLIMITED = capture.UNLIMITED
+# Most requests have the same few paths. One with a query, which may carry keys, is not cached.
+_usual_path = lru_cache(maxsize=512)(identifiers.path)
+_MAX_CACHED_CHARS = 256
 _COLON = ord(":")
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
 
@@ -117,7 +121,9 @@ class Recorders:
             upstream.host,
             upstream.port,
             method if method in _METHODS else identifiers.name(method) or "",
-            identifiers.path(target),
+            _usual_path(target)
+            if len(target) <= _MAX_CACHED_CHARS and "?" not in target
+            else identifiers.path(target),
             wall_ns,
             t0_ns,
             min(0, client_start_ns - t0_ns),
@@ -126,26 +132,30 @@ class Recorders:
             trace.parent_span_id,
             trace.flags,
             client_id(known, self._client_key),
-            self._recorded(request),
+            self._recorded_of_request(request),
             capture.capture_content(known),
             identifiers.query_model(target) if "?" in target else None,
             options.clock_id,
         )
 
-    def _recorded(self, request: RequestFacts) -> list[tuple[str, str]]:
+    def _recorded_of_request(self, request: RequestFacts) -> list[tuple[str, str]]:
         """The fields of a request's head to record, with its session id."""
-        fields = request.fields
-        names, has_session = self._session_names, False
-        recorded = []
-        for field in fields:
-            if field.recorded is not None:
-                recorded.append(field.recorded)
+        recorded = _recorded(request.fields)
+        for field in request.fields:
             # Nearly no request names a session. Only one that does is searched by rank.
-            if field.name in names:
-                has_session = True
-        if has_session and (session := self._session_headers.recorded(fields)) is not None:
-            recorded.append(session)
+            if field.name in self._session_names:
+                if (session := self._session_headers.recorded(request.fields)) is not None:
+                    recorded.append(session)
+                break
         return recorded
+
+
+def _recorded(fields: Sequence[FieldFacts]) -> list[tuple[str, str]]:
+    recorded = []
+    for field in fields:
+        if field.recorded is not None:
+            recorded.append(field.recorded)  # noqa: PERF401 - a comprehension has no typed variable
+    return recorded
 
 
 class Recorder:
@@ -562,8 +572,9 @@ class Recorder:
             headers = None
             if response is not None:
                 reserved_bytes += response.size_bytes
-                recorded = [field.recorded for field in response.fields if field.recorded is not None]
-                headers = ResponseHeaders(response.status, recorded, self._responded_ns - self._t0_ns)
+                headers = ResponseHeaders(
+                    response.status, _recorded(response.fields), self._responded_ns - self._t0_ns
+                )
                 self._response = None
             uncaptured_bytes, self._uncaptured_bytes = self._uncaptured_bytes, 0
             counters.uncaptured_bytes += uncaptured_bytes

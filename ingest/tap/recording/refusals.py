@@ -8,16 +8,12 @@ others are only counted (`refusals_unrecorded`). Each `Refusal` is logged at mos
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import NamedTuple
 
+from streamgauge.ingest.tap.facts import RequestFacts, RouteFacts
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
 from streamgauge.ingest.tap.http.heads import RequestHead, method_and_target
-from streamgauge.ingest.tap.http.routing import Route
 from streamgauge.ingest.tap.http.trace_context import join_trace
 from streamgauge.ingest.tap.http.upstreams import Upstream
-from streamgauge.ingest.tap.recording.facts import FieldFacts
 from streamgauge.ingest.tap.recording.failures import RecordingFailures
 from streamgauge.ingest.tap.recording.record_buffer import RECORD_OVERHEAD_BYTES
 from streamgauge.ingest.tap.recording.recorder import Recorders
@@ -42,16 +38,6 @@ _EXPLANATIONS: dict[str, str] = {
 
 
 _NO_UPSTREAM = Upstream("", "http", "", 0, "")
-
-
-class InvalidRequest(NamedTuple):
-    """The facts about a request whose head is incomplete or invalid."""
-
-    method: str
-    target: str
-    fields: tuple[FieldFacts, ...] = ()
-    known: Mapping[bytes, bytes] = MappingProxyType({})
-    size_bytes: int = 0
 
 
 class Refusals:
@@ -90,14 +76,17 @@ class Refusals:
         recorders = self.recorders
         if recorders is None:
             return
-        request = (
-            received if isinstance(received, RequestHead) else InvalidRequest(*method_and_target(received))
-        )
+        request: RequestFacts
+        if isinstance(received, RequestHead):
+            request, target = received, received.target
+        else:
+            method, target = method_and_target(received)
+            request = RequestFacts(method, [], {}, 0)
         room_bytes = request.size_bytes + 2 * RECORD_OVERHEAD_BYTES
         if not self._take_token(now_ns) or not recorders.buffer.has_room(room_bytes):
             self._counters.refusals_unrecorded += 1
             return
-        route = Route(-1, _NO_UPSTREAM, request.target)
+        route = RouteFacts(_NO_UPSTREAM, target)
         trace = join_trace(request.known.get(b"traceparent"))
         recorder = recorders.new(request, route, trace, client_start_ns, now_ns)
         try:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from streamgauge import ingest
 from streamgauge.ingest import tap
 
 
@@ -16,7 +17,7 @@ def is_outdated(module: Path) -> bool:
     return not compiled or max(path.stat().st_mtime for path in sources) > compiled[0]
 
 
-modules = Path(tap.__path__[0]).rglob("*.py*")
+modules = Path(ingest.__path__[0]).rglob("*.py*")
 if tap.is_compiled() and any(
     is_outdated(path) for path in modules if path.suffix == ".pyx" or path.with_suffix(".pxd").exists()
 ):

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, decode
 from streamgauge.ingest.tap.counters import Counters
-from streamgauge.ingest.tap.http.fields import Field
+from streamgauge.ingest.tap.facts import RouteFacts, UpstreamFacts
 from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head, read_response_head
 from streamgauge.ingest.tap.http.routing import Router
 from streamgauge.ingest.tap.http.trace_context import join_trace
 from streamgauge.ingest.tap.http.upstreams import parse_upstreams
-from streamgauge.ingest.tap.recording.facts import RequestFacts
 from streamgauge.ingest.tap.recording.failures import RecordingFailures
 from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
 from streamgauge.ingest.tap.recording.recorder import Recorder, Recorders
@@ -29,18 +27,17 @@ UPSTREAMS = parse_upstreams(["a=http://127.0.0.1:1"])
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n%b\r\n"
 
 
-class WatchedRequest(NamedTuple):
-    """Calls `made` when its `Opened` is made."""
+class WatchedUpstream(NamedTuple):
+    """Calls `made` when the `Opened` of a request to it is made."""
 
     made: Callable[[], None]
-    method: str = "GET"
-    known: Mapping[bytes, bytes] = MappingProxyType({})
-    size_bytes: int = 100
+    host: str = "a"
+    port: int = 80
 
     @property
-    def fields(self) -> list[Field]:
+    def name(self) -> str:
         self.made()
-        return []
+        return "a"
 
 
 class StalledSink:
@@ -96,13 +93,13 @@ class RecorderGroup:
             self.buffer, given, incarnation="i", client_key=b"k" * 32, wall_ns=lambda at_ns: WALL_NS + at_ns
         )
 
-    def start(self, *, fields: bytes = b"", request: RequestFacts | None = None) -> Recorder:
-        """`request`: instead of one with these fields."""
+    def start(self, *, fields: bytes = b"", upstream: UpstreamFacts | None = None) -> Recorder:
+        """`upstream`: instead of the configured one."""
         raw = b"POST /v1/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n%b\r\n" % fields
         head = read_request_head(raw, HeadLimits())
-        route = Router(UPSTREAMS).route(head)
+        route = Router(UPSTREAMS).route(head) if upstream is None else RouteFacts(upstream, head.target)
         assert route is not None
-        return self.recorders.new(request or head, route, join_trace(None), 0, 0)
+        return self.recorders.new(head, route, join_trace(None), 0, 0)
 
     def respond(self, recorder: Recorder, *, fields: bytes = b"") -> None:
         recorder.response_head(read_response_head(RESPONSE % fields), 1)

@@ -16,6 +16,7 @@ from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.header_fields import request_field, response_field
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request
 from streamgauge.ingest.tap.counters import Counters
+from streamgauge.ingest.tap.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
 from streamgauge.ingest.tap.http.trace_context import TraceContext
 from streamgauge.ingest.tap.recording.failures import RecordingFailures
 from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
@@ -40,40 +41,15 @@ PARTS = [b"data: %d\n\n" % n for n in range(4)]
 CLOSE_FRAME = b"\x88\x00"
 
 
-class Field(NamedTuple):
-    name: bytes
-    value: bytes
-    recorded: tuple[str, str] | None
-
-
-class SeenRequest(NamedTuple):
-    method: str
-    fields: list[Field]
-    known: dict[bytes, bytes]
-    size_bytes: int = 300
-
-
-class SeenResponse(NamedTuple):
-    status: int
-    fields: list[Field]
-    content_type: bytes
-    size_bytes: int = 300
-
-
 class SeenUpstream(NamedTuple):
     name: str
     host: str
     port: int
 
 
-class SeenRoute(NamedTuple):
-    upstream: SeenUpstream
-    target: str
-
-
-def fields(pairs: Pairs, recorded: Callable[[bytes, bytes], tuple[str, str] | None]) -> list[Field]:
+def fields(pairs: Pairs, recorded: Callable[[bytes, bytes], tuple[str, str] | None]) -> list[FieldFacts]:
     encoded = [(name.encode(), value.encode()) for name, value in pairs]
-    return [Field(name, value, recorded(name, value)) for name, value in encoded]
+    return [FieldFacts(name, value, recorded(name, value)) for name, value in encoded]
 
 
 def sent(start: str, pairs: Pairs) -> bytes:
@@ -100,7 +76,7 @@ def merged(records: Sequence[AnyRecord]) -> list[AnyRecord]:
 
 
 def records_of_facts(
-    tap: RunningTap, expected: list[AnyRecord], request: SeenRequest, target: str, response: SeenResponse
+    tap: RunningTap, expected: list[AnyRecord], request: RequestFacts, target: str, response: ResponseFacts
 ) -> list[AnyRecord]:
     """What the source's records are, with the times that the tap has measured."""
     opened, frames, closed = expected[0], expected[-2], expected[-1]
@@ -115,7 +91,7 @@ def records_of_facts(
     )  # fmt: skip
     t0_ns = opened.mono_ns
     trace = TraceContext(opened.trace_id, opened.span_id, opened.parent_span_id, opened.trace_flags)
-    route = SeenRoute(SeenUpstream(opened.gateway, opened.server_address, opened.server_port), target)
+    route = RouteFacts(SeenUpstream(opened.gateway, opened.server_address, opened.server_port), target)
     recorder = recorders.new(request, route, trace, t0_ns + opened.client_start_ns, t0_ns)
     recorder.connected(t0_ns + (closed.connected_ns or 0))
     if closed.request_bytes and not closed.tunnel:
@@ -164,8 +140,8 @@ async def test_facts_of_an_event_stream_make_the_records_of_the_tap():
             b"content-type": b"application/json",
             b"x-streamgauge-capture": b"none",
         }
-        request = SeenRequest("POST", fields(REQUEST, request_field), known)
-        response = SeenResponse(200, fields(RESPONSE, response_field), b"text/event-stream")
+        request = RequestFacts("POST", fields(REQUEST, request_field), known, 300)
+        response = ResponseFacts(200, fields(RESPONSE, response_field), b"text/event-stream", 300)
         assert records_of_facts(tap, expected, request, "/v1/chat?model=m&key=k", response) == expected
         opened, recorded_request, frames, closed = expected
         assert isinstance(opened, Opened)
@@ -194,8 +170,8 @@ async def test_facts_of_a_websocket_make_the_records_of_the_tap():
         assert await client.read_to_end() == b""
         [records] = await tap.records()
         expected = merged(records)
-        request = SeenRequest("GET", fields(UPGRADE, request_field), {})
-        response = SeenResponse(101, fields(SWITCH, response_field), b"")
+        request = RequestFacts("GET", fields(UPGRADE, request_field), {}, 300)
+        response = ResponseFacts(101, fields(SWITCH, response_field), b"", 300)
         assert records_of_facts(tap, expected, request, "/v1/realtime", response) == expected
         closed = expected[-1]
         assert isinstance(closed, Closed)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened, Request
+from streamgauge.ingest.tap.facts import FieldFacts, ResponseFacts
 from streamgauge.ingest.tap.recording.record_buffer import MAX_ENDED, RECORD_OVERHEAD_BYTES
 from streamgauge.ingest.tap.recording.recorder import Recorder
 from tests.ingest.running_tap import assert_complete, body_of
-from tests.ingest.tap.recorders import RecorderGroup, WatchedRequest
+from tests.ingest.tap.recorders import RecorderGroup, WatchedUpstream
 
 
 async def test_reserved_bytes_count_until_they_are_released():
@@ -105,23 +106,12 @@ async def test_batches_dropped_by_the_log_thread_are_reported():
     assert group.counters.lost_bytes == 3
 
 
-class UnencodableField(NamedTuple):
-    name: bytes = b"server"
-    value: bytes = b""
-    recorded: Any = ("server", object())
-
-
-class UnencodableResponse(NamedTuple):
-    status: int = 200
-    fields: tuple[UnencodableField, ...] = (UnencodableField(),)
-    content_type: bytes = b"text/event-stream"
-    size_bytes: int = 100
-
-
 async def test_a_record_that_cannot_be_encoded_is_reported_and_other_records_are_kept():
     group = RecorderGroup()
     recorder = group.start()
-    recorder.response_head(UnencodableResponse(), 1)
+    unencodable: Any = ("server", object())
+    fields = [FieldFacts(b"server", b"", unencodable)]
+    recorder.response_head(ResponseFacts(200, fields, b"text/event-stream", 100), 1)
     recorder.response_data(b"a bug of ours", 2)
     recorder.flush()
     recorder.response_data(b"good", 3)
@@ -280,7 +270,7 @@ async def test_a_batch_ends_when_its_time_is_over_and_the_relay_comes_first():
     group = RecorderGroup(clock_ns=clock_ns)
     group.buffer.relay = Relay()
     for _ in range(20):
-        group.start(request=WatchedRequest(made))
+        group.start(upstream=WatchedUpstream(made))
     async with asyncio.timeout(10):
         while done.count("record") < 20:  # noqa: ASYNC110 - the list has no event
             await asyncio.sleep(0.001)

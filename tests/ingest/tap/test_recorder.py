@@ -11,7 +11,7 @@ from streamgauge.ingest.records import Closed, Frames, Lost, Opened, ResponseHea
 from streamgauge.ingest.tap.http.heads import read_response_head
 from streamgauge.ingest.tap.recording.recorder import FLUSH_BYTES
 from tests.ingest.running_tap import assert_complete, body_of, request_of
-from tests.ingest.tap.recorders import RESPONSE, RecorderGroup, WatchedRequest
+from tests.ingest.tap.recorders import RESPONSE, RecorderGroup, WatchedUpstream
 
 
 async def test_frames_are_flushed_by_size_and_the_first_carry_the_response_headers():
@@ -158,7 +158,7 @@ async def test_a_stream_whose_records_cannot_be_made_does_not_affect_others():
         raise ValueError("a bug of ours")
 
     group = RecorderGroup(queue_bytes=2**20)
-    bad = [group.start(request=WatchedRequest(broken)) for _ in range(2)]
+    bad = [group.start(upstream=WatchedUpstream(broken)) for _ in range(2)]
     good = [group.start() for _ in range(2)]
     async with asyncio.timeout(30):
         for batch in ((bad[0], good[0]), (bad[1], good[1])):
