@@ -67,8 +67,8 @@ def build(root: Path, target: Path) -> str | None:
             # Types come from the `.pxd` alone: `int` in an annotation would be a Python object there.
             # An attribute of None raises as in Python. Without `nonecheck` it ends the process.
             cython = [
-                sys.executable, "-m", "cython", "-3", "-X", "annotation_typing=False,binding=False,nonecheck=True", "--module-name",
-                ".".join(source.with_suffix("").parts), str(source), "-o", str(translated),
+                sys.executable, "-m", "cython", "-3", "-X", "annotation_typing=False,auto_pickle=False,binding=False,nonecheck=True",
+                "--module-name", ".".join(source.with_suffix("").parts), str(source), "-o", str(translated),
             ]  # fmt: skip
             subprocess.run(cython, cwd=root, check=True)
             flags = [
