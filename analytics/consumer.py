@@ -33,7 +33,7 @@ from streamgauge.analytics.assembly.partition import LOG_GONE, TAP_DIED
 from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.measure import Measure, measured_rows
-from streamgauge.analytics.measures.open_streams import open_stream_frame
+from streamgauge.analytics.measures.open_streams import open_stream_frame, waiting_for_client
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.owned_partitions import OwnedPartitions
 from streamgauge.analytics.storage.commit import Commit
@@ -286,7 +286,8 @@ class Consumer:
         began_s = time.monotonic()
         try:
             self._open_streams = self._assembler.open_streams()
-            self._store.write_open_streams(open_stream_frame(self._open_streams))
+            waiting = waiting_for_client(self._assembler.taps.values())
+            self._store.write_open_streams(open_stream_frame(self._open_streams, waiting))
             self._open_changed = False
         except OSError as e:
             log.warning("cannot write the file of open streams: %s", e)

@@ -166,8 +166,17 @@ def show_open_streams(frame: pl.DataFrame) -> None:
         replace(HTTP, priority=6),
         CLIENT,
     ]  # fmt: skip
-    waiting = pl.when(pl.col("ttft_ns").is_null()).then(pl.lit("waiting")).otherwise(pl.lit("streaming"))
-    show_table(columns, frame.with_columns(waiting.alias("state")), label="Streams in flight")
+    has_output = pl.col("ttft_ns").is_not_null()
+    state = (
+        pl.when(pl.col("waits_for_client") & has_output)
+        .then(pl.lit("client is not reading"))
+        .when("waits_for_client")
+        .then(pl.lit("waits for client"))
+        .when(has_output)
+        .then(pl.lit("streaming"))
+        .otherwise(pl.lit("waiting"))
+    )
+    show_table(columns, frame.with_columns(state.alias("state")), label="Streams in flight")
 
 
 def show_attempts(frame: pl.DataFrame) -> None:

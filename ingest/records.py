@@ -209,6 +209,9 @@ class Closed(Record, frozen=True):
     """When the first body byte arrived that no frame has: in a tunnel, or not captured by rule."""
     waits: list[Wait] | None = None
     """Disjoint and sorted. In the rest of [0, end_ns] the tap waited for the upstream. None: unknown (tunnels, old logs)."""
+    delivered_ns: int | None = None
+    """When the client's kernel had acknowledged the last byte, observed by polls of the tap's kernel up to 0.2 s apart. The time of
+    the write if the last byte left with it. None: unknown."""
 
 
 class Lost(Record, frozen=True):
@@ -240,6 +243,9 @@ class Alive(Record, frozen=True):
     """The last `Alive` of a clean stop: all streams of this incarnation are closed."""
     counters: dict[str, int] = {}
     """Totals since the start of the incarnation, as on the tap's `/ledger`: streams_opened, records, lost_bytes …"""
+    waiting_for_client: list[str] = []
+    """Open streams whose client does not read the response, has not received all of it, or still sends the request. At most
+    `MAX_WAITING_FOR_CLIENT`."""
 
 
 class Damaged(Record, frozen=True):
@@ -249,6 +255,8 @@ class Damaged(Record, frozen=True):
     reason: str
     at_wall_ns: int
 
+
+MAX_WAITING_FOR_CLIENT = 500
 
 AMAZON_EVENT_STREAM = "vnd.amazon.eventstream"
 

@@ -19,6 +19,14 @@ from streamgauge.analytics.schema.outcomes import IS_ERROR
 SILENCE_RULES: Mapping[Phase, str] = {"mid_stream": "silent_stream", "pre_first_output": "no_first_output"}
 SILENCE_HOLDS = dict.fromkeys(SILENCE_RULES.values(), Hold(before_resolving_s=5.0))
 """The silence is the hold time before firing. Streams that fall silent one after the other are one alert."""
+CLIENT = "client"
+"""`Key.metric` of the streams that wait for their client: their silence says nothing about the model."""
+_WHAT: Mapping[tuple[Phase, bool], str] = {
+    ("mid_stream", False): "no output from",
+    ("mid_stream", True): "client is not reading the output of",
+    ("pre_first_output", False): "no first output from",
+    ("pre_first_output", True): "client is not sending its request to, or not reading from,",
+}
 
 
 def silence_conditions(
@@ -27,25 +35,27 @@ def silence_conditions(
     wall_ns: int,
     client_names: Mapping[str, str] | None = None,
 ) -> dict[Key, Condition]:
-    """One condition per gateway, model and phase. A limit of 0 turns the rule off. `client_names`: client id → name."""
+    """One condition per gateway, model and phase, and one for streams that wait for their client. A limit of 0 turns the rule off.
+    `client_names`: client id → name."""
     groups: dict[Key, list[Silence]] = {}
     for one in found:
         limit_s = limits_s[one.phase]
         if limit_s and one.silent_ns > limit_s * 1e9:
-            groups.setdefault(Key(SILENCE_RULES[one.phase], one.gateway, one.model), []).append(one)
+            metric = CLIENT if one.waits_for_client else None
+            groups.setdefault(Key(SILENCE_RULES[one.phase], one.gateway, one.model, metric), []).append(one)
     conditions = {}
     for key, group in groups.items():
         worst = max(group, key=lambda one: one.silent_ns)
         silent_s, limit_s = worst.silent_ns / 1e9, limits_s[worst.phase]
         client_id = dominant_client(one.client_id for one in group)
-        what = "no output" if worst.phase == "mid_stream" else "no first output"
+        what = _WHAT[worst.phase, worst.waits_for_client]
         affected = f"{len(group)} streams" if len(group) > 1 else "1 stream"
         by = (
             ""
             if client_id is None
             else f", mostly of client {(client_names or {}).get(client_id, client_id)}"
         )
-        text = f"{what} from {name_of(key)} for {silent_s:.1f} s (limit {limit_s:g} s), {affected}{by}"
+        text = f"{what} {name_of(key)} for {silent_s:.1f} s (limit {limit_s:g} s), {affected}{by}"
         since_ns = wall_ns - worst.silent_ns
         conditions[key] = Condition(silent_s, limit_s, text, since_ns, worst.stream_id, client_id)
     return conditions

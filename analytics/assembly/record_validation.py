@@ -51,7 +51,7 @@ def invalid_record(record: AnyRecord) -> str | None:
     elif isinstance(record, Closed):
         counts += (record.end_ns, record.request_bytes, record.response_bytes, record.delivered_bytes)
         times = (record.connected_ns, record.request_sent_ns, record.client_drain_ns, record.client_left_ns)
-        times += (record.first_byte_ns,)
+        times += (record.first_byte_ns, record.delivered_ns)
         if record.refused_status is not None and not 100 <= record.refused_status <= 999:
             return "bad_numbers"
         if record.waits and not _valid_waits(record.waits):
@@ -69,7 +69,8 @@ def _valid_waits(waits: Sequence[Wait]) -> bool:
 
 def _invalid_alive(record: Alive) -> str | None:
     counts = (record.wall_ns, record.mono_ns, record.started_wall_ns)
-    small = 0 <= record.tap_worker < MAX_SMALL and len(record.counters) <= MAX_COUNTERS
+    small = 0 <= record.tap_worker < MAX_SMALL
+    small = small and max(len(record.counters), len(record.waiting_for_client)) <= MAX_COUNTERS
     return (
         None if small and _within(counts, 0) and _within(record.counters.values(), -MAX_NS) else "bad_numbers"
     )

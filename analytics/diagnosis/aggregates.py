@@ -202,7 +202,7 @@ def source(chosen: Selection, begin: datetime | None = None, end: datetime | Non
                 quantile_cont(greatest(coalesce(ttft_ns, end_ns), coalesce(icl_max_ns, 0)), 0.99) AS usual_ns
             FROM streams WHERE {where} AND outcome = '{OK}' GROUP BY ALL) USING (model, gateway)
         WHERE active_at + to_microseconds(greatest({SILENT_S:.0f}e6, {SILENT_FACTOR} * coalesce(usual_ns, 0) / 1000)::BIGINT)
-            < least(now(), {instant(end)})"""
+            < least(now(), {instant(end)}) AND waits_for_client IS NOT TRUE"""
 
 
 def _bucket(chosen: Selection) -> str:

@@ -57,6 +57,7 @@ _OPENED = (
 )  # fmt: skip
 _CLOSED = (
     "end_ns", "connected_ns", "request_sent_ns", "request_bytes", "response_bytes", "delivered_bytes", "client_drain_ns",
+    "delivered_ns",
 )  # fmt: skip
 _DECODED = (
     "finish_reason", "event_count", "output_event_count", "text_chars", "reasoning_chars", "tool_call_count",

@@ -5,12 +5,13 @@ Rules of silence
 2. It ends at the newest `Alive` of the stream's tap, on the tap's own monotonic clock. So a log that is read late, a stopped
    tap or a different wall clock cannot make a stream look silent.
 3. Between two `Alive` records the clock advances by at most `MAX_ADVANCE_NS`.
-4. Excluded: streams that have their terminal, that have record gaps, or whose operation generates no output.
+4. The tap names the streams whose client it waits for. Their silence is the client's, not the model's.
+5. Excluded: streams that have their terminal, that have record gaps, or whose operation generates no output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,9 +30,15 @@ _DECODED = ("dialect", "operation", "response_model", "last_event_ns")
 """Columns with the names of attributes."""
 
 
-def open_stream_frame(streams: Sequence[OpenStream]) -> pl.DataFrame:
-    """One row per stream. Their pending frames must be decoded first."""
-    rows = [_row(stream) for stream in streams]
+def waiting_for_client(taps: Iterable[Alive]) -> frozenset[str]:
+    """Ids of the streams whose client does not read, or does not send the rest of its request. `taps`: the newest `Alive` of each
+    incarnation."""
+    return frozenset(stream for alive in taps for stream in alive.waiting_for_client)
+
+
+def open_stream_frame(streams: Sequence[OpenStream], waiting: Collection[str] = ()) -> pl.DataFrame:
+    """One row per stream. Their pending frames must be decoded first. `waiting`: as from `waiting_for_client`."""
+    rows = [{**_row(stream), "waits_for_client": stream.stream_id in waiting} for stream in streams]
     return frame(OPEN_STREAMS, {name: [row[name] for row in rows] for name in OPEN_STREAMS.types})
 
 
@@ -73,17 +80,21 @@ class Silence:
     client_id: str | None
     phase: Phase
     silent_ns: int
+    waits_for_client: bool = False
 
 
 class TapClocks:
-    """The current monotonic time of each run of a tap worker, estimated from its newest `Alive`."""
+    """What the newest `Alive` of each run of a tap worker says: its current monotonic time, and the clients that it waits for."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, int]] = {}
         """Incarnation → (its time in the newest `Alive`, our time when we saw that)."""
+        self.waiting_for_client: frozenset[str] = frozenset()
 
     def update(self, taps: Iterable[Alive], at_ns: int) -> None:
         """`taps`: the newest `Alive` of each incarnation. `at_ns`: our monotonic time."""
+        taps = list(taps)
+        self.waiting_for_client = waiting_for_client(taps)
         seen = self._seen
         self._seen = {
             # A repeated report keeps its first time: otherwise its clock would go back at each update.
@@ -125,6 +136,7 @@ def silences(streams: Iterable[OpenStream], clocks: TapClocks, at_ns: int) -> li
                 opened.client_id,
                 PHASES[last_ns is not None],
                 max(0, tap_ns - opened.mono_ns - (last_ns or 0)),
+                stream.stream_id in clocks.waiting_for_client,
             )
         )
     return found

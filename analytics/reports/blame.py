@@ -1,6 +1,7 @@
 """Who took the time of streams: upstream, gateway, tap or client.
 
-The columns of `streams` split the whole stream between upstream, client and tap. A hop takes the gateway's part from the
+The columns of `streams` split the whole stream between upstream, client and tap. The time from its end to its delivery is the
+client's. A hop takes the gateway's part from the
 upstream's: the time from the last byte of the request to the gateway's first attempt, and the added tail. Failed attempts count
 as upstream. Clocks of two hosts differ, so the gateway's part is limited to what it is taken from.
 """
@@ -15,14 +16,16 @@ from streamgauge.analytics.reports.selection import Selection, instant
 from streamgauge.analytics.schema.dimensions import is_one_of
 
 CAUSES = ("upstream", "gateway", "tap", "client")
+CLIENT_NS = "waited_client_ns + greatest(coalesce(delivered_ns - end_ns, 0), 0)"
+"""SQL of the time that a stream waited for its client, until the response was delivered."""
 
 
 def _parts(streams: str, outer: str) -> str:
-    """SQL of the parts of streams with known ones, in ns: `stream_id`, those to the end and, with the prefix `first_`, those to the
+    """SQL of the parts of streams with known ones, in ns: `stream_id`, those to the delivery and, with the prefix `first_`, those to the
     first token. `outer` is the condition of their hops."""
     return f"""(
             SELECT stream_id, waited_upstream_ns - coalesce(gateway_ns, 0) AS upstream_ns, gateway_ns, tap_delay_ns AS tap_ns,
-                waited_client_ns AS client_ns, ttft_ns - first_gateway_ns AS first_upstream_ns, first_gateway_ns
+                {CLIENT_NS} AS client_ns, ttft_ns - first_gateway_ns AS first_upstream_ns, first_gateway_ns
             FROM (
                 SELECT *,
                     CASE WHEN before_ns IS NOT NULL THEN greatest(0, least(waited_upstream_ns,
@@ -65,7 +68,7 @@ class Blame:
     first_token: Mapping[str, int]
     """From t0 to the first token. Empty without a matched attempt that has output."""
     whole: Mapping[str, int]
-    """From t0 to the end of the stream. Empty if it is unknown. Without hops there is no gateway."""
+    """From t0 to the delivery of the response. Empty if it is unknown. Without hops there is no gateway."""
 
 
 def of_streams(query: Query, stream_ids: Iterable[object]) -> dict[str, Blame]:

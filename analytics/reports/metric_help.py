@@ -59,9 +59,9 @@ HELP: dict[str, str] = {
     "streams.",
     "hop_matched": "Requests to a gateway for which the stream to the model server is known. A stream stays unmatched if no tap "
     "observes its other side, if the gateway answered without the model server, or if several streams fit equally well.",
-    "blame": "Time from t0 to the end of the response, by part. Upstream: the model server, and the network to it. Gateway: "
-    "its time before forwarding and after the model server's end. Tap: from reading to writing. Client: sending its request, or "
-    "reading slowly. The client of a stream behind a gateway is the gateway.",
+    "blame": "Time from t0 to the delivery of the response, by part. Upstream: the model server, and the network to it. Gateway: "
+    "its time before forwarding and after the model server's end. Tap: from reading to writing. Client: sending its request, "
+    "reading slowly, or receiving the rest after the end. The client of a stream behind a gateway is the gateway.",
     "session_time": "Model time + tool time + user wait is the time from the first request to the end of the last one.",
     "session_model": "Time with a request of the session in flight.",
     "session_tool": "Pauses before requests of the same turn, mostly after tool calls: the client ran tools.",

@@ -98,6 +98,10 @@ class Phase:
         return self.end_ns - self.start_ns
 
 
+LEAST_DELIVERY_NS = 10_000_000
+"""A shorter time is that of the network."""
+
+
 def phases(row: Mapping[str, Any]) -> list[Phase]:
     """The phases of a row of `streams`, in order."""
     connected, sent, headers, ttfb = (
@@ -128,6 +132,11 @@ def phases(row: Mapping[str, Any]) -> list[Phase]:
     ]
     if ttft is None and ttfb is not None:
         candidates.append(("body", ttfb, end, "A body without streamed output."))
+    delivered = row.get("delivered_ns")
+    if end is not None and delivered is not None and delivered - end >= LEAST_DELIVERY_NS:
+        candidates.append(
+            ("delivery", end, delivered, "From the end of the body until the client had received it.")
+        )
     return [
         Phase(name, int(start), int(stop), meaning)
         for name, start, stop, meaning in candidates

@@ -115,7 +115,8 @@ def open_streams(query: Query, selection: Selection, *, most: int = 500) -> pl.D
     """Streams in flight, longest silent first, regardless of the time range.
 
     `stream_id, started_at, updated_at, model, gateway, client, http_status, age_ns, ttft_ns, silent_ns, tps, events_per_s,
-    event_count, output_event_count, output_tokens`. `age_ns` and `silent_ns` (since the last event) are as of the tap's last heartbeat.
+    event_count, output_event_count, output_tokens, waits_for_client`. `age_ns` and `silent_ns` (since the last event) are as of the
+    tap's last heartbeat.
     `tps` and `events_per_s` are output tokens and output events / time from first to last output.
     """
     return query(f"""
@@ -124,7 +125,7 @@ def open_streams(query: Query, selection: Selection, *, most: int = 500) -> pl.D
             greatest(age_ns - last_event_ns, 0) AS silent_ns,
             output_tokens / nullif((last_output_ns - ttft_ns) / 1e9, 0) AS tps,
             output_event_count / nullif((last_output_ns - ttft_ns) / 1e9, 0) AS events_per_s,
-            event_count, output_event_count, output_tokens
+            event_count, output_event_count, output_tokens, waits_for_client
         FROM {IN_FLIGHT} WHERE {selection.filters()} ORDER BY coalesce(silent_ns, age_ns) DESC, stream_id LIMIT {most:d}""")
 
 

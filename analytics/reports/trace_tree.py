@@ -45,7 +45,7 @@ PHASE_NAMES = {
     "tail": "end of response",
 }
 """Phase of `one_stream.phases` → its name here, in the words of the tap's stored spans. Other phases keep their names."""
-PHASES_WITHOUT_SPAN = ("request in", "send", "tail")
+PHASES_WITHOUT_SPAN = ("request in", "send", "tail", "delivery")
 """Phases that are not among the tap's stored spans."""
 ERROR = "error"
 
@@ -73,7 +73,7 @@ def spans(query: Query, trace_id: str, *, most: int = MAX_SPANS) -> tuple[pl.Dat
 MAX_STREAMS = 50
 """Streams of one trace that are read."""
 PHASE_COLUMNS = """client_start_ns, connected_ns, request_sent_ns, headers_ns, ttfb_ns, ttft_ns, ttfo_ns, last_output_ns, end_ns,
-    client_drain_ns"""
+    client_drain_ns, delivered_ns"""
 
 
 def streams_of(query: Query, trace_id: str, *, most: int = MAX_STREAMS) -> pl.DataFrame:
@@ -239,8 +239,8 @@ def _ends(operation: Span, stream: Row, *, with_gateway: bool, known: Mapping[st
         return
     if operation.parent_id not in known:
         begin_ns = min(stream["client_start_ns"] or 0, 0)
-        drained_ns = max(stream["client_drain_ns"] or 0, end_ns)
-        client = _measured(operation, "client", t0_ns + begin_ns, drained_ns - begin_ns)
+        until_ns = max(stream["delivered_ns"] or 0, stream["client_drain_ns"] or 0, end_ns)
+        client = _measured(operation, "client", t0_ns + begin_ns, until_ns - begin_ns)
         yield replace(client, parent_id=operation.parent_id)
         yield replace(operation, parent_id=client.span_id)
     sent_ns = stream["request_sent_ns"]

@@ -65,6 +65,7 @@ COMMENT ON COLUMN streams.malformed_events IS 'Events that could not be parsed.'
 COMMENT ON COLUMN streams.lost_bytes IS 'Body bytes that the tap forwarded and did not record: 0 unless the outcome is tap_lost, NULL if unknown.';
 COMMENT ON COLUMN streams.delivered_bytes IS 'Body bytes written to the client''s socket and not known to be undelivered.';
 COMMENT ON COLUMN streams.client_drain_ns IS 'ns from t0 until the client''s socket had accepted the last byte.';
+COMMENT ON COLUMN streams.delivered_ns IS 'ns from t0 until the client''s kernel had acknowledged the last byte (SIOCOUTQ). The time of the write if it left at once. NULL: unknown.';
 COMMENT ON COLUMN streams.waited_upstream_ns IS 'Time in ns that the tap waited for the upstream. With waited_client_ns and tap_delay_ns it adds up to end_ns.';
 COMMENT ON COLUMN streams.waited_client_ns IS 'Time in ns that the tap waited for the client: for its request, or for it to read the response.';
 COMMENT ON COLUMN streams.tap_delay_ns IS 'Time in ns by which the tap delayed the stream because its event loop or relay thread was blocked.';

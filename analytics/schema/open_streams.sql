@@ -7,6 +7,7 @@ CREATE TABLE IF NOT EXISTS open_streams (
     started_at TIMESTAMPTZ NOT NULL,
     http_status SMALLINT, ttft_ns BIGINT, last_event_ns BIGINT, last_output_ns BIGINT,
     event_count BIGINT, output_event_count BIGINT, output_tokens BIGINT, response_bytes BIGINT,
+    waits_for_client BOOLEAN,
     updated_at TIMESTAMPTZ NOT NULL
 );
 
@@ -30,4 +31,5 @@ COMMENT ON COLUMN open_streams.event_count IS 'Events so far.';
 COMMENT ON COLUMN open_streams.output_event_count IS 'Output events so far.';
 COMMENT ON COLUMN open_streams.output_tokens IS 'Output tokens reported so far.';
 COMMENT ON COLUMN open_streams.response_bytes IS 'Body bytes so far.';
+COMMENT ON COLUMN open_streams.waits_for_client IS 'Whether the client does not read the response, has not received all of it, or still sends the request. At most 2 s old.';
 COMMENT ON COLUMN open_streams.updated_at IS 'Time of the newest record.';

@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS streams (
     event_count BIGINT, output_event_count BIGINT, text_chars BIGINT, reasoning_chars BIGINT,
     tool_call_count INTEGER, comment_count BIGINT,
     response_bytes BIGINT, malformed_events BIGINT, lost_bytes BIGINT, delivered_bytes BIGINT,
-    client_drain_ns BIGINT, aborted_after_terminal BOOLEAN,
+    client_drain_ns BIGINT, delivered_ns BIGINT, aborted_after_terminal BOOLEAN,
     waited_upstream_ns BIGINT, waited_client_ns BIGINT, tap_delay_ns BIGINT,
     session_id VARCHAR, turn INTEGER,
     objective VARCHAR, meets_objective BOOLEAN,

@@ -109,13 +109,13 @@ def show_numbers(row: Row) -> None:
 
 
 def show_blame(found: blame.Blame) -> None:
-    """Time by part, to the first token and to the end."""
+    """Time by part, to the first token and to the delivery."""
     if not found.whole and not found.first_token:
         return
     with box("Time by part", metric_help("blame")):
         for label, parts in (
             ("To the first token", found.first_token),
-            ("To the end of the response", found.whole),
+            ("To the delivery of the response", found.whole),
         ):
             if parts:
                 st.caption(f"{label}: {formatting.duration(sum(parts.values()))}")

@@ -316,7 +316,7 @@ def running_streams(until: datetime) -> list[dict[str, Any]]:
          "request_model": rng.choice(list(MODELS)), "trace_id": f"{rng.getrandbits(128):032x}",
          "started_at": until - timedelta(seconds=2 + 7 * i), "http_status": 200, "ttft_ns": int(0.4 * S) if i else None,
          "last_event_ns": int((1 + 6.8 * i) * S), "last_output_ns": int((1 + 6.8 * i) * S) if i else None, "event_count": 40 * i,
-         "output_event_count": 38 * i, "output_tokens": 40 * i or None, "response_bytes": 9000 * i, "updated_at": until}
+         "output_event_count": 38 * i, "output_tokens": 40 * i or None, "response_bytes": 9000 * i, "waits_for_client": i == 3, "updated_at": until}
         for i in range(4)
     ]  # fmt: skip
 

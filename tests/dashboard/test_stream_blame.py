@@ -49,6 +49,11 @@ def test_stream_without_hops_has_no_gateway() -> None:
     assert found == blame.Blame({}, {"upstream": 900, "tap": 30, "client": 70})
 
 
+def test_time_from_the_end_to_the_delivery_is_the_clients() -> None:
+    late, lost = ROW | {"end_ns": 1000, "delivered_ns": 4000}, ROW | {"end_ns": 1000, "delivered_ns": None}
+    assert [found.whole["client"] for found in blamed((late, []), (lost, []))] == [3070, 70]
+
+
 def test_stream_of_an_old_record_has_no_blame() -> None:
     [found] = blamed((ROW | UNKNOWN, []))
     assert found == blame.Blame({}, {})
@@ -86,7 +91,7 @@ def test_page_of_a_stream_links_both_sides_of_the_gateway(
     (hop,) = (
         tables(streams_data)
         .query("""
-        SELECT hops.*, tap_delay_ns, end_ns, (SELECT count(*) FROM hop_changes AS c
+        SELECT hops.*, tap_delay_ns, greatest(end_ns, delivered_ns) AS until_ns, (SELECT count(*) FROM hop_changes AS c
             WHERE c.outer_stream_id = hops.outer_stream_id) AS changes
         FROM hops JOIN streams ON stream_id = outer_stream_id WHERE attempt = 2
         ORDER BY changes DESC, outer_stream_id LIMIT 1""")
@@ -102,7 +107,7 @@ def test_page_of_a_stream_links_both_sides_of_the_gateway(
         assert f"added {formatting.duration(hop['added_ttft_ns'])} to the TTFT" in page_text(app)
     bars = "\n".join(str(html.proto.body) for html in app.get("html"))
     assert f"tap {formatting.duration(hop['tap_delay_ns'])}" in bars
-    assert f"To the end of the response: {formatting.duration(hop['end_ns'])}" in page_text(app)
+    assert f"To the delivery of the response: {formatting.duration(hop['until_ns'])}" in page_text(app)
     assert len(table(app, "Changes by the gateway")) == hop["changes"] > 0
 
 

@@ -22,6 +22,12 @@ def test_phases_are_contiguous() -> None:
     assert all(a.end_ns == b.start_ns for a, b in pairwise(found))
 
 
+def test_delivery_to_a_slow_client_follows_the_end() -> None:
+    late = phases({**ROW, "delivered_ns": 50_000_310})[-1]
+    assert (late.name, late.start_ns, late.end_ns) == ("delivery", 310, 50_000_310)
+    assert phases({**ROW, "delivered_ns": 320}) == phases(ROW)
+
+
 def test_answer_starts_at_first_token_without_reasoning() -> None:
     found = {p.name: p for p in phases({**ROW, "ttfo_ns": 100})}
     assert "reasoning" not in found

@@ -15,7 +15,8 @@ ROW = {
 STREAM: dict[str, Any] = {
     "stream_id": "s", "span_id": "tap", "parent_span_id": "caller", "gateway": "edge", "model": "m", "outcome": "ok",
     "error_type": None, "at_ns": 1000, "client_start_ns": -5, "connected_ns": 2, "request_sent_ns": 3, "headers_ns": 20,
-    "ttfb_ns": 21, "ttft_ns": 30, "ttfo_ns": 30, "last_output_ns": 80, "end_ns": 90, "client_drain_ns": 95,
+    "ttfb_ns": 21, "ttft_ns": 30, "ttfo_ns": 30, "last_output_ns": 80, "end_ns": 90, "client_drain_ns": 92,
+    "delivered_ns": 95,
 }  # fmt: skip
 
 

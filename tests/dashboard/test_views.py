@@ -303,6 +303,8 @@ def test_throughput_legend_has_all_kinds_of_tokens(
 def test_live_counts_waiting_streams(of_a_day: Callable[[str], AppTest]) -> None:
     app = of_a_day("live")
     assert (metric_value(app, "In flight"), metric_value(app, "Waiting")) == ("4", "1")
+    states = sorted(row["State"] for row in table(app, "Streams in flight"))
+    assert states == ["client is not reading", "streaming", "streaming", "waiting"]
 
 
 def test_link_runs_its_statement(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

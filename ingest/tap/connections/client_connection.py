@@ -5,6 +5,9 @@ Contract:
 - Pipelined requests wait in a bounded buffer.
 - After its own error responses the tap ends writing but reads on for `LINGER_S`: closing at once could reset the connection
   before the client has read the response.
+- The kernel accepts up to megabytes for a client that does not read. If bytes of a response are unsent at its end, the connection
+  polls the kernel until the client's kernel has acknowledged them, the next request comes, either side closes, or nothing was
+  acknowledged for `sockets.STUCK_S`. Only then is the connection closed, if it is to be closed.
 - One timer per connection checks all limits in `timeouts`; a request creates none.
 """
 
@@ -38,6 +41,10 @@ _MAX_BUFFERED_BYTES = 262_144
 _PIECE_BYTES = 65_536
 _CR = ord("\r")
 _MAX_LINGER_BYTES = 4 * 2**20
+_DELIVERY_CHECK_S = 0.16
+# A response below this size leaves at once: the first packets of a connection (10 since RFC 6928) may hold 14 KB, and even clients
+# on small devices accept 4 KiB unread. Its delivery costs no system call.
+_MIN_FOLLOWED_BYTES = 4096
 
 
 class ClientConnection(ClientSide):
@@ -56,6 +63,8 @@ class ClientConnection(ClientSide):
         self._lingering = False
         self._lingered_bytes = 0
         self._watching_drain = False
+        self._drained_ns = 0  # when the socket had accepted the response of `draining`; 0: not yet
+        self._close_when_delivered = False
         self._ended_exchanges_bytes = 0  # bytes written for exchanges that have ended
 
     # --- called by the transport
@@ -108,6 +117,7 @@ class ClientConnection(ClientSide):
             self.pause_reading()
 
     def eof_received(self) -> bool:
+        self.tcp_ends()
         half_closed = self.exchange is not None and self.exchange.on_end(self)
         if half_closed:
             self.pause_reading()  # the loop does not read any more: watch for a reset
@@ -128,8 +138,14 @@ class ClientConnection(ClientSide):
             guard.attempt(self.exchange.on_lost, self, exc)
 
     def _last_response_undelivered(self) -> None:
+        self.tcp_ends()
         if self.draining is not None:
             self.draining.on_undelivered(self._clock_ns(), self._undelivered_bytes())
+
+    def tcp_ends(self) -> None:
+        """The client leaves. It may have received the last response since the last poll."""
+        if self._drained_ns and self._queued_bytes() == 0:
+            self._end_draining(self._clock_ns())
 
     def _take_unread(self, exc: Exception | None) -> None:
         """The last bytes of a tunnel's client that left without reading."""
@@ -204,6 +220,11 @@ class ClientConnection(ClientSide):
             self._buffer_since_ns = self.last_byte_ns
         exchange.start(now_ns)
 
+    def waiting_stream(self, relay_blocks: bool) -> str | None:
+        """As `Exchange.stream_waiting_for_client`, also while a response is being delivered."""
+        exchange = self.exchange or self.draining
+        return exchange.stream_waiting_for_client(relay_blocks) if exchange is not None else None
+
     def take_buffered(self) -> bytes:
         return self._buffer.take() if self._buffer else b""
 
@@ -232,7 +253,7 @@ class ClientConnection(ClientSide):
             self._close(linger=then == LINGER)
 
     def _after_response(self) -> None:
-        """End the draining if the socket has accepted the response, and start a pipelined request."""
+        """End the draining if the response is delivered, else follow it, and start a pipelined request."""
         self._watch_drain()
         if self._buffer and self.exchange is None and not self._lingering and not self.transport.is_closing():
             self._next_request(self._buffer, self._clock_ns())
@@ -259,27 +280,73 @@ class ClientConnection(ClientSide):
             return self._unwritten_bytes()
         return max(0, self._ended_exchanges_bytes - acknowledged)
 
+    def _queued_bytes(self, unsent: bool = False) -> int | None:
+        """Bytes written that the client's kernel has not acknowledged; with `unsent`, those that have not left this machine. With
+        TLS, the size of its records. None: the kernel cannot tell."""
+        count = sockets.unsent_bytes if unsent else sockets.unacknowledged_bytes
+        queued = count(self._socket)
+        if queued is None:
+            return None
+        below_tls = 0 if self.reading is self.transport else self.reading.get_write_buffer_size()
+        return self._unwritten_bytes() + below_tls + queued
+
     def _watch_drain(self) -> None:
-        if self.draining is not None and not self._check_drained():
+        """Follow the last exchange's response if it is not delivered."""
+        if self.draining is None or self._check_drained():
+            return
+        if self._unwritten_bytes():
             # With a limit of 0 the transport calls resume_writing once the kernel has everything.
             self._watching_drain = True
             self.transport.set_write_buffer_limits(high=0)
+        if self._close_when_delivered:
+            self.end_writing()
+        left, then = partial(self._left_bytes, self.draining), partial(self._followed, self.draining)
+        sockets.follow(self._context.loop, left, sockets.STUCK_S, _DELIVERY_CHECK_S, then)
+
+    def _left_bytes(self, exchange: Exchange) -> int:
+        if self.draining is not exchange:
+            return 0
+        return self._queued_bytes() or self._unwritten_bytes()
+
+    def _followed(self, exchange: Exchange, left_bytes: int) -> None:
+        if self.draining is exchange:
+            self._end_draining(self._clock_ns() if self._queued_bytes() == 0 else None, left_bytes)
 
     def _check_drained(self) -> bool:
-        """End the draining if the socket has accepted the last exchange's response."""
+        """End the draining if the last exchange's response has left for the client. False: it has not."""
         if self._unwritten_bytes():
             return False
         if self._watching_drain:
             self._watching_drain = False
             self.transport.set_write_buffer_limits(high=self._context.options.write_buffer_bytes)
-        if self.draining is not None:
-            self.draining.on_drained(None if self.closed else self._clock_ns())
+        exchange = self.draining
+        if exchange is not None:
+            now_ns = self._clock_ns()
+            if not self._drained_ns:
+                self._drained_ns = now_ns
+            unsent = self._queued_bytes(True) if exchange.written_bytes >= _MIN_FOLLOWED_BYTES else 0
+            if unsent and not self.transport.is_closing():
+                return False
+            self._end_draining(now_ns if unsent == 0 else None)
         return True
+
+    def _end_draining(self, delivered_ns: int | None, left_bytes: int = 0) -> None:
+        """`delivered_ns`: when the client's kernel had the response, None if that is unknown. `left_bytes`: what it does not have."""
+        exchange, drained_ns = self.draining, self._drained_ns
+        self._drained_ns = 0
+        if exchange is not None:
+            exchange.on_drained(drained_ns or delivered_ns, delivered_ns, left_bytes)
+        if self._close_when_delivered:
+            self._close_when_delivered = False
+            if left_bytes:
+                self.transport.abort()
+            else:
+                self._close_now()
 
     def _settle(self) -> None:
         """End the draining of the last exchange before the next one begins."""
         if self.draining is not None and not self._check_drained():
-            self.draining.on_drained(None)
+            self._end_draining(None)
 
     # --- back-pressure
 
@@ -309,8 +376,16 @@ class ClientConnection(ClientSide):
 
     def close_if_idle(self) -> None:
         """Close unless a request is in progress, because the tap is stopping."""
-        if self.exchange is None and not self._lingering and not self.closed:
-            self.transport.close()
+        if self._close_when_delivered:
+            self._settle()
+        elif self.exchange is None and not self._lingering and not self.closed:
+            self._close_transport()
+
+    def _close_transport(self) -> None:
+        """Close; the kernel sends what it has accepted, but it can no longer tell when."""
+        self.transport.close()
+        if self._drained_ns:
+            self._check_drained()
 
     def _refuse(self, response: ErrorResponse, received: RequestHead | bytes, now_ns: int) -> None:
         """Answer a request that has no exchange, and close. `received`: its head, or the bytes of an invalid one."""
@@ -343,8 +418,12 @@ class ClientConnection(ClientSide):
         self._context.loop.call_later(LINGER_S, self._close_now)
 
     def _close_now(self) -> None:
-        if not self.closed:
+        if self.draining is not None and not self._context.stopping:
+            self._close_when_delivered = True
+        elif not self.closed:
             sockets.close_when_sent(self._context.loop, self.transport, self.reading)
+            if self._drained_ns:
+                self._check_drained()
 
     def _reset_when_sent(self) -> None:
         """Reset the connection after the kernel has delivered what was written.
@@ -353,21 +432,21 @@ class ClientConnection(ClientSide):
         """
         self._lingering = True
         self._watch_drain()
-        self._reset_when_delivered(0, 0.0)
+        sockets.follow(
+            self._context.loop,
+            lambda: 0 if self.closed else self._queued_bytes() or self._unwritten_bytes(),
+            RESET_PATIENCE_S,
+            RESET_CHECK_S,
+            self._reset,
+        )
 
-    def _reset_when_delivered(self, before_bytes: int, deadline_s: float) -> None:
-        if self.closed:
-            return
-        loop = self._context.loop
-        undelivered = self._unwritten_bytes() + sockets.unsent_bytes(self._socket)
-        if undelivered != before_bytes:
-            deadline_s = loop.time() + RESET_PATIENCE_S
-        if undelivered and loop.time() < deadline_s:
-            loop.call_later(RESET_CHECK_S, self._reset_when_delivered, undelivered, deadline_s)
-            return
-        with contextlib.suppress(OSError):
-            sockets.reset_on_close(self._socket)
-        self.transport.abort()
+    def _reset(self, left_bytes: int) -> None:
+        if not self.closed:
+            if self.draining is not None:
+                self._followed(self.draining, left_bytes)
+            with contextlib.suppress(OSError):
+                sockets.reset_on_close(self._socket)
+            self.transport.abort()
 
     # --- time limits
 
@@ -391,6 +470,6 @@ class ClientConnection(ClientSide):
                 self._refuse(ErrorResponse.bad_request(error), self._buffer.take(), now_ns)
         elif exchange is None:
             if timeouts.keep_alive_expired(now_ns, self.last_byte_ns, self.ready_ns):
-                self.transport.close()
+                self._close_transport()
         else:
             exchange.on_deadline(now_ns)

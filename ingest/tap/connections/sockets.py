@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import struct
+import sys
 import termios
 from collections.abc import Callable, Iterator
 from math import isfinite
@@ -21,6 +22,8 @@ times (8 MB) before it serves any other. A connection with such a read pauses re
 STUCK_S = 30.0
 """How long a connection may take nothing of what was written before its close."""
 CLOSE_CHECK_S = 0.1
+_FIRST_CHECK_S = 0.01
+_SIOCOUTQNSD = 0x894B  # linux/sockios.h
 _TCP_INFO_BYTES, _TCPI_BYTES_ACKED_OFFSET = 128, 120
 
 
@@ -33,12 +36,22 @@ def acknowledged_bytes(sock: socket.socket) -> int | None:
         return None
 
 
-def unsent_bytes(sock: socket.socket) -> int:
-    """Bytes written that the peer's kernel has not acknowledged."""
+def unacknowledged_bytes(sock: socket.socket) -> int | None:
+    """Bytes written that the peer's kernel has not acknowledged; None if unavailable."""
+    return _queued_bytes(sock, termios.TIOCOUTQ)
+
+
+def unsent_bytes(sock: socket.socket) -> int | None:
+    """Bytes written that have not left this kernel, because the peer's receive window is full or for congestion; None if
+    unavailable."""
+    return _queued_bytes(sock, _SIOCOUTQNSD)
+
+
+def _queued_bytes(sock: socket.socket, request: int) -> int | None:
     try:
-        return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0])
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), request, b"\0\0\0\0"), sys.byteorder)
     except (OSError, ValueError):  # ValueError: the socket was closed
-        return 0
+        return None
 
 
 def unread(transport: asyncio.Transport, error: Exception | None) -> Iterator[bytes]:
@@ -79,6 +92,29 @@ def limit_silence(sock: socket.socket, limit_s: float) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
+def follow(
+    loop: asyncio.AbstractEventLoop,
+    left: Callable[[], int],
+    patience_s: float,
+    check_s: float,
+    then: Callable[[int], None],
+) -> None:
+    """Call `then` with 0 once no bytes are left, or with their number after `patience_s` without progress. `check_s`: longest time
+    between two checks."""
+
+    def check(before_bytes: int, deadline_s: float, wait_s: float) -> None:
+        left_bytes, now_s = left(), loop.time()
+        # Any byte is progress, however slow the peer is. The deadline is for one that takes nothing.
+        if left_bytes != before_bytes:
+            deadline_s = now_s + patience_s
+        if left_bytes and now_s < deadline_s:
+            loop.call_later(wait_s, check, left_bytes, deadline_s, min(2 * wait_s, check_s))
+        else:
+            then(left_bytes)
+
+    check(0, 0.0, _FIRST_CHECK_S)
+
+
 def close_when_sent(
     loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, tcp: asyncio.Transport
 ) -> None:
@@ -87,25 +123,18 @@ def close_when_sent(
     `tcp`: `transport` itself, or the one below TLS. uvloop closes TCP when its bytes are sent, but TLS after 30 s at the latest.
     """
 
-    def check(before_bytes: int, deadline_s: float) -> None:
+    def left() -> int:
         unwritten = transport.get_write_buffer_size() + tcp.get_write_buffer_size()
-        # A close of the plain transport sends what is buffered first. One of TLS is called only when nothing is left,
-        # because uvloop would drop the rest after 30 s.
-        if transport is tcp or not unwritten:
-            transport.close()
-        if not unwritten:
-            return
-        left_bytes, now_s = unwritten + unsent_bytes(sock), loop.time()
-        # Any acknowledged byte is progress, however slow the peer is. The deadline is for one that takes nothing.
-        if left_bytes != before_bytes:
-            deadline_s = now_s + STUCK_S
-        elif now_s > deadline_s:
-            transport.abort()
-            return
-        loop.call_later(CLOSE_CHECK_S, check, left_bytes, deadline_s)
+        return unwritten and unwritten + (unacknowledged_bytes(sock) or 0)
 
     sock = tcp.get_extra_info("socket")
-    check(0, 0.0)
+    # A close of the plain transport sends what is buffered first. One of TLS is called only when nothing is left, because
+    # uvloop would drop the rest after 30 s.
+    if transport is tcp:
+        transport.close()
+    follow(
+        loop, left, STUCK_S, CLOSE_CHECK_S, lambda stuck: transport.abort() if stuck else transport.close()
+    )
 
 
 class HangupWatch:

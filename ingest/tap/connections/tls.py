@@ -24,6 +24,8 @@ class TlsUser(Protocol):
 
     reading: asyncio.Transport
 
+    def tcp_ends(self) -> None: ...
+
 
 class TlsLayer(SSLProtocol):  # type: ignore[misc]
     """TLS between a connection and its TCP transport. With `server_hostname` the tap is the client.
@@ -56,8 +58,15 @@ class TlsLayer(SSLProtocol):  # type: ignore[misc]
         self._user.reading = self._tcp = transport
         super().connection_made(transport)
 
+    def eof_received(self) -> Any:
+        if self._user is not None:
+            self._user.tcp_ends()
+        return super().eof_received()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._user = None
+        user, self._user = self._user, None
+        if user is not None:
+            user.tcp_ends()
         try:
             for data in sockets.unread(self._tcp, exc):
                 self.get_buffer(len(data))[: len(data)] = data

@@ -19,11 +19,12 @@ from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 
 
 class OpenClient(Protocol):
-    """Interface of a client connection that a stopping worker uses."""
+    """Interface of a client connection that its worker uses."""
 
     transport: asyncio.Transport
 
     def close_if_idle(self) -> None: ...
+    def waiting_stream(self, relay_blocks: bool) -> str | None: ...
 
 
 class OpenExchange(Protocol):

@@ -31,7 +31,7 @@ cdef class Exchange(Forwarding):
     @cython.locals(upstream=UpstreamSide, head=ResponseHead)
     cdef _release_upstream(self, bint reusable, bint tunneled)
     @cython.locals(recorder=Recorder)
-    cpdef on_drained(self, now_ns)
+    cpdef on_drained(self, drained_ns, delivered_ns=*, int64_t undelivered_bytes=*)
     @cython.locals(recorder=Recorder)
     cpdef on_undelivered(self, int64_t now_ns, int64_t undelivered_bytes)
     cdef _drained(self)

@@ -291,13 +291,16 @@ class Exchange(Forwarding):
 
     # --- after the end
 
-    def on_drained(self, now_ns: int | None) -> None:
-        """The client's socket has accepted the whole response. None: this was not observed."""
+    def on_drained(
+        self, drained_ns: int | None, delivered_ns: int | None = None, undelivered_bytes: int = 0
+    ) -> None:
+        """The client's socket had accepted the whole response, and the client's kernel had received it. None: this was not
+        observed. `undelivered_bytes`: what it had not received when the tap stopped watching."""
         recorder = self._recorder
         self._drained()
         if recorder is not None:
             try:
-                recorder.drained(now_ns)
+                recorder.drained(drained_ns, delivered_ns, undelivered_bytes)
             except Exception as e:
                 self._context.failures.failed(e, recorder)
 

@@ -114,6 +114,14 @@ class Forwarding:
     def tunneling(self) -> bool:
         return self.response == TUNNELING
 
+    def stream_waiting_for_client(self, relay_blocks: bool) -> str | None:
+        """Id of its stream if the client does not read the response, has not received all of it, or still sends the request.
+        `relay_blocks`: `BodyRelay.blocks`."""
+        waits = self.response == states.DRAINING or self._waits.for_client
+        if relay_blocks and self.response == RELAYED and self._relay is not None:
+            waits = self._relay.progress(self._relay_number)[3]
+        return self._recorder.stream if waits and self._recorder is not None else None
+
     @property
     def method(self) -> str:
         return self._head.method

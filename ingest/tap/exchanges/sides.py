@@ -48,6 +48,9 @@ class Side:
     def resume_reading(self) -> None:
         raise NotImplementedError
 
+    def tcp_ends(self) -> None:
+        """The peer has ended its direction or broken the connection. TLS, if it is used, has not reacted to it."""
+
     def end_writing(self) -> None:
         """Half-close (tunnels). Does nothing if the transport cannot."""
         # uvloop raises RuntimeError for a transport that is closing.
@@ -59,7 +62,7 @@ class Side:
 
 
 class ClientSide(Side):
-    """The connection of a client. `draining`: its last exchange, until the socket has accepted all of the response."""
+    """The connection of a client. `draining`: its last exchange, until its response is delivered."""
 
     def __init__(self) -> None:
         super().__init__()

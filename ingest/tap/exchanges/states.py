@@ -28,7 +28,7 @@ RESPONDING: Final = 2  # the final response head has been forwarded; the event l
 RELAYED: Final = 3  # the relay owns both sockets and forwards the body
 TUNNELING: Final = 4  # the upstream answered 101: both directions are opaque bytes
 DRAINING: Final = (
-    5  # over, and the upstream connection is released; the client's socket has not accepted everything
+    5  # over, and the upstream connection is released; the client's kernel does not have everything
 )
 OVER: Final = 6  # the last record is made
 
@@ -65,7 +65,7 @@ TAKEN_BACK: Final = 16  # from the relay
 EXPIRED: Final = 17  # a time limit
 OUTPUT_EXPIRED: Final = 18  # the one for output: heartbeats do not count
 STOPPED: Final = 19  # the tap's drain time is over
-DRAINED: Final = 20  # the client's socket has accepted everything, or is gone
+DRAINED: Final = 20  # the client's kernel has everything, or nobody watches any more
 
 EVENTS: Final = (
     "client bytes", "client end", "client lost", "request complete", "refused", "connected", "connect failed", "upstream bytes",

@@ -35,6 +35,11 @@ class Waits:
         """In ns since t0."""
         return self._waits or []
 
+    @property
+    def for_client(self) -> bool:
+        """The exchange waits for its client now."""
+        return self._client_since_ns >= 0
+
     def begin(self, now_ns: int) -> None:
         """From now on the exchange waits for its client."""
         if self._client_since_ns < 0:

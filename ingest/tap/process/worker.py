@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import logging
 import socket
 import time
@@ -20,7 +21,7 @@ from streamgauge.ingest.log_lines import log_loop_errors
 from streamgauge.ingest.record_log import run_totals
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.interface import LogInUse, LogWriter
-from streamgauge.ingest.records import Alive
+from streamgauge.ingest.records import MAX_WAITING_FOR_CLIENT, Alive
 from streamgauge.ingest.tap import is_compiled
 from streamgauge.ingest.tap.connections.client_connection import ClientConnection
 from streamgauge.ingest.tap.connections.sockets import HangupWatch, limit_silence
@@ -276,6 +277,16 @@ class TapWorker:
         self.loop.call_later(alive_s, self._write_alive_periodically)
         guard.attempt(self._write_alive)
 
+    def _waiting_for_client(self) -> list[str]:
+        context = self.context
+        try:
+            relay_blocks = context.relay is not None and context.relay.blocks
+            streams = (client.waiting_stream(relay_blocks) for client in context.clients)
+            return list(itertools.islice(filter(None, streams), MAX_WAITING_FOR_CLIENT))
+        except Exception as e:  # a bug; a tap without `Alive` counts as lost
+            context.failures.count(e)
+            return []
+
     def _write_alive(self, stopping: bool = False) -> None:
         buffer, options = self._buffer, self.options
         if buffer is None:
@@ -289,6 +300,7 @@ class TapWorker:
             started_wall_ns=self._started_wall_ns,
             stopping=stopping,
             counters=self.stats(),
+            waiting_for_client=self._waiting_for_client(),
         )
         is_queued = buffer.add(alive, _ALIVE_BYTES)
         self._wrote_last_alive = stopping and is_queued

@@ -50,7 +50,7 @@ cdef class Recorder:
     cdef RouteFacts _route
     cdef TraceContext _trace
     cdef ResponseFacts _response
-    cdef object _connected_ns, _request_sent_ns, _drained_ns, _client_left_ns
+    cdef object _connected_ns, _request_sent_ns, _drained_ns, _delivered_ns, _client_left_ns
     cdef object _body  # bytes or bytearray
     cdef tuple _end
     cdef list _frames
@@ -72,7 +72,7 @@ cdef class Recorder:
     cdef _end_dropped_run(self)
     cpdef relay_lost_frames(self, int64_t seq, int64_t size_bytes)
     cpdef ended(self, cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits)
-    cpdef drained(self, now_ns)
+    cpdef drained(self, now_ns, delivered_ns=*, int64_t undelivered_bytes=*)
     cpdef client_left(self, int64_t now_ns, int64_t undelivered_bytes)
     cpdef flush(self)
     cpdef end(self)

@@ -170,6 +170,7 @@ class Recorder:
         "_client_left_ns",
         "_client_start_ns",
         "_connected_ns",
+        "_delivered_ns",
         "_drained_ns",
         "_dropped_bytes",
         "_end",
@@ -242,6 +243,7 @@ class Recorder:
         """Bytes appended in this and the previous epoch of the buffer, and in this one: at least what the log still has to take."""
         self._end: tuple[Cause, str | None, int, int, int, bool, bool, list[Wait] | None] | None = None
         self._drained_ns: int | None = None
+        self._delivered_ns: int | None = None
         self._client_left_ns: int | None = None
         self._undelivered_bytes = 0
         self.refused_status: int | None = None
@@ -447,9 +449,16 @@ class Recorder:
         """The exchange is over. `reused`: its upstream connection had served another one. `waits`: None if unknown."""
         self._end = (cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits)
 
-    def drained(self, now_ns: int | None) -> None:
-        """The client's socket has accepted everything. None: this was not observed. The last call."""
-        self._drained_ns = now_ns
+    def drained(
+        self, now_ns: int | None, delivered_ns: int | None = None, undelivered_bytes: int = 0
+    ) -> None:
+        """The client's socket had accepted everything, and the client's kernel had received it. None: this was not observed.
+        `undelivered_bytes`: what it had not received at this call. The last call."""
+        self._drained_ns, self._delivered_ns, self._undelivered_bytes = (
+            now_ns,
+            delivered_ns,
+            undelivered_bytes,
+        )
         self._buffer.end_later(self)
 
     def client_left(self, now_ns: int, undelivered_bytes: int) -> None:
@@ -472,6 +481,7 @@ class Recorder:
         buffer, t0_ns = self._buffer, self._t0_ns
         cause, detail, end_ns, request_bytes, response_bytes, reused, tunnel, waits = self._end
         drained_ns, client_left_ns, first_byte_ns = self._drained_ns, self._client_left_ns, self.first_byte_ns
+        delivered_ns = self._delivered_ns
         buffer.counters.streams_closed += 1
         buffer.counters.closed_by_cause[cause] += 1
         closed = Closed(
@@ -492,6 +502,7 @@ class Recorder:
             self.refused_status,
             None if first_byte_ns is None else first_byte_ns - t0_ns,
             None if tunnel else waits,
+            None if delivered_ns is None else max(end_ns, delivered_ns) - t0_ns,
         )
         # Only this record has no reserved room.
         if not buffer.has_room(_RECORD_BYTES, True) or not self._write(closed):

@@ -60,11 +60,16 @@ class BodyRelay:
     @property
     def pending_bytes(self) -> int:
         """Bytes that it keeps for records."""
-        return self._native.pending_bytes
+        return self._native.counts()[0]
 
     @property
     def waits_dropped(self) -> int:
-        return self._native.dropped_waits
+        return self._native.counts()[1]
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the client of any body does not read."""
+        return self._native.counts()[2] > 0
 
     def accepts(self, reader: BodyReader) -> bool:
         """Whether the relay forwards this body. Short bodies stay on the event loop."""
@@ -116,7 +121,7 @@ class BodyRelay:
         events = self._native.take(records_before_ns)
         if self._buffer is not None:
             # The bytes of the records count again when they are appended. The relay keeps its room.
-            self._buffer.grant(self._native.pending_bytes, more=False)
+            self._buffer.grant(self._native.counts()[0], more=False)
         for kind, number, a, b in events:
             if kind == native_relay.RECORD:
                 self._append(a)
@@ -155,7 +160,7 @@ class BodyRelay:
     def _grant(self, *, more: bool) -> None:
         """Renew the relay's share of the record buffer. `more`: bodies are being forwarded, so reserve room for new frames."""
         if self._buffer is not None:
-            room_bytes = self._buffer.grant(self._native.pending_bytes, more=more)
+            room_bytes = self._buffer.grant(self._native.counts()[0], more=more)
             self._native.set_room(room_bytes, self._buffer.epoch())
 
 

@@ -163,6 +163,7 @@ cdef struct Relay:
     size_t pending_bytes  # of all records
     uint32_t queued_waits
     uint64_t dropped_waits
+    uint64_t blocked_bodies
     int64_t due_ns
     int64_t block_from_ns  # 0: no block
     int64_t block_until_ns
@@ -401,6 +402,7 @@ cdef void end_body(Relay *relay, Body *body, int cause, int error, int64_t now_n
     """Stop forwarding a body. From now on its sockets and state belong to Python."""
     unwatch(relay, body.client if body.blocked else body.upstream)
     if body.blocked:
+        relay.blocked_bodies -= 1
         report_silence(relay, body, body.blocked_ns, now_ns)
         queue_wait(relay, body, CLIENT_WAIT, body.blocked_ns, now_ns)
     queue_record(relay, body)
@@ -488,6 +490,7 @@ cdef void on_readable(Relay *relay, Body *body) noexcept nogil:
     elif body.unsent != NULL:
         unwatch(relay, body.upstream)
         body.blocked, body.blocked_ns = True, now_ns
+        relay.blocked_bodies += 1
         if watch(relay, body.client, EPOLLOUT, body) < 0:
             end_body(relay, body, CLIENT_LOST, errno, now_ns)
 
@@ -511,6 +514,7 @@ cdef void on_writable(Relay *relay, Body *body) noexcept nogil:
     queue_wait(relay, body, CLIENT_WAIT, body.blocked_ns, now_ns)
     unwatch(relay, body.client)
     body.blocked, body.ready_ns = False, now_ns
+    relay.blocked_bodies -= 1
     if watch(relay, body.upstream, EPOLLIN, body) < 0:
         end_body(relay, body, UPSTREAM_LOST, errno, now_ns)
 
@@ -624,23 +628,16 @@ cdef class NativeRelay:
         """A descriptor that becomes readable when `take` has something that should not wait."""
         return self.relay.wake
 
-    @property
-    def dropped_waits(self):
+    def counts(self):
+        """(bytes kept for records, waits that were dropped, bodies whose client does not read)."""
         enter(self.relay)
-        dropped_waits = self.relay.dropped_waits
-        leave(self.relay)
-        return dropped_waits
-
-    @property
-    def pending_bytes(self):
-        """Bytes kept for records."""
-        enter(self.relay)
-        pending_bytes = self.relay.pending_bytes
-        leave(self.relay)
-        return pending_bytes
+        try:
+            return self.relay.pending_bytes, self.relay.dropped_waits, self.relay.blocked_bodies
+        finally:
+            leave(self.relay)
 
     def set_room(self, size_t size_bytes, uint64_t epoch):
-        """Limit `pending_bytes`. `epoch`: of the record buffer."""
+        """Limit the bytes kept for records. `epoch`: of the record buffer."""
         enter(self.relay)
         self.relay.room_bytes, self.relay.epoch = size_bytes, epoch
         leave(self.relay)

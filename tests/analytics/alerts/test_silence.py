@@ -14,7 +14,9 @@ from streamgauge.analytics.measures.open_streams import (
     Silence,
     TapClocks,
     longest,
+    open_stream_frame,
     silences,
+    waiting_for_client,
 )
 from streamgauge.ingest.records import AnyRecord, Frames, Opened
 from tests.analytics.log_entries import MS, T0_WALL_NS, alive, opened, stream, stream_id
@@ -86,10 +88,37 @@ def test_finished_streams_and_streams_with_gaps_are_never_silent() -> None:
     assert silent([*stream(1)[:2], *stream(1)[3:4]], at_ms=90_000) == []
 
 
+def test_stream_whose_client_its_tap_waits_for_is_the_clients_silence() -> None:
+    assembler, clocks = Assembler(), TapClocks()
+    assembler.feed("w0", 0, [*stream(1)[:3], *stream(2)[:3]])
+    waits = msgspec.structs.replace(alive(7_281), waiting_for_client=[stream_id(2)])
+    for report, expected in ((waits, [False, True]), (alive(9_281), [False, False])):
+        assembler.feed("w0", 1, [report])
+        clocks.update(assembler.taps.values(), 0)
+        opened = assembler.open_streams()
+        assert [found.waits_for_client for found in silences(opened, clocks, 0)] == expected
+        frame = open_stream_frame(opened, waiting_for_client(assembler.taps.values()))
+        assert frame["waits_for_client"].to_list() == expected
+
+
 def one(
-    model: str = "m", *, silent_s: float, phase: Phase = "mid_stream", client: str | None = None
+    model: str = "m",
+    *,
+    silent_s: float,
+    phase: Phase = "mid_stream",
+    client: str | None = None,
+    waits: bool = False,
 ) -> Silence:
-    return Silence(f"id-{model}-{silent_s}", "gw", model, client, phase, int(silent_s * 1e9))
+    return Silence(f"id-{model}-{silent_s}", "gw", model, client, phase, int(silent_s * 1e9), waits)
+
+
+def test_clients_that_do_not_read_are_an_alert_of_their_own_that_names_them() -> None:
+    found = [one(silent_s=s, client="c1", waits=True) for s in (6, 7)] + [one(silent_s=8), one(silent_s=9)]
+    texts = {key.metric: c.message for key, c in silence_conditions(found, LIMITS, T0_WALL_NS).items()}
+    assert texts == {
+        "client": "client is not reading the output of m at gw for 7.0 s (limit 5 s), 2 streams, mostly of client c1",
+        None: "no output from m at gw for 9.0 s (limit 5 s), 2 streams",
+    }
 
 
 def test_condition_names_the_longest_silence_and_the_dominant_client() -> None:

@@ -107,7 +107,9 @@ def records_of_facts(
         "complete", None, t0_ns + closed.end_ns, closed.request_bytes, closed.response_bytes, closed.reused_connection, closed.tunnel,
         closed.waits,
     )  # fmt: skip
-    recorder.drained(None if closed.client_drain_ns is None else t0_ns + closed.client_drain_ns)
+    recorder.drained(
+        *(None if at_ns is None else t0_ns + at_ns for at_ns in (closed.client_drain_ns, closed.delivered_ns))
+    )
     buffer.flush_all()
     sink.take()
     return merged(sink.records)
