@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from html import escape
 from typing import Any
@@ -152,11 +152,14 @@ class TimeRange:
 
     def axis(self, *, fixed: bool = False) -> alt.X:
         """The axis over the column `at`. `fixed` sets its domain, which Vega-Lite rejects for marks with x and x2."""
-        # Milliseconds of the wall clock, as in `to_wall_time`.
+        # The wall clock, as in `to_wall_time`. Vega would take a number of milliseconds as a year.
+        walls = [end.astimezone(self.zone) for end in (self.since, self.until)]
         domain = [
-            end.astimezone(self.zone).replace(tzinfo=UTC).timestamp() * 1000
-            for end in (self.since, self.until)
-        ]
+            alt.DateTime(
+                year=at.year, month=at.month, date=at.day, hours=at.hour, minutes=at.minute, seconds=at.second, utc=True
+            )
+            for at in walls
+        ]  # fmt: skip
         scale = alt.Scale(type="utc", domain=domain) if fixed else alt.Scale(type="utc", nice=False)
         length = self.until - self.since
         labels = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
@@ -12,7 +13,8 @@ from tests.dashboard.browser import MARKS, TIMEOUT_MS, Reader, reader
 from tests.dashboard.running_dashboard import Dashboard
 
 pytestmark = MARKS
-PLOT = "[class*=st-key-over-time-] .role-frame.root > g > path.background"
+CHART = "[class*=st-key-over-time-]"
+PLOT = f"{CHART} .role-frame.root > g > path.background"
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,9 @@ def test_drag_zooms_the_range_and_one_click_restores_it(seen: Reader) -> None:
     seen.open("?range=24h&refresh=off")
     plot = seen.page.locator(PLOT).first.bounding_box()
     assert plot is not None
+    hours = seen.page.locator(f"{CHART} .role-axis-label text").filter(has_text=re.compile(r"^\d\d:00$"))
+    hours.first.wait_for(timeout=TIMEOUT_MS)
+    assert hours.count() >= 4  # the axis has the time range, so the hours are at different places
     x, y = plot["x"], plot["y"] + plot["height"] / 2
     seen.page.mouse.move(x + 0.5 * plot["width"], y)
     assert seen.page.locator(".time-crosshair").count() == seen.page.locator(PLOT).count() == 4
