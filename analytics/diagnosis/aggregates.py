@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -22,6 +22,7 @@ import numpy.typing as npt
 import polars as pl
 
 from streamgauge.analytics.diagnosis.diagnosis import Unit
+from streamgauge.analytics.reports import blame, quality
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.dimensions import CLIENT, GATEWAY, MODEL, is_client
 from streamgauge.analytics.schema.objectives import Objective
@@ -60,7 +61,7 @@ class Metric:
     name: str
     kind: Literal["share", "mean"]
     unit: Unit
-    family: Literal["failure", "loss", "burst", "cache", "stall", "ttft", "itl"]
+    family: str
     """Metrics of one incident at one place are one cause. The first family in `FAMILIES` names it."""
     n: str
     """SQL condition of the streams that have the metric."""
@@ -79,13 +80,28 @@ class Metric:
     """Streams without a baseline of their own are compared with the others."""
     is_slow: bool = False
     """Counts the streams above the objective of its family."""
+    offset: float = 0.0
+    """Added to a value before its logarithm, so that 0 has one."""
+    of_client: bool = False
+    """Clients differ in it more than models and gateways do."""
+    by_input: bool = False
+    """Streams are compared with those of similar uncached input length (`STRATUM`)."""
 
     @property
     def is_log(self) -> bool:
-        return self.unit == "ns"
+        return self.unit != "share"
 
 
-FAMILIES = ("failure", "loss", "burst", "cache", "stall", "ttft", "itl")
+FAMILIES = (
+    "failure", "tool_failure", "loss", "slow_client", "refusal", "empty", "length", "tool_arguments", "tool_calls", "output", "burst",
+    "cache", "stall", "ttft", "itl",
+)  # fmt: skip
+STRATA = 7
+STRATUM = f"""CASE WHEN input_tokens > 0 THEN least({STRATA - 1},
+                1 + floor(ln(greatest({quality.UNCACHED_INPUT}, 150) / 150) / ln(3))::INTEGER) ELSE 0 END"""
+"""SQL of the group of a stream by its uncached input tokens: below 450, 1,350, 4,050 … 0: unknown."""
+SLOW_CLIENT_S = 2.0
+"""Streams that wait longer for their client count more in the choice of the clients that are looked at."""
 
 
 def objective_name(objectives: Sequence[Objective]) -> str:
@@ -125,7 +141,20 @@ def _failure(name: str, x: str, objectives: Sequence[Objective], at: str = END) 
 def _slow(name: str, family: Literal["ttft", "itl"], limit_ns: str, at: str) -> Metric:
     value = f"{family}_ns"
     return Metric(name=name, kind="share", unit="share", family=family, n=f"({value} - ({limit_ns})) IS NOT NULL",
-                  x=f"{value} > {limit_ns}", at=at, least_change=0.05, least_ratio=2.0, is_slow=True)  # fmt: skip
+                  x=f"{value} > {limit_ns}", at=at, least_change=0.05, least_ratio=2.0, is_slow=True,
+                  by_input=family == "ttft")  # fmt: skip
+
+
+def _answers(name: str, least_change: float, *, n: str = "TRUE", family: str = "") -> Metric:
+    """A measure of answers. Numbers are averaged as logarithms, and shares of which fewer are worse as they are."""
+    found = quality.MEASURES[name]
+    is_mean, value = found.direction != 1, f"({found.value})"
+    number = f"{value}::INTEGER" if found.unit == "share" else f"ln(if({value} > 0, {value}, NULL))"
+    return Metric(
+        name=name, kind="mean" if is_mean else "share", unit=found.unit, family=family or name, n=f"({found.known}) AND {n}",
+        x=number if is_mean else value, direction=-1 if is_mean else 1,
+        least_change=least_change, least_ratio=2.0,
+    )  # fmt: skip
 
 
 def all_failures(compared: Mapping[str, Metric]) -> Metric:
@@ -144,15 +173,23 @@ def metrics(objectives: Sequence[Objective]) -> dict[str, Metric]:
         _failure("truncated", "outcome IN ('truncated', 'malformed')", objectives),
         Metric(name="lost", kind="share", unit="share", family="loss", n=f"({IS_REQUEST})", x="outcome = 'tap_lost' OR lost_bytes > 0",
                at=END, least_change=0.005, least_ratio=2.0, new_is_bad=True),
+        replace(_failure("tool_failure", quality.MEASURES["tool_failure"].value, objectives), family="tool_failure",
+                n=f"({quality.MEASURES['tool_failure'].known})", least_ratio=2.0, new_is_bad=False),
+        Metric(name="slow_client", kind="mean", unit="ns", family="slow_client", n=f"({blame.CLIENT_NS}) >= 0",
+               x=f"ln({blame.CLIENT_NS} + 5e8)", at=END, least_change=math.log(2), offset=5e8, of_client=True),
+        *(_answers(name, 0.05) for name in ("refusal", "empty", "length", "tool_arguments")),
+        replace(_answers("tool_calls", 0.15), of_client=True),
+        _answers("output_tokens", math.log(1.4), family="output"),
+        _answers("output_chars", math.log(1.4), family="output", n="output_tokens IS NULL"),
         Metric(name="burst", kind="share", unit="share", family="burst",
                n=f"burstiness IS NOT NULL AND output_event_count >= {LEAST_OUTPUT_EVENTS}", x=f"burstiness > {FAKE_BURSTINESS}",
                least_change=0.2, least_ratio=2.0),
-        Metric(name="cache", kind="mean", unit="share", family="cache", n="cached_input_tokens IS NOT NULL AND input_tokens > 0",
-               x="least(1.0, cached_input_tokens / input_tokens)", direction=-1, least_change=0.12),
+        Metric(name="cache", kind="mean", unit="share", family="cache", n="input_tokens > 0",
+               x="least(1.0, coalesce(cached_input_tokens, 0) / input_tokens)", direction=-1, least_change=0.12),
         Metric(name="stalled", kind="share", unit="share", family="stall", n="stall_count IS NOT NULL AND output_event_count >= 2",
                x="stall_count > 0", at=MIDDLE, least_change=0.05, least_ratio=2.0),
         Metric(name="ttft", kind="mean", unit="ns", family="ttft", n="ttft_ns > 0", x="ln(if(ttft_ns > 0, ttft_ns, NULL))",
-               least_change=math.log(1.3)),
+               least_change=math.log(1.3), by_input=True),
         Metric(name="itl", kind="mean", unit="ns", family="itl", n=f"itl_ns > 0 AND coalesce(burstiness, 0) <= {FAKE_BURSTINESS}",
                x="ln(if(itl_ns > 0, itl_ns, NULL))",
                at=MIDDLE, least_change=math.log(1.25)),
@@ -170,7 +207,7 @@ MOST = {"model": 8, "gateway": 5, "client": 6, "tap": 6, "server": 12}
 """Dimension → values that are looked at, those with the most streams and failures. The others are one value, NULL."""
 CUBE = ("model", "gateway", "client")
 SINGLE = ("tap", "server")
-"""Dimensions that are looked at alone. Means of them are adjusted for the models and gateways of the streams."""
+"""Dimensions that are looked at alone. Means of them are adjusted for the models, gateways and strata of the streams."""
 SILENT_S = 20.0
 SILENT_FACTOR = 1.5
 """A stream in flight counts as failed, before a timeout ends it, if nothing arrived for `SILENT_S`, and for `SILENT_FACTOR` times the
@@ -182,8 +219,8 @@ def source(chosen: Selection, begin: datetime | None = None, end: datetime | Non
     """SQL of the streams that are compared: finished ones, and those in flight that are silent."""
     begin, end = begin or chosen.before().since, end or chosen.until
     where = f"started_at >= {instant(begin)} AND started_at < {instant(end)} AND ({chosen.filters()})"
-    names = "stream_id, started_at, outcome, http_status, error_type, error_phase, ttft_ns, itl_ns, last_output_ns, stall_count"
-    names += ", burstiness, input_tokens, cached_input_tokens, lost_bytes, output_event_count, objective"
+    names = "stream_id, started_at, http_status, error_type, error_phase, ttft_ns, itl_ns, last_output_ns, stall_count, burstiness"
+    names += f", lost_bytes, objective, waited_client_ns, end_ns, delivered_ns, {', '.join(quality.COLUMNS)}"
     # ttfb_ns and last_output_ns: the last time a stream that then fell silent was active
     return f"""
         SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, tap, server_instance AS server,
@@ -225,12 +262,18 @@ def _values(compared: Iterable[Metric]) -> str:
     return ",\n            ".join(f"{value} AS {name}" for name, value in values.items())
 
 
-def _sums(compared: Iterable[Metric], *, adjusted: bool = False) -> str:
-    """SQL of the aggregates of the metrics. `adjusted`: means are the differences from the level of the model and gateway."""
+def _same_n(compared: Collection[Metric], metric: Metric) -> str:
+    """The first metric that the same streams have. They are counted once."""
+    return next(m.name for m in compared if (m.n, m.by_input) == (metric.n, metric.by_input))
+
+
+def _sums(compared: Collection[Metric], *, adjusted: bool = False) -> dict[str, str]:
+    """Column → SQL of the aggregates. `adjusted`: means are the differences from the level of the model, gateway and stratum."""
     sums = {}
     for metric in compared:
         m = f"m_{metric.name}"
-        sums[f"n_{metric.name}"] = f"count({m})"
+        if _same_n(compared, metric) == metric.name:
+            sums[f"n_{metric.name}"] = f"count({m})"
         if metric.kind == "share":
             sums[f"x_{metric.name}"] = f"count(*) FILTER ({m})"
         else:
@@ -238,14 +281,28 @@ def _sums(compared: Iterable[Metric], *, adjusted: bool = False) -> str:
             sums |= {f"x_{metric.name}": f"sum({x})", f"xx_{metric.name}": f"sum({x} * {x})"}
         if metric.least_change_of_stream:
             sums[f"l_{metric.family}"] = f"sum(l_{metric.family})"
-    return ",\n            ".join(f"{value} AS {name}" for name, value in sums.items())
+    return sums
+
+
+def _by_stratum(sums: Mapping[str, str], compared: Iterable[Metric]) -> dict[str, str]:
+    """Column → SQL of the sums over strata. The columns of metrics with `by_input` are those of each stratum."""
+    divided = {f"{c}_{metric.name}" for metric in compared if metric.by_input for c in ("n", "x", "xx")}
+    found = {name: f"sum({name})" for name in sums if name not in divided}
+    for name in divided & sums.keys():
+        found |= {f"{name}_{k}": f"sum({name}) FILTER (stratum = {k})" for k in range(STRATA)}
+    return found
+
+
+def _columns(expressions: Mapping[str, str]) -> str:
+    return ",\n            ".join(f"{value} AS {name}" for name, value in expressions.items())
 
 
 def cells(chosen: Selection, objectives: Sequence[Objective]) -> str:
     """SQL of the aggregates that `read` takes.
 
     `part` (cube, total or one of `SINGLE`), `bucket`, `model`, `gateway`, `client`, `tap`, `server`, and for each metric `n_*`, `x_*`
-    and `xx_*`; `l_failure` if the least change differs between streams. Totals have `objective` and the measured values.
+    and `xx_*`, in the cube with the stratum at the end if `Metric.by_input`; `l_*` if the least change differs between streams.
+    Totals have `objective` and the measured values.
     """
     compared = metrics(objectives).values()
     levels = ", ".join(
@@ -255,31 +312,39 @@ def cells(chosen: Selection, objectives: Sequence[Objective]) -> str:
     )
     tops = ",\n        ".join(
         f"top_{d} AS (SELECT {d} AS value FROM chosen WHERE {d} IS NOT NULL GROUP BY ALL"
-        f" ORDER BY count(*) + 5 * count(*) FILTER ({IS_ERROR}) DESC, value LIMIT {most})"
+        f" ORDER BY count(*) + 5 * count(*) FILTER ({IS_ERROR} OR m_slow_client > ln({SLOW_CLIENT_S}e9)) DESC, value LIMIT {most})"
         for d, most in MOST.items()
     )
 
     def named(d: str) -> str:
         return f"CASE WHEN {d} IN (FROM top_{d}) THEN {d} END AS {d}"
 
+    sums = _sums(compared) | {
+        "requests": "count(*)",
+        "n_input": "count(*) FILTER (input_tokens > 0)",
+        "x_input": "sum(ln(if(input_tokens > 0, input_tokens, NULL)))",
+    }
+    single_sums = _sums(compared, adjusted=True)
     singles = "".join(
         f"""
         UNION ALL BY NAME
-        SELECT '{d}' AS part, bucket, {d}, {_sums(compared, adjusted=True)}
-        FROM chosen JOIN levels USING (model, gateway) WHERE {d} IN (FROM top_{d}) GROUP BY ALL"""
+        SELECT '{d}' AS part, bucket, {d}, {_columns({name: f"sum({name})" for name in single_sums})}
+        FROM singles WHERE {d} IS NOT NULL GROUP BY ALL"""
         for d in SINGLE
     )
     return f"""
         WITH chosen AS MATERIALIZED (
             SELECT {_bucket(chosen)} AS bucket, model, gateway, client, tap, server, outcome, started_at, ttft_ns, itl_ns, input_tokens,
-            {objective_name(objectives)} AS objective, {_values(compared)}
+            {STRATUM} AS stratum, {objective_name(objectives)} AS objective, {_values(compared)}
             FROM ({source(chosen)}) WHERE ended_at >= {instant(chosen.before().since)}),
         {tops},
-        levels AS (SELECT model, gateway, {levels} FROM chosen GROUP BY ALL)
-        SELECT 'cube' AS part, bucket, {", ".join(map(named, CUBE))}, {_sums(compared)},
-            count(*) AS requests, count(*) FILTER (input_tokens > 0) AS n_input,
-            sum(ln(if(input_tokens > 0, input_tokens, NULL))) AS x_input
-        FROM chosen GROUP BY ALL{singles}
+        levels AS (SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY ALL),
+        strata AS (SELECT bucket, {", ".join(map(named, CUBE))}, stratum, {_columns(sums)} FROM chosen GROUP BY ALL),
+        singles AS (
+            SELECT bucket, {", ".join(map(named, SINGLE))}, {_columns(single_sums)}
+            FROM chosen JOIN levels USING (model, gateway, stratum) GROUP BY ALL)
+        SELECT 'cube' AS part, bucket, {", ".join(CUBE)}, {_columns(_by_stratum(sums, compared))}
+        FROM strata GROUP BY ALL{singles}
         UNION ALL BY NAME
         SELECT 'total' AS part, objective, count(*) AS requests, {ERROR_RATE} AS error_rate,
             quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns, quantile_cont(itl_ns, 0.95) AS itl_p95_ns
@@ -305,7 +370,7 @@ def _where(where: Mapping[str, str]) -> str:
 
 def _over_chosen(chosen: Selection, suspects: Sequence[Suspect], parts: Iterable[str]) -> str:
     """SQL of all parts over the streams since shortly before the first suspect."""
-    begin = max(min(s.begin for s in suspects) - chosen.length / 4, chosen.before().since)
+    begin = max(min(s.begin for s in suspects) - chosen.length / 2, chosen.before().since)
     return f"WITH chosen AS MATERIALIZED ({source(chosen, begin)}) {' UNION ALL BY NAME '.join(parts)}"
 
 
@@ -338,21 +403,24 @@ def series(chosen: Selection, suspects: Sequence[Suspect], points: int) -> str:
 def details(chosen: Selection, objectives: Sequence[Objective], suspects: Sequence[Suspect]) -> str:
     """SQL of the affected streams of each suspect by cause.
 
-    `suspect`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `objective` (the most frequent one),
-    `stream_id` (an example).
+    `suspect`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `usual` (as many as before the suspect's begin),
+    `with_tools` (streams with a tool call), `objective` (the most frequent one), `stream_id` (an example).
     """
+    before = chosen.length / 4
     parts = []
     for number, suspect in enumerate(suspects):
         metric = suspect.metric
         is_share = metric.kind == "share"
         order = "started_at" if is_share or metric.direction < 0 else metric.x
         parts.append(
-            f"(SELECT {number} AS suspect, outcome, http_status, error_type, error_phase, count(*) AS streams,"
-            f" mode({objective_name(objectives)}) AS objective, arg_max(stream_id::VARCHAR, {order}) AS stream_id"
-            f" FROM (SELECT *, {metric.at} AS moment FROM chosen WHERE {_where(suspect.where)} AND ({metric.n})"
-            f" {f'AND ({metric.x})' if is_share else ''})"
-            f" WHERE moment >= {instant(suspect.begin)} AND moment < {instant(suspect.end)}"
-            f" GROUP BY ALL ORDER BY streams DESC LIMIT {MAX_DETAILS})"
+            f"(SELECT {number} AS suspect, outcome, http_status, error_type, error_phase, count(*) FILTER (is_now) AS streams,"
+            f" {(suspect.end - suspect.begin) / before:.4f} * count(*) FILTER (NOT is_now) AS usual,"
+            f" count(*) FILTER (is_now AND tool_call_count > 0) AS with_tools,"
+            f" mode({objective_name(objectives)}) AS objective, arg_max(stream_id::VARCHAR, {order}) FILTER (is_now) AS stream_id"
+            f" FROM (SELECT *, {metric.at} AS moment, moment >= {instant(suspect.begin)} AS is_now FROM chosen"
+            f" WHERE {_where(suspect.where)} AND ({metric.n}) {f'AND ({metric.x})' if is_share else ''})"
+            f" WHERE moment >= {instant(suspect.begin - before)} AND moment < {instant(suspect.end)}"
+            f" GROUP BY ALL HAVING streams > 0 ORDER BY streams DESC LIMIT {MAX_DETAILS})"
         )
     return _over_chosen(chosen, suspects, parts)
 
@@ -370,19 +438,32 @@ class Table:
     values: tuple[tuple[str, ...], ...]
     """Of each dimension, without the last, which has no name."""
     columns: Mapping[str, Array]
+    """In the cube, those of a metric with `Metric.by_input` have one more axis, the first: the strata."""
+
+    def whole(self, column: str) -> Array:
+        """A column with its strata added up."""
+        found = self.columns[column]
+        return found.sum(0) if self.has_strata(column) else found
+
+    def has_strata(self, column: str) -> bool:
+        return self.columns[column].ndim > len(self.dimensions) + 1
 
 
-def read(frame: pl.DataFrame, columns: Iterable[str]) -> dict[str, Table]:
+def read(frame: pl.DataFrame, compared: Collection[Metric]) -> dict[str, Table]:
     """The tables `cube`, `tap` and `server` of the result of `cells`."""
-    columns = list(columns)
-    parts = {"cube": CUBE} | {d: (d,) for d in SINGLE}
-    return {
-        part: _table(frame.filter(pl.col("part") == part), dimensions, columns)
-        for part, dimensions in parts.items()
-    }
+    found = {}
+    for part, dimensions in ({"cube": CUBE} | {d: (d,) for d in SINGLE}).items():
+        columns = {f"{c}_{m.name}": m.by_input and part == "cube" for m in compared for c in ("n", "x", "xx")}
+        least = {f"l_{m.family}" for m in compared if m.least_change_of_stream}
+        columns |= dict.fromkeys((*least, "requests", "n_input", "x_input"), False)
+        table = _table(frame.filter(pl.col("part") == part), dimensions, columns)
+        same = {f"n_{m.name}": table.columns[f"n_{_same_n(compared, m)}"] for m in compared}
+        found[part] = replace(table, columns={**table.columns, **same})
+    return found
 
 
-def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: list[str]) -> Table:
+def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: Mapping[str, bool]) -> Table:
+    """`columns`: whether they have strata. Those that the frame does not have are left out."""
     values = tuple(tuple(sorted(frame[d].drop_nulls().unique().to_list())) for d in dimensions)
     shape = (*(len(v) + 1 for v in values), ALL_BUCKETS)
     where: list[Any] = [slice(None)]
@@ -390,11 +471,15 @@ def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: list[str])
         numbers = {name: i for i, name in enumerate(names)}
         where.append(np.array([numbers.get(v, len(names)) for v in frame[d].to_list()], dtype=np.intp))
     where.append(frame["bucket"].fill_null(0).to_numpy().astype(np.intp))
-    found = np.zeros((len(columns), *shape))
-    if not frame.is_empty():
-        # `cells` has one row per cell and bucket.
-        found[tuple(where)] = frame.select(pl.col(columns).cast(pl.Float64).fill_null(0.0)).to_numpy().T
-    return Table(dimensions, values, dict(zip(columns, found, strict=True)))
+    found = {}
+    for column, has_strata in columns.items():
+        parts = [f"{column}_{k}" for k in range(STRATA)] if has_strata else [column]
+        if parts[0] in frame.columns:
+            arrays = np.zeros((len(parts), *shape))
+            # `cells` has one row per cell and bucket.
+            arrays[tuple(where)] = frame.select(pl.col(parts).cast(pl.Float64).fill_null(0.0)).to_numpy().T
+            found[column] = arrays if has_strata else arrays[0]
+    return Table(dimensions, values, found)
 
 
 def with_totals(cells: Array) -> Array:

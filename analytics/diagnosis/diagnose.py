@@ -39,6 +39,10 @@ POINTS = 360
 """Points of a series around an onset."""
 BUCKETS_BEFORE, BUCKETS_AFTER = 2, 5
 """Buckets before and after the first bucket of a change in which its onset is looked for."""
+LONGER_TTFT = 1.1
+"""Least ratio of TTFT that is an effect of a lost cache."""
+ONLY_WITH_TOOLS = 0.9
+"""Share of the failed streams that had a tool call, from which on it is evidence."""
 
 
 def diagnose(query: Query, chosen: Selection, objectives: Sequence[Objective] = (DEFAULT,)) -> Diagnosis:
@@ -48,8 +52,7 @@ def diagnose(query: Query, chosen: Selection, objectives: Sequence[Objective] = 
     """
     compared = metrics(objectives)
     frame = query(aggregates.cells(chosen, objectives))
-    columns = [name for name in frame.columns if name.split("_")[0] in ("n", "x", "xx", "l")]
-    tables = aggregates.read(frame, [*columns, "requests"])
+    tables = aggregates.read(frame, compared.values())
     streams, measured = _measured(frame, objectives)
     answer = Diagnosis(
         state="healthy", since=chosen.since, until=chosen.until, measured=measured, streams=streams
@@ -166,13 +169,20 @@ def _cause(chosen: Selection, tables: Mapping[str, Table], incident: Incident, v
     dimension, good = incidents.unaffected(tables[found.part], found, variance)
     surges: list[tuple[str, float]] = []
     facts: list[str] = []
+    effects = list(map(_effect, incident.effects))
     if found.part == "cube":
         seconds = np.array([(b - a).total_seconds() for a, b in itertools.pairwise(edges)], dtype=np.float64)
         surges = incidents.surges(tables["cube"], found, seconds)
-        longer = incidents.longer_prompts(tables["cube"], found) if found.metric.family == "ttft" else None
-        facts += [f"prompts {longer:.1f} times longer"] if longer else []
+        if found.metric.family == "ttft" and (lengths := incidents.means(tables["cube"], found, "input")):
+            longer = lengths[0] / lengths[1]
+            facts += [incidents.longer_prompts(longer)] if longer >= incidents.LONGER_PROMPTS else []
+        if found.metric.family == "cache" and (ttft := incidents.means(tables["cube"], found, "ttft")):
+            # The metric compares streams of the same uncached length, which a lost cache makes longer.
+            effects = [e for e in effects if e.metric != "ttft"]
+            if ttft[0] >= LONGER_TTFT * ttft[1]:
+                effects.append(Effect(metric="ttft", value=ttft[0], before=ttft[1], unit="ns"))
     return Cause(
-        kind="step", where=found.where, main=_effect(found), effects=tuple(map(_effect, incident.effects)),
+        kind="step", where=found.where, main=_effect(found), effects=tuple(effects),
         evidence=tuple(facts), surges=tuple(surges),
         onset=edges[found.begin], ended=edges[found.end] if found.end < ALL_BUCKETS else None, streams=found.streams,
         affected=found.affected, unaffected=good, unaffected_dimension=dimension, score=found.score,
@@ -181,7 +191,9 @@ def _cause(chosen: Selection, tables: Mapping[str, Table], incident: Incident, v
 
 def _effect(found: Found) -> Effect:
     metric = found.metric
-    value, before = (math.exp(v) if metric.is_log else v for v in (found.value, found.expected))
+    value, before = (
+        max(math.exp(v) - metric.offset, 0.0) if metric.is_log else v for v in (found.value, found.expected)
+    )
     return Effect(metric=metric.name, value=value, before=before, unit=metric.unit)
 
 
@@ -263,18 +275,31 @@ def _with_details(
     frame = query(aggregates.details(chosen, objectives, suspects))
     found = []
     for number, (cause, metric) in enumerate(causes):
-        rows = frame.filter(pl.col("suspect") == number).sort("streams", descending=True).to_dicts()
+        rows = frame.filter(pl.col("suspect") == number).sort(_MORE_THAN_USUAL, descending=True).to_dicts()
         if not rows:
             found.append(cause)
             continue
         first = rows[0]
-        evidence = [_ending(first)] if metric.family == "failure" and first["outcome"] != "ok" else []
+        evidence = []
+        if metric.family in ("failure", "tool_failure") and first["outcome"] != "ok":
+            evidence.append(_ending(first))
+            # Else all streams of the place may have tool calls.
+            tools_fail_more = any(
+                e.metric == "tool_failure" and e.value > 1.25 * cause.main.value for e in cause.effects
+            )
+            if tools_fail_more and first["with_tools"] >= ONLY_WITH_TOOLS * first["streams"]:
+                evidence.append("only with a tool call")
         found.append(
             replace(
                 cause, evidence=(*evidence, *cause.evidence), objective=first["objective"], example_stream_id=first["stream_id"]
             )
         )  # fmt: skip
     return found
+
+
+_MORE_THAN_USUAL = pl.col("streams") * pl.max_horizontal(
+    ((pl.col("streams") + 1) / (pl.col("usual") + 1)).log(), 0.1
+)
 
 
 def _ending(row: Mapping[str, object]) -> str:

@@ -16,7 +16,7 @@ State = Literal["healthy", "incident", "unclear", "no_data"]
 Kind = Literal["step", "drift", "constant", "traffic"]
 """`step`: changed at `onset`. `drift`: gets worse slowly since `onset`. `constant`: it was so in the whole range. `traffic`: the
 mix of requests changed, and no model, gateway or client got worse."""
-Unit = Literal["share", "ns"]
+Unit = Literal["share", "ns", "tokens", "characters"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,16 @@ Name = Callable[[str, str], str]
 FAILURES = ("rate_limited", "http_error", "upstream_down", "inband_error", "truncated")
 """Metrics that count failed streams."""
 TITLES = dict.fromkeys(FAILURES, "Error rate") | {
+    "tool_failure": "Failures with tool calls",
     "lost": "Records lost by the tap",
+    "slow_client": "Client reads slowly",
+    "refusal": "Refusals",
+    "empty": "Empty answers",
+    "length": "Answers cut at the token limit",
+    "tool_calls": "Fewer answers with tool calls",
+    "tool_arguments": "Malformed tool calls",
+    "output_tokens": "Shorter answers",
+    "output_chars": "Shorter answers",
     "burst": "Buffered responses",
     "cache": "Prompt-cache hits lost",
     "stalled": "Stalls",
@@ -141,7 +150,12 @@ TITLES = dict.fromkeys(FAILURES, "Error rate") | {
 }
 """Metric → what a headline calls it."""
 AFFECTED = dict.fromkeys(FAILURES, "failing") | {
+    "tool_failure": "of the streams with a tool call fail",
     "lost": "of the streams incomplete",
+    "refusal": "of the answers are refusals",
+    "empty": "of the answers are empty",
+    "length": "of the answers end at the limit",
+    "tool_arguments": "of the streams with a tool call have malformed arguments",
     "burst": "of the responses arrive in one burst",
     "stalled": "of the streams stall",
     "slow_ttft": "above the objective",
@@ -207,7 +221,7 @@ def size(cause: Cause) -> str:
     """How large the change is: `70 % failing`, `310 ms → 940 ms`."""
     effect = cause.main
     if cause.kind == "traffic":
-        return f"{_change(effect)} by more of these requests"
+        return f"{_change(effect)}{' by more of these requests' if cause.where else ''}"
     if effect.metric in AFFECTED:
         before = f" (before {_number(effect.before, effect.unit)})" if (effect.before or 0) >= 0.005 else ""
         return f"{_number(effect.value, effect.unit)} {AFFECTED[effect.metric]}{before}"
@@ -282,6 +296,8 @@ def _number(value: float | None, unit: str) -> str:
     if unit == "share":
         percent = 100 * value
         return f"{percent:.0f} %" if percent >= 9.95 or percent == round(percent) else f"{percent:.2g} %"
+    if unit != "ns":
+        return f"{value:.3g} {unit}"
     if value < 999.5e6:
         return f"{value / 1e6:.3g} ms"
     return f"{value / 1e9:.3g} s"

@@ -221,7 +221,7 @@ def levels(table: Table, found: Found) -> dict[tuple[str, str], float]:
     inside = _inside(found)
     client = found.place[2] if found.part == "cube" else -1
     n, x = (
-        with_totals(table.columns[f"{c}_{found.metric.name}"])[..., ~inside].sum(-1)[..., client]
+        with_totals(table.whole(f"{c}_{found.metric.name}"))[..., ~inside].sum(-1)[..., client]
         for c in ("n", "x")
     )
     return {
@@ -267,14 +267,14 @@ def surges(table: Table, found: Found, seconds: Array) -> list[tuple[str, float]
     return [(client, float(ratio[c])) for c, client in enumerate(table.values[2]) if many[c]]
 
 
-def longer_prompts(table: Table, found: Found) -> float | None:
-    """The ratio of prompt lengths inside and outside the interval, None if it is small or unknown."""
+def means(table: Table, found: Found, name: str) -> tuple[float, float] | None:
+    """The geometric means of a value at the place, inside and outside the interval. None if there are few streams."""
     inside = _inside(found)
-    lengths, n = (with_totals(table.columns[c])[found.place] for c in ("x_input", "n_input"))
+    x, n = (with_totals(table.whole(f"{c}_{name}"))[found.place] for c in ("x", "n"))
     if min(n[inside].sum(), n[~inside].sum()) < LEAST_STREAMS:
         return None
-    ratio = math.exp(lengths[inside].sum() / n[inside].sum() - lengths[~inside].sum() / n[~inside].sum())
-    return ratio if ratio >= LONGER_PROMPTS else None
+    now, before = (math.exp(x[part].sum() / n[part].sum()) for part in (inside, ~inside))
+    return now, before
 
 
 def _inside(found: Found) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -285,8 +285,8 @@ def _inside(found: Found) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 def constant(table: Table, metric: Metric, names: Iterable[str]) -> Cause | None:
     """The place that differs most from all other streams during the whole range. `names`: columns of `x`, which are added."""
-    n_all = table.columns[f"n_{metric.name}"][..., EARLIER_BUCKETS:].sum(-1, keepdims=True)
-    x_all = sum(table.columns[name][..., EARLIER_BUCKETS:].sum(-1, keepdims=True) for name in names)
+    n_all = table.whole(f"n_{metric.name}")[..., EARLIER_BUCKETS:].sum(-1, keepdims=True)
+    x_all = sum(table.whole(name)[..., EARLIER_BUCKETS:].sum(-1, keepdims=True) for name in names)
     n, x = with_totals(n_all)[..., 0], with_totals(np.asarray(x_all))[..., 0]
     everything = (-1,) * n.ndim
     rest = (x[everything] - x + 0.5) / (n[everything] - n + 10)
@@ -317,9 +317,14 @@ def constant(table: Table, metric: Metric, names: Iterable[str]) -> Cause | None
     )  # fmt: skip
 
 
+def longer_prompts(ratio: float) -> str:
+    """The evidence of longer prompts."""
+    return f"prompts {ratio:.1f} times longer"
+
+
 def traffic_mix(table: Table, metric: Metric) -> Cause | None:
-    """A rise of a mean that comes from more requests of a slow model, gateway or client."""
-    n, x = table.columns[f"n_{metric.name}"], table.columns[f"x_{metric.name}"]
+    """A rise of a mean that comes from more requests of a slow model, gateway or client, or from longer prompts."""
+    n, x = table.whole(f"n_{metric.name}"), table.whole(f"x_{metric.name}")
     now, before = slice(EARLIER_BUCKETS, None), slice(0, EARLIER_BUCKETS)
     totals = [float(a[..., part].sum()) for part in (now, before) for a in (n, x)]
     if min(totals[0], totals[2]) < 2 * LEAST_STREAMS:
@@ -339,10 +344,17 @@ def traffic_mix(table: Table, metric: Metric) -> Cause | None:
             part = grown * (x_[i].sum() / count - mean_before)
             if grown > 0 and part > best:
                 best, found = part, (dimension, name, n_[i][now].sum(), grown)
-    if found is None:
-        return None
-    dimension, name, streams, grown = found
     main = Effect(metric=metric.name, value=math.exp(mean), before=math.exp(mean_before), unit=metric.unit)
+    if found is None:
+        input_, n_input = (table.whole(f"{c}_input").sum((0, 1, 2)) for c in ("x", "n"))
+        lengths = [input_[part].sum() / max(n_input[part].sum(), 1) for part in (now, before)]
+        longer = math.exp(lengths[0] - lengths[1])
+        if not metric.by_input or longer < LONGER_PROMPTS:
+            return None
+        return Cause(
+            kind="traffic", where={}, main=main, evidence=(longer_prompts(longer),), streams=int(totals[0])
+        )
+    dimension, name, streams, grown = found
     share = streams / totals[0]
     evidence = (f"{100 * share:.0f} % of the requests, before {100 * (share - grown):.0f} %",)
     return Cause(kind="traffic", where={dimension: name}, main=main, evidence=evidence, streams=int(streams))

@@ -13,7 +13,8 @@ Rules
 Statistics
 1. A cell is one value of each dimension. Each cell is compared with its own baseline, the buckets outside the interval. So a place
    does not look worse because more of its requests are of a slow model.
-2. A cell with few streams in its baseline is pulled towards the baseline of its model and gateway, and that towards all streams.
+2. A cell with few streams in its baseline is pulled towards the baseline of its model and gateway (or of its client if clients differ
+   more), and that towards all streams.
 3. `score` is the log-likelihood ratio of the place's own rate (or mean) against the expected one. It decides which place explains a
    change best.
 4. `evidence` is the log-likelihood ratio of two samples, the interval and the baseline, against one. It decides whether there is a
@@ -27,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +49,7 @@ CHANCE = 1e-3
 """Probability that a healthy range has a change that counts."""
 NARROWER = 1.25
 """Least ratio of the score of a tap or server instance to that of the place."""
-METRICS_COMPARED = 13
+METRICS_COMPARED = 22
 CANDIDATES = 30
 LENGTHS = (1, 2, 3, 4, 6, 8, 16)
 INTERVALS_AT_ONCE = 48
@@ -207,7 +209,7 @@ def _end(
     table: Table, metric: Metric, place: tuple[int, ...], end: int, value: float, expected: float
 ) -> int:
     """The end of the change: the end of the range, unless later streams are nearer to the baseline."""
-    n, x = (with_totals(table.columns[f"{c}_{metric.name}"])[place][end:].sum() for c in ("n", "x"))
+    n, x = (with_totals(table.whole(f"{c}_{metric.name}"))[place][end:].sum() for c in ("n", "x"))
     if n < LEAST_AFFECTED:
         return ALL_BUCKETS
     is_nearer = abs(x / n - expected) < abs(x / n - value)
@@ -224,7 +226,7 @@ def _without(table: Table, metric: Metric, place: tuple[int, ...], begin: int, e
     for column in (f"n_{metric.name}", f"x_{metric.name}", f"xx_{metric.name}", f"l_{metric.family}"):
         if column in columns:
             array = columns[column].copy()
-            array[(*cells, slice(begin, end))] = 0
+            array[(..., *cells, slice(begin, end))] = 0
             columns[column] = array
     return Table(table.dimensions, table.values, columns)
 
@@ -277,7 +279,8 @@ def compare(table: Table, metric: Metric, intervals: Intervals, variance: float)
     n_all, x_all = table.columns[f"n_{metric.name}"], table.columns[f"x_{metric.name}"]
     n, x = _inside(n_all, intervals), _inside(x_all, intervals)
     base_n, base_x = n_all.sum(-1, keepdims=True) - n, x_all.sum(-1, keepdims=True) - x
-    level = _baseline(base_n, base_x, is_mean=metric.kind == "mean")
+    has_strata = table.has_strata(f"n_{metric.name}")
+    level = _level(base_n, base_x, metric, has_strata=has_strata)
     known = np.isfinite(level)
     if not metric.new_is_bad:
         known &= base_n >= LEAST_BASELINE
@@ -286,6 +289,8 @@ def compare(table: Table, metric: Metric, intervals: Intervals, variance: float)
     if metric.kind == "mean":
         squares = _inside(table.columns[f"xx_{metric.name}"], intervals)
         cells.append(np.where(known, squares - 2 * level * x + n * level**2, 0))
+    if has_strata:
+        cells = [a.sum(0) for a in cells]
     n, x, expected, base_n, *squared = (with_totals(a) for a in cells)
     counted = np.maximum(n, 1e-9)
     value, expected = x / counted, expected / counted
@@ -328,8 +333,13 @@ def _inside(cells: Array, intervals: Intervals) -> Array:
     return found
 
 
-def _baseline(n: Array, x: Array, *, is_mean: bool) -> Array:
-    """The rate or mean of each cell (statistics 2). NaN if it is unknown."""
+def _level(n: Array, x: Array, metric: Metric, *, has_strata: bool) -> Array:
+    """The rate or mean of each cell (statistics 2), in each stratum. NaN if it is unknown."""
+    baseline = partial(_baseline, is_mean=metric.kind == "mean", of_client=metric.of_client)
+    return np.stack([baseline(*s) for s in zip(n, x, strict=True)]) if has_strata else baseline(n, x)
+
+
+def _baseline(n: Array, x: Array, *, is_mean: bool, of_client: bool) -> Array:
     places = tuple(range(n.ndim - 1))
     all_n, all_x = n.sum(places, keepdims=True), x.sum(places, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -340,7 +350,8 @@ def _baseline(n: Array, x: Array, *, is_mean: bool) -> Array:
             else (all_x + FIRST_FAILED) / (all_n + PRIOR_STREAMS)
         )
         if n.ndim > 2:
-            n_, x_ = n.sum(-2, keepdims=True), x.sum(-2, keepdims=True)
+            others = (0, 1) if of_client else -2
+            n_, x_ = n.sum(others, keepdims=True), x.sum(others, keepdims=True)
             own = x_ / n_
             level = (
                 np.where(n_ >= LEAST_BASELINE, own, np.nan)
@@ -389,11 +400,11 @@ def overdispersion(
     outside = np.ones(n_all.shape[-1], dtype=bool)
     outside[interval[0] : interval[1]] = False
     n, x = n_all[..., outside], x_all[..., outside]
-    level = _baseline(n.sum(-1, keepdims=True), x.sum(-1, keepdims=True), is_mean=metric.kind == "mean")
+    has_strata = table.has_strata(f"n_{metric.name}")
+    level = _level(n.sum(-1, keepdims=True), x.sum(-1, keepdims=True), metric, has_strata=has_strata)
     known = np.isfinite(level)
-    n, x, expected = (
-        with_totals(np.where(known, a, 0))[place] for a in (n, x, np.where(known, n * level, 0))
-    )
+    cells = [np.where(known, a, 0) for a in (n, x, n * np.where(known, level, 0))]
+    n, x, expected = (with_totals(a.sum(0) if has_strata else a)[place] for a in cells)
     used = n > 0
     if used.sum() < 4:
         return 1.0

@@ -8,9 +8,9 @@ from __future__ import annotations
 HELP: dict[str, str] = {
     "requests": "Finished requests that started in the time range, without those refused by the tap. "
     "Requests in flight are counted under In flight.",
-    "diagnosis": "The places (model, gateway, client, tap, server instance) whose errors, TTFT, ITL, stalls, losses or cache hits got "
-    "worse than in the rest of the range and the period before it, and when that began. Red: an objective is missed. Orange: something got "
-    "worse, and the objectives are met.",
+    "diagnosis": "The places (model, gateway, client, tap, server instance) whose errors, answers, TTFT, ITL, stalls, losses, cache hits "
+    "or waits for clients got worse than in the rest of the range and the period before it, and when that began. Red: an objective is "
+    "missed. Orange: something got worse, and the objectives are met.",
     "active": "Streams in flight: opened at the tap and not yet ended (`open_streams`), regardless of the time range.",
     "error_rate": "Streams with an error outcome / (finished − client aborts − streams lost − refused by the tap). "
     "These three are shown separately.",

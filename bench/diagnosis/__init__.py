@@ -1,6 +1,7 @@
 """How often the diagnosis names the right cause of an incident, and when it began.
 
-Twelve kinds of incidents under mixed traffic, with several seeds and rates, and healthy traffic. The streams are written to a store
+Twenty kinds of incidents under mixed traffic, with several seeds and rates, and healthy traffic: plain, growing, with longer prompts,
+with days and nights, and with a client that always reads slowly. The streams are written to a store
 as analytics does, and diagnosed by the dashboard's code. A diagnosis is right if it names the metric and exactly the dimension values
 of each incident. Its onset is right within 10 s or one point of the dashboard's charts (1/60 of the range). Each run has a period of
 its own, with places, onset and sizes drawn from its seed.
@@ -21,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from bench.diagnosis.incidents import INCIDENTS, Expected, Incident
+from bench.diagnosis.incidents import INCIDENTS, Expected, Incident, healthy
 from bench.diagnosis.traffic import simulate
 from streamgauge.analytics.diagnosis.aggregates import metrics
 from streamgauge.analytics.diagnosis.diagnose import diagnose
@@ -74,7 +75,7 @@ class Run:
 def drawn(name: str, seed: int, length_s: float) -> Incident:
     """The incident of a seed. Its onset is in the third to fifth sixth of the range."""
     if name == HEALTHY:
-        return Incident((), ())
+        return healthy(seed, length_s)
     rng = np.random.default_rng([seed, *name.encode()])
     return INCIDENTS[name](rng, rng.uniform(0.33, 0.83) * length_s, length_s)
 
@@ -93,7 +94,9 @@ def judge(diagnosis: Diagnosis, incident: Incident) -> tuple[bool, tuple[float, 
 
 
 def _is(cause: Cause, expected: Expected) -> bool:
-    return dict(cause.where) == dict(expected.where) and FAMILIES[cause.metric] in expected.families
+    is_metric = FAMILIES[cause.metric] in expected.families
+    has_evidence = not expected.evidence or any(expected.evidence in fact for fact in cause.evidence)
+    return dict(cause.where) == dict(expected.where) and is_metric and has_evidence
 
 
 def run(
@@ -103,9 +106,8 @@ def run(
     """Simulate, store and diagnose one range that ends at `until`."""
     rate, length_s = traffic
     since, incident = until - timedelta(seconds=length_s), drawn(name, seed, length_s)
-    write(
-        simulate(seed, since=since, length_s=length_s, earlier_s=length_s, rate=rate, faults=incident.faults)
-    )
+    more = {"faults": incident.faults, "load": incident.load}
+    write(simulate(seed, since=since, length_s=length_s, earlier_s=length_s, rate=rate, **more))
     began = time.perf_counter()
     diagnosis = diagnose(query, Selection(since=since, until=until))
     took_s = time.perf_counter() - began
@@ -140,9 +142,9 @@ def table(runs: Sequence[Run]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench diagnosis", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3, help="seeds of each incident and rate")
+    parser.add_argument("--seeds", type=int, default=4, help="seeds of each incident and rate")
     parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--healthy", type=int, default=50, help="healthy runs")
+    parser.add_argument("--healthy", type=int, default=100, help="healthy runs")
     parser.add_argument("--only", default="", help="only incidents whose name contains this")
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)

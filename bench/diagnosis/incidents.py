@@ -1,13 +1,14 @@
-"""The twelve incidents of the bench: what fails or gets slow, where and how much. Places and sizes are drawn from the seed."""
+"""The twenty incidents of the bench: what fails or gets slow, where and how much. Places and sizes are drawn from the seed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from bench.diagnosis.traffic import GATEWAYS, MODELS, Fault, main_client
+from bench.diagnosis.traffic import GATEWAYS, MODELS, Fault, Load, main_client
 
 
 @dataclass(frozen=True)
@@ -17,12 +18,15 @@ class Expected:
     families: tuple[str, ...]
     where: Mapping[str, str]
     onset_s: float
+    evidence: str = ""
+    """Part of one of the evidences."""
 
 
 @dataclass(frozen=True)
 class Incident:
     faults: tuple[Fault, ...]
     expected: tuple[Expected, ...]
+    load: Load = field(default_factory=Load)
 
 
 Draw = np.random.Generator
@@ -112,6 +116,63 @@ def two_at_once(rng: Draw, onset_s: float, length_s: float) -> Incident:
     return Incident(first.faults + second.faults, first.expected + second.expected)
 
 
+def _model_and_gateway(rng: Draw) -> dict[str, str]:
+    return {"model": _model(rng)} | ({"gateway": _gateway(rng)} if rng.random() < 0.5 else {})
+
+
+def cut_answers(rng: Draw, onset_s: float, length_s: float) -> Incident:
+    return _one("length", _model_and_gateway(rng), onset_s, cut=rng.uniform(0.2, 0.6))
+
+
+def shorter_answers(rng: Draw, onset_s: float, length_s: float) -> Incident:
+    return _one("output", _model_and_gateway(rng), onset_s, tokens=rng.uniform(0.35, 0.6))
+
+
+def refusals(rng: Draw, onset_s: float, length_s: float) -> Incident:
+    return _one("refusal", _model_and_gateway(rng), onset_s, refused=rng.uniform(0.1, 0.5))
+
+
+def tool_failures(rng: Draw, onset_s: float, length_s: float) -> Incident:
+    where = {"model": _model(rng)}
+    fault = Fault(
+        where=where, onset_s=onset_s, outcome="inband_error", share=rng.uniform(0.4, 0.9), code="tool_parser_error", with_tools=True,
+    )  # fmt: skip
+    return Incident((fault,), (Expected(("failure",), where, onset_s, "only with a tool call"),))
+
+
+def error_code(rng: Draw, onset_s: float, length_s: float) -> Incident:
+    where, code = _model_and_gateway(rng), f"code_{rng.integers(1000)}"
+    outcome, status = (("http_error", 400), ("http_error", 503), ("inband_error", 200))[rng.integers(3)]
+    fault = Fault(
+        where=where, onset_s=onset_s, outcome=outcome, status=status, share=rng.uniform(0.15, 0.6), code=code
+    )
+    return Incident((fault,), (Expected(("failure",), where, onset_s, code),))
+
+
+def slow_client(rng: Draw, onset_s: float, length_s: float, *, is_hidden: bool = False) -> Incident:
+    where = {"client": main_client(int(rng.integers(1, 8)))}
+    return _one("slow_client", where, onset_s, wait_s=rng.uniform(3, 10), is_hidden=is_hidden)
+
+
+def lost_cache_same_ttft(rng: Draw, onset_s: float, length_s: float) -> Incident:
+    where = {"model": str(rng.choice([m.name for m in MODELS if m.cached]))}
+    return _one("cache", where, onset_s, cached=rng.uniform(0, 0.2))
+
+
+def healthy(number: int, length_s: float) -> Incident:
+    """Traffic without an incident: plain, with growth, longer prompts, day and night, or a client that always reads slowly."""
+    rng, kind = np.random.default_rng(number), number % 5
+    begin_s = -length_s
+    faults = {
+        2: Fault(where={}, onset_s=begin_s, prompts=rng.uniform(1.5, 2.5)),
+        4: Fault(
+            where={"client": main_client(int(rng.integers(0, 5)))}, onset_s=begin_s, wait_s=rng.uniform(1, 10)
+        ),
+    }
+    loads = {1: Load(growth=rng.uniform(1.3, 1.7)), 3: Load(day_s=length_s * rng.uniform(0.7, 3), swing=0.35)}
+    return Incident((faults[kind],) if kind in faults else (), (), loads.get(kind, Load()))
+
+
 INCIDENTS: dict[str, Callable[[Draw, float, float], Incident]] = {
     "one model's 429s": rate_limited_model,
     "one gateway slow": slow_gateway,
@@ -125,4 +186,12 @@ INCIDENTS: dict[str, Callable[[Draw, float, float], Incident]] = {
     "fake streaming": fake_streaming,
     "cache lost": lost_cache,
     "two at once": two_at_once,
+    "answers cut at the limit": cut_answers,
+    "shorter answers": shorter_answers,
+    "refusals": refusals,
+    "tool failures": tool_failures,
+    "error code": error_code,
+    "slow client, large answers": slow_client,
+    "slow client, small answers": partial(slow_client, is_hidden=True),
+    "cache lost, same TTFT": lost_cache_same_ttft,
 }

@@ -71,17 +71,41 @@ class Fault:
     status: int = 200
     share: float = 0.0
     timeout_s: float = 0.0
+    code: str = ""
+    """The error type, if it is not that of the outcome."""
+    with_tools: bool = False
+    """Only streams with a tool call are affected."""
     stalled: float | None = None
     burst: float | None = None
     cached: float | None = None
+    tokens: float = 1.0
+    cut: float = 0.0
+    """Share of the answers that end at the limit of tokens."""
+    refused: float = 0.0
+    wait_s: float = 0.0
+    """Median time that a stream waits for its client."""
+    is_hidden: bool = False
+    """The waits are hidden by buffers: the tap's writes do not wait."""
+    prompts: float = 1.0
+    """Factor of the prompts at the end of the range. It grows from the onset on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """How the number of requests changes, which is no fault."""
+
+    growth: float = 1.0
+    """Factor from the begin to the end."""
+    day_s: float = 86400.0
+    swing: float = 0.25
 
 
 def simulate(
-    seed: int, *, since: datetime, length_s: float, earlier_s: float, rate: float, faults: Sequence[Fault] = ()
+    seed: int, *, since: datetime, length_s: float, earlier_s: float, rate: float, faults: Sequence[Fault] = (), load: Load = Load(),
 ) -> pl.DataFrame:  # fmt: skip
     """Rows of `streams` that started in [since − earlier_s, since + length_s) and ended before the end."""
     rng = np.random.default_rng(seed)
-    streams = _requests(rng, length_s, earlier_s, rate, faults)
+    streams = _requests(rng, length_s, earlier_s, rate, faults, load)
     _measure(rng, streams, faults)
     frame = _rows(rng, streams, since)
     end = since + timedelta(seconds=length_s)
@@ -91,12 +115,15 @@ def simulate(
 Streams = dict[str, npt.NDArray[np.generic]]
 
 
-def _requests(rng: np.random.Generator, length_s: float, earlier_s: float, rate: float, faults: Sequence[Fault]) -> Streams:  # fmt: skip
+def _requests(
+    rng: np.random.Generator, length_s: float, earlier_s: float, rate: float, faults: Sequence[Fault], load: Load
+) -> Streams:  # fmt: skip
     """Start, model, gateway, client and tap of each request. Each client has favourite models."""
     peak = 1.35
     count = rng.poisson(rate * peak * (length_s + earlier_s))
     at = np.sort(rng.uniform(-earlier_s, length_s, count))
-    day = 1 + 0.25 * np.sin(2 * np.pi * (at / 86400 + rng.uniform(0, 1)))
+    day = 1 + load.swing * np.sin(2 * np.pi * (at / load.day_s + rng.uniform(0, 1)))
+    day *= 1 + (load.growth - 1) * ((at + earlier_s) / (length_s + earlier_s) - 0.5)
     at = at[rng.uniform(0, peak, count) < day]
     clients = np.array([main_client(i) for i in range(CLIENTS)])
     weights = 1 / np.arange(1, CLIENTS + 1) ** 0.8
@@ -155,10 +182,20 @@ def _measure(rng: np.random.Generator, s: Streams, faults: Sequence[Fault]) -> N
     load = _load(rng, at, s["g"].astype(int))
     prompts = np.exp(np.random.default_rng(1).normal(0, 0.5, CLIENTS))[s["c"].astype(int)]
     s["input_tokens"] = np.maximum(8, 900 * prompts * rng.lognormal(0, 0.9, n)).astype(np.int64)
-    ttft = of_model("ttft_s") * load * (s["input_tokens"] / 900) ** 0.25 * rng.lognormal(0, 0.35, n)
+    for fault in faults:
+        if fault.prompts != 1:
+            grown = np.clip((at - fault.onset_s) / np.maximum(at.max() - fault.onset_s, 1), 0, 1)
+            longer = np.where(_at_place(s, fault), fault.prompts**grown, 1)
+            s["input_tokens"] = (s["input_tokens"] * longer).astype(np.int64)
+    noise = rng.lognormal(0, 0.35, n)
     itl = of_model("itl_s") * load * rng.lognormal(0, 0.2, n)
     tokens = np.maximum(3, of_model("tokens") * rng.lognormal(0, 0.7, n)).astype(np.int64)
     cached = np.clip(of_model("cached") + rng.normal(0, 0.25, n), 0, 1)
+    uncached = s["input_tokens"] * (1 - cached)
+    ttft = of_model("ttft_s") * load * (0.88 + 0.12 * uncached / 360) * noise
+    # Its own draws: the other values of a seed do not depend on it.
+    answers = rng.spawn(1)[0]
+    finish, refused, tools, tokens = _answers(answers, s, at, tokens, faults)
     stalled, burst = rng.random(n) < 0.015, rng.random(n) < 0.01
     fault_at, outcome = np.full(n, np.nan), np.full(n, "ok", dtype="U16")
     status, kind = np.full(n, 200), np.full(n, "", dtype="U24")
@@ -192,7 +229,7 @@ def _measure(rng: np.random.Generator, s: Streams, faults: Sequence[Fault]) -> N
     for fault in faults:
         if fault.outcome is None:
             continue
-        here = _at_place(s, fault) & (rng.random(n) < fault.share)
+        here = _at_place(s, fault) & (rng.random(n) < fault.share) & (tools | (not fault.with_tools))
         if fault.outcome in ("http_error", "connect_error"):
             here &= at >= fault.onset_s
             when = rng.uniform(0.01, 0.12, n)
@@ -207,9 +244,41 @@ def _measure(rng: np.random.Generator, s: Streams, faults: Sequence[Fault]) -> N
                 when = low + fault.timeout_s
                 s["silent_from"] = np.where(here, low, np.nan)
         outcome[here], status[here], fault_at[here] = fault.outcome, fault.status, when[here]
-        kind[here] = "rate_limit_exceeded" if fault.status == 429 else fault.outcome
+        kind[here] = fault.code or ("rate_limit_exceeded" if fault.status == 429 else fault.outcome)
     s |= {"ttft": ttft, "itl": itl, "tokens": tokens, "cached": cached, "stalled": stalled, "burst": burst, "end": end,
-          "outcome": outcome, "status": status, "kind": kind, "fault_at": fault_at}  # fmt: skip
+          "outcome": outcome, "status": status, "kind": kind, "fault_at": fault_at, "finish": finish, "refused": refused, "tools": tools,
+          **_waits(answers, s, at + end, faults), "malformed": tools & (answers.random(n) < 0.01)}  # fmt: skip
+
+
+def _answers(
+    rng: np.random.Generator, s: Streams, at: Array, tokens: npt.NDArray[np.int64], faults: Sequence[Fault]
+) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """Finish reason, refusal, tool call and tokens of each answer. Each client has its own use of tools."""
+    n, length = len(at), tokens.astype(float)
+    uses_tools = np.random.default_rng(2).beta(0.6, 0.8, CLIENTS)[s["c"].astype(int)]
+    tools, cut, refused = rng.random(n) < uses_tools, rng.random(n) < 0.05, rng.random(n) < 0.01
+    for fault in faults:
+        here = _at_place(s, fault) & (at >= fault.onset_s)
+        length = np.where(here, length * fault.tokens, length)
+        cut |= here & (rng.random(n) < fault.cut)
+        refused |= here & (rng.random(n) < fault.refused)
+    length = np.where(refused, rng.uniform(15, 60, n), np.where(cut, length * 0.6, length))
+    tools &= ~refused
+    finish = np.select([refused, cut, tools], ["content_filter", "length", "tool_calls"], "stop")
+    return finish, refused, tools, np.maximum(3, length).astype(np.int64)
+
+
+def _waits(rng: np.random.Generator, s: Streams, ended_s: Array, faults: Sequence[Fault]) -> Streams:
+    """Time in s that the tap waits for the client of each stream, usually some ms, and that buffers still hold the answer after its end."""
+    waits = np.where(rng.random(len(ended_s)) < 0.02, rng.exponential(1.0, len(ended_s)), 0.002)
+    hidden = np.zeros(len(ended_s))
+    for fault in faults:
+        if fault.wait_s:
+            here = _at_place(s, fault) & (ended_s >= fault.onset_s)
+            wait = fault.wait_s * rng.lognormal(0, 0.7, len(ended_s))
+            waits = np.where(here & (not fault.is_hidden), wait, waits)
+            hidden = np.where(here & fault.is_hidden, wait, hidden)
+    return {"waits": waits, "hidden": hidden}
 
 
 def _rows(rng: np.random.Generator, s: Streams, since: datetime) -> pl.DataFrame:
@@ -246,17 +315,21 @@ def _rows(rng: np.random.Generator, s: Streams, since: datetime) -> pl.DataFrame
         "output_tokens": tokens, "output_event_count": tokens, "event_count": tokens + 3,
         "cached_input_tokens": (s["cached"].astype(float) * s["input_tokens"].astype(float)).astype(np.int64),
         "stall_count": stalled.astype(np.int32), "burstiness": np.where(burst, 0.98, rng.uniform(0.01, 0.2, n)),
-        "objective": ["default"] * n,
+        "objective": ["default"] * n, "finish_reason": s["finish"], "refusal_chars": np.where(s["refused"], 80, 0), "ttfo_ns": ns(ttft),
+        "tool_call_count": s["tools"].astype(np.int32), "tool_failure_count": np.zeros(n, np.int32),
+        "malformed_tool_call_count": s["malformed"].astype(np.int32), "waited_client_ns": ns(s["waits"].astype(float)),
+        "delivered_ns": ns(ended + s["hidden"].astype(float)),
     })  # fmt: skip
     reports_cache = [m.name for m in MODELS if m.cached]
     blank = [
         "ttft_ns", "last_output_ns", "itl_ns", "output_tokens", "output_event_count", "event_count", "stall_count", "burstiness",
-        "cached_input_tokens",
+        "cached_input_tokens", "refusal_chars", "ttfo_ns", "tool_call_count", "tool_failure_count", "malformed_tool_call_count",
     ]  # fmt: skip
     ok = pl.col("outcome") == "ok"
     return frame.with_columns(
         *(pl.when(output).then(pl.col(c)).alias(c) for c in blank),
         pl.when(~ok).then("error_type").alias("error_type"),
+        pl.when(ok).then("finish_reason").alias("finish_reason"),
         pl.when(ok).then(None).when(~output).then(pl.lit("pre_headers")).otherwise(pl.lit("mid_stream")).alias("error_phase"),
         pl.when(pl.col("outcome").is_in(["connect_error", "tap_lost"])).then(None).otherwise("http_status").alias("http_status"),
     ).with_columns(

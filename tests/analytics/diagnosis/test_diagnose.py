@@ -11,7 +11,7 @@ import pytest
 
 from bench.diagnosis import drawn, judge
 from bench.diagnosis.incidents import INCIDENTS
-from bench.diagnosis.traffic import Fault, simulate
+from bench.diagnosis.traffic import Fault, main_client, simulate
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, headline
 from streamgauge.analytics.reports.selection import Selection
@@ -198,6 +198,82 @@ def test_lost_cache_explains_a_longer_ttft(streams: Streams) -> None:
     assert cause.metric == "cache"
     assert "ttft" in {e.metric for e in cause.effects}
     assert "TTFT" in headline(streams.diagnose())
+
+
+def test_lost_cache_that_is_no_longer_reported_is_named_without_a_longer_ttft(streams: Streams) -> None:
+    frame = traffic(Fault(where={"model": "claude-sim"}, onset_s=400, cached=0.0))
+    none = pl.when(pl.col("cached_input_tokens") > 0).then("cached_input_tokens").alias("cached_input_tokens")
+    streams.put(frame.with_columns(none))
+    (cause,) = streams.diagnose().causes
+    assert (cause.metric, dict(cause.where), cause.effects) == ("cache", {"model": "claude-sim"}, ())
+
+
+def test_longer_prompts_are_no_regression_and_explain_a_missed_objective(streams: Streams) -> None:
+    longer = Fault(where={}, onset_s=0.0, prompts=60.0)
+    streams.put(traffic(longer, rate=10))
+    assert streams.diagnose(ttft_ns=20_000_000_000).state == "healthy"
+    (cause,) = streams.diagnose(ttft_ns=1_500_000_000).causes
+    assert (cause.kind, dict(cause.where)) == ("traffic", {})
+    assert "times longer" in headline(streams.diagnose(ttft_ns=1_500_000_000))
+    slower = Fault(where={"gateway": "eu-gateway"}, onset_s=500.0, ttft=2.0)
+    streams.put(traffic(longer, slower, rate=10))
+    assert [(c.metric, dict(c.where)) for c in streams.diagnose(ttft_ns=20_000_000_000).causes] == [
+        ("ttft", {"gateway": "eu-gateway"})
+    ]
+
+
+def test_answers_cut_at_the_limit_are_named_with_their_length(streams: Streams) -> None:
+    streams.put(traffic(Fault(where=LARGE_US, onset_s=500, cut=0.5, tokens=0.5), rate=10))
+    found = streams.diagnose()
+    (cause,) = found.causes
+    assert (cause.metric, dict(cause.where)) == ("length", LARGE_US)
+    assert [e.metric for e in cause.effects] == ["output_tokens"]
+    assert "of the answers end at the limit (before" in headline(found)
+    assert " tokens → " in headline(found)
+
+
+def test_shorter_answers_without_reported_tokens_are_named(streams: Streams) -> None:
+    frame = traffic(Fault(where={"model": "claude-sim"}, onset_s=500, tokens=0.5), rate=10)
+    chars = (4 * pl.col("output_tokens")).alias("text_chars")
+    streams.put(frame.with_columns(chars, reasoning_chars=0, output_tokens=pl.lit(None, pl.Int64)))
+    assert [(c.metric, dict(c.where)) for c in streams.diagnose().causes] == [
+        ("output_chars", {"model": "claude-sim"})
+    ]
+
+
+@pytest.mark.parametrize("with_tools", [True, False])
+def test_failures_of_streams_with_a_tool_call_say_so(streams: Streams, with_tools: bool) -> None:
+    fault = Fault(
+        where={"model": "gpt-sim-mini"}, onset_s=500, outcome="inband_error", share=0.8, code="tool_parser_error", with_tools=with_tools,
+    )  # fmt: skip
+    streams.put(traffic(fault, rate=10))
+    (cause,) = streams.diagnose().causes
+    assert cause.metric == "inband_error"
+    assert "tool_parser_error" in cause.evidence[0]
+    assert ("only with a tool call" in cause.evidence) == with_tools
+
+
+def test_new_error_code_is_named_among_more_frequent_usual_ones(streams: Streams) -> None:
+    usual = Fault(where={}, onset_s=-LENGTH_S, outcome="inband_error", share=0.12, code="overloaded")
+    new = Fault(
+        where={"model": "gpt-sim-mini"}, onset_s=500, outcome="inband_error", share=0.1, code="bad_grammar"
+    )
+    streams.put(traffic(usual, new, seed=4, rate=20))
+    found = streams.diagnose(error_rate=0.1)
+    (cause,) = [c for c in found.causes if c.kind == "step"]
+    assert "bad_grammar" in cause.evidence[0], headline(found)
+
+
+def test_client_that_begins_to_read_slowly_is_named_and_one_that_always_does_is_not(streams: Streams) -> None:
+    always = Fault(where={"client": main_client(1)}, onset_s=-LENGTH_S, wait_s=5.0)
+    streams.put(traffic(always, rate=10))
+    assert streams.diagnose().state == "healthy"
+    streams.put(traffic(always, Fault(where={"client": main_client(9)}, onset_s=500, wait_s=6.0), rate=10))
+    (cause,) = streams.diagnose().causes
+    assert (cause.metric, dict(cause.where)) == ("slow_client", {"client": main_client(9)})
+    assert cause.main.before is not None
+    assert cause.main.before < 0.2e9
+    assert 3e9 < cause.main.value < 9e9
 
 
 def test_objectives_set_the_least_error_rate_that_counts(streams: Streams) -> None:

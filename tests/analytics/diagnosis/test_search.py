@@ -121,6 +121,22 @@ def test_more_requests_of_a_slow_or_failing_model_are_no_change_for_the_worse() 
         assert traffic.search(FAILING) == []
 
 
+def test_streams_are_compared_with_those_of_the_same_stratum() -> None:
+    traffic = Traffic(1)
+    short, long = traffic.table(), traffic.table()
+    for table, more in ((short, slice(EARLIER_BUCKETS + 15)), (long, from_(15))):
+        for column in ("n_ttft", "x_ttft", "xx_ttft"):
+            table.columns[column][..., more] *= 4
+    n, x, xx = (long.columns[f"{c}_ttft"] for c in ("n", "x", "xx"))
+    xx += 2 * x + n  # e times slower
+    x += n
+    columns = {c: np.stack([short.columns[c], long.columns[c]]) for c in ("n_ttft", "x_ttft", "xx_ttft")}
+    divided = replace(short, columns=columns)
+    assert search({"cube": divided}, {"ttft": TTFT}) == []
+    whole = replace(short, columns={c: divided.whole(c) for c in columns})
+    assert search({"cube": whole}, {"ttft": TTFT}) != []
+
+
 def test_new_model_that_fails_is_found_and_a_new_slow_one_is_not() -> None:
     traffic = Traffic(4)
     traffic.expected[2, :, :, : EARLIER_BUCKETS + 20] = 0
