@@ -10,6 +10,7 @@ The widgets and the addresses of pages are here too, because every choice of a p
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from html import escape
@@ -20,23 +21,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from streamgauge.analytics.reports import formatting, overview
+from streamgauge.analytics.reports import formatting, overview, stream_lists
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.analytics.schema.clients import shortened
+from streamgauge.analytics.schema.clients import NO_CLIENT_NAMES, shortened
 from streamgauge.dashboard import page_settings, query_runner, zoom
+from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import TimeRange
 
 T = TypeVar("T")
 
-RANGES: dict[str, timedelta] = {
-    "5m": timedelta(minutes=5),
-    "15m": timedelta(minutes=15),
-    "1h": timedelta(hours=1),
-    "6h": timedelta(hours=6),
-    "24h": timedelta(hours=24),
-    "7d": timedelta(days=7),
-    "30d": timedelta(days=30),
-}
+RANGES = ("5m", "15m", "1h", "6h", "24h", "7d", "30d")
+"""Offered lengths of the time range. Any other one can be entered."""
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 CUSTOM = "custom"
 DEFAULT_RANGE = "15m"
 ENDS = {"from": "From (UTC)", "until": "Until (UTC)"}
@@ -45,23 +41,34 @@ REFRESH_S: dict[str, int | None] = {"5s": 5, "15s": 15, "60s": 60, "off": None}
 DEFAULT_REFRESH = "5s"
 FILTERS = {"model": "Models", "gateway": "Gateways", "client": "Clients"}
 """Dimension → label of its filter."""
-_CHOSEN = "filters-chosen"
+_OPENS = "opens-address"
 PAGE_FILTERS: dict[str, dict[str, str]] = {
-    "Streams": {"outcome": "Outcome", "cause": "Cause", "status": "HTTP status", "dialect": "Dialect"},
+    "Streams": {
+        "outcome": "Outcome",
+        "cause": "Cause",
+        "status": "HTTP status",
+        "dialect": "Dialect",
+        "prompt": "Prompt size",
+        "duration": "Duration",
+    },
 }
 """Title of a page → its own filters: name → label. They have no widget: links set them in the URL, and chips remove them."""
+GROUPED_BY = {"prompt size": "prompt", "dialect": "dialect", **dict(zip(FILTERS, FILTERS, strict=True))}
+"""Grouping of charts and tables → filter of *Streams* that selects a group."""
 
 
 def draw_time_range(*, enabled: bool = True) -> None:
     """Draw the time range, the refresh interval and the time zone. `enabled` is False where the range does not apply."""
-    st.selectbox(
-        "Time range", [*RANGES, CUSTOM], index=list(RANGES).index(DEFAULT_RANGE), key="range", bind="query-params",
-        width=112, disabled=not enabled, on_change=_begin_range,
-        help="Streams that started in this range. The URL contains the range and the filters."
+    chosen = st.selectbox(
+        "Time range", options([*RANGES, CUSTOM], key="range"), index=RANGES.index(DEFAULT_RANGE), key="range", bind="query-params",
+        width=112, disabled=not enabled, on_change=_begin_range, accept_new_options=True,
+        help="Streams that started in this range. Enter any other duration, such as 30m, 3h or 2d."
         if enabled
         else "The time range does not apply to this page.",
     )  # fmt: skip
-    if st.session_state.get("range") == CUSTOM:
+    if chosen != CUSTOM and length_of(chosen) is None:
+        st.caption(f"`{chosen}` is not a duration such as 30m, 3h or 2d: the range is {DEFAULT_RANGE}.")
+    if chosen == CUSTOM:
         for key, label in ENDS.items():
             # Without a default, which Streamlit would leave out of the URL: the link would mean another range a minute later.
             st.datetime_input(
@@ -118,13 +125,14 @@ def draw_chips(page_filters: Iterable[str] = ()) -> None:
     """Draw one button for each value of a filter. It removes the value. `page_filters` are those of `PAGE_FILTERS`."""
     chosen = [(name, value) for name in FILTERS for value in selected(name)]
     chosen += [(name, value) for name in page_filters for value in st.query_params.get_all(name)]
-    if not chosen and zoom.current() is None:
+    if not chosen and zoom.current() is None and not zoom.is_comparing():
         return
     with st.container(horizontal=True, gap="small", key="chips"):
         zoom.draw_zooms(time_zone())
         for name, value in chosen:
+            text = stream_lists.duration_text(value) if name == "duration" else f"{name}: {value}"
             st.button(
-                f"{name}: {formatting.markdown(value)}",
+                formatting.markdown(text),
                 key=f"chip-{name}-{value}",
                 icon=":material/close:",
                 icon_position="right",
@@ -134,19 +142,6 @@ def draw_chips(page_filters: Iterable[str] = ()) -> None:
             )
         if len(chosen) > 1:
             st.button("Remove all filters", key="chip-all", type="tertiary", on_click=_remove, args=chosen)
-
-
-def choose(values: Mapping[str, str]) -> None:
-    """Set filters to one value each. For callbacks of the pages; `page_frame` then reruns the sidebar, too."""
-    for name, value in values.items():
-        # The widgets of the sidebar have these keys, so the next full run draws them with the values.
-        st.session_state[name] = [value]
-    st.session_state[_CHOSEN] = True
-
-
-def was_chosen() -> bool:
-    """Whether `choose` set filters since the last call."""
-    return bool(st.session_state.pop(_CHOSEN, False))
 
 
 def _remove(*chosen: tuple[str, str]) -> None:
@@ -190,6 +185,44 @@ def page_link(page: str, label: str, icon: str, changes: Mapping[str, str] | Non
     st.page_link(f"views/{page}.py", label=label, icon=icon, query_params=parameters, width="content")
 
 
+def streams_address(by: str, name: str | None, changes: Mapping[str, str] | None = None) -> str | None:
+    """The address of the streams of a group. None for groups that no filter selects, such as "others"."""
+    if by not in GROUPED_BY:
+        return page_address("streams", changes or {})
+    if name in (None, *NO_CLIENT_NAMES[1:], colors.OTHERS, colors.TOTAL):
+        return None
+    return page_address("streams", {GROUPED_BY[by]: str(name), **(changes or {})})
+
+
+def opens_streams(
+    time: TimeRange | None = None, *, by: str = "", series: str = "name", column: str = "", **changes: str
+) -> Callable[[Mapping[str, Any]], None]:
+    """What a click on a mark of a chart does: open its streams.
+
+    Each of these limits the streams: the point of `time` of the mark, its group by `by` in the field `series`, its bin of the
+    duration `column`, and `changes`.
+    """
+
+    def opens(mark: Mapping[str, Any]) -> None:
+        limits = dict(changes)
+        if time is not None:
+            limits[zoom.KEY] = zoom.to_text(time.point(mark["t"]))
+        if column in stream_lists.DURATIONS:
+            limits["duration"] = f"{column}:{mark['low_ns']:.6f}-{mark['high_ns']:.6f}"
+        of_group = streams_address(by, mark.get(series), limits)
+        st.session_state[_OPENS] = of_group or page_address("streams", limits)
+
+    return opens
+
+
+def opened() -> str | None:
+    """The address that a click on a mark or a second range to compare opens, once."""
+    if (ranges := zoom.compared()) is not None:
+        return page_address("compare", dict(zip(("A-when", "B-when"), ranges, strict=True)))
+    address: str | None = st.session_state.pop(_OPENS, None)
+    return address
+
+
 def address_with(changes: Mapping[str, Sequence[str]]) -> str:
     """The address of this page with other values of some parameters, for a link."""
     kept = [
@@ -204,11 +237,11 @@ def address_with(changes: Mapping[str, Sequence[str]]) -> str:
 def selection(now: datetime | None = None) -> Selection:
     """The selection of the widgets. Relative ranges end at `now`."""
     state = st.session_state
-    length = state.get("range", DEFAULT_RANGE)
+    length = state.get("range") or DEFAULT_RANGE
     now = now or datetime.now(UTC)
     # In steps of 2 s, as long as `query_runner.CACHED_S`: readers within one step ask the same SQL and share the answer.
     until = now.replace(microsecond=0, second=now.second - now.second % 2) + timedelta(seconds=2)
-    since = until - RANGES.get(length, RANGES[DEFAULT_RANGE])
+    since = until - (length_of(length) or length_of(DEFAULT_RANGE) or timedelta(0))
     if length == CUSTOM and state.get("from") and state.get("until"):
         since, until = state["from"].replace(tzinfo=UTC), state["until"].replace(tzinfo=UTC)
         # Two widgets may have their ends in any order. An empty range would have no axis.
@@ -222,6 +255,13 @@ def selection(now: datetime | None = None) -> Selection:
         gateways=selected("gateway"),
         clients=selected("client"),
     )
+
+
+def length_of(text: str) -> timedelta | None:
+    """The duration of a text such as `30m`, `3h` or `2d`. None for other texts, and for durations above ten years."""
+    found = re.fullmatch(r"(\d{1,7}) ?([smhdw])", text.strip())
+    length = timedelta(seconds=int(found[1]) * UNITS[found[2]]) if found else timedelta(0)
+    return length if zoom.SHORTEST <= length <= timedelta(days=3660) else None
 
 
 def selected(name: str) -> tuple[str, ...]:

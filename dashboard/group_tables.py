@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
 from streamgauge.analytics.reports.metric_help import metric_help
@@ -25,13 +27,23 @@ def group_column(group: str) -> Column:
     return Column(name="name", heading=group.capitalize(), text=shortened, link=link)
 
 
+def opens_streams(column: Column, by: str | None = None, *, field: str = "name", **changes: str) -> Column:
+    """The column with a link to the streams of the group in `field`, by default of the row's `dimension`. The whole row opens it."""
+
+    def link(row: Row) -> str | None:
+        return filters.streams_address(by or row["dimension"], row[field], changes)
+
+    # A column that disappears would take the link with it.
+    return replace(column, link=link, opens_row=True, priority=0)
+
+
 def show_quantiles(frame: pl.DataFrame, *, group: str, counted: str = "streams") -> None:
     """Quantiles in ns (`reports.latency.table`). `counted` names the unit of `n`."""
     quantiles = [c for c in frame.columns if c.endswith("_ns")]
     show_table(
         [
             group_column(group),
-            number("n", counted.capitalize(), help="With a known value."),
+            opens_streams(number("n", counted.capitalize(), help="With a known value."), group),
             *(ms(name, name.removesuffix("_ns"), digits=1) for name in quantiles),
         ],
         frame,
@@ -45,7 +57,7 @@ def show_stalls(frame: pl.DataFrame, *, group: str) -> None:
     columns = [
         group_column(group),
         number("streams", "Streams", help="Streams with known stalls."),
-        number("stalled_streams", "Streams with stalls"),
+        opens_streams(number("stalled_streams", "Streams with stalls"), group, kind="stalled"),
         percent("stalled_share", "Share with stalls"),
         number("stalls", "Stalls"),
         seconds("stalled_ns", "Stalled time"),
@@ -61,7 +73,7 @@ def show_throughput(frame: pl.DataFrame, *, group: str) -> None:
     slowest = "The slowest 5 % of streams are at or below this."
     columns = [
         group_column(group),
-        REQUESTS,
+        opens_streams(REQUESTS, group),
         number("input_tokens", "Tokens in"),
         percent("cached_share", "Cached", help=metric_help("cached")),
         number("output_tokens", "Tokens out"),
@@ -81,7 +93,7 @@ def show_wasted(frame: pl.DataFrame) -> None:
     columns = [
         Column(name="model", heading="Model"),
         Column(name="reason", heading="Reason"),
-        STREAMS,
+        opens_streams(STREAMS, "model", field="model"),
         number("output_tokens", "Tokens out"),
         number("input_tokens", "Tokens in"),
         number("cost", "Cost", digits=4, help="Needs `--price-file`."),
@@ -94,7 +106,7 @@ def show_wasted(frame: pl.DataFrame) -> None:
 def show_causes(frame: pl.DataFrame) -> None:
     """Causes of errors (`reports.errors.causes`). Each links to its streams, and to the newest of them."""
     columns = [
-        Column(name="error_type", heading="Error type", link=_streams_of,
+        Column(name="error_type", heading="Error type", link=_streams_of, opens_row=True,
                help="Opens the streams with this error type and status."),
         number("http_status", "HTTP", priority=1),
         Column(name="error_phase", heading="Phase", min_characters=16, priority=5),
@@ -124,7 +136,7 @@ def show_aborts(frame: pl.DataFrame, *, group: str) -> None:
     columns = [
         group_column(group),
         REQUESTS,
-        number("aborts", "Aborts", help=metric_help("aborts")),
+        opens_streams(number("aborts", "Aborts", help=metric_help("aborts")), group, kind="aborted"),
         percent("abort_share", "Share"),
         number("before_output", "Before first token", help="The client disconnected while waiting for the first token."),
         seconds("aborted_after_ns", "Median time to abort"),
@@ -153,7 +165,7 @@ def show_contributors(frame: pl.DataFrame) -> None:
                 help="Its share of all unsuccessful streams of the selection."),
         percent("of_all", "Share of requests", digits=0, help="Its share of all requests."),
         percent("bad_share", "Unsuccessful", help="Unsuccessful streams / its own requests."),
-        number("bad", "Streams", priority=3, help="Unsuccessful streams."),
+        opens_streams(number("bad", "Streams", help="Unsuccessful streams."), kind="unsuccessful"),
         percent("error_rate", "Error rate", priority=2, help=metric_help("error_rate")),
         ms("ttft_p95_ns", "TTFT p95", priority=3),
         ms("itl_p95_ns", "ITL p95", digits=1, priority=3),
@@ -175,7 +187,7 @@ def show_changes(frame: pl.DataFrame, period: str) -> None:
         number("error_change", "Change", unit="points", digits=1, factor=100, sign=True, help=points),
         ms("ttft_p50_before_ns", "TTFT before", priority=3),
         percent("error_rate_before", "Errors before", priority=3),
-        number("requests", "Requests", priority=4),
+        opens_streams(REQUESTS),
         number("requests_before", "Requests before", priority=4),
     ]
     empty = "Nothing to compare: no model or gateway has 5 requests both in this range and in the previous "
@@ -186,7 +198,11 @@ def show_gateways(frame: pl.DataFrame) -> None:
     """What each gateway adds (`reports.hops.by_gateway`)."""
     columns = [
         Column(name="gateway", heading="Gateway"),
-        number("streams", "Streams", help="Matched streams between client and gateway."),
+        opens_streams(
+            number("streams", "Streams", help="Matched streams between client and gateway."),
+            "gateway",
+            field="gateway",
+        ),
         ms("added_ttft_p50_ns", "Added TTFT p50", digits=1, help=metric_help("hop_ttft")),
         ms("added_ttft_p95_ns", "Added TTFT p95", digits=1, help=metric_help("hop_ttft")),
         ms("event_p50_ns", "Event delay p50", digits=1, help=metric_help("hop_event")),

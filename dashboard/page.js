@@ -1,4 +1,4 @@
-// Follow links inside the page, and copy the address or, with `data-copies-tables`, the tables beside the button.
+// Follow links inside the page, and copy the tables beside a button.
 //
 // A link in the HTML of a page is an ordinary link: it can be copied or opened in another tab. Followed by the browser, it would
 // load the whole page and begin a new session (1.5 s). Here it is followed inside the page (0.5 s): the address changes, and a step
@@ -7,23 +7,16 @@
 (() => {
     if (window.followsLinks) return;
     window.followsLinks = true;
-    const addressOfPage = () => {
-        const address = new URL(location.href);
-        address.searchParams.delete("token");
-        return address.href;
-    };
-    const tablesBeside = button => [...button.parentElement.querySelectorAll("tr")]
-        .map(row => [...row.cells].map(cell => cell.textContent).join("\t")).join("\n");
     const copy = async button => {
-        const tables = "copiesTables" in button.dataset;
+        const rows = [...button.parentElement.querySelectorAll("tr")];
         const label = button.textContent;
         button.disabled = true;
         try {
-            await navigator.clipboard.writeText(tables ? tablesBeside(button) : addressOfPage());
+            await navigator.clipboard.writeText(rows.map(row => [...row.cells].map(cell => cell.textContent).join("\t")).join("\n"));
             button.textContent = "Copied";
         } catch {
             // Browsers offer the clipboard only on HTTPS and on the loopback.
-            button.textContent = tables ? "Select and copy the text" : "Copy it from the address bar";
+            button.textContent = "Select and copy the text";
         }
         setTimeout(() => { button.textContent = label; button.disabled = false; }, 2000);
     };

@@ -12,7 +12,7 @@ import streamlit as st
 
 from streamgauge.analytics.reports import overview
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.dashboard import filters, page_settings, query_runner, zoom
+from streamgauge.dashboard import filters, page_settings, query_runner, share, zoom
 
 _HAS_STREAMS, _PAGE, _OPENS = "has-streams", "page", "opens"
 WITHOUT_TIME_RANGE = ("Stream", "Live", "Pipeline", "SQL")
@@ -34,7 +34,10 @@ def header(title: str) -> None:
             width="content",
             key="controls",
         ):
-            filters.draw_time_range(enabled=title not in WITHOUT_TIME_RANGE)
+            has_range = title not in WITHOUT_TIME_RANGE
+            filters.draw_time_range(enabled=has_range)
+            if title != "SQL":  # its editor has a button for the text that it has
+                share.draw_share(title, has_range=has_range)
     filters.draw_chips(filters.PAGE_FILTERS.get(title, ()))
     zoom.draw_pointer()
 
@@ -61,9 +64,9 @@ def show(
     # `every_s` would refresh although the reader switched it off, hence the `and`.
     @st.fragment(run_every=interval_s and (every_s or interval_s))
     def fragment() -> None:
-        # A click inside a fragment reruns only the fragment. The sidebar shows the chosen filters after a full run.
-        if filters.was_chosen():
-            st.rerun()
+        if (address := filters.opened()) is not None:
+            zoom.follow(address)
+            return
         chosen = filters.selection()
         try:
             if needs_streams and not _has_streams():

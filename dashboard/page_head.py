@@ -19,8 +19,6 @@ ADDRESS = "<script>window.__streamlit={BACKEND_BASE_URL:location.origin,MAIN_PAG
 """Without it the page probes addresses: a deep link requests `/streams/_stcore/health` first, which logs errors in the browser."""
 MAX_PAGE_BYTES = 1 << 20
 """At most this much of a page is buffered to insert the text. The rest passes through unchanged."""
-COPY_LINK = '<button type="button" class="sg-copy" aria-live="polite">Copy link</button>'
-"""A button of `page.js` that copies the address of the page, with its time range and filters, without the token."""
 HERE = Path(__file__).parent
 
 ELEMENTS = ("Selectbox", "Multiselect", "Checkbox", "Html", "PageLink", "Metric", "ButtonGroup", "Button", "TextInput",

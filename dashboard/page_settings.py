@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.location import SQLITE
 from streamgauge.ingest.guards import Guards, fault_lines
+from streamgauge.ingest.private_files import write_private
 from streamgauge.ingest.ready_file import part_of_up, read_ready_file, silence, written_faults
 
+VIEWS_FILE = "saved-views.json"
+MAX_VIEWS, MAX_NAME_CHARS, MAX_ADDRESS_CHARS = 50, 60, 8000
+_VIEWS_LOCK = threading.Lock()
 GUARDS = Guards()
 """The threads of the dashboard's process."""
 ENV_DATA = "STREAMGAUGE_DATA"
@@ -44,8 +49,31 @@ def stall_limit() -> StallLimit:
 
 
 def saved_views() -> list[tuple[str, str]]:
-    """Names and addresses of saved views."""
-    return list(json.loads(os.environ.get(ENV_SAVED_VIEWS) or "{}").items())
+    """Names and addresses of saved views: those of the settings, then those that readers saved."""
+    return list((json.loads(os.environ.get(ENV_SAVED_VIEWS) or "{}") | own_views()).items())
+
+
+def own_views() -> dict[str, str]:
+    """Name → address of the views that readers saved. A file that cannot be read has none."""
+    try:
+        found = json.loads((data_dir() / VIEWS_FILE).read_text())
+        return {str(name): str(address) for name, address in found.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def change_view(name: str, address: str | None) -> None:
+    """Save a view for all readers, or remove it without an address. Raises OSError and ValueError with one line."""
+    name = name.strip()
+    if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
+        raise ValueError(f"a name has 1 to {MAX_NAME_CHARS} characters.")
+    with _VIEWS_LOCK:
+        views = {other: at for other, at in own_views().items() if other != name}
+        if address is not None:
+            views[name] = address
+        if len(views) > MAX_VIEWS or len(address or "") > MAX_ADDRESS_CHARS:
+            raise ValueError(f"at most {MAX_VIEWS} views of {MAX_ADDRESS_CHARS:,} characters are kept.")
+        write_private(data_dir() / VIEWS_FILE, json.dumps(views, indent=1).encode())
 
 
 def requires_login() -> bool:

@@ -1,8 +1,34 @@
-// One crosshair and one brush for all charts over time of a page.
+// One crosshair and one brush for all charts over time of a page, and the keyboard for all charts whose marks open streams:
+// Tab enters a chart, the arrow keys move between its marks, Enter clicks, and with Shift the arrow keys select a time range.
 // All these charts have the same time axis, so a fraction of its length means the same time in each.
 const CHARTS = '[class*="st-key-over-time-"]';
 const PLOT = ".role-frame.root > g > path.background";
+const OPENS = '[class*="-opens-height-"]';
+const MARKS = ":is(.mark-symbol, .mark-rect).role-mark > path[aria-label]";
 const LEAST_PX = 6;
+const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+const middle = mark => {
+    const box = mark.getBoundingClientRect();
+    return { clientX: box.x + box.width / 2, clientY: box.y + box.height / 2, area: box.width * box.height };
+};
+// Streamlit and Vega receive what the mouse would send.
+const send = (mark, ...types) => {
+    const at = { ...middle(mark), bubbles: true };
+    const target = document.elementFromPoint(at.clientX, at.clientY);
+    for (const type of types) target?.dispatchEvent(new PointerEvent(type, at));
+};
+const neighbour = (mark, marks, [x, y]) => {
+    const from = middle(mark);
+    const distance = other => {
+        const to = middle(other);
+        const [dx, dy] = [to.clientX - from.clientX, to.clientY - from.clientY];
+        const along = dx * x + dy * y;
+        return along > 0.5 && to.area > 0 ? along + 2 * Math.abs(dx * y + dy * x) : Infinity;
+    };
+    const found = marks.map(other => [distance(other), other]).sort((a, b) => a[0] - b[0])[0];
+    return found[0] < Infinity ? found[1] : mark;
+};
 
 export default function ({ parentElement, setTriggerValue }) {
     parentElement.stop?.abort();
@@ -10,6 +36,7 @@ export default function ({ parentElement, setTriggerValue }) {
     const overlays = [];
     let start = null; // the fraction at which a drag began
     let startX = 0;
+    let hasDragged = false;
     let isDrag = false;
 
     const plots = () =>
@@ -69,15 +96,74 @@ export default function ({ parentElement, setTriggerValue }) {
         draw(at, at);
     });
     listen("pointerup", event => {
+        hasDragged = isDrag;
         if (isDrag) {
             const ends = [start, fraction(event, dragged)].sort((a, b) => a - b);
             setTriggerValue("brush", ends);
         }
         cancel();
     });
+    listen("click", event => {
+        if (hasDragged) event.stopPropagation(); // a drag is no click on the mark where it ends
+        hasDragged = false;
+    });
     listen("pointercancel", cancel);
     listen("scroll", cancel);
     listen("keydown", event => event.key === "Escape" && cancel());
+
+    let focused = {}; // class of the chart and number of the mark that has the focus, because a refresh draws other marks
+    let anchor = null; // the fraction at which a time range begins that the keyboard selects
+    let end = null;
+    const marksOf = chart => [...chart.querySelectorAll(MARKS)];
+    const focus = (marks, mark) => {
+        marks.forEach(other => other.removeAttribute("tabindex"));
+        mark.setAttribute("tabindex", 0);
+        mark.focus();
+    };
+    listen("focusin", event => {
+        const chart = event.target.closest?.(OPENS);
+        const number = chart ? marksOf(chart).indexOf(event.target) : -1;
+        focused = number < 0 ? {} : { chart: chart.className, number };
+        if (number >= 0) send(event.target, "pointerover", "pointermove"); // the tooltip
+    });
+    listen("keydown", event => {
+        const chart = event.target.closest?.(OPENS);
+        const marks = chart ? marksOf(chart) : [];
+        if (!marks.includes(event.target)) return;
+        if (event.key === "Enter") send(event.target, "click");
+        const step = STEPS[event.key];
+        if (!step) return;
+        event.preventDefault();
+        const next = neighbour(event.target, marks, step);
+        focus(marks, next);
+        const plot = event.shiftKey && chart.matches(CHARTS) && chart.querySelector(PLOT)?.getBoundingClientRect();
+        if (!plot) return;
+        anchor ??= fraction(middle(event.target), plot);
+        end = fraction(middle(next), plot);
+        draw(anchor, end);
+    });
+    listen("keyup", event => {
+        if (event.key !== "Shift" || anchor === null) return;
+        if (anchor !== end) setTriggerValue("brush", [anchor, end].sort((a, b) => a - b));
+        anchor = null;
+        clear();
+    });
+    // The first mark of each chart can have the focus, and the mark that has it keeps it when the chart is drawn again.
+    let waits = 0;
+    const prepare = () => {
+        waits = 0;
+        for (const chart of document.querySelectorAll(OPENS)) {
+            const marks = marksOf(chart);
+            if (!marks.length || marks.some(mark => mark.hasAttribute("tabindex"))) continue;
+            const lost = focused.chart === chart.className && document.activeElement === document.body;
+            if (lost) focus(marks, marks[Math.min(focused.number, marks.length - 1)]);
+            else marks[0].setAttribute("tabindex", 0);
+        }
+    };
+    const drawn = new MutationObserver(() => { waits ||= requestAnimationFrame(prepare); });
+    drawn.observe(document.body, { childList: true, subtree: true });
+    prepare();
+    stop.signal.addEventListener("abort", () => drawn.disconnect());
     stop.signal.addEventListener("abort", clear);
     return () => stop.abort();
 }

@@ -21,10 +21,22 @@ Span = tuple[datetime, datetime]
 _DRAWN = "zoom-drawn"
 _PAGE = "zoom-page"
 _POINTER = "time-pointer"
+_FIRST, _COMPARED = "zoom-first", "zoom-compared"
 # A component, because the selections of Streamlit's charts end at the borders of one chart, and a refresh of the page while the
 # reader drags would discard them.
 _pointer = st.components.v2.component(
     "streamgauge_time_pointer", js=Path(__file__).with_suffix(".js").read_text(), isolate_styles=False
+)
+
+# `st.switch_page` cannot set the parameters of widgets, and would replace the address of the page that the reader leaves.
+_follower = st.components.v2.component(
+    "streamgauge_follower",
+    js="""export default ({data}) => {
+        if (new URL(data, location.href).href === location.href) return;
+        history.pushState({}, "", data);
+        window.dispatchEvent(new PopStateEvent("popstate", {state: {}}));
+    }""",
+    isolate_styles=False,
 )
 
 
@@ -82,7 +94,7 @@ def draw_zooms(zone: ZoneInfo) -> None:
     """Draw one button for each time range. It removes the range."""
     for value in _values():
         st.button(
-            _label(value, zone),
+            f"zoom: {_label(value, zone)}",
             key=f"chip-{KEY}-{value}",
             icon=":material/zoom_out:",
             icon_position="right",
@@ -90,6 +102,44 @@ def draw_zooms(zone: ZoneInfo) -> None:
             on_click=_remove,
             args=(value,),
         )
+
+    current_value = _values()[-1:]
+    if first := st.session_state.get(_FIRST):
+        st.button(
+            f"compare {_label(first, zone)} with the range that you drag over",
+            key="chip-compare",
+            icon=":material/close:",
+            icon_position="right",
+            help="Do not compare.",
+            on_click=st.session_state.pop,
+            args=(_FIRST,),
+        )
+    elif current_value:
+        st.button(
+            "Compare with another range",
+            key="chip-compare",
+            icon=":material/compare_arrows:",
+            type="tertiary",
+            help="Zooms out. Then drag over the other range.",
+            on_click=_begin_comparison,
+            args=current_value,
+        )
+
+
+def _begin_comparison(value: str) -> None:
+    _remove(value)
+    st.session_state[_FIRST] = value
+
+
+def compared() -> tuple[str, str] | None:
+    """Two ranges that the reader selected to compare, as values of the URL, once."""
+    found: tuple[str, str] | None = st.session_state.pop(_COMPARED, None)
+    return found
+
+
+def is_comparing() -> bool:
+    """Whether the next selected range is compared with the one before."""
+    return _FIRST in st.session_state
 
 
 def _remove(value: str) -> None:
@@ -104,7 +154,7 @@ def _label(value: str, zone: ZoneInfo) -> str:
     assert span is not None
     begin, end = (at.astimezone(zone) for at in span)
     until = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%d %b %H:%M:%S}"
-    return f"zoom: {begin:%d %b %H:%M:%S} – {until}"
+    return f"{begin:%d %b %H:%M:%S} – {until}"
 
 
 def draw_pointer() -> None:
@@ -114,10 +164,18 @@ def draw_pointer() -> None:
 
 def _zoom() -> None:
     ends, drawn = st.session_state[_POINTER].brush, st.session_state.get(_DRAWN)
-    if ends and drawn is not None:
-        st.query_params[KEY] = [*_values(), to_text(part_of(drawn, float(ends[0]), float(ends[1])))][
-            -MAX_ZOOMS:
-        ]
+    if not ends or drawn is None:
+        return
+    selected = to_text(part_of(drawn, float(ends[0]), float(ends[1])))
+    if first := st.session_state.pop(_FIRST, None):
+        st.session_state[_COMPARED] = first, selected
+    else:
+        st.query_params[KEY] = [*_values(), selected][-MAX_ZOOMS:]
+
+
+def follow(address: str) -> None:
+    """Let the browser open an address of the dashboard, as a click on a link does."""
+    _follower(data=address, height=0)
 
 
 def clear() -> None:

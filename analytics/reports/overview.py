@@ -16,13 +16,17 @@ from streamgauge.analytics.reports.selection import (
     Selection,
     instant,
 )
-from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_COUNTED, IS_ERROR, IS_REQUEST, OK, REQUESTS
+from streamgauge.analytics.schema.outcomes import (
+    ERROR_RATE,
+    IS_COUNTED,
+    IS_ERROR,
+    IS_GOOD,
+    IS_REQUEST,
+    REQUESTS,
+)
+from streamgauge.analytics.schema.outcomes import IS_BAD as IS_BAD
 
 MAX_MARKERS = 50
-
-IS_GOOD = f"meets_objective AND outcome = '{OK}'"
-IS_BAD = "NOT meets_objective"
-"""SQL conditions: a stream is known to meet its objective; a stream failed or is known to miss a limit of its objective."""
 
 COUNTS = f"""
     {REQUESTS} AS requests,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports import Query, formatting, latency
 from streamgauge.analytics.reports.selection import (
     CLIENT,
     DIMENSIONS,
@@ -16,7 +17,7 @@ from streamgauge.analytics.reports.selection import (
     contains_text,
 )
 from streamgauge.analytics.schema.dimensions import is_one_of
-from streamgauge.analytics.schema.outcomes import IS_ERROR
+from streamgauge.analytics.schema.outcomes import IS_BAD, IS_ERROR
 from streamgauge.analytics.schema.sql_quoting import literal
 
 COLUMNS = f"""
@@ -42,6 +43,7 @@ KINDS: dict[str, str] = {
     "refused": "outcome = 'refused'",
     "stalled": "stall_count > 0",
     "not streamed": "streamed IS FALSE",
+    "unsuccessful": IS_BAD,
 }
 """Name → SQL condition of a kind of streams."""
 
@@ -53,6 +55,10 @@ FACETS: dict[str, str] = {
     "dialect": "dialect",
 }
 """Filter → SQL of its value. Streams with NULL have no value."""
+FILTERS = FACETS | {"prompt": latency.PROMPT_SIZE}
+"""Filter → SQL of its value. Streams outside FACETS have too many values or too few readers for a list of them."""
+DURATIONS = {column: name for name, column in latency.METRICS.items()}
+_DURATION = re.compile(rf"({'|'.join(DURATIONS)}):(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
 TOP_VALUES = 5
 SEARCHED = (
     "CAST(stream_id AS VARCHAR)", "coalesce(trace_id, '')", "coalesce(request_id, '')", "coalesce(response_id, '')",
@@ -64,12 +70,30 @@ SEARCHED = (
 def condition(
     *, kind: str = "all", text: str = "", filters: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """SQL condition: a kind, a text in ids, trace ids, error types or models, and values of `FACETS`."""
+    """SQL condition: a kind, a text in ids, trace ids, error types or models, and values of `FILTERS` or `duration`.
+
+    A value of `duration` is a column of `DURATIONS` with its least value and the one above its largest in ns:
+    `ttft_ns:100000000-150000000`. Other texts are ignored.
+    """
     parts = [KINDS[kind]]
     if text:
         parts.append(contains_text(text, *SEARCHED))
-    parts += [is_one_of(FACETS[name], values) for name, values in (filters or {}).items() if values]
+    for name, values in (filters or {}).items():
+        if name == "duration":
+            spans = [match.groups() for match in map(_DURATION.fullmatch, values) if match]
+            parts += [f"{column} >= {low} AND {column} < {high}" for column, low, high in spans]
+        elif values:
+            parts.append(is_one_of(FILTERS[name], values))
     return " AND ".join(parts)
+
+
+def duration_text(value: str) -> str:
+    """The text of a value of the filter `duration` for readers."""
+    match = _DURATION.fullmatch(value)
+    if match is None:
+        return value
+    low, high = (formatting.duration(float(bound)) for bound in match.groups()[1:])
+    return f"{DURATIONS[match[1]]} {low} – {high}"
 
 
 def table(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from html import escape
 from typing import Any
@@ -37,6 +37,8 @@ Y_AXIS_PX = 30
 TIME_TOOLTIP: Any = "utcyearmonthdatehoursminutesseconds"
 CLICKED = "clicked"
 """Name of the selection of a chart whose marks the reader can click."""
+POINT_OF_LINE: dict[str, Any] = {"filled": True, "fillOpacity": 0, "size": 30}
+"""Options of the invisible points of a line, which the reader clicks: a line itself is one mark for all its points."""
 OVER_TIME: dict[str, Any] = {"embedOptions": {"renderer": "svg"}}
 """`usermeta` of a chart over the time range of its page, which `zoom` links with the others. It finds the plot in the SVG."""
 
@@ -69,10 +71,16 @@ def draw(
             on_click(points[0])
 
     clicks: dict[str, Any] = {"on_select": selected, "selection_mode": CLICKED} if on_click else {}
+    kind += "-opens" if on_click else ""  # page.css and zoom.js find such charts by it
     # Vega draws a chart some time after it arrives, and the elements below would shift. The container, which has its key as a
     # class (charts have not), has the height from the beginning.
     with st.container(key=f"{kind}-height-{reserved}-{key}"):
         st.altair_chart(chart, width="stretch", key=key, alt=alt_text, **clicks)
+
+
+def clickable(*fields: str, nearest: bool = False) -> alt.Parameter:
+    """The selection `CLICKED` of the marks of a chart: a click gives `on_click` of `draw` these fields of the mark."""
+    return alt.selection_point(name=CLICKED, fields=list(fields), on="click", clear=False, nearest=nearest)
 
 
 def draw_placeholder() -> None:
@@ -150,6 +158,11 @@ class TimeRange:
     marks: Sequence[tuple[datetime, str]] = field(default=())
     """Instants that every chart marks with a vertical line, and their texts: onsets of incidents, and markers."""
 
+    def point(self, t_ms: float) -> tuple[datetime, datetime]:
+        """The time range of the point that begins at this Unix time, as far as it is inside the range."""
+        begin = datetime.fromtimestamp(t_ms / 1000, UTC)
+        return max(begin, self.since), min(begin + timedelta(seconds=self.bucket_s), self.until)
+
     def axis(self, *, fixed: bool = False) -> alt.X:
         """The axis over the column `at`. `fixed` sets its domain, which Vega-Lite rejects for marks with x and x2."""
         # The wall clock, as in `to_wall_time`. Vega would take a number of milliseconds as a year.
@@ -181,14 +194,17 @@ class TimeRange:
         return [lines.encode(x=self.axis(fixed=True), tooltip=tooltip)]
 
     def with_until(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Add the columns `until`, the end of each point of `at`, and `begin`, its beginning, all as wall time.
+        """Add the columns `until`, the end of each point of `at`, and `begin`, its beginning, all as wall time; `t` as in `point`.
 
         `at` and `until` are limited to the range, so that all axes of a page end at the same instants.
         """
         since, end = (pl.lit(at).cast(pl.Datetime("us", "UTC")) for at in (self.since, self.until))
         until = pl.min_horizontal(pl.col("at") + pl.duration(seconds=self.bucket_s), end)
         limited = frame.with_columns(
-            pl.col("at").alias("begin"), pl.max_horizontal("at", since).alias("at"), until.alias("until")
+            pl.col("at").alias("begin"),
+            pl.col("at").dt.epoch("ms").alias("t"),
+            pl.max_horizontal("at", since).alias("at"),
+            until.alias("until"),
         )
         return to_wall_time(limited, self.zone, "begin", "at", "until")
 

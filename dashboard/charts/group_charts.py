@@ -6,6 +6,7 @@ The database computes the logarithmic bins of distributions, so the size of a ch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import altair as alt
 import polars as pl
@@ -13,11 +14,12 @@ import polars as pl
 from streamgauge.analytics.reports.comparison import Row
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import (
-    CLICKED,
     HEIGHT,
     OVER_TIME,
+    POINT_OF_LINE,
     Drawing,
     TimeRange,
+    clickable,
     duration_text,
     duration_unit,
     largest,
@@ -50,7 +52,7 @@ def heatmap(frame: pl.DataFrame, time: TimeRange, *, counted: str = "streams") -
         title=counted, orient="right", gradientLength=HEATMAP_HEIGHT - 70, tickCount=4, offset=6
     )
     cells: alt.Chart = alt.Chart(data, height=HEATMAP_HEIGHT, usermeta=OVER_TIME).mark_rect()
-    return cells.encode(
+    return cells.add_params(clickable("t", "low_ns", "high_ns")).encode(
         x=time.axis(),
         x2=alt.X2("until:T"),
         y=alt.Y("low:Q", scale=_LOG, title=unit, axis=alt.Axis(tickCount=6, grid=False)),
@@ -64,13 +66,13 @@ def heatmap(frame: pl.DataFrame, time: TimeRange, *, counted: str = "streams") -
 def histogram(frame: pl.DataFrame, group_colors: Mapping[str, str]) -> Drawing:
     """Share of streams per bin (`name, low_ns, high_ns, n, share`), one stepped line per name."""
     data, unit = _with_bounds(frame)
-    lines: alt.Chart = alt.Chart(data, height=HEIGHT).mark_line(interpolate="step-after")
-    return lines.encode(
+    base = alt.Chart(data).encode(
         x=_log_x("low", unit),
         y=alt.Y("share:Q", title="share", axis=alt.Axis(format="%", tickCount=5)),
         color=colors.scale("name", group_colors),
-        tooltip=tooltips("name:N", "range:N", ("share:Q", "share", ".1%"), ("n:Q", "streams")),
     )
+    shown = tooltips("name:N", "range:N", ("share:Q", "share", ".1%"), ("n:Q", "streams"))
+    return _with_points(base, "step-after", shown, HEIGHT)
 
 
 def ecdf(frame: pl.DataFrame, group_colors: Mapping[str, str], *, height: int = HEIGHT) -> Drawing:
@@ -78,13 +80,21 @@ def ecdf(frame: pl.DataFrame, group_colors: Mapping[str, str], *, height: int = 
     data, unit = _with_bounds(frame)
     axis = alt.Axis(format="%", tickCount=5)
     share = ("cumulated:Q", "share up to the end of the bin", ".1%")
-    lines: alt.Chart = alt.Chart(data, height=height).mark_line(interpolate="linear")
-    return lines.encode(
+    base = alt.Chart(data).encode(
         x=_log_x("high", unit),
         y=alt.Y("cumulated:Q", title="cumulative share", scale=alt.Scale(domain=[0, 1]), axis=axis),
         color=colors.scale("name", group_colors),
-        tooltip=tooltips("name:N", ("range:N", "bin"), share),
     )
+    return _with_points(base, "linear", tooltips("name:N", ("range:N", "bin"), share), height)
+
+
+def _with_points(
+    base: alt.Chart, interpolate: Literal["linear", "step-after"], shown: Sequence[alt.Tooltip], height: int
+) -> Drawing:
+    """Lines of bins. The bin nearest to the pointer shows its tooltip, and is clicked."""
+    points: alt.Chart = base.mark_point(**POINT_OF_LINE).encode(tooltip=list(shown))
+    points = points.add_params(clickable("name", "low_ns", "high_ns", nearest=True))
+    return alt.layer(base.mark_line(interpolate=interpolate), points, height=height)
 
 
 _LOG = alt.Scale(type="log", nice=False)
@@ -105,25 +115,21 @@ def _with_bounds(frame: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 
 
 def error_matrix(frame: pl.DataFrame) -> Drawing:
-    """Error rate by `model` (rows) and `gateway` (columns), as colour and text. Models with most errors first.
-
-    A click selects the `model` and `gateway` of a cell (`drawing.CLICKED`).
-    """
+    """Error rate by `model` (rows) and `gateway` (columns), as colour and text. Models with most errors first."""
     models = frame["model"].unique(maintain_order=True).to_list()
     base = alt.Chart(frame).encode(
         y=names_y("model", models),
         x=alt.X("gateway:N", title=None, axis=alt.Axis(orient="top", labelAngle=0)),
     )
-    clicked = alt.selection_point(name=CLICKED, fields=["model", "gateway"], on="click", clear=False)
     # The opacity carries the rate, so a healthy cell has the background of either theme.
     scale = alt.Scale(domain=[0, 1], range=[0.04, 0.75])
-    cells = base.mark_rect(color=ERROR_CELL, cursor="pointer")
+    cells = base.mark_rect(color=ERROR_CELL)
     cells = cells.encode(
         opacity=alt.Opacity("error_rate:Q", scale=scale, legend=None),
         tooltip=tooltips(
             "model:N", "gateway:N", ("error_rate:Q", "error rate", ".1%"), "errors:Q", "requests:Q"
         ),
-    ).add_params(clicked)
+    ).add_params(clickable("model", "gateway"))
     # The text has no tooltip, so the cell below it receives the click.
     text = base.mark_text(color=colors.RULE).encode(text=alt.Text("error_rate:Q", format=".1%"))
     return alt.layer(cells, text).properties(height=24 * len(models) + AXIS_PX)
@@ -143,11 +149,15 @@ def dots(frame: pl.DataFrame, phase_colors: Mapping[str, str]) -> Drawing:
     line = base.mark_line(color=colors.RULE, opacity=0.5, strokeWidth=1.5).encode(detail=alt.Detail("name:N"))
     domain = list(phase_colors)
     scale = alt.Scale(domain=domain, range=list(phase_colors.values()))
-    points = base.mark_point(filled=True, size=70, opacity=0.95).encode(
-        # A legend inside the chart, because it also shows the shapes.
-        color=alt.Color("first:N", sort=domain, legend=alt.Legend(columns=4), scale=scale),
-        shape=alt.Shape("first:N", sort=domain, scale=alt.Scale(domain=domain)),
-        tooltip=tooltips("name:N", "first:N", ("text:N", "value")),
+    points = (
+        base.mark_point(filled=True, size=70, opacity=0.95)
+        .encode(
+            # A legend inside the chart, because it also shows the shapes.
+            color=alt.Color("first:N", sort=domain, legend=alt.Legend(columns=4), scale=scale),
+            shape=alt.Shape("first:N", sort=domain, scale=alt.Scale(domain=domain)),
+            tooltip=tooltips("name:N", "first:N", ("text:N", "value")),
+        )
+        .add_params(clickable("name"))
     )
     return alt.layer(line, points).properties(height=28 * len(names) + AXIS_PX + LEGEND_PX)
 

@@ -13,9 +13,11 @@ from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import (
     HEIGHT,
     OVER_TIME,
+    POINT_OF_LINE,
     Y_AXIS_PX,
     Drawing,
     TimeRange,
+    clickable,
     duration_unit,
     largest,
     time_tooltip,
@@ -90,7 +92,7 @@ def time_lines(
         rule = alt.Chart(pl.DataFrame({"slo": [objective / divisor]}))
         layers.append(rule.mark_rule(strokeDash=[4, 4], color=colors.RULE).encode(y=alt.Y("slo:Q")))
     layers += time.mark_lines()
-    layers.append(_shared_tooltip(points, name, list(shown), time))
+    layers += _shared_tooltip(points, name, list(shown), time, y)
     return alt.layer(*layers, height=height, usermeta=OVER_TIME)
 
 
@@ -132,7 +134,7 @@ def _lines(
     for is_sampled, opacity in ((True, 1.0), (False, FADED)):
         dots = points.filter("isolated", pl.col("sampled") == is_sampled)
         if not dots.is_empty():
-            layers.append(layer(dots, opacity).mark_point(clip=True))
+            layers.append(layer(dots, opacity).mark_point(clip=True, aria=False))
     return layers
 
 
@@ -172,27 +174,44 @@ def break_at_gaps(points: pl.DataFrame, series: str, bucket_s: int) -> pl.DataFr
     return points.select("at", series, "y", "text", "sampled", isolated.alias("isolated"))
 
 
-def _shared_tooltip(points: pl.DataFrame, series: str, names: list[str], time: TimeRange) -> alt.Chart:
-    """A vertical line at the point of time nearest to the pointer. Its tooltip has the values of all series.
+def _shared_tooltip(
+    points: pl.DataFrame, series: str, names: list[str], time: TimeRange, y: alt.Y
+) -> list[alt.Chart]:
+    """Invisible points, the one nearest to the pointer with a vertical line. Its tooltip has the values of all series.
 
     Each series becomes a column with a generated name, because Vega does not accept every name as a field.
     """
     fields = {name: f"s{i}" for i, name in enumerate(names)}
-    renamed = points.with_columns(pl.col(series).replace_strict(fields, default=None).alias("field"))
-    # One row per point of time has the values of all series, so one tooltip can show them.
-    wide = renamed.pivot(on="field", on_columns=list(fields.values()), index="at", values="text").sort("at")
-    wide = to_wall_time(wide.with_columns(pl.col("^s[0-9]+$").fill_null(formatting.UNKNOWN)), time.zone, "at")
+    points = points.with_columns(
+        pl.col("at").dt.epoch("ms").alias("t"),
+        pl.col(series).replace_strict(fields, default=None).alias("field"),
+    )
+    # One row per point of time has the values of all series. In the specification, because Streamlit has no data of lookups.
+    wide = points.pivot(on="field", on_columns=list(fields.values()), index="t", values="text").sort("t")
+    rows = alt.InlineData(
+        values=wide.with_columns(pl.col("^s[0-9]+$").fill_null(formatting.UNKNOWN)).to_dicts()
+    )
     values = [(f"{field}:N", name or "value") for name, field in fields.items()]
     nearest = alt.selection_point(
-        name="near", nearest=True, on="pointerover", fields=["at"], empty=False, clear="pointerout"
+        name="near", nearest=True, on="pointerover", fields=["t"], empty=False, clear="pointerout"
     )
-    rule: alt.Chart = alt.Chart(wide).mark_rule(color=colors.RULE)
-    return rule.encode(
-        x=time.axis(fixed=True),
-        # Invisible until the pointer is near. It must exist everywhere, because the nearest mark shows the tooltip.
-        opacity=alt.OpacityValue(0).condition(param="near", empty=False, value=0.7),
-        tooltip=[time_tooltip("at", "time"), *tooltips(*values)],
-    ).add_params(nearest)
+    points = to_wall_time(points.select("at", "t", series, "y"), time.zone, "at")
+    rule: alt.Chart = alt.Chart(points.unique("t", maintain_order=True).select("at", "t")).mark_rule(
+        color=colors.RULE
+    )
+    found: alt.Chart = alt.Chart(points).mark_point(clip=True, **POINT_OF_LINE)
+    return [
+        # Invisible until the pointer is near.
+        rule.encode(
+            x=time.axis(fixed=True),
+            opacity=alt.OpacityValue(0).condition(param="near", empty=False, value=0.7),
+        ),
+        found.transform_lookup(
+            lookup="t", from_=alt.LookupData(data=rows, key="t", fields=list(fields.values()))
+        )
+        .encode(x=time.axis(fixed=True), y=y, tooltip=[time_tooltip("at", "time"), *tooltips(*values)])
+        .add_params(nearest, clickable("t", series, nearest=True)),
+    ]
 
 
 def time_bars(
@@ -220,6 +239,7 @@ def time_bars(
         .with_columns((pl.col("top") - pl.col(value)).alias("bottom"))
     )
     bars = alt.Chart(time.extend(stacked, low="bottom", high="top")).mark_rect(stroke=None)
+    bars = bars.add_params(clickable("t", series))
     bars = bars.encode(
         x=time.axis(),
         x2=alt.X2("until:T"),

@@ -221,7 +221,7 @@ class _Drawing:
         own = [(key, value) for key, value in given if not key.startswith(RESOURCE_KEYS)]
         of_sender = [(key, value) for key, value in given if key.startswith(RESOURCE_KEYS)]
         return (
-            '<div class="sg-detail"><button type="button" class="sg-copy" data-copies-tables>Copy</button>'
+            '<div class="sg-detail"><button type="button" class="sg-copy">Copy</button>'
             + _pairs("", [(name, value) for name, value in about.items() if value is not None])
             + _pairs("Attributes", own)
             + _pairs("Events", _events(span), MAX_EVENTS)

@@ -3,7 +3,7 @@
 URL parameters of this page, besides the time range and the filters of all pages:
 - `onset`: an instant in UTC, `2026-01-02T03:04:05`. With it, A is the time before and B the time after the onset, unless
   `A-when` and `B-when` say otherwise. `compare?range=1h&onset=2026-01-02T03:04:05&model=m&gateway=g` is a complete link.
-- `A-when`, `B-when`: one of SHIFTS, `before onset` or `after onset`.
+- `A-when`, `B-when`: one of SHIFTS, `before onset`, `after onset`, or a time range as in `zoom`.
 - `A-model`, `A-gateway`, `A-client` (repeatable, also with B): replace the filters of all pages for this side.
 - `dimension`: one of FURTHER_DIMENSIONS; `A-value`, `B-value` (repeatable): its values.
 """
@@ -22,7 +22,7 @@ from streamgauge.analytics.reports import comparison, formatting, latency, overv
 from streamgauge.analytics.reports.comparison import MIN_N, RESAMPLES, Row
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import FURTHER_DIMENSIONS, Selection
-from streamgauge.dashboard import filters, page_frame, query_runner
+from streamgauge.dashboard import filters, page_frame, query_runner, zoom
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw
 from streamgauge.dashboard.charts.group_charts import ecdf, forest
@@ -70,7 +70,7 @@ def choose_side(
     """Draw the widgets of one side. Returns a function from the selection of the page to that of this side, or to None
     without an onset that it needs."""
     st.markdown(f"**{letter}**")
-    names = [*SHIFTS, BEFORE, AFTER]
+    names = filters.options([*SHIFTS, BEFORE, AFTER], key=f"{letter}-when")
     selected: dict[str, tuple[str, ...]] = {}
     further: tuple[str, ...] = ()
     with st.grid(2, min_column_width=180):
@@ -92,7 +92,9 @@ def choose_side(
         )
         if when in (BEFORE, AFTER):
             return around(chosen, onset, when) if onset is not None else None
-        shift_by = SHIFTS[when]
+        if (span := zoom.from_text(when)) is not None:
+            return replace(chosen, since=span[0], until=span[1])
+        shift_by = SHIFTS.get(when, timedelta(0))
         back = base.length if shift_by is None else shift_by
         return replace(chosen, since=base.since - back, until=base.until - back)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from html import escape
 from typing import Any
 
 import polars as pl
@@ -62,10 +65,8 @@ def body(chosen: Selection) -> None:
         "Error rate by model and gateway",
         matrix(),
         error_matrix,
-        f"{metric_help('error_rate')} A click on a cell filters by its model and gateway.",
-        # Other filters begin with another selection, so the same cell can be clicked again.
-        key=f"matrix-{chosen.models}-{chosen.gateways}",
-        on_click=filters.choose,
+        f"{metric_help('error_rate')} A click on a cell opens its errors.",
+        on_click=open_cell,
     )
     section(
         f"Client aborts and undelivered tokens by {by}",
@@ -74,6 +75,20 @@ def body(chosen: Selection) -> None:
     show_aborts(aborts(), group=by)
     section("Latest errors")
     show_streams(latest(), empty="No errors in this selection.")
+
+
+def open_cell(cell: Mapping[str, Any]) -> None:
+    """Open the errors of a model at a gateway."""
+    filters.opens_streams(by="model", series="model", gateway=cell["gateway"], kind="errors")(cell)
+
+
+def open_cause(time: TimeRange, bar: Mapping[str, Any]) -> None:
+    """Open the errors of one cause at a point of time."""
+    outcome, _, status = bar["cause"].partition("HTTP ")
+    limits = {"outcome": outcome or "http_error"} if bar["cause"] != colors.OTHERS else {}
+    if status.isdigit():
+        limits["status"] = status
+    filters.opens_streams(time, kind="errors", **limits)(bar)
 
 
 def show_cards(now: Summary, before: Summary, aborts: Summary) -> None:
@@ -123,10 +138,12 @@ def show_timelines(
             bars = time_bars(
                 causes, "n", time, series="cause", series_colors=legend, unit=None, height=CAUSES_PX
             )
-            draw(bars, "Errors by cause", key="chart-causes")
+            draw(bars, "Errors by cause", key="chart-causes", on_click=partial(open_cause, time))
         line = "The dashed line is the objective." if objective is not None else ""
         st.markdown("**Error rate**", help=metric_help("error_rate", more=line))
-        draw(rate_lines(rates, time, height=RATE_PX, objective=objective), "Error rate", key="chart-rate")
+        opens = filters.opens_streams(time, kind="errors")
+        lines = rate_lines(rates, time, height=RATE_PX, objective=objective)
+        draw(lines, "Error rate", key="chart-rate", on_click=opens)
 
 
 def show_worst(found: pl.DataFrame, time: TimeRange) -> None:
@@ -148,12 +165,11 @@ def show_worst(found: pl.DataFrame, time: TimeRange) -> None:
             title = f"{model} @ {gateway}"
             errors_of, n = int(pair["total_errors"][0]), int(pair["total_n"][0])
             with st.container(border=True):
-                st.button(
-                    f"**{formatting.markdown(title)}**", key=f"worst-{title}", type="tertiary",
-                    on_click=filters.choose, args=({"model": model, "gateway": gateway},),
-                )  # fmt: skip
+                pair_of = filters.address_with({"model": (model,), "gateway": (gateway,)})
+                st.html(f'<a href="{escape(pair_of)}" target="_self"><b>{escape(title)}</b></a>')
                 lines = rate_lines(pair, time, top=top, height=SMALL_PX, objective=objective)
-                draw(lines, f"Error rate of {title}", key=f"chart-worst-{title}")
+                opens = filters.opens_streams(time, kind="errors", model=model, gateway=gateway)
+                draw(lines, f"Error rate of {title}", key=f"chart-worst-{title}", on_click=opens)
                 st.caption(f"{formatting.count(errors_of)} of {formatting.count(n)} requests failed")
 
 

@@ -11,7 +11,7 @@ from streamgauge.analytics.reports import formatting, has_rows, hops
 from streamgauge.analytics.reports.hops import CAUSES, hop_phases
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.dashboard import page_frame, verdict
+from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw, draw_legend
 from streamgauge.dashboard.charts.group_charts import ecdf
@@ -134,6 +134,7 @@ def show_delays(chosen: Selection, delays: pl.DataFrame) -> None:
             lambda f: time_lines(f, "value_ns", time, series="name", series_colors=gateways, samples="n"),
             metric_help("hop_ttft"),
             legend=gateways,
+            on_click=filters.opens_streams(time, by="gateway"),
         )
 
 

@@ -76,6 +76,7 @@ def body(chosen: Selection) -> None:
         lambda f: dots(f, colors.by_name(tuple(latency.FIRST_TIMES.values()))),
         "The first byte and the first chunk may contain no output (role-only chunks, pings). Tools that measure TTFT "
         "there report less. Visible reasoning is between the first token and the first answer token.",
+        on_click=filters.opens_streams(by=group),
     )
     section(f"Stalls by {group}", metric_help("stall"))
     show_stalls(stalls(), group=group)
@@ -98,11 +99,20 @@ def show_charts(
         partial(lines, value="value_ns", highlighted=choose_series(group_colors)),
         help_text or None,
         value="value_ns",
+        on_click=filters.opens_streams(time, by=group),
     )
+
+    opens_bin = filters.opens_streams(by=group, column=column)
 
     def show_ecdf(height: int) -> None:
         title = f"{metric}, cumulative distribution"
-        panel(title, spread, lambda f: ecdf(f, group_colors, height=height), help_text or None)
+        panel(
+            title,
+            spread,
+            lambda f: ecdf(f, group_colors, height=height),
+            help_text or None,
+            on_click=opens_bin,
+        )
 
     with st.grid(2, min_column_width=340):
         panel(
@@ -110,6 +120,7 @@ def show_charts(
             counts,
             lambda f: heatmap(f, time, counted=counted),
             f"{help_text} Cells count {counted}. {HEATMAP_BINS}",
+            on_click=filters.opens_streams(time, column=column),
         )
         if pooled:
             show_ecdf(HEATMAP_HEIGHT)
@@ -123,6 +134,7 @@ def show_charts(
                 spread,
                 lambda f: histogram(f, group_colors),
                 f"{HISTOGRAM_BINS} Each line adds up to 100 %.",
+                on_click=opens_bin,
             )
 
 
@@ -137,6 +149,7 @@ def show_gap_heatmap(source: latency.Source) -> None:
             lambda f: heatmap(f, time, counted="gaps"),
             f"{metric_help('icl_pooled')} Cells count gaps. {HEATMAP_BINS}",
             note=f"From {minutes_read(nth)}." if nth > 1 else None,
+            on_click=filters.opens_streams(time),
         )
         return
     time = verdict.time_range(source.selection, source.bucket_s)
@@ -145,6 +158,7 @@ def show_gap_heatmap(source: latency.Source) -> None:
         latency.heatmap(query, source, "icl_p50_ns"),
         lambda f: heatmap(f, time),
         f"{metric_help('icl')} Pooled gaps are stored by model and gateway, not by client.",
+        on_click=filters.opens_streams(time, column="icl_p50_ns"),
     )
 
 

@@ -257,11 +257,11 @@ def show_timelines(chosen: Selection, found: Diagnosis) -> None:
     shares: dict[str, Any] = {"to_text": formatting.share, "percent": True}
     rates: dict[str, Any] = {"unit": "tok/s", "to_text": formatting.rate}
     with st.grid(2, min_column_width=310, key="lines"):
-        for title, value, metric, limit, options in (
-            (f"TTFT {percentile}", "ttft_ns", "ttft", found.limit("ttft"), {}),
-            ("Error rate", "error_rate", "error_rate", found.limit("error_rate"), shares),
-            (f"ITL {percentile}", "itl_ns", "itl", found.limit("itl"), {}),
-            ("Output of all streams", "output_per_s", "tps_total", None, rates),
+        for title, value, metric, limit, options, order in (
+            (f"TTFT {percentile}", "ttft_ns", "ttft", found.limit("ttft"), {}, {"order": "highest TTFT"}),
+            ("Error rate", "error_rate", "error_rate", found.limit("error_rate"), shares, {"kind": "errors"}),
+            (f"ITL {percentile}", "itl_ns", "itl", found.limit("itl"), {}, {"order": "highest ITL"}),
+            ("Output of all streams", "output_per_s", "tps_total", None, rates, {"order": "most output"}),
         ):
             # An objective far above the lines would flatten them.
             objective = limit if limit is not None and largest(data, value) >= limit / 3 else None
@@ -271,6 +271,7 @@ def show_timelines(chosen: Selection, found: Diagnosis) -> None:
                 partial(lines, value=value, objective=objective, **options),
                 metric_help(metric, more="The dashed line is the objective." if objective else ""),
                 value=value,
+                on_click=filters.opens_streams(time, by=by, **order),
             )
 
 

@@ -9,7 +9,6 @@ import streamlit as st
 from streamgauge.analytics.reports import formatting, stream_lists
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import filters, page_frame
-from streamgauge.dashboard.page_head import COPY_LINK
 from streamgauge.dashboard.query_runner import prefetch, query
 from streamgauge.dashboard.stream_tables import show_streams
 
@@ -47,5 +46,4 @@ with filters.row():
     limit = filters.select("Rows", LIMITS, key="rows", width=100)
     placeholder = "id, trace id, request id, error type, model"
     find = filters.text("Search", key="find", placeholder=placeholder, width=320, icon=":material/search:")
-    st.html(COPY_LINK, width="content")
 page_frame.show(body)

@@ -46,6 +46,7 @@ def body(chosen: Selection) -> None:
         highlighted=choose_series(group_colors),
         samples="n",
     )
+    opens = filters.opens_streams(time, by=by)
     rate_lines = partial(lines, unit="tok/s", to_text=formatting.rate)
     with st.grid(2, min_column_width=340):
         panel(
@@ -54,6 +55,7 @@ def body(chosen: Selection) -> None:
             partial(rate_lines, value="tps_user", clip_outliers=True),
             metric_help("tps_user"),
             value="tps_user",
+            on_click=opens,
         )
         panel(
             f"Output of all streams by {by}",
@@ -61,6 +63,7 @@ def body(chosen: Selection) -> None:
             partial(rate_lines, value="output_tokens"),
             metric_help("tps_total"),
             value="output_tokens",
+            on_click=opens,
         )
         panel(
             "Input and output tokens",
@@ -68,12 +71,14 @@ def body(chosen: Selection) -> None:
             lambda f: time_bars(f, "tokens", time, series="kind", series_colors=colors.TOKENS, unit="tok/s"),
             f"By the start of the stream. Cached: {metric_help('cached')}",
             legend=colors.present(colors.TOKENS, tokens, "kind"),
+            on_click=filters.opens_streams(time),
         )
         panel(
             "Concurrent streams",
             concurrency(),
             lambda f: time_lines(f, "peak", time, unit="streams"),
             metric_help("concurrency", more="Each point shows its maximum."),
+            on_click=filters.opens_streams(time),
         )
         panel(
             f"Prompt-cache hit rate by {by}",
@@ -81,6 +86,7 @@ def body(chosen: Selection) -> None:
             partial(lines, value="cache_hit_share", percent=True, to_text=formatting.share),
             metric_help("cached"),
             value="cache_hit_share",
+            on_click=opens,
         )
         panel(
             "TTFT by prompt-cache hit rate",

@@ -17,7 +17,6 @@ from streamgauge.dashboard import filters, page_frame
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw_legend
 from streamgauge.dashboard.charts.trace import StreamMarks, waterfall
-from streamgauge.dashboard.page_head import COPY_LINK
 from streamgauge.dashboard.panels import numbers, section
 from streamgauge.dashboard.query_runner import QueryError, query, query_catalog
 from streamgauge.dashboard.stream_tables import (
@@ -213,5 +212,4 @@ with filters.row():
     )
     if not trace_id:
         draw_search()
-    st.html(COPY_LINK, width="content")
 page_frame.show(body, needs_streams=False, uses_time_range=False)

@@ -18,16 +18,24 @@ from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.dashboard import zoom
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.browser import MARKS, TIMEOUT_MS, Reader, reader
+from tests.dashboard.generated_store import NAMED_CLIENT
 from tests.dashboard.page_paths import RANGE, page_paths
 from tests.dashboard.running_dashboard import running
 from tests.tables import tables
 
 pytestmark = MARKS
 Parameters = dict[str, list[str]]
+CLIENT = f"if(client_id = '{NAMED_CLIENT[0]}', '{NAMED_CLIENT[1]}', client_id)"
 COLUMNS = {
-    "model": "coalesce(request_model, response_model)", "gateway": "gateway", "client": "client_id", "outcome": "outcome",
+    "model": "coalesce(request_model, response_model)", "gateway": "gateway", "client": CLIENT, "outcome": "outcome",
     "cause": "error_type", "status": "http_status::VARCHAR", "dialect": "dialect",
 }  # fmt: skip
+KINDS = {
+    "errors": IS_ERROR,
+    "stalled": "stall_count > 0",
+    "aborted": "outcome = 'client_abort'",
+    "unsuccessful": "NOT meets_objective",
+}
 DEFAULTS = {"order": ["newest"]}
 WITHOUT_LINKS = ("compare", "pipeline", "sql")
 SIDEBAR = ("model", "gateway", "client")
@@ -67,6 +75,7 @@ class Site:
             name: ", ".join(f"'{v}'" for v in parameters[name]) for name in COLUMNS if name in parameters
         }
         where = [f"{COLUMNS[name]} IN ({listed})" for name, listed in values.items()]
+        where += [KINDS[kind] for kind in parameters.get("kind", ())]
         for text in parameters.get("zoom", [])[-1:]:
             span = zoom.from_text(text)
             assert span is not None

@@ -74,7 +74,7 @@ def test_points_with_few_samples_are_faded_and_the_tooltip_has_their_number() ->
     values = [[row["y"] for row in made["datasets"][layer["data"]["name"]]] for layer in made["layer"][:3]]
     assert values == [[0, 1, 2, 3, 4, None], [0, 1, None, None, 4, None], [4]]
     assert dot["mark"]["type"] == "point"
-    tips = made["datasets"][made["layer"][-1]["data"]["name"]]
+    tips = made["datasets"][made["layer"][-1]["transform"][0]["from"]["data"]["name"]]
     assert [row["s0"] for row in tips][:3] == ["0 (n 30)", "1 (n 30)", "2 (n 2)"]
 
 
