@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import Any, Literal, TypeVar
@@ -121,14 +121,22 @@ def saved_views_markup(views: Iterable[tuple[str, str]]) -> str:
     return f'<nav class="sg-views" aria-label="Saved views"><span>Saved views</span><ul>{links}</ul></nav>'
 
 
-def draw_chips(page_filters: Iterable[str] = ()) -> None:
-    """Draw one button for each value of a filter. It removes the value. `page_filters` are those of `PAGE_FILTERS`."""
-    chosen = [(name, value) for name in FILTERS for value in selected(name)]
+def draw_chips(applying: Collection[str], page_filters: Iterable[str] = ()) -> None:
+    """Draw one button for each value of a filter. It removes the value.
+
+    `applying` are the filters that change the page, and `from` or `to` if the time range does. `page_filters` are those of
+    `PAGE_FILTERS`.
+    """
+    chosen = [(name, value) for name in FILTERS if name in applying for value in selected(name)]
     chosen += [(name, value) for name in page_filters for value in st.query_params.get_all(name)]
-    if not chosen and zoom.current() is None and not zoom.is_comparing():
+    is_zoomed = (zoom.current() is not None or zoom.is_comparing()) and (
+        "from" in applying or "to" in applying
+    )
+    if not chosen and not is_zoomed:
         return
     with st.container(horizontal=True, gap="small", key="chips"):
-        zoom.draw_zooms(time_zone())
+        if is_zoomed:
+            zoom.draw_zooms(time_zone())
         for name, value in chosen:
             text = stream_lists.duration_text(value) if name == "duration" else f"{name}: {value}"
             st.button(
@@ -285,12 +293,17 @@ def time_zone() -> ZoneInfo:
 
 
 def time_range(
-    chosen: Selection, bucket_s: int | None = None, marks: Sequence[tuple[datetime, str]] = ()
+    chosen: Selection,
+    bucket_s: int | None = None,
+    marks: Sequence[tuple[datetime, str]] = (),
+    complete_until: datetime | None = None,
 ) -> TimeRange:
-    """The selection as a time axis. `marks` as in `TimeRange`."""
+    """The selection as a time axis. `marks` and `complete_until` as in `TimeRange`."""
     # A drag arrives as fractions of the axis, whose ends move with each refresh.
     zoom.remember_drawn(chosen.since, chosen.until)
-    return TimeRange(chosen.since, chosen.until, time_zone(), bucket_s or chosen.bucket_s, marks)
+    return TimeRange(
+        chosen.since, chosen.until, time_zone(), bucket_s or chosen.bucket_s, marks, complete_until
+    )
 
 
 def describe(chosen: Selection) -> str:
@@ -333,6 +346,37 @@ def text(label: str, *, key: str, placeholder: str, width: int, **options: Any) 
 def row() -> DeltaGenerator:
     """A container of widgets side by side."""
     return st.container(horizontal=True, vertical_alignment="bottom")
+
+
+PAGE = "page"
+"""The URL parameter of the page of a long list."""
+
+
+def page_number() -> int:
+    """The page of a long list, from 1."""
+    text = st.query_params.get(PAGE, "1")
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else 1
+
+
+def draw_pager(*, has_more: bool) -> None:
+    """Links to the pages beside the present one of a long list, if there are any."""
+    page = page_number()
+    if page == 1 and not has_more:
+        return
+    addresses = {n: address_with({PAGE: [str(n)] if n > 1 else []}) for n in (page - 1, page + 1)}
+    before = (
+        f'<a href="{escape(addresses[page - 1])}" target="_self" rel="prev">← Page {page - 1}</a>'
+        if page > 1
+        else ""
+    )
+    after = (
+        f'<a href="{escape(addresses[page + 1])}" target="_self" rel="next">Page {page + 1} →</a>'
+        if has_more
+        else ""
+    )
+    st.html(
+        f'<nav class="sg-pager" aria-label="Pages">{before}<span aria-current="page">Page {page}</span>{after}</nav>'
+    )
 
 
 AddressOf = Callable[[str, Sequence[str]], str]

@@ -24,7 +24,7 @@ import streamlit as st
 
 from streamgauge.analytics.reports import formatting
 from streamgauge.dashboard.filters import time_zone
-from streamgauge.dashboard.page_head import STACKED_BELOW_PX, WIDTHS_PX
+from streamgauge.dashboard.page_head import SIGNS_BELOW_PX, STACKED_BELOW_PX, WIDTHS_PX
 
 Row = Mapping[str, Any]
 State = Literal["bad", "muted"]
@@ -33,8 +33,8 @@ State = Literal["bad", "muted"]
 MAX_TEXT = 240
 """Longest text of a cell in characters. The rest becomes an ellipsis; the title has 1,000 characters."""
 MAX_TITLE = 1000
-CHARACTER_PX, MONO_PX, PADDING_PX = 6.6, 7.8, 17
-"""Estimated widths of a character and of the margins of a cell."""
+CHARACTER_PX, MONO_PX, PADDING_PX, SIGN_PX = 6.6, 7.8, 17, 32
+"""Estimated widths of a character, of the margins of a cell, and of a cell with a sign."""
 WORD = 17
 """Characters of a text column before its values wrap inside words."""
 LONG = 40
@@ -64,6 +64,10 @@ class Column:
     state: Callable[[Row], State | None] | None = None
     sort_address: str | None = None
     """Address of this page sorted by this column."""
+    is_sign: bool = False
+    """In a box below `page_head.SIGNS_BELOW_PX`, only the first word is visible, which says the same."""
+    wraps_on_phone: bool = False
+    """In such a box, values wrap after a quarter of its width."""
     bar: bool = False
     """A bar behind the number, for ratios from 0 to 1."""
     min_characters: int = WORD
@@ -184,7 +188,7 @@ def markup(
     )
     table = f'<table{whole} aria-label="{escape(label)}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     # A box that can be scrolled needs the focus, so that the keyboard can scroll it.
-    least = sum(width for name, width in widths.items() if name not in hiding)
+    least = sum(px for name, px in _on_phone(shown, widths).items() if name not in hiding)
     return _box(table + _note(shown, hiding), label, scrolls=not stacks and least > NARROWEST_PX)
 
 
@@ -223,15 +227,29 @@ def _width_px(column: Column, texts: Sequence[str]) -> int:
     return math.ceil(width_px) + PADDING_PX
 
 
+def _on_phone(columns: Sequence[Column], widths: Mapping[str, int]) -> dict[str, int]:
+    """The widths in a box below `SIGNS_BELOW_PX`."""
+    return {
+        c.name: SIGN_PX
+        if c.is_sign
+        else min(widths[c.name], NARROWEST_PX // 4)
+        if c.wraps_on_phone
+        else widths[c.name]
+        for c in columns
+    }
+
+
 def _hidden_below(columns: Sequence[Column], widths: Mapping[str, int]) -> dict[str, int]:
     """Column → width of the box in px below which it disappears: the sum of the widths of all columns that stay longer."""
     found: dict[str, int] = {}
     needed = widths[columns[0].name]
+    narrow = _on_phone(columns, widths)
+    words = sum(widths.values()) - sum(narrow.values())
     # The sort is stable: of equal priorities, the columns at the right disappear first.
     for column in sorted(columns[1:], key=lambda c: c.priority):
-        needed += widths[column.name]
+        needed += narrow[column.name]
         if column.priority > 0:
-            found[column.name] = _step(needed)
+            found[column.name] = _step(needed if needed + words <= SIGNS_BELOW_PX else needed + words)
     return found
 
 
@@ -251,12 +269,15 @@ def _step(width_px: int) -> int:
     return next((step for step in WIDTHS_PX if step >= width_px), WIDTHS_PX[-1])
 
 
-def _classes(column: Column, hidden_below: int | None, state: State | None = None) -> str:
+def _classes(
+    column: Column, hidden_below: int | None, state: State | None = None, *, is_short: bool = False
+) -> str:
     names = [
         "sg-number" if column.number else "",
-        "sg-line" if column.line else "",
+        "sg-line" if column.line or is_short else "",
         "sg-mono" if column.mono else "",
         "sg-bar" if column.bar else "",
+        "sg-sign" if column.is_sign else "",
         f"sg-{state}" if state else "",
         f"sg-from-{hidden_below}" if hidden_below else "",
     ]
@@ -269,7 +290,8 @@ def _heading(column: Column, hidden_below: int | None, width_px: int, order: str
     if column.help:
         attributes += f' title="{escape(column.help[:MAX_TITLE])}"'
     if not column.number and not column.line:
-        attributes += f' style="min-width:{width_px}px"'
+        least = f"min({width_px}px,25cqw)" if column.wraps_on_phone else f"{width_px}px"
+        attributes += f' style="min-width:{least}"'
     content = escape(column.heading)
     if column.name == order:
         attributes += ' aria-sort="descending"'
@@ -280,9 +302,15 @@ def _heading(column: Column, hidden_below: int | None, width_px: int, order: str
 
 
 def _cell(column: Column, row: Row, text: str, *, is_row_header: bool, hidden_below: int | None) -> str:
-    attributes = _classes(column, hidden_below, column.state(row) if column.state else None)
+    # A shortened id is one line, also where a name wraps.
+    is_short = text.endswith("…") and text != row.get(column.name)
+    state = column.state(row) if column.state else None
+    attributes = _classes(column, hidden_below, state, is_short=is_short)
     cut = _cut(text)
     content = escape(cut)
+    if column.is_sign:
+        first, _, rest = cut.partition(" ")
+        content = f"{escape(first)} <span>{escape(rest)}</span>"
     if cut != text:
         attributes += f' title="{escape(text[:MAX_TITLE])}"'
     if column.bar and text != formatting.UNKNOWN:

@@ -5,24 +5,27 @@ A refresh reruns one fragment. Widgets outside it, the scroll position and the U
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
 import streamlit as st
 
 from streamgauge.analytics.reports import overview
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.dashboard import filters, page_settings, query_runner, share, zoom
+from streamgauge.dashboard import filters, page_settings, query_runner, share, sql_statements, zoom
 
 _HAS_STREAMS, _PAGE, _OPENS = "has-streams", "page", "opens"
-WITHOUT_TIME_RANGE = ("Stream", "Live", "Pipeline", "SQL")
-"""Titles of the pages to which the time range does not apply."""
+APPLYING: dict[str, tuple[str, ...]] = {"Stream": (), "Live": tuple(filters.FILTERS), "Pipeline": ()}
+"""Title of a page → the filters that apply to it, and `from` and `to` if the time range does. All apply to other pages."""
 
 
 def header(title: str) -> None:
     """Draw the head of every page: its title, time range and refresh at the right, and the filters below."""
     st.session_state[_OPENS] = st.session_state.get(_PAGE) != title
     st.session_state[_PAGE] = title
+    applying: Collection[str] = APPLYING.get(title, ("from", "to", *filters.FILTERS))
+    if title == "SQL":
+        applying = sql_statements.variables(st.query_params.get(sql_statements.PARAMETER, ""))
     with st.container(
         horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute", key="header"
     ):
@@ -34,11 +37,11 @@ def header(title: str) -> None:
             width="content",
             key="controls",
         ):
-            has_range = title not in WITHOUT_TIME_RANGE
+            has_range = "from" in applying or "to" in applying
             filters.draw_time_range(enabled=has_range)
             if title != "SQL":  # its editor has a button for the text that it has
                 share.draw_share(title, has_range=has_range)
-    filters.draw_chips(filters.PAGE_FILTERS.get(title, ()))
+    filters.draw_chips(applying, filters.PAGE_FILTERS.get(title, ()))
     zoom.draw_pointer()
 
 

@@ -36,12 +36,18 @@ WIDTHS_PX = range(200, 1601, 50)
 """The widths of the box of a table at which columns can disappear or rows can become blocks."""
 STACKED_BELOW_PX = 650
 """Wider boxes never show rows as blocks: they hide columns instead."""
+SIGNS_BELOW_PX = 450
+"""Narrower boxes show only the sign of an outcome."""
 # A media query cannot compare with a sum of column widths, so there is one rule per step of `WIDTHS_PX`, and each table names the
 # steps of its own columns by class.
 _HIDING = "".join(
     f"@container sg-table (max-width:{width - 1}px){{.sg-from-{width}{{display:none!important}}"
     f".sg-note .sg-until-{width}{{display:inline}}}}"
     for width in WIDTHS_PX
+)
+_SIGNS = (
+    f"@container sg-table (max-width:{SIGNS_BELOW_PX - 1}px){{"
+    ".sg-table .sg-sign span{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}}"
 )
 _BLOCKS = "".join(
     f"@container sg-table (max-width:{width - 1}px){{"
@@ -101,7 +107,7 @@ def _imported(static: Path, names: list[str]) -> list[str]:
 
 
 HEAD = ADDRESS.encode()
-STYLE = f"{(HERE / 'page.css').read_text()}{RESERVED_HEIGHTS}{_HIDING}{_BLOCKS}"
+STYLE = f"{(HERE / 'page.css').read_text()}{RESERVED_HEIGHTS}{_HIDING}{_SIGNS}{_BLOCKS}"
 BODY_END = f"<style>{STYLE}</style><script>{(HERE / 'page.js').read_text()}</script>{preloads()}".encode()
 
 

@@ -19,8 +19,9 @@ import streamlit as st
 
 from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.comparison import MIN_N, MIN_TAIL_N
+from streamgauge.analytics.reports.metric_help import why_unknown
 from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.charts.drawing import Drawing, draw, draw_legend, draw_placeholder
+from streamgauge.dashboard.charts.drawing import FADED, Drawing, draw, draw_legend, draw_placeholder
 
 Summary = Mapping[str, float | None]
 NORMAL_95 = 1.96
@@ -29,6 +30,7 @@ MIN_CHANGE = 0.0005
 """Smaller changes are shown as no change."""
 FACTOR_FROM = 10.0
 """Larger relative changes are shown as a factor."""
+NO_VALUE = why_unknown("")
 TREND_WIDTH, TREND_PX, TREND_TOP = 300, 38, 3
 
 
@@ -54,10 +56,11 @@ def panel(
     value: str | None = None,
     note: str | None = None,
     legend: Mapping[str, str] | None = None,
+    empty: str = NO_VALUE,
     key: str | None = None,
     on_click: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> None:
-    """A box with `chart_of(frame)`, or a placeholder if the frame has no rows or the column `value` has only NULL.
+    """A box with `chart_of(frame)`, or the text `empty` if the frame has no rows or the column `value` has only NULL.
 
     `legend` has the names and colours of this panel. A legend that panels share is drawn above them.
     `on_click` is that of `draw`.
@@ -66,7 +69,7 @@ def panel(
         if legend:
             draw_legend(legend)
         if frame.is_empty() or (value is not None and frame[value].drop_nulls().is_empty()):
-            draw_placeholder()
+            draw_placeholder(empty)
             return
         draw(chart_of(frame), title, key=key or f"chart-{title}", on_click=on_click)
         if note:
@@ -124,13 +127,15 @@ def tile(key: str, state: str) -> Iterator[None]:
 
 
 def draw_trend(
-    points: Sequence[tuple[float, float]], alt_text: str, *, objective: float | None = None, onset: float | None = None
+    points: Sequence[tuple[float, float, bool]], alt_text: str, *, objective: float | None = None, onset: float | None = None
 ) -> None:  # fmt: skip
-    """A line through (x, value) points, x and `onset` from 0 to 1. `objective` is a dashed line, the onset a vertical one.
+    """A line through (x, value, complete) points, x and `onset` from 0 to 1. `objective` is a dashed line, the onset a vertical one.
 
-    The axis begins at 0 and has room for the objective. HTML, so it costs no chart.
+    The axis begins at 0 and has room for the complete points and the objective. The line through others is faded. HTML, so it
+    costs no chart.
     """
-    largest = max((*(value for _, value in points), objective or 0.0), default=0.0) or 1.0
+    complete = [point for point in points if point[2]]
+    largest = max((*(value for _, value, _ in complete or points), objective or 0.0), default=0.0) or 1.0
 
     def y(value: float) -> float:
         return round(TREND_TOP + (TREND_PX - 2 * TREND_TOP) * (1 - value / largest), 2)
@@ -138,11 +143,12 @@ def draw_trend(
     def line(x1: float, x2: float, y1: float, y2: float, style: str) -> str:
         return f'<line x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1}" y2="{y2}" vector-effect="non-scaling-stroke" {style}/>'
 
-    path = " ".join(f"{x * TREND_WIDTH:.1f},{y(value)}" for x, value in points)
     marks = ""
-    if len(points) > 1:
-        style = f'fill="none" stroke="{colors.SINGLE}" stroke-width="1.8" vector-effect="non-scaling-stroke"'
-        marks = f'<polyline points="{path}" {style}/>'
+    for shown, opacity in ((points, FADED), (complete, 1)):
+        path = " ".join(f"{x * TREND_WIDTH:.1f},{y(value)}" for x, value, _ in shown)
+        style = f'stroke="{colors.SINGLE}" stroke-width="1.8" stroke-opacity="{opacity}"'
+        if len(shown) > 1:
+            marks += f'<polyline points="{path}" fill="none" {style} vector-effect="non-scaling-stroke"/>'
     if objective is not None:
         at = y(objective)
         marks += line(

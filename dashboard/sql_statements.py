@@ -1,5 +1,6 @@
-"""Statements of the SQL page: the recipes that it offers, their place in the address, and messages for those that fail. Pure.
+"""Statements of the SQL page: recipes, variables, their place in the address, and messages for those that fail. Pure.
 
+- `$from`, `$to`, `$model`, `$gateway` and `$client` are variables: the time range and the filters of the page.
 - The recipes are in `sql_recipes.sql`. docs/how-to/query.md is generated from the same file.
 - A message has the form `what failed: why. What to do.` DuckDB's own messages begin with a kind, such as "Binder Error", and some
   list candidates after the sentence.
@@ -8,6 +9,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
@@ -30,6 +32,29 @@ _NO_COLUMN = re.compile(
 )
 _CANDIDATES = re.compile(r" ?Candidate (?:bindings|tables): :? ?(?P<names>.*)$")
 _SIGNATURES = re.compile(r"^No function matches the given name and argument types '(?P<call>.*?)'\.")
+_TOKEN = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$"""
+    r"|\$(?P<variable>from|to|model|gateway|client)\b",
+    re.DOTALL,
+)
+"""Texts and comments, in which nothing is a variable, and variables."""
+MEANINGS = {
+    "client": ("client_id",),
+    "cost": ("output_tokens", "input_tokens"),
+    "created_at": ("started_at",),
+    "duration": ("end_ns",),
+    "error": ("error_type", "outcome"),
+    "id": ("stream_id", "trace_id"),
+    "latency": ("ttft_ns", "end_ns"),
+    "model": ("request_model", "response_model"),
+    "name": ("request_model",),
+    "time": ("started_at",),
+    "timestamp": ("started_at",),
+    "tokens": ("output_tokens", "input_tokens"),
+    "tpot": ("itl_ns",),
+    "user": ("client_id",),
+}
+"""Names that columns have elsewhere → columns with this meaning, the most likely first."""
 _CONVERSION = re.compile(r"^Could not convert (?P<what>.*)$")
 
 
@@ -58,6 +83,31 @@ def by_group() -> list[tuple[str, list[Recipe]]]:
     """The recipes of each group, in the order of the file."""
     groups = dict.fromkeys(recipe.group for recipe in RECIPES)
     return [(group, [recipe for recipe in RECIPES if recipe.group == group]) for group in groups]
+
+
+def variables(sql: str) -> set[str]:
+    """The names of the variables of a statement, without `$`."""
+    return {found["variable"] for found in _variables(sql)}
+
+
+def _variables(sql: str) -> Iterator[re.Match[str]]:
+    return (found for found in _TOKEN.finditer(sql) if found["variable"])
+
+
+def with_values(sql: str, values: Mapping[str, str]) -> str:
+    """The statement with SQL instead of its variables."""
+    return _TOKEN.sub(lambda found: values[found["variable"]] if found["variable"] else found[0], sql)
+
+
+def position_before(sql: str, values: Mapping[str, str], position: int) -> int:
+    """The position in a statement of a position in `with_values` of it. Inside a value, that of its variable."""
+    longer = 0
+    for found in _variables(sql):
+        value = values[found["variable"]]
+        if position < found.start() + longer + len(value):
+            return min(position - longer, found.start())
+        longer += len(value) - len(found[0])
+    return position - longer
 
 
 def encoded_chars(sql: str) -> int:
@@ -92,23 +142,23 @@ class SqlProblem:
     """As in QueryError."""
 
 
-def problem_of(message: str, sql: str, position: int | None) -> SqlProblem:
-    """The problem that a `QueryError` describes. `position` as in QueryError."""
+def problem_of(message: str, sql: str, position: int | None, columns: Iterable[str] = ()) -> SqlProblem:
+    """The problem that a `QueryError` describes. `position` as in QueryError. `columns`: those of the tables of the statement."""
     line = column = None
     if position is not None:
         before = sql[:position]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-    return SqlProblem(_text(message), line, column, position)
+    return SqlProblem(_text(message, list(columns)), line, column, position)
 
 
-def _text(message: str) -> str:
+def _text(message: str, columns: list[str]) -> str:
     if message.startswith(_OURS):
         return message
     text = _KIND.sub("", message)
     if text.startswith(("syntax error", "unterminated")):
         return f"cannot parse the statement: {text}. Check the SQL at and before this place."
     if found := _NO_COLUMN.match(text):
-        return _missing(found, text)
+        return _missing(found, text, columns)
     if found := _SIGNATURES.match(text):
         call = found["call"]
         return (
@@ -121,9 +171,12 @@ def _text(message: str) -> str:
     return f"cannot run the statement: {text[:1].lower()}{text[1:]}"
 
 
-def _missing(found: re.Match[str], text: str) -> str:
+def _missing(found: re.Match[str], text: str, columns: list[str]) -> str:
     names = _CANDIDATES.search(text)
-    near = re.findall(r'"[^"]*"', names["names"])[:MAX_CANDIDATES] if names else []
+    near = re.findall(r'"[^"]*"', names["names"]) if names else []
+    if unknown := found["column"] or found["member"]:
+        near = [f'"{name}"' for name in _of_meaning(unknown.strip('"').lower(), columns)] + near
+    near = list(dict.fromkeys(near))[:MAX_CANDIDATES]
     hint = f"Did you mean {' or '.join(near)}?" if near else "The list of tables shows the names."
     if found["table"]:
         what = f"the FROM clause has no table {found['table']}"
@@ -132,3 +185,9 @@ def _missing(found: re.Match[str], text: str) -> str:
     else:
         what = f"the tables of the FROM clause have no column {found['column']}"
     return f"cannot run the statement: {what}. {hint}"
+
+
+def _of_meaning(unknown: str, columns: list[str]) -> list[str]:
+    """The columns that mean the same, then those that have the name as one of their words."""
+    known = [name for name in MEANINGS.get(unknown, ()) if name in columns]
+    return known + [name for name in columns if unknown in name.lower().split("_")]

@@ -56,6 +56,7 @@ def outcome_column(name: str = "outcome", **options: Any) -> Column:
         heading="Outcome",
         text=lambda outcome: f"{OUTCOME_SIGNS.get(outcome, '✕')} {outcome}",
         line=True,
+        is_sign=True,
         state=lambda row: outcome_state(row.get(name)),
         priority=0,
         **options,
@@ -103,6 +104,13 @@ TOKENS_OUT = number("output_tokens", "Tokens out", priority=3, help="Reported ou
 TTFT = ms("ttft_ns", "TTFT", priority=3)
 
 
+def started_column(started: pl.Series) -> Column:
+    """Starts to the second, with the date if there are several. It may wrap before the time."""
+    days = started.dt.convert_time_zone(filters.time_zone().key).dt.date().n_unique()
+    form = "%H:%M:%S" if days < 2 else "%m-%d %H:%M:%S"
+    return replace(instant("started_at", "Started", form=form), line=days < 2, min_characters=8)
+
+
 def show_streams(
     frame: pl.DataFrame,
     *,
@@ -117,13 +125,13 @@ def show_streams(
     columns = [
         stream_column(opens_row=True),
         outcome_column(),
-        HTTP,
-        Column(name="reason", heading="Cause", priority=0, help="The error type, or the finish reason.",
+        replace(HTTP, priority=4),
+        Column(name="reason", heading="Cause", priority=2, help="The error type, or the finish reason.",
                state=lambda row: outcome_state(row["outcome"])),
-        instant("started_at", "Started", priority=3),
-        MODEL,
+        started_column(frame["started_at"]),
+        replace(MODEL, priority=1, wraps_on_phone=True),
         GATEWAY,
-        TTFT,
+        replace(TTFT, priority=1),
         ms("itl_ns", "ITL", digits=1, priority=4),
         ms("icl_max_ns", "Longest gap", priority=5),
         number("stall_count", "Stalls", priority=6),

@@ -67,8 +67,9 @@ def _cached(chosen: Selection, judged_by: tuple[Objective, ...], data: str) -> D
 
 
 def time_range(chosen: Selection, bucket_s: int | None = None) -> TimeRange:
-    """The selection as a time axis, with the onsets of the diagnosis and the markers. Raises QueryError."""
-    return filters.time_range(chosen, bucket_s, marks(chosen, recent_diagnosis(chosen)))
+    """The selection as a time axis, with its complete part, the onsets of the diagnosis and the markers. Raises QueryError."""
+    complete_until = overview.complete_until(query, chosen, datetime.now(UTC))
+    return filters.time_range(chosen, bucket_s, marks(chosen, recent_diagnosis(chosen)), complete_until)
 
 
 def prefetch_marks(chosen: Selection) -> None:

@@ -74,6 +74,23 @@ HELP: dict[str, str] = {
 }
 
 
+UNKNOWN = {
+    "ttft": "has output",
+    "itl": "has two output events and a reported number of output tokens",
+    "tps_user": "has two output events and a reported number of output tokens",
+    "tps_total": "reports its output tokens",
+    "cached": "reports cached input tokens",
+    "icl": "has two output events of one choice",
+    "error_rate": "ended by itself: all were aborted, lost or refused",
+}
+"""Metric → what all streams lack if the metric is unknown."""
+
+
+def why_unknown(name: str) -> str:
+    """Why a metric has no value in a selection with streams."""
+    return f"No stream of this selection {UNKNOWN.get(name, 'has this value')}."
+
+
 def metric_help(name: str, *, more: str = "") -> str:
     """The help text of a metric. Raises KeyError for an unknown name."""
     return f"{HELP[name]} {more}".strip()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import polars as pl
 
@@ -12,6 +13,7 @@ from streamgauge.analytics.reports.selection import (
     DIMENSIONS,
     GATEWAY,
     MAX_STREAM_S,
+    MIN_SAMPLES,
     MODEL,
     Selection,
     instant,
@@ -27,6 +29,11 @@ from streamgauge.analytics.schema.outcomes import (
 from streamgauge.analytics.schema.outcomes import IS_BAD as IS_BAD
 
 MAX_MARKERS = 50
+MAX_OPEN_SHARE = 0.05
+"""Share of streams in flight above which an interval is incomplete. It changes a rate by at most this share of the rate."""
+LARGEST_INTERVAL_S = 60
+STORED_AFTER = timedelta(seconds=2)
+"""Time after which a query finds a stream that started."""
 
 COUNTS = f"""
     {REQUESTS} AS requests,
@@ -133,6 +140,43 @@ def widened(query: Query, selection: Selection, name: str, *, most: int = 7) -> 
             FROM streams WHERE {selection.in_minutes().where()} AND {IS_REQUEST}
             GROUP BY ALL ORDER BY count(*) DESC, name LIMIT {most:d})""")["per_s"][0]
     return selection.widened(float(found or 0))
+
+
+def complete_until(query: Query, selection: Selection, now: datetime) -> datetime:
+    """The instant before which nearly all selected streams have ended. Later numbers are biased: failures are quick to end.
+
+    It begins the latest incomplete intervals. An interval is incomplete while more than MAX_OPEN_SHARE of its streams are in
+    flight, of all or of a model or gateway with MIN_SAMPLES streams in it. Without complete streams it is the end of the range.
+    """
+    step = f"INTERVAL '{min(selection.bucket_s, LARGEST_INTERVAL_S)} seconds'"
+    within = f"started_at < {instant(selection.until)} AND {selection.filters()}"
+    columns = f'time_bucket({step}, started_at) AS "at", {MODEL} AS model, {GATEWAY} AS gateway'
+    edge, has_complete = query(f"""
+        WITH open AS (
+                SELECT started_at, {columns}, TRUE AS is_open FROM open_streams WHERE {within}
+                    AND started_at >= greatest({instant(selection.since)}, {instant(selection.until)} - INTERVAL '{MAX_STREAM_S} seconds')),
+            begun AS (
+                SELECT * FROM open UNION ALL SELECT started_at, {columns}, FALSE FROM streams
+                WHERE {within} AND started_at >= (SELECT min("at") FROM open)),
+            intervals AS (
+                SELECT "at", bool_or(share > {MAX_OPEN_SHARE} AND (is_all OR n >= {MIN_SAMPLES})) AS is_incomplete FROM (
+                    SELECT "at", GROUPING(model, gateway) = 3 AS is_all, count(*) AS n, count(*) FILTER (is_open) / n AS share
+                    FROM begun GROUP BY GROUPING SETS (("at"), ("at", model), ("at", gateway)))
+                GROUP BY "at"),
+            edge AS (
+                SELECT min("at") AS "at" FROM intervals WHERE is_incomplete
+                    AND "at" > coalesce((SELECT max("at") FROM intervals WHERE NOT is_incomplete), '-infinity'::TIMESTAMPTZ))
+        SELECT "at", EXISTS (SELECT 1 FROM streams WHERE {selection.where()} AND started_at < edge."at") AS has_complete FROM edge
+        """).row(0)
+    # In steps, as the ends of live ranges, so that readers share answers.
+    stored = now.replace(microsecond=0, second=now.second - now.second % 2) - STORED_AFTER
+    stored = max(min(selection.until, stored), selection.since)
+    return min(edge, stored) if edge is not None and has_complete else stored
+
+
+def judged(query: Query, selection: Selection, now: datetime) -> Selection:
+    """The part of the selection whose streams are complete (`complete_until`)."""
+    return replace(selection, until=complete_until(query, selection, now))
 
 
 def timeline_by(

@@ -97,12 +97,12 @@ def duration_text(value: str) -> str:
 
 
 def table(
-    query: Query, selection: Selection, where: str = "TRUE", *, order: str = "newest", limit: int = 25
-) -> pl.DataFrame:
-    """The selected streams (`COLUMNS`) that match a condition."""
+    query: Query, selection: Selection, where: str = "TRUE", *, order: str = "newest", limit: int = 25, offset: int = 0
+) -> pl.DataFrame:  # fmt: skip
+    """The selected streams (`COLUMNS`) that match a condition, without the first `offset`."""
     return query(f"""
         SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {where}
-        ORDER BY {ORDERS[order]} DESC NULLS LAST, stream_id LIMIT {limit:d}""")
+        ORDER BY {ORDERS[order]} DESC NULLS LAST, stream_id LIMIT {limit:d} OFFSET {offset:d}""")
 
 
 def facets(query: Query, selection: Selection, where: str = "TRUE") -> pl.DataFrame:

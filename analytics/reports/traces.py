@@ -59,9 +59,9 @@ DURATION_NS = """(date_diff('microsecond', min(started_at), max(started_at + to_
 
 
 def latest(
-    query: Query, selection: Selection, search: Search | None = None, *, most: int = 200
+    query: Query, selection: Selection, search: Search | None = None, *, most: int = 200, offset: int = 0
 ) -> pl.DataFrame:
-    """Traces of the time range, newest first.
+    """Traces of the time range, newest first, without the first `offset`.
 
     `trace_id, began_at, duration_ns, spans, errors, services, root` (name of the first span), and of their streams `streams,
     outcome` (of the first failed stream, else of the first), `http_status, error_type, model, gateway`. The filters of the
@@ -78,7 +78,8 @@ def latest(
     return query(f"""
         WITH newest AS (
                 SELECT trace_id FROM spans WHERE {within} {by_stream}
-                GROUP BY trace_id HAVING {search.of_trace()} {failed_stream} ORDER BY max(started_at) DESC LIMIT {most:d}),
+                GROUP BY trace_id HAVING {search.of_trace()} {failed_stream} ORDER BY max(started_at) DESC, trace_id
+                LIMIT {most:d} OFFSET {offset:d}),
             of_spans AS (
                 SELECT trace_id, min(started_at) AS began_at, {DURATION_NS} AS duration_ns, count(*) AS spans,
                     count(*) FILTER ({FAILED}) AS errors,

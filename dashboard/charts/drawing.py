@@ -35,6 +35,8 @@ LABEL_PX = 180
 Y_AXIS_PX = 30
 """Least width of the labels of a vertical axis over time, so that the same time is at the same place in charts above each other."""
 TIME_TOOLTIP: Any = "utcyearmonthdatehoursminutesseconds"
+FADED = 0.35
+"""Opacity of points with few samples and of incomplete points."""
 CLICKED = "clicked"
 """Name of the selection of a chart whose marks the reader can click."""
 POINT_OF_LINE: dict[str, Any] = {"filled": True, "fillOpacity": 0, "size": 30}
@@ -83,12 +85,12 @@ def clickable(*fields: str, nearest: bool = False) -> alt.Parameter:
     return alt.selection_point(name=CLICKED, fields=list(fields), on="click", clear=False, nearest=nearest)
 
 
-def draw_placeholder() -> None:
-    """A note of the same height in place of a chart without data."""
+def draw_placeholder(why: str) -> None:
+    """A note of the same height in place of a chart without data, which says why."""
     with st.container(
         height=HEIGHT, border=False, vertical_alignment="center", horizontal_alignment="center"
     ):
-        st.caption("No data for these streams")
+        st.caption(why)
 
 
 def draw_legend(colors: Mapping[str, str]) -> None:
@@ -157,6 +159,20 @@ class TimeRange:
     bucket_s: int
     marks: Sequence[tuple[datetime, str]] = field(default=())
     """Instants that every chart marks with a vertical line, and their texts: onsets of incidents, and markers."""
+    complete_until: datetime | None = None
+    """Points beyond it, and those that begin before the range, are incomplete: faded, and not part of a scale. None: no point is."""
+
+    def is_complete(self) -> pl.Expr:
+        """Whether the point of `at` is complete."""
+        if self.complete_until is None:
+            return pl.lit(True)
+        since, until = (pl.lit(at).cast(pl.Datetime("us", "UTC")) for at in (self.since, self.complete_until))
+        return (pl.col("at") >= since) & (pl.col("at") + pl.duration(seconds=self.bucket_s) <= until)
+
+    def complete(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The complete points, or all without a complete one."""
+        found = frame.filter(self.is_complete())
+        return frame if found.is_empty() else found
 
     def point(self, t_ms: float) -> tuple[datetime, datetime]:
         """The time range of the point that begins at this Unix time, as far as it is inside the range."""
@@ -174,10 +190,7 @@ class TimeRange:
             for at in walls
         ]  # fmt: skip
         scale = alt.Scale(type="utc", domain=domain) if fixed else alt.Scale(type="utc", nice=False)
-        length = self.until - self.since
-        labels = (
-            "%H:%M:%S" if length <= SECONDS_BELOW else "%H:%M" if length <= DATES_ABOVE else "%d %b %H:%M"
-        )
+        labels = time_labels(self.until - self.since)
         axis = alt.Axis(grid=False, labelOverlap=True, labelFlush=True, format=labels, tickCount=8)
         return alt.X("at:T", scale=scale, title=None, axis=axis)
 
@@ -238,9 +251,19 @@ def tooltips(*fields: str | tuple[str, ...]) -> list[alt.Tooltip]:
     return [alt.Tooltip(one[0], **dict(zip(("title", "format"), one[1:], strict=False))) for one in given]  # type: ignore[arg-type]
 
 
+def time_labels(length: timedelta) -> str:
+    """The format of the labels of a time axis of this length."""
+    return "%H:%M:%S" if length <= SECONDS_BELOW else "%H:%M" if length <= DATES_ABOVE else "%d %b %H:%M"
+
+
 def time_tooltip(field: str, title: str) -> alt.Tooltip:
     """The row of a tooltip that shows an instant."""
     return alt.Tooltip(f"{field}:T", title=title, timeUnit=TIME_TOOLTIP)
+
+
+def faded() -> alt.OpacityValue:
+    """The opacity of marks with the column `complete`."""
+    return alt.OpacityValue(FADED).condition(test="datum.complete", value=1)
 
 
 def duration_unit(largest_ns: float, units: Sequence[str] = ("s", "ms", "µs")) -> tuple[float, str]:

@@ -22,6 +22,7 @@ from streamgauge.dashboard.charts.drawing import (
     clickable,
     duration_text,
     duration_unit,
+    faded,
     largest,
     names_y,
     time_tooltip,
@@ -45,8 +46,8 @@ MAX_RATIO = 32.0
 
 
 def heatmap(frame: pl.DataFrame, time: TimeRange, *, counted: str = "streams") -> Drawing:
-    """Counts by time and duration (`at, low_ns, high_ns, n`). `counted` names the unit of `n`."""
-    binned, unit = _with_bounds(frame)
+    """Counts by time and duration (`at, low_ns, high_ns, n`). `counted` names the unit of `n`. Incomplete cells are faded."""
+    binned, unit = _with_bounds(frame.with_columns(time.is_complete().alias("complete")))
     data = time.extend(time.with_until(binned), low="low", high="high")
     legend = alt.Legend(
         title=counted, orient="right", gradientLength=HEATMAP_HEIGHT - 70, tickCount=4, offset=6
@@ -58,7 +59,12 @@ def heatmap(frame: pl.DataFrame, time: TimeRange, *, counted: str = "streams") -
         y=alt.Y("low:Q", scale=_LOG, title=unit, axis=alt.Axis(tickCount=6, grid=False)),
         y2=alt.Y2("high:Q"),
         # Few bins have most streams: a linear scale would show the others as one colour.
-        color=alt.Color("n:Q", legend=legend, scale=alt.Scale(type="sqrt")),
+        color=alt.Color(
+            "n:Q",
+            legend=legend,
+            scale=alt.Scale(type="sqrt", domainMax=largest(time.complete(frame), "n"), clamp=True),
+        ),
+        opacity=faded(),
         tooltip=[time_tooltip("begin", "from"), *tooltips("range:N", ("n:Q", counted, ",d"))],
     )
 

@@ -11,6 +11,7 @@ from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.selection import MIN_SAMPLES
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import (
+    FADED,
     HEIGHT,
     OVER_TIME,
     POINT_OF_LINE,
@@ -19,14 +20,13 @@ from streamgauge.dashboard.charts.drawing import (
     TimeRange,
     clickable,
     duration_unit,
+    faded,
     largest,
     time_tooltip,
     to_wall_time,
     tooltips,
 )
 
-FADED = 0.35
-"""Opacity of points with few samples."""
 REST_OPACITY = 0.55
 """Factor of the opacity of series that are not highlighted."""
 OUTLIER_FACTOR = 4.0
@@ -59,13 +59,13 @@ def time_lines(
     - `highlighted` series are drawn bold, and the others thin and grey. Without any that occurs, all are equal. The series
       "total" is always bold.
     - `samples` is the column with the number of samples of each point, which the tooltip shows. Points with less than
-      `MIN_SAMPLES` are faded.
+      `MIN_SAMPLES` are faded, and so are incomplete points, which do not set the scale.
     - `clip_outliers` ends the axis below outliers, and shows the maximum in the axis title. `top` ends the axis at a value.
     """
     frame = frame.filter(pl.col(value).is_not_null())
     divisor = 1.0
     if value.endswith("_ns"):
-        divisor, unit = duration_unit(largest(frame, value))
+        divisor, unit = duration_unit(largest(time.complete(frame), value))
         to_text = to_text or formatting.duration
     to_text = to_text or formatting.count
     name = series or "series"
@@ -74,17 +74,22 @@ def time_lines(
     shown = colors.present(series_colors or colors.by_name(sorted(set(frame[name]))), frame, name)
     n = pl.col(samples) if samples else pl.lit(None)
     text = pl.col(value).map_elements(to_text, return_dtype=pl.String)
+    text = pl.format("{} (n {})", text, n) if samples else text
     points = frame.select(
         "at",
         name,
         (pl.col(value) / divisor).alias("y"),
-        pl.format("{} (n {})", text, n).alias("text") if samples else text.alias("text"),
-        (n >= MIN_SAMPLES).fill_null(True).alias("sampled"),
+        pl.when(time.is_complete()).then(text).otherwise(pl.format("{}, incomplete", text)).alias("text"),
+        ((n >= MIN_SAMPLES).fill_null(True) & time.is_complete()).alias("sampled"),
     )
+    judged = time.complete(points)
     scale = alt.Scale(zero=True, nice=True) if top is None else alt.Scale(domain=[0, top / divisor])
-    if clip_outliers and (ceiling := _ceiling(points)) is not None:
+    if top is None and largest(points, "y") > largest(judged, "y"):
+        highest = max(largest(judged, "y"), (objective or 0.0) / divisor)
+        scale = alt.Scale(domain=[0, highest or (0.01 if percent else largest(points, "y"))], nice=True)
+    if clip_outliers and (ceiling := _ceiling(judged)) is not None:
         scale = alt.Scale(domain=[0, ceiling], nice=True, clamp=False)
-        unit = f"{unit or ''} (max {to_text(largest(frame, value))})"
+        unit = f"{unit or ''} (max {to_text(largest(time.complete(frame), value))})"
     axis = alt.Axis(tickCount=5, minExtent=Y_AXIS_PX, format="%" if percent else alt.Undefined)
     y = alt.Y("y:Q", title=unit, scale=scale, axis=axis)
     layers = _lines(break_at_gaps(points, name, time.bucket_s), name, shown, highlighted, time, y)
@@ -224,12 +229,12 @@ def time_bars(
     unit: str | None,
     height: int = HEIGHT,
 ) -> Drawing:
-    """Bars of `value` over `at`, stacked in the order of the colours."""
+    """Bars of `value` over `at`, stacked in the order of the colours. Incomplete ones are faded and do not set the scale."""
     shown = colors.present(series_colors, frame, series)
     # The stack has the order of the colours, so that a kind is at the same place in every bar.
     rank = {name: i for i, name in enumerate(shown)}
     stacked = (
-        time.with_until(frame)
+        time.with_until(frame.with_columns(time.is_complete().alias("complete")))
         .with_columns(
             pl.col(series).replace_strict(rank, return_dtype=pl.Int32).alias("rank"),
             pl.col(value).fill_null(0),
@@ -238,14 +243,19 @@ def time_bars(
         .with_columns(pl.col(value).cum_sum().over("at").alias("top"))
         .with_columns((pl.col("top") - pl.col(value)).alias("bottom"))
     )
-    bars = alt.Chart(time.extend(stacked, low="bottom", high="top")).mark_rect(stroke=None)
+    highest = largest(stacked.filter("complete"), "top")
+    scale = (
+        alt.Scale(domainMax=highest, nice=True) if 0 < highest < largest(stacked, "top") else alt.Undefined
+    )
+    bars = alt.Chart(time.extend(stacked, low="bottom", high="top")).mark_rect(stroke=None, clip=True)
     bars = bars.add_params(clickable("t", series))
     bars = bars.encode(
         x=time.axis(),
         x2=alt.X2("until:T"),
-        y=alt.Y("bottom:Q", title=unit, axis=alt.Axis(tickCount=5, minExtent=Y_AXIS_PX)),
+        y=alt.Y("bottom:Q", title=unit, scale=scale, axis=alt.Axis(tickCount=5, minExtent=Y_AXIS_PX)),
         y2=alt.Y2("top:Q"),
         color=colors.scale(series, shown),
+        opacity=faded(),
         tooltip=[
             time_tooltip("begin", "from"),
             *tooltips(f"{series}:N", (f"{value}:Q", unit or value, ",.4~g")),

@@ -107,6 +107,7 @@ def choose_values(label: str, offered: Sequence[str], key: str, placeholder: str
 
 
 def body(base: Selection) -> None:
+    base = overview.judged(query, base, datetime.now(UTC))
     a, b = side_a(base), side_b(base)
     if a is None or b is None:
         st.info(

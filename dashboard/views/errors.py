@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
 from html import escape
 from typing import Any
@@ -42,20 +43,22 @@ def body(chosen: Selection) -> None:
     chosen = overview.widened(query_catalog, chosen, "TRUE")
     # A pair has fewer streams, so its points are wider.
     pairs = overview.widened(query_catalog, chosen, PAIR)
+    judged = overview.judged(query, chosen, datetime.now(UTC))
     counts = prefetch(overview.counts_now_and_before, query, chosen)
+    rates = prefetch(overview.counts_now_and_before, query, judged)
     abort_summary = prefetch(errors.abort_summary, query, chosen)
     causes_timeline = prefetch(errors.causes_timeline, query, chosen)
     rate_timeline = prefetch(errors.rate_timeline, query, chosen)
     worst = prefetch(errors.worst_pairs, query, pairs)
     causes = prefetch(errors.causes, query, chosen)
-    matrix = prefetch(errors.matrix, query, chosen)
+    matrix = prefetch(errors.matrix, query, judged)
     aborts = prefetch(errors.aborts, query, chosen, by)
     latest = prefetch(stream_lists.table, query, chosen, IS_ERROR, limit=20)
     periods = counts()
     if not periods["now"].get("requests") and not periods["now"].get("refused"):
         page_frame.show_no_matches()
         return
-    show_cards(periods["now"], periods["before"], abort_summary())
+    show_cards(periods["now"], periods["before"], rates(), abort_summary())
     objective = verdict.recent_diagnosis(chosen).limit("error_rate")
     show_timelines(causes_timeline(), rate_timeline(), verdict.time_range(chosen), objective)
     show_worst(worst(), verdict.time_range(pairs))
@@ -91,7 +94,7 @@ def open_cause(time: TimeRange, bar: Mapping[str, Any]) -> None:
     filters.opens_streams(time, kind="errors", **limits)(bar)
 
 
-def show_cards(now: Summary, before: Summary, aborts: Summary) -> None:
+def show_cards(now: Summary, before: Summary, rates: Mapping[str, Summary], aborts: Summary) -> None:
     count, share = formatting.count, formatting.share
     abort_help = (
         f"{share(aborts['abort_share'])} of all requests; {count(aborts['before_output'])} before the first token. "
@@ -102,8 +105,8 @@ def show_cards(now: Summary, before: Summary, aborts: Summary) -> None:
         f"{count(aborts['output_tokens'])} tokens. Undelivered: {formatting.size(aborts['undelivered_bytes'])}."
     )
     with st.grid(3, min_column_width=150):
-        rates = now.get("error_rate"), before.get("error_rate")
-        card("Error rate", *rates, share, metric_help("error_rate"))
+        rate, rate_before = (rates[period].get("error_rate") for period in ("now", "before"))
+        card("Error rate", rate, rate_before, share, metric_help("error_rate"))
         card("Errors", now.get("errors"), before.get("errors"), count, "Streams with an error outcome.")
         help_text = metric_help("aborts", more=abort_help)
         card("Client aborts", aborts["aborts"], before.get("aborts"), count, help_text)
@@ -133,7 +136,7 @@ def show_timelines(
         if isolated:
             causes = causes.filter(pl.col("cause").is_in(isolated))
         if causes.is_empty():
-            draw_placeholder()
+            draw_placeholder("No stream of this selection has an error.")
         else:
             bars = time_bars(
                 causes, "n", time, series="cause", series_colors=legend, unit=None, height=CAUSES_PX
@@ -158,7 +161,7 @@ def show_worst(found: pl.DataFrame, time: TimeRange) -> None:
     pairs = found.partition_by("model", "gateway", maintain_order=True)
     judged_by = [objectives.of(pair["model"][0], pair["gateway"][0], None) for pair in pairs]
     limits = [objective and objective.error_rate for objective in judged_by]
-    top = max(largest(found, "error_rate"), *(2 * (limit or 0.0) for limit in limits))
+    top = max(largest(time.complete(found), "error_rate"), *(2 * (limit or 0.0) for limit in limits))
     with st.grid(3, min_column_width=250, key="worst"):
         for pair, objective in zip(pairs, limits, strict=True):
             model, gateway = str(pair["model"][0]), str(pair["gateway"][0])

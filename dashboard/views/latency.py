@@ -11,7 +11,7 @@ import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.reports import latency, overview
-from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
@@ -149,6 +149,7 @@ def show_gap_heatmap(source: latency.Source) -> None:
             lambda f: heatmap(f, time, counted="gaps"),
             f"{metric_help('icl_pooled')} Cells count gaps. {HEATMAP_BINS}",
             note=f"From {minutes_read(nth)}." if nth > 1 else None,
+            empty=why_unknown("icl"),
             on_click=filters.opens_streams(time),
         )
         return
@@ -158,6 +159,7 @@ def show_gap_heatmap(source: latency.Source) -> None:
         latency.heatmap(query, source, "icl_p50_ns"),
         lambda f: heatmap(f, time),
         f"{metric_help('icl')} Pooled gaps are stored by model and gateway, not by client.",
+        empty=why_unknown("icl"),
         on_click=filters.opens_streams(time, column="icl_p50_ns"),
     )
 

@@ -12,7 +12,7 @@ import streamlit as st
 
 from streamgauge.analytics.diagnosis.diagnosis import OBJECTIVES, Diagnosis, Measured
 from streamgauge.analytics.reports import blame, formatting, hops, objectives, overview, stream_lists
-from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
@@ -56,11 +56,13 @@ def body(chosen: Selection) -> None:
     state = st.session_state  # the widgets of the timelines are drawn later
     by, percentile = state.get("by") or "model", state.get("at") or OBJECTIVE_PERCENTILE
     diagnosis = prefetch(diagnose, chosen)
-    summary = prefetch(overview.summary_now_and_before, query, chosen)
+    judged = overview.judged(query, widened(chosen, by), datetime.now(UTC))
+    summary = prefetch(overview.summary_now_and_before, query, judged)
     trends = prefetch(timeline, chosen, by, OBJECTIVE_PERCENTILE)
-    contributors = prefetch(overview.top_contributors, query, chosen)
+    counts = prefetch(overview.counts_now_and_before, query, chosen)
+    contributors = prefetch(overview.top_contributors, query, judged)
     burning = prefetch(objectives.burning, query_catalog, chosen)
-    changes = prefetch(overview.largest_changes, query, chosen)
+    changes = prefetch(overview.largest_changes, query, judged)
     parts = prefetch(blame.quantiles, query, chosen)
     gateways = prefetch(hops.by_gateway, query, chosen, most=MAX_GATEWAYS)
     prefetch(overview.markers, query, chosen)
@@ -75,9 +77,10 @@ def body(chosen: Selection) -> None:
     now, before = periods["now"], periods["before"]
     onset = found.causes[0].onset if found.causes else None
     total = trends().filter(pl.col("name") == colors.TOTAL)
-    show_objectives(widened(chosen, by), found, now, before, total, onset)
-    if not now.get("requests") and not now.get("refused"):
-        show_counts(chosen, now, before, in_flight())
+    show_objectives(widened(chosen, by), judged, found, now, before, total, onset)
+    requests = counts()["now"].get("requests"), counts()["before"].get("requests")
+    if not requests[0] and not counts()["now"].get("refused"):
+        show_counts(judged, now, before, requests, in_flight())
         page_frame.show_no_matches()
         return
     with st.grid(2, min_column_width=420, key="groups"):
@@ -98,7 +101,7 @@ def body(chosen: Selection) -> None:
     show_burning(burning())
     show_timelines(chosen, found)
     show_blame(parts(), gateways())
-    show_counts(chosen, now, before, in_flight())
+    show_counts(judged, now, before, requests, in_flight())
     bad = bad_streams()
     if bad.is_empty():
         section("Latest streams", "No stream failed or missed an objective.")
@@ -148,14 +151,16 @@ def show_blame(parts: Summary, gateways: pl.DataFrame) -> None:
 
 
 def show_objectives(
-    chosen: Selection, found: Diagnosis, now: Summary, before: Summary, trends: pl.DataFrame, onset: datetime | None
+    chosen: Selection, judged: Selection, found: Diagnosis, now: Summary, before: Summary, trends: pl.DataFrame,
+    onset: datetime | None,
 ) -> None:  # fmt: skip
-    """One tile per objective: its state as colour, its trend with the objective drawn in; then goodput."""
+    """One tile per objective: its state as colour, its trend with the objective drawn in; then goodput. All of complete streams."""
     length_s = chosen.length.total_seconds()
     at = None if onset is None else (onset - chosen.since).total_seconds() / length_s
     at = at if at is not None and 0 <= at <= 1 else None
     x = (pl.col("at") - pl.lit(chosen.since)).dt.total_seconds() / length_s
-    trends = trends.with_columns(x.clip(0, 1).alias("x"))
+    is_complete = verdict.time_range(chosen).is_complete()
+    trends = trends.with_columns(x.clip(0, 1).alias("x"), is_complete.alias("complete"))
     kinds = {
         "errors": "errors",
         "aborts": "client aborts",
@@ -171,23 +176,23 @@ def show_objectives(
             ("ttft", "ttft_p95_ns", "ttft_ns", formatting.duration, metric_help("ttft"), p95_outside_noise(now, before, "ttft")),
             ("itl", "itl_p95_ns", "itl_ns", formatting.duration, metric_help("itl"), p95_outside_noise(now, before, "itl")),
         ):  # fmt: skip
-            judged, title = found.measured_of(name), OBJECTIVES[name]
-            with tile(key, judged[0].state if judged else "unknown"):
+            measured, title = found.measured_of(name), OBJECTIVES[name]
+            with tile(key, measured[0].state if measured else "unknown"):
                 card(
                     title, now.get(key), before.get(key), to_text, f"{help_text} {noise_help}",
                     outside_noise=outside_noise, border=False,
                 )  # fmt: skip
-                known = trends.drop_nulls(column).select("x", column).rows()
+                known = trends.drop_nulls(column).select("x", column, "complete").rows()
                 draw_trend(known, f"{title} over time", objective=found.limit(name), onset=at)
-                st.caption(objective_text(judged, to_text))
+                st.caption(objective_text(measured, to_text))
         began = overview.data_began(query_catalog)
         with tile("goodput", "none"):
             card(
-                "Goodput", per_second(chosen, now, "good"), per_second(chosen.before(), before, "good"),
+                "Goodput", per_second(judged, now, "good"), per_second(judged.before(), before, "good"),
                 partial(formatting.rate, unit="/s"), metric_help("goodput"), up_is_worse=False,
                 outside_noise=rate_outside_noise(now, before, "good", "requests"), border=False,
             )  # fmt: skip
-            rates = trends.select("x", pl.col("good") / chosen.covered_s(began)).rows()
+            rates = trends.select("x", pl.col("good") / chosen.covered_s(began), "complete").rows()
             draw_trend(rates, "Goodput over time", onset=at)
             requests, good = now.get("requests"), now.get("good")
             share = good / requests if requests and good is not None else None
@@ -211,13 +216,15 @@ def per_second(period: Selection, summary: Summary, key: str) -> float | None:
     return None if count is None else count / period.seconds_with_data(overview.data_began(query_catalog))
 
 
-def show_counts(chosen: Selection, now: Summary, before: Summary, in_flight: tuple[int, int]) -> None:
+def show_counts(
+    judged: Selection, now: Summary, before: Summary, requests: tuple[float | None, ...], in_flight: tuple[int, int]
+) -> None:  # fmt: skip
     """Counts and further quantiles. Their changes are grey, because they have no objective."""
-    tokens = (per_second(chosen, now, "output_tokens"), per_second(chosen.before(), before, "output_tokens"))
+    tokens = (per_second(judged, now, "output_tokens"), per_second(judged.before(), before, "output_tokens"))
     number = partial(formatting.rate, unit="")  # narrow cards have the unit in their label
     with st.grid(8, min_column_width=98, key="cards"):
         for label, key, to_text, metric in (
-            ("Requests", "requests", formatting.count, "requests"),
+            ("Requests", requests, formatting.count, "requests"),
             ("In flight", in_flight, formatting.count, "active"),
             ("TTFT p50", "ttft_p50_ns", formatting.duration, "ttft"),
             ("TTFT p99", "ttft_p99_ns", formatting.duration, "ttft"),
@@ -264,13 +271,16 @@ def show_timelines(chosen: Selection, found: Diagnosis) -> None:
             ("Output of all streams", "output_per_s", "tps_total", None, rates, {"order": "most output"}),
         ):
             # An objective far above the lines would flatten them.
-            objective = limit if limit is not None and largest(data, value) >= limit / 3 else None
+            objective = (
+                limit if limit is not None and largest(time.complete(data), value) >= limit / 3 else None
+            )
             panel(
                 title,
                 data,
                 partial(lines, value=value, objective=objective, **options),
                 metric_help(metric, more="The dashed line is the objective." if objective else ""),
                 value=value,
+                empty=why_unknown(metric),
                 on_click=filters.opens_streams(time, by=by, **order),
             )
 

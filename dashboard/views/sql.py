@@ -5,6 +5,7 @@ The address contains the statement that was run, and the columns of the chart. A
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -16,6 +17,8 @@ import streamlit as st
 from streamgauge.analytics.query.render import plan_of, render
 from streamgauge.analytics.query.statement_filter import allowed_functions
 from streamgauge.analytics.reports import formatting, table_columns
+from streamgauge.analytics.schema.dimensions import is_client
+from streamgauge.analytics.schema.sql_quoting import instant, literal
 from streamgauge.dashboard import filters, query_runner, sql_editor, sql_result, sql_statements
 from streamgauge.dashboard.charts.drawing import draw, draw_legend
 from streamgauge.dashboard.sql_statements import SqlProblem, problem_of
@@ -32,6 +35,8 @@ class Answer:
     """What became of a statement. The session keeps it, so a choice or a download does not run the statement again."""
 
     sql: str
+    chosen: tuple[tuple[str, str], ...] = ()
+    """The range and the filters that its variables had."""
     rows: pl.DataFrame | None = None
     is_cut: bool = False
     """Whether there are more rows than `MAX_ROWS`."""
@@ -42,12 +47,44 @@ class Answer:
 def run(sql: str) -> Answer:
     """Run a statement of the reader."""
     began_s = time.monotonic()
+    values, chosen = variable_values(), chosen_for(sql)
     try:
-        rows = query_runner.query_untrusted(sql, max_rows=MAX_ROWS)
+        rows = query_runner.query_untrusted(sql_statements.with_values(sql, values), max_rows=MAX_ROWS)
     except query_runner.QueryError as error:
-        return Answer(sql, problem=problem_of(str(error), sql, error.position))
+        at = error.position
+        at = None if at is None else sql_statements.position_before(sql, values, at)
+        return Answer(sql, chosen, problem=problem_of(str(error), sql, at, columns_of(sql)))
     duration_s = time.monotonic() - began_s
-    return Answer(sql, rows.head(MAX_ROWS), is_cut=rows.height > MAX_ROWS, duration_s=duration_s)
+    return Answer(sql, chosen, rows.head(MAX_ROWS), is_cut=rows.height > MAX_ROWS, duration_s=duration_s)
+
+
+def variable_values() -> dict[str, str]:
+    """The SQL of the variables of a statement. A filter is a list for `IN`; without a choice, it has all values of the range."""
+    chosen = filters.selection()
+    since, until = instant(chosen.since), instant(chosen.until)
+    values = {"from": since, "to": until}
+    for name, column, selected in (
+        ("model", "request_model", chosen.models),
+        ("gateway", "gateway", chosen.gateways),
+        ("client", "client_id", chosen.clients),
+    ):
+        of_range = f"SELECT {column} FROM streams WHERE started_at >= {since} AND started_at < {until}"
+        if column == "client_id" and selected:  # ids, or names of clients
+            values[name] = f"({of_range} AND {is_client(column, selected)})"
+        else:
+            values[name] = f"({', '.join(map(literal, selected)) or of_range})"
+    return values
+
+
+def chosen_for(sql: str) -> tuple[tuple[str, str], ...]:
+    """The range and the filters in the address, if the statement depends on them."""
+    return tuple(filters.shared_parameters()) if sql_statements.variables(sql) else ()
+
+
+def columns_of(sql: str) -> list[str]:
+    """The columns of the tables that the statement names."""
+    words = set(re.findall(r"\w+", sql.lower()))
+    return [column for table in names()[0] if table["name"] in words for column, *_ in table["columns"]]
 
 
 @cache
@@ -152,10 +189,10 @@ def show_chart(rows: pl.DataFrame, default: sql_result.Axes) -> None:
         y = choose("Y axis", values, default.y, "y")
         others = [NO_COLOR, *(name for name in columns if name not in values)]
         color = choose("Colour", others, default.color or NO_COLOR, "colour")
-    if rows.height > sql_result.MAX_ROWS:
-        st.caption(f"Only the first {sql_result.MAX_ROWS:,} rows are drawn.")
     axes = sql_result.Axes(x, y, None if color == NO_COLOR else color)
-    chart, colors = sql_result.result_chart(rows, axes, filters.time_zone())
+    chart, colors, note = sql_result.result_chart(rows, axes, filters.time_zone())
+    if note:
+        st.caption(note)
     if colors:
         draw_legend(colors)
     draw(chart, f"{y} by {x}", key="chart")
@@ -174,7 +211,9 @@ def choose(label: str, columns: list[str], default: str, key: str) -> str:
 
 
 st.caption(
-    f"One SELECT over the public tables: read-only, at most {MAX_ROWS:,} rows and {query_runner.TIMEOUT_S:g} s."
+    f"One SELECT over the public tables: read-only, at most {MAX_ROWS:,} rows and {query_runner.TIMEOUT_S:g} s. "
+    "The time range and the filters apply where the statement has them: `started_at >= $from AND started_at < $to`, "
+    "`request_model IN $model`, `gateway IN $gateway`, `client_id IN $client`."
 )
 last: Answer | None = st.session_state.get("sql-answer")
 in_address = st.query_params.get(sql_statements.PARAMETER)
@@ -183,12 +222,15 @@ if in_address is not None:
 submitted = draw_editor(last, in_address)
 if submitted is None and in_address is not None and (last is None or last.sql != in_address):
     submitted = in_address
+if submitted is None and last is not None and last.chosen != chosen_for(last.sql):
+    submitted = last.sql
 if submitted is not None and submitted.strip():
     with st.spinner("Running …", show_time=True):
         last = st.session_state["sql-answer"] = run(submitted)
     put_in_address(submitted)
-    if last.problem is not None and last.problem.position is not None:
-        st.rerun()  # the editor above marks the position
+    uses_others = sql_statements.variables(submitted) != sql_statements.variables(in_address or "")
+    if uses_others or (last.problem is not None and last.problem.position is not None):
+        st.rerun()  # the editor above marks the position, and the head shows what the variables depend on
 if last is not None:
     if in_address is None:
         put_in_address(last.sql)  # the page was left and opened again

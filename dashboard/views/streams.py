@@ -23,20 +23,28 @@ def body(chosen: Selection) -> None:
     where = stream_lists.condition(kind=kind, text=find, filters=own)
     facets = prefetch(stream_lists.facets, query, chosen, where)
     count = prefetch(stream_lists.count, query, chosen, where)
-    found = stream_lists.table(query, chosen, where, order=order, limit=limit)
-    if found.is_empty():
+    offset = (filters.page_number() - 1) * limit
+    found = stream_lists.table(query, chosen, where, order=order, limit=limit, offset=offset)
+    if found.is_empty() and not offset:
         page_frame.show_no_matches()
         return
     selected = own | {name: filters.selected(name) for name in filters.FILTERS}
     if html := filters.facets_markup(facets().rows(), LABELS, selected, address_of):
         st.html(html)
-    total, shown = formatting.count(count()), formatting.count(len(found))
-    st.caption(f"{total} streams" if len(found) < limit else f"{shown} of {total} streams")
-    show_streams(found, sort_address=lambda name: address_of("order", [name]), order=order)
+    total, last = count(), offset + len(found)
+    shown = "" if len(found) >= total else f"{offset + 1:,} – {last:,} of "
+    st.caption(f"{shown}{formatting.count(total)} streams")
+    show_streams(
+        found,
+        sort_address=lambda name: address_of("order", [name]),
+        order=order,
+        empty="This page has no streams.",
+    )
+    filters.draw_pager(has_more=last < total)
 
 
 def address_of(parameter: str, values: Sequence[str]) -> str:
-    return filters.address_with({parameter: values})
+    return filters.address_with({parameter: values, filters.PAGE: []})
 
 
 st.caption("Finished streams of the time range. Click a row to open the stream.")

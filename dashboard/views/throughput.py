@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.reports import formatting, overview, throughput
-from streamgauge.analytics.reports.metric_help import metric_help
+from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
@@ -55,6 +56,7 @@ def body(chosen: Selection) -> None:
             partial(rate_lines, value="tps_user", clip_outliers=True),
             metric_help("tps_user"),
             value="tps_user",
+            empty=why_unknown("tps_user"),
             on_click=opens,
         )
         panel(
@@ -63,6 +65,7 @@ def body(chosen: Selection) -> None:
             partial(rate_lines, value="output_tokens"),
             metric_help("tps_total"),
             value="output_tokens",
+            empty=why_unknown("tps_total"),
             on_click=opens,
         )
         panel(
@@ -71,12 +74,13 @@ def body(chosen: Selection) -> None:
             lambda f: time_bars(f, "tokens", time, series="kind", series_colors=colors.TOKENS, unit="tok/s"),
             f"By the start of the stream. Cached: {metric_help('cached')}",
             legend=colors.present(colors.TOKENS, tokens, "kind"),
+            empty="No stream of this selection reports tokens.",
             on_click=filters.opens_streams(time),
         )
         panel(
             "Concurrent streams",
             concurrency(),
-            lambda f: time_lines(f, "peak", time, unit="streams"),
+            lambda f: time_lines(f, "peak", replace(time, complete_until=chosen.until), unit="streams"),
             metric_help("concurrency", more="Each point shows its maximum."),
             on_click=filters.opens_streams(time),
         )
@@ -86,6 +90,7 @@ def body(chosen: Selection) -> None:
             partial(lines, value="cache_hit_share", percent=True, to_text=formatting.share),
             metric_help("cached"),
             value="cache_hit_share",
+            empty=why_unknown("cached"),
             on_click=opens,
         )
         panel(
@@ -94,6 +99,7 @@ def body(chosen: Selection) -> None:
             lambda f: dots(f, colors.by_name(("p50", "p95"))),
             "Streams grouped by the share of their own prompt that was read from the cache, where it is reported. "
             "Long prompts hit more often and are slower: compare within one model.",
+            empty=why_unknown("cached"),
         )
     section(f"By {by}")
     show_throughput(table(), group=by)

@@ -29,7 +29,7 @@ from streamgauge.dashboard.stream_tables import (
 TRACE_ID_DIGITS = 32
 MAX_ROWS = 500
 """Spans of a trace with a row. A row takes 2 KB, so a page stays below 1 MB and is drawn within a second."""
-MAX_TRACES = 200
+TRACES_PER_PAGE = 50
 LONGEST_MS = 86_400_000
 
 Row = dict[str, Any]
@@ -47,13 +47,17 @@ def body(chosen: Selection) -> None:
         )
         return
     st.caption(filters.describe(chosen))
-    found = traces.latest(query, chosen, search(), most=MAX_TRACES)
-    if found.is_empty():
+    offset = (filters.page_number() - 1) * TRACES_PER_PAGE
+    found = traces.latest(query, chosen, search(), most=TRACES_PER_PAGE + 1, offset=offset)
+    if found.is_empty() and not offset:
         page_frame.show_no_matches("No traces match the search,")
         return
-    newest = "The newest " if found.height >= MAX_TRACES else ""
-    st.caption(f"{newest}{formatting.count(found.height)} traces. Click a row to open the trace.")
-    show_traces(found)
+    shown = found.head(TRACES_PER_PAGE)
+    st.caption(
+        f"Traces {offset + 1:,} – {offset + shown.height:,}, the newest first. Click a row to open the trace."
+    )
+    show_traces(shown)
+    filters.draw_pager(has_more=found.height > TRACES_PER_PAGE)
 
 
 def search() -> traces.Search:

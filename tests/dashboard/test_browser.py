@@ -74,6 +74,31 @@ def test_value_of_a_filter_is_selected_by_a_click_and_removed_by_its_chip(
     assert "outcome" not in parse_qs(urlsplit(seen.page.url).query)
 
 
+VISIBLE_HEADINGS = """() => [...document.querySelectorAll('table[aria-label=Streams] th[scope=col]')]
+    .filter(th => getComputedStyle(th).display !== 'none').map(th => th.innerText.trim().replace(/ ▾$/, ''))"""
+
+
+def test_streams_on_a_phone_show_model_time_and_ttft_and_have_pages(seen: Reader) -> None:
+    seen.page.set_viewport_size({"width": 390, "height": 844})
+    seen.open("streams?range=24h&refresh=off&order=longest")
+    headings = seen.page.evaluate(VISIBLE_HEADINGS)
+    assert {"Started", "Model", "TTFT, ms"} <= set(headings)
+    assert not {"HTTP", "Cause"} & set(headings)
+    first = seen.page.get_by_role("table", name="Streams", exact=True).locator("tbody th").first.inner_text()
+    seen.page.get_by_role("link", name="Page 2 →").click()
+    seen.page.get_by_text("26 – 50 of 400 streams").wait_for(timeout=TIMEOUT_MS)
+    seen.settle()
+    assert (
+        seen.page.get_by_role("table", name="Streams", exact=True).locator("tbody th").first.inner_text()
+        != first
+    )
+    seen.page.set_viewport_size({"width": 1280, "height": 900})
+    seen.open("?range=24h&refresh=off")
+    verdict = seen.page.locator("[class*=st-key-verdict-]").first.bounding_box()
+    assert verdict is not None
+    assert verdict["y"] < 110
+
+
 def test_trace_is_found_collapsed_and_opened_with_the_keyboard(seen: Reader) -> None:
     seen.problems.clear()
     seen.page.set_viewport_size({"width": 1280, "height": 900})
@@ -292,6 +317,27 @@ def test_sql_error_is_marked_until_the_statement_changes(seen: Reader) -> None:
     area.press("Control+End")
     seen.page.keyboard.type(" s")
     assert mark.count() == 0
+
+
+def test_id_in_a_result_opens_its_stream(seen: Reader) -> None:
+    sql = "SELECT stream_id FROM streams LIMIT 1"
+    seen.open(f"sql?refresh=off&range=6h&sql={quote(sql)}")
+    grid = seen.page.locator("[data-testid=stDataFrame]")
+    grid.scroll_into_view_if_needed()
+    with seen.page.expect_popup(timeout=TIMEOUT_MS) as opened:
+        for _ in range(
+            TIMEOUT_MS // 1000
+        ):  # the table draws its cells on a canvas some time after it arrived
+            grid.hover(position={"x": 60, "y": 52})
+            if (
+                grid.locator("canvas").first.evaluate("canvas => getComputedStyle(canvas).cursor")
+                == "pointer"
+            ):
+                break
+            seen.page.wait_for_timeout(1000)
+        grid.click(position={"x": 60, "y": 52})
+    assert re.search(r"/stream\?range=6h&.*id=[0-9a-f-]{36}$", opened.value.url)
+    opened.value.close()
 
 
 def test_link_of_a_query_shows_its_result_and_downloads_equal_it(seen: Reader, streams_data: Path) -> None:

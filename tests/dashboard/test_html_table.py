@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
@@ -9,9 +10,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from streamgauge.analytics.schema.clients import shortened
 from streamgauge.dashboard import html_table
 from streamgauge.dashboard.html_table import Column, markup, pairs_markup
-from streamgauge.dashboard.page_head import STACKED_BELOW_PX, WIDTHS_PX
+from streamgauge.dashboard.page_head import SIGNS_BELOW_PX, STACKED_BELOW_PX, WIDTHS_PX
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&</td></table><script>alert(1)</script>"
 
@@ -113,6 +115,27 @@ def test_lowest_priority_and_last_columns_disappear_first() -> None:
     assert {b, c, d} <= set(WIDTHS_PX)
     note = {span["class"] for span in found.all("span") if "class" in span}
     assert note == {f"sg-until-{step}" for step in steps}
+
+
+def test_sign_of_an_outcome_leaves_room_for_further_columns_on_a_phone() -> None:
+    columns = [Column(name=n, heading=n, priority=0, line=True) for n in "ab"] + [
+        Column(name="c", heading="c", line=True)
+    ]
+    rows = [{"a": "x" * 15, "b": "✕ connect_error", "c": "x" * 10}]
+    wide, narrow = (
+        int(str(parsed(*cs, rows=rows).all("td")[-1]["class"]).rsplit("-", 1)[-1])
+        for cs in (columns, [columns[0], replace(columns[1], is_sign=True), columns[2]])
+    )
+    assert narrow < wide < SIGNS_BELOW_PX
+    found = parsed(replace(columns[1], is_sign=True), rows=rows)
+    assert found.cells[1] == "✕ connect_error"
+    assert found.all("th")[1]["class"] == "sg-line sg-sign"
+
+
+def test_shortened_id_is_one_line_and_a_name_may_wrap() -> None:
+    column = Column(name="a", heading="A", text=shortened)
+    found = parsed(column, rows=[{"a": "0" * 32}, {"a": "nightly evaluation"}])
+    assert [th.get("class") for th in found.all("th")[1:]] == ["sg-line", None]
 
 
 def test_stacking_table_keeps_every_column() -> None:

@@ -32,7 +32,8 @@ def test_numbers_equal_sql(streams_data: Path, overview: AppTest) -> None:
         SELECT count(*) AS n, quantile_cont(ttft_ns, 0.95) AS ttft, quantile_cont(itl_ns, 0.5) AS itl,
             count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost', 'refused'))
                 / count(*) FILTER (outcome NOT IN ('client_abort', 'tap_lost', 'refused')) AS errors,
-            count(*) FILTER (meets_objective) / epoch(now() - min(started_at)) AS goodput
+            count(*) FILTER (meets_objective) / epoch(
+                (SELECT time_bucket(INTERVAL '1 minute', min(started_at)) FROM open_streams) - min(started_at)) AS goodput
         FROM streams""")
         .to_dicts()[0]
     )

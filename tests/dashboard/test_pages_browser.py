@@ -159,9 +159,12 @@ def test_sidebar_is_collapsed_while_narrow_and_then_as_chosen(seen: Reader, path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 768])
 @pytest.mark.parametrize("view", [*VIEWS, "trace", "filtered"])
-def test_page_is_accessible_on_a_phone(view: str, seen: Reader, paths: dict[str, str]) -> None:
-    resize(seen, 390)
+def test_page_is_accessible_on_a_phone_and_a_tablet(
+    view: str, width: int, seen: Reader, paths: dict[str, str]
+) -> None:
+    resize(seen, width)
     seen.open(paths[view])
     assert_accessible(seen)
 

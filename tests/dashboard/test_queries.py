@@ -215,6 +215,60 @@ def test_all_but_the_busiest_models_are_others(store: duckdb.DuckDBPyConnection)
     assert dict(found.select("name", "requests").iter_rows()) == {"m0": 5, "m1": 4, "others": 6, "total": 15}
 
 
+def minutes(*numbers: int, model: str = "m", outcome: str = "ok") -> list[dict[str, Any]]:
+    """Streams of the minutes of HOUR."""
+    return [
+        {"started_at": NOON + timedelta(minutes=n), "request_model": model, "outcome": outcome}
+        for n in numbers
+    ]
+
+
+def put_open(connection: duckdb.DuckDBPyConnection, rows: list[dict[str, Any]]) -> None:
+    """Insert these streams as streams in flight."""
+    names = ("started_at", "request_model")
+    insert(connection, "open_streams", [
+        {name: row[name] for name in names} | {"stream_id": UUID(int=900 + i), "updated_at": HOUR.until}
+        for i, row in enumerate(rows)
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ended", "in_flight", "complete_minutes"),
+    [
+        (minutes(*range(60)), [], 60),
+        # Failures are the first streams of a minute to end.
+        (minutes(*range(58), outcome="ok") + minutes(58, 59, outcome="http_error"), minutes(*[58, 59] * 9), 58),
+        # One stream in flight among 40 changes nothing, and neither does an old one.
+        (minutes(*[*range(59)] * 2, *[59] * 40), minutes(59), 60),
+        (minutes(*range(60)), minutes(20), 60),
+        # Most streams have ended, but not those of one model.
+        (minutes(*range(60), *[59] * 500) + minutes(*[59] * 15, model="slow"), minutes(*[59] * 15, model="slow"), 59),
+        # Nothing is complete.
+        (minutes(59, outcome="http_error"), minutes(*[59] * 5), 60),
+    ],
+)  # fmt: skip
+def test_streams_are_judged_once_nearly_all_that_started_with_them_have_ended(
+    ended: list[dict[str, Any]],
+    in_flight: list[dict[str, Any]],
+    complete_minutes: int,
+    store: duckdb.DuckDBPyConnection,
+) -> None:
+    put(store, *ended)
+    put_open(store, in_flight)
+    later = HOUR.until + timedelta(minutes=1)
+    found = overview.judged(query_of(store), HOUR, later)
+    assert found == replace(HOUR, until=NOON + timedelta(minutes=complete_minutes))
+    other = replace(HOUR, models=("other",))
+    assert overview.judged(query_of(store), other, later) == other
+
+
+def test_streams_of_the_last_seconds_are_not_judged(store: duckdb.DuckDBPyConnection) -> None:
+    put(store, *minutes(0))
+    until = overview.complete_until(query_of(store), HOUR, HOUR.until)
+    assert until == HOUR.until - timedelta(seconds=2)
+    assert overview.complete_until(query_of(store), HOUR, HOUR.since - timedelta(days=1)) == HOUR.since
+
+
 def test_changes_need_streams_in_both_periods(store: duckdb.DuckDBPyConnection) -> None:
     early = NOON - timedelta(minutes=30)
     put(

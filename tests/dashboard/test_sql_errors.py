@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamgauge.dashboard.sql_statements import problem_of
+from streamgauge.dashboard.sql_statements import position_before, problem_of, variables, with_values
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,49 @@ def test_message_says_what_to_do(message: str, text: str) -> None:
 def test_position_is_line_and_column(sql: str, position: int, line: int, column: int) -> None:
     found = problem_of("syntax error", sql, position)
     assert (found.line, found.column) == (line, column)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "near"),
+    [
+        ("model", '"request_model" or "response_model"'),
+        ("ttft", '"ttft_ns" or "outcome"'),
+        ("latency", '"ttft_ns" or "end_ns"'),
+        ("outcom", '"outcome" or "a"'),
+    ],
+)
+def test_unknown_column_suggests_columns_of_the_same_meaning(unknown: str, near: str) -> None:
+    message = f'Binder Error: Referenced column "{unknown}" not found in FROM clause! Candidate bindings: "outcome", "a"'
+    columns = ["outcome", "request_model", "response_model", "ttft_ns", "end_ns"]
+    assert f"Did you mean {near}?" in problem_of(message, "SELECT 1", None, columns).text
+
+
+VALUES = {
+    "from": "TIMESTAMPTZ '2026-01-01'",
+    "to": "now()",
+    "model": "('a', 'b')",
+    "gateway": "('g')",
+    "client": "('c')",
+}
+
+
+def test_variables_outside_texts_and_comments_are_replaced() -> None:
+    sql = """SELECT '$from', "$to", $$ $to $$, $tag$ $model $tag$ -- $client
+        /* $client */ FROM streams WHERE started_at >= $from AND $modelled AND request_model IN $model"""
+    assert variables(sql) == {"from", "model"}
+    found = with_values(sql, VALUES)
+    assert found.replace("TIMESTAMPTZ '2026-01-01'", "$from").replace("('a', 'b')", "$model") == sql
+    assert found.endswith(
+        "started_at >= TIMESTAMPTZ '2026-01-01' AND $modelled AND request_model IN ('a', 'b')"
+    )
+
+
+def test_position_of_an_error_is_that_in_the_statement_with_variables() -> None:
+    sql = "SELECT x WHERE a >= $from AND b < $to AND c"
+    replaced = with_values(sql, VALUES)
+    for part in ("x", "a", "b", "c"):
+        at = replaced.index(f"{part} ") if part != "c" else replaced.rindex("c")
+        assert sql[position_before(sql, VALUES, at)] == part
+    for variable in ("from", "to"):
+        inside = replaced.index(VALUES[variable]) + 3
+        assert sql[position_before(sql, VALUES, inside) :].startswith(f"${variable}")

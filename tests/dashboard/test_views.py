@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,7 +16,16 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from streamgauge.analytics.reports import formatting, latency
-from tests.dashboard.app_test import UNREADABLE, VIEWS, metric_value, number, open_page, page_text, table
+from tests.dashboard.app_test import (
+    UNREADABLE,
+    VIEWS,
+    links,
+    metric_value,
+    number,
+    open_page,
+    page_text,
+    table,
+)
 from tests.dashboard.generated_store import NAMED_CLIENT, filled
 from tests.tables import tables
 
@@ -313,6 +324,73 @@ def test_link_runs_its_statement(streams_data: Path, monkeypatch: pytest.MonkeyP
     assert not app.exception
     assert app.dataframe[0].value["n"].to_list() == [400]
     assert app.query_params["sql"] == sql
+
+
+def test_variables_of_a_statement_are_the_range_and_the_filters(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = """SELECT count(*) AS n FROM streams WHERE started_at >= $from AND started_at < $to
+        AND request_model IN $model AND gateway IN $gateway AND client_id IN $client"""
+    chosen = {"range": "24h", "model": ["deepseek-r1", "qwen3-32b"], "client": [NAMED_CLIENT[1]]}
+    app = open_page(streams_data, monkeypatch, "sql", sql=sql, **chosen)
+    assert not app.exception
+    expected = tables(streams_data).query(f"""SELECT count(*) AS n FROM streams
+        WHERE request_model IN ('deepseek-r1', 'qwen3-32b') AND client_id = '{NAMED_CLIENT[0]}'""")["n"][0]
+    assert app.dataframe[0].value["n"].to_list() == [expected]
+    assert expected
+    app.button(key="chip-model-qwen3-32b").click().run()
+    assert 0 < app.dataframe[0].value["n"].to_list()[0] < expected
+
+
+def test_sql_page_shows_only_filters_that_its_statement_uses(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = {"model": ["qwen3-32b"], "gateway": ["edge-eu"]}
+    for condition, chips, is_disabled in (
+        ("TRUE", [], True),
+        ("gateway IN $gateway", ["chip-gateway-edge-eu"], True),
+        ("started_at > $from", [], False),
+    ):
+        app = open_page(
+            streams_data, monkeypatch, "sql", sql=f"SELECT 1 AS n FROM streams WHERE {condition}", **chosen
+        )
+        assert [button.key for button in app.button if "chip" in (button.key or "")] == chips
+        assert app.selectbox(key="range").disabled == is_disabled
+
+
+def test_ids_of_a_result_are_links_and_downloads_have_the_ids(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(
+        streams_data, monkeypatch, "sql", sql="SELECT stream_id, trace_id FROM streams LIMIT 1", range="1h"
+    )
+    row = app.dataframe[0].value.to_dict("records")[0]
+    assert re.fullmatch(r"stream\?range=1h&id=[0-9a-f-]{36}", row["stream_id"])
+    assert re.fullmatch(r"traces\?range=1h&trace=[0-9a-f]{32}", row["trace_id"])
+    columns = json.loads(app.dataframe[0].proto.columns)
+    assert columns["stream_id"]["type_config"] == {"type": "link", "display_text": "&id=(.*)"}
+
+
+def test_list_of_streams_has_pages(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids: list[str] = []
+    app = open_page(streams_data, monkeypatch, "streams", range="24h")
+    for page in (1, 2, 16):
+        app.query_params["page"] = str(page)
+        app.run()
+        ids += [row["Stream"] for row in table(app, "Streams")]
+        text = page_text(app)
+        assert f"{page * 25 - 24} – {page * 25} of 400 streams" in text
+        assert (f"Page {page + 1} →" in text, f"← Page {page - 1}" in text) == (page < 16, page > 1)
+        assert all("page=" not in address for row in links(app, "Streams") for address in row)
+    assert len(set(ids)) == 75
+    app.query_params["page"] = "17"
+    assert "This page has no streams" in page_text(app.run())
+
+
+def test_empty_panel_says_why(one_stream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = page_text(open_page(one_stream, monkeypatch, range="24h"))
+    assert "No stream of this selection has output." in text
+    assert "No stream of this selection has two output events and a reported number of output tokens." in text
 
 
 def test_plan_of_a_statement_is_shown(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import polars as pl
+import pytest
 
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import TimeRange
-from streamgauge.dashboard.charts.time_series import break_at_gaps, time_lines
+from streamgauge.dashboard.charts.group_charts import heatmap
+from streamgauge.dashboard.charts.time_series import break_at_gaps, time_bars, time_lines
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = TimeRange(NOON, NOON + timedelta(hours=1), ZoneInfo("UTC"), 60)
@@ -76,6 +79,52 @@ def test_points_with_few_samples_are_faded_and_the_tooltip_has_their_number() ->
     assert dot["mark"]["type"] == "point"
     tips = made["datasets"][made["layer"][-1]["transform"][0]["from"]["data"]["name"]]
     assert [row["s0"] for row in tips][:3] == ["0 (n 30)", "1 (n 30)", "2 (n 2)"]
+
+
+UNFINISHED = replace(HOUR, since=NOON + timedelta(seconds=30), complete_until=NOON + timedelta(minutes=4))
+"""The first minute and those from the fourth on are incomplete."""
+
+
+def test_incomplete_points_are_faded_and_do_not_set_the_scale() -> None:
+    data = frame(*((i, "a", v) for i, v in enumerate((8.0, 2.0, 3.0, 1.0, 9.0))))
+    made = time_lines(data, "y", UNFINISHED, series="name").to_dict()
+    faded, full = made["layer"][:2]
+    assert faded["encoding"]["opacity"]["value"] < full["encoding"]["opacity"]["value"] == 1.0
+    values = [[row["y"] for row in made["datasets"][layer["data"]["name"]]] for layer in made["layer"][:2]]
+    assert values == [[8, 2, 3, 1, 9, None], [None, 2, 3, 1, None, None]]
+    assert faded["encoding"]["y"]["scale"]["domain"] == [0, 3]
+    tips = made["datasets"][made["layer"][-1]["transform"][0]["from"]["data"]["name"]]
+    assert [row["s0"] for row in tips[:2]] == ["8, incomplete", "2"]
+    assert (
+        "domain"
+        not in time_lines(data, "y", HOUR, series="name").to_dict()["layer"][0]["encoding"]["y"]["scale"]
+    )
+
+
+@pytest.mark.parametrize(("rates", "top"), [((0.0, 0.0, 0.4), 0.01), ((0.0, 0.2, 0.4), 0.2)])
+def test_error_rate_of_incomplete_points_does_not_set_the_scale(rates: tuple[float, ...], top: float) -> None:
+    data = frame(*((i + 2, "a", rate) for i, rate in enumerate(rates)))
+    made = time_lines(data, "y", UNFINISHED, series="name", percent=True).to_dict()
+    assert made["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0, top]
+
+
+def test_incomplete_bars_and_cells_are_faded_and_do_not_set_the_scale() -> None:
+    data = frame((1, "a", 5.0), (1, "b", 2.0), (4, "a", 40.0))
+    bars = time_bars(
+        data, "y", UNFINISHED, series="name", series_colors={"a": "#111111", "b": "#222222"}, unit=None
+    )
+    bins = data.with_columns(
+        pl.lit(1e6).alias("low_ns"), pl.lit(2e6).alias("high_ns"), pl.col("y").alias("n")
+    )
+    for made, channel, top in (
+        (bars.to_dict()["layer"][0], "y", 7.0),
+        (heatmap(bins, UNFINISHED).to_dict(), "color", 5.0),
+    ):
+        encoding = made["encoding"]
+        assert encoding[channel]["scale"]["domainMax"] == top
+        assert encoding["opacity"]["condition"] == {"test": "datum.complete", "value": 1}
+    rows = next(iter(bars.to_dict()["datasets"].values()))
+    assert {(row["y"], row["complete"]) for row in rows} == {(5.0, True), (2.0, True), (40.0, False)}
 
 
 def test_highlighted_series_keeps_its_colour_and_others_are_grey() -> None:
