@@ -47,6 +47,8 @@ PAGE_FILTERS: dict[str, dict[str, str]] = {
         "outcome": "Outcome",
         "cause": "Cause",
         "status": "HTTP status",
+        "finish": "Finish reason",
+        "answer": "Answer",
         "dialect": "Dialect",
         "prompt": "Prompt size",
         "duration": "Duration",

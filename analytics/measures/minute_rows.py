@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from streamgauge.analytics.measures.latency import gap_rows, stall_rows
+from streamgauge.analytics.reports import quality
 from streamgauge.analytics.schema.frames import with_all_columns
 from streamgauge.analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
 from streamgauge.analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK
@@ -81,6 +82,14 @@ def _sums(**columns: str) -> list[pl.Expr]:
     return [_known_sum(pl.col(column), name) for name, column in columns.items()]
 
 
+def _counts(**conditions: str) -> list[pl.Expr]:
+    """Numbers of streams for which a condition in SQL holds."""
+    return [
+        pl.sql_expr(condition).fill_null(value=False).sum().cast(pl.Int64).alias(name)
+        for name, condition in conditions.items()
+    ]
+
+
 # The expressions are built once, at import, because they are the same for every commit.
 _MEETING = pl.col("meets_objective").fill_null(value=False) & (pl.col("outcome") == OK)
 _CLIENT_COUNTS = [
@@ -121,6 +130,12 @@ _COUNTS = [
     _known_sum(
         pl.when(pl.col("reasoning_tokens").is_not_null()).then("output_tokens"),
         "output_tokens_with_reasoning_known",
+    ),
+    *_counts(
+        answers=quality.IS_ANSWER, cut_answers=quality.is_affected("length"), refusals=quality.is_affected("refusal"),
+        empty_answers=quality.is_affected("empty"), answers_with_tools=quality.is_affected("tool_calls"),
+        streams_with_malformed_tools=quality.is_affected("tool_arguments"), streams_with_tools=quality.MEASURES["tool_failure"].known,
+        failed_with_tools=quality.is_affected("tool_failure"),
     ),
     *_sums(
         events="event_count", output_events="output_event_count", text_chars="text_chars",

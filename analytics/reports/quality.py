@@ -85,3 +85,8 @@ COLUMNS = (
     "cached_input_tokens",
 )  # fmt: skip
 """Columns of `streams` that the SQL of this module reads."""
+
+
+def is_affected(name: str) -> str:
+    """SQL condition: the stream has a measure that is a condition, and it holds."""
+    return f"({MEASURES[name].known}) AND ({MEASURES[name].value})"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, formatting, latency
+from streamgauge.analytics.reports import Query, formatting, latency, quality
 from streamgauge.analytics.reports.selection import (
     CLIENT,
     DIMENSIONS,
@@ -17,6 +17,7 @@ from streamgauge.analytics.reports.selection import (
     contains_text,
 )
 from streamgauge.analytics.schema.dimensions import is_one_of
+from streamgauge.analytics.schema.finish_reasons import FINISH
 from streamgauge.analytics.schema.outcomes import IS_BAD, IS_ERROR
 from streamgauge.analytics.schema.sql_quoting import literal
 
@@ -47,11 +48,20 @@ KINDS: dict[str, str] = {
 }
 """Name → SQL condition of a kind of streams."""
 
+
 FACETS: dict[str, str] = {
     "outcome": "outcome",
     "cause": "error_type",
     "status": "http_status::VARCHAR",
     **DIMENSIONS,
+    "finish": FINISH,
+    "answer": f"""CASE
+        WHEN {quality.is_affected("tool_failure")} THEN 'failed with a tool call'
+        WHEN {quality.is_affected("tool_arguments")} THEN 'malformed tool call'
+        WHEN {quality.is_affected("refusal")} THEN 'refusal'
+        WHEN {quality.is_affected("empty")} THEN 'empty'
+        WHEN {quality.is_affected("tool_calls")} THEN 'tool call'
+        WHEN {quality.IS_ANSWER} THEN 'text' END""",
     "dialect": "dialect",
 }
 """Filter → SQL of its value. Streams with NULL have no value."""

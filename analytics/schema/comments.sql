@@ -201,6 +201,14 @@ COMMENT ON COLUMN stream_minutes.input_tokens_with_cache_known IS 'Input tokens 
 COMMENT ON COLUMN stream_minutes.output_tokens IS 'Sum of output tokens.';
 COMMENT ON COLUMN stream_minutes.reasoning_tokens IS 'Sum of reasoning tokens.';
 COMMENT ON COLUMN stream_minutes.output_tokens_with_reasoning_known IS 'Output tokens of streams that reported reasoning ones: the denominator of the reasoning share.';
+COMMENT ON COLUMN stream_minutes.answers IS 'Complete answers of a model: streams that ended ok.';
+COMMENT ON COLUMN stream_minutes.cut_answers IS 'Answers that ended at a limit of tokens.';
+COMMENT ON COLUMN stream_minutes.refusals IS 'Answers with refusal output, or ended by a refusal or a content filter.';
+COMMENT ON COLUMN stream_minutes.empty_answers IS 'Answers with neither text nor a tool call.';
+COMMENT ON COLUMN stream_minutes.answers_with_tools IS 'Answers with a tool call.';
+COMMENT ON COLUMN stream_minutes.streams_with_malformed_tools IS 'Answers with a tool call whose arguments are not valid JSON.';
+COMMENT ON COLUMN stream_minutes.streams_with_tools IS 'Counted streams with a tool call, also failed ones.';
+COMMENT ON COLUMN stream_minutes.failed_with_tools IS 'Of them, those with an error or a failed tool call.';
 COMMENT ON COLUMN stream_minutes.events IS 'Events with data.';
 COMMENT ON COLUMN stream_minutes.output_events IS 'Events with output.';
 COMMENT ON COLUMN stream_minutes.text_chars IS 'Characters of text.';

@@ -64,16 +64,18 @@ QUERY = f"""Run one read-only SQL statement of DuckDB (SELECT, WITH, FROM, DESCR
 `streams`: one row per finished request, with `outcome` (ok, http_error, connect_error, inband_error, truncated, upstream_reset, \
 idle_timeout, malformed, client_abort, tap_lost, refused), `ttft_ns`, `itl_ns`, `end_ns`, `output_tokens`, `gateway`, \
 `request_model`, `client_id`. An error rate leaves out client_abort, tap_lost and refused. `open_streams`: requests in flight. \
-`latency_by_minute`, `errors_by_minute`, `throughput_by_minute`: for long ranges. `events`: one row per event of a stream.
+`latency_by_minute`, `errors_by_minute`, `throughput_by_minute`, `answers_by_minute`: for long ranges. `events`: one row per event \
+of a stream.
 Returns `columns` and `rows` with the values in that order."""
 
-DIAGNOSE = """Find out what is wrong: the verdict of the dashboard's Overview for a range of time, compared with the period of the \
-same length before it.
+DIAGNOSE = """Find out what is wrong: the verdict of the dashboard's Overview for a range of time, compared with the period of the same \
+length before it.
 `state`: healthy, incident (at least one cause is named), unclear (an objective is missed, and the data support no cause) or \
-no_data. `headline`: the verdict in one sentence. `causes`: most important first; `where` (model, gateway, client, tap), `metric`, \
-`value` and `before` with `unit` (share or s), `onset` with its range, `affected` of `streams`, `unaffected` neighbours, \
-`example_stream_id`. `objectives`: measured value and limit of error_rate, ttft and itl (95th percentiles). `groups`: traffic by \
-model and gateway, with durations in seconds and rates per second. `offenders`: what has more than its share of bad requests."""
+no_data. `headline`: the verdict in one sentence. `causes`: most important first; `where` (model, gateway, client, tap), \
+`metric`, `value` and `before` with `unit` (share, s, tokens or characters), `onset` with its range, `affected` of `streams`, \
+`unaffected` neighbours, `example_stream_id`. `objectives`: measured value and limit of error_rate, ttft and itl (95th \
+percentiles). `groups`: traffic by model and gateway, with durations in seconds and rates per second. `offenders`: what has \
+more than its share of bad requests."""
 
 STREAM = """Show one request by its stream_id (UUID), finished or in flight.
 `row`: the columns of `streams` (or `open_streams`) that are known; `*_ns` are nanoseconds from t0, when the tap began to contact the \

@@ -256,3 +256,35 @@ def test_client_minutes_count_each_stream_once_and_keep_the_busiest_clients(
     assert ask(con, f"SELECT streams, objective FROM client_minutes WHERE client_id = '{OTHER}'") == [
         (20, "o")
     ]
+
+
+def test_counts_of_answers_are_those_of_the_measures(con: duckdb.DuckDBPyConnection) -> None:
+    answer = {
+        "operation": "chat",
+        "dialect": "openai_chat",
+        "streamed": True,
+        "ttfo_ns": 5,
+        "output_event_count": 3,
+        "finish_reason": "stop",
+    }
+    called = {**answer, "finish_reason": "tool_calls", "tool_call_count": 1, "malformed_tool_call_count": 0}
+    rows = [
+        {**answer, "output_tokens": 30},
+        {**answer, "finish_reason": "MAX_TOKENS", "output_tokens": 10},
+        {**answer, "refusal_chars": 9},
+        {**answer, "finish_reason": "SAFETY"},
+        {**answer, "ttfo_ns": None, "output_event_count": 0},
+        called,
+        {**called, "malformed_tool_call_count": 2},
+        {**called, "tool_failure_count": 1},
+        {**called, "outcome": "inband_error"},
+        {**called, "outcome": "client_abort"},
+        {**answer, "operation": "embeddings"},
+        {"outcome": "http_error", "output_tokens": 500},
+    ]  # fmt: skip
+    store(con, streams(rows))
+    assert ask(
+        con,
+        "SELECT answers, cut_share, refusal_share, empty_share, tool_call_share, malformed_tool_share, tool_failure_share, "
+        "output_tokens_per_answer FROM answers_by_minute",
+    ) == [(8, 1 / 8, 2 / 8, 1 / 8, 3 / 8, 1 / 3, 2 / 4, 20.0)]
