@@ -10,6 +10,7 @@ import cloup
 
 from streamgauge.analytics.extras import require
 from streamgauge.flags import default_text
+from streamgauge.simulator.incidents import INCIDENTS
 from streamgauge.values import Address, Duration, Number, WholeNumber
 
 
@@ -24,8 +25,12 @@ from streamgauge.values import Address, Duration, Number, WholeNumber
         help="Request rate.",
     ),
     cloup.option(
-        "--rate-faults", type=Number(0, 1), metavar="SHARE", default=0.08, show_default=True,
-        help="Share of requests with a fault.",
+        "--rate-faults", type=Number(0, 1), metavar="SHARE", default=0.03, show_default=True,
+        help="Share of requests with a fault, besides incidents.",
+    ),
+    cloup.option(
+        "--incident", type=click.Choice(["all", *INCIDENTS, "none"]), default="all", show_default=True,
+        help="Incidents to stage: one kind, or all in turn.",
     ),
     cloup.option("--no-dashboard", is_flag=True, help="Do not start the dashboard."),
     cloup.option(
@@ -62,13 +67,22 @@ from streamgauge.values import Address, Duration, Number, WholeNumber
         "--time-scale", type=Number(0.01, 100), metavar="N", default=1.0, show_default=True,
         help="Multiplier of simulated times; 0.1 = ten times faster.",
     ),
+    cloup.option(
+        "--incident-after", "incident_after_s", type=Duration(0), metavar="DURATION", default="90s", show_default=True,
+        help="Time until the first incident.",
+    ),
+    cloup.option(
+        "--incident-length", "incident_length_s", type=Duration(0.1), metavar="DURATION", default="90s", show_default=True,
+        help="Length of an incident. The next one begins after twice this time.",
+    ),
     cloup.option("--seed", metavar="TEXT", help="Random seed, for a reproducible run."),
 )  # fmt: skip
 def demo_command(workers: int, kafka: str | None, **options: Any) -> int:
     """Run everything with simulated traffic.
 
     Starts a simulated gateway in every dialect, the tap, analytics, the dashboard, and clients that send requests through the
-    tap. Runs until Ctrl-C. With --seconds it stops by itself and exits with 0 if measured and simulated values agree.
+    tap. Every few minutes an incident begins and ends, which the terminal announces and the Overview names. Runs until Ctrl-C.
+    With --seconds it stops by itself and exits with 0 if measured and simulated values agree.
     """
     require("duckdb" if options["no_dashboard"] else "streamlit")
     from streamgauge.demo_run import Demo, DemoOptions

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -29,17 +30,24 @@ from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.ingest.keyed_ids import FILE, keyed_hash, load_client_key
 from streamgauge.ingest.listening import bind
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import part_of_up, read_ready_file
 from streamgauge.simulator import measurement_check
+from streamgauge.simulator.incidents import INCIDENT_MODELS, INCIDENTS
 from streamgauge.simulator.ledger import LedgerRow, RemoteLedger
-from streamgauge.simulator.traffic import Traffic, TrafficOptions
+from streamgauge.simulator.profiles import PROFILES
+from streamgauge.simulator.traffic import KEYS, Traffic, TrafficOptions
 
 SIMULATOR_TIMEOUT_S = 60.0
 STORED_TIMEOUT_S = 60.0
 """Time limit for the last streams to be stored. It usually takes a second."""
 STOP_TIMEOUT_S = 60.0
+MORE_OF_INCIDENT_MODELS = 5
+"""Each model with incidents gets this many times more requests than others, so that an incident is clear after seconds."""
+CLIENT_NAMES = {key: key.rpartition("-")[2] for key in KEYS}
+"""API key → name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +67,10 @@ class DemoOptions:
     rate_per_s: float
     concurrency: int
     rate_faults: float
+    incident: str
+    """Key of `INCIDENTS`, "all" or "none"."""
+    incident_after_s: float
+    incident_length_s: float
     time_scale: float
     up_flags: tuple[str, ...]
     """Additional flags of `streamgauge up`."""
@@ -104,6 +116,7 @@ class Demo:
                 seed=self.options.seed or name,
                 run=name,
                 rate_per_s=self.options.rate_per_s,
+                models=(*PROFILES, *(INCIDENT_MODELS * MORE_OF_INCIDENT_MODELS)),
                 concurrency=self.options.concurrency,
                 # Without --seconds the rows are not compared.
                 max_rows=1_000_000 if self.options.seconds else 1_000,
@@ -155,6 +168,7 @@ class Demo:
             "--upstream", f"sim={upstream}", "--data", str(data), "--listen", options.listen, "--admin", options.admin,
             "--dashboard-listen", options.dashboard_listen,
             "--metrics", "127.0.0.1:0",  # the default port may belong to another instance
+            *_client_flags(data),
             *(["--no-dashboard"] if options.no_dashboard else []), *options.up_flags,
         ]  # fmt: skip
         parts = ["tap", "analyze", *([] if options.no_dashboard else ["dashboard"])]
@@ -222,6 +236,7 @@ class Demo:
         # Queries of the progress line run in another process: this one must send requests at their times.
         tables = QueryPool(locate(SQLITE, data), untrusted=False)
         progress = Progress(self.write)
+        staging = asyncio.create_task(self._stage_incidents(traffic, progress))
         try:
             while not stop.is_set() and (ends_s is None or time.monotonic() < ends_s):
                 # The simulator keeps a bounded number of rows, so they are fetched meanwhile.
@@ -240,9 +255,25 @@ class Demo:
                 await traffic.cancel()
             await sending
         finally:
+            staging.cancel()
             progress.end()
             tables.close()
         return stop.is_set()
+
+    async def _stage_incidents(self, traffic: Traffic, progress: Progress) -> None:
+        options = self.options
+        kinds = {"all": list(INCIDENTS), "none": []}.get(options.incident, [options.incident])
+        if not kinds:
+            return
+        await asyncio.sleep(options.incident_after_s)
+        for kind in itertools.cycle(kinds):
+            traffic.incident = incident = INCIDENTS[kind]
+            place = f"{incident.dimension} {CLIENT_NAMES.get(incident.value, incident.value)}"
+            progress.note(f"incident {kind} begins: {place}: {incident.text}")
+            await asyncio.sleep(options.incident_length_s)
+            traffic.incident = None
+            progress.note(f"incident {kind} ends: {place}")
+            await asyncio.sleep(2 * options.incident_length_s)
 
     def _check_alive(self) -> None:
         for name, process in self.processes.items():
@@ -339,6 +370,16 @@ def _command() -> str:
     return str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
 
 
+def _client_flags(data: Path) -> list[str]:
+    """Flags that name the clients. Their ids depend on the key of the data folder."""
+    key = load_client_key(data / FILE)
+    return [
+        word
+        for secret, name in CLIENT_NAMES.items()
+        for word in ("--clients", f"{keyed_hash(secret.encode(), key)}={name}")
+    ]
+
+
 def _refresh(ledger: RemoteLedger) -> None:
     with contextlib.suppress(OSError):  # _check_alive reports a simulator that exited
         ledger.refresh()
@@ -367,6 +408,11 @@ class Progress:
             click.echo(f"\r\x1b[K{line}", nl=False)
         else:
             self._write(line)
+
+    def note(self, text: str) -> None:
+        """Write a line that stays, with the time."""
+        begin = "\r\x1b[K" if self._terminal else ""
+        self._write(f"{begin}{click.style(f'{datetime.now().astimezone():%H:%M:%S}  {text}', bold=True)}")
 
     def end(self) -> None:
         if self._terminal:

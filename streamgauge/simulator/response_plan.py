@@ -155,6 +155,7 @@ OTHER_FAULTS = (
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2_000_000)]
+Factor = Annotated[float, msgspec.Meta(ge=0, le=1000)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=3_600_000)]
 
 
@@ -163,8 +164,12 @@ class ForcedValues(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     ttft_ms: Milliseconds | None = None
     """First output, measured from the end of the request."""
+    ttft_factor: Factor = 1.0
+    """Multiplier of the drawn time to first token."""
     gap_ms: Milliseconds | None = None
     """Median gap between two chunks."""
+    gap_factor: Factor = 1.0
+    """Multiplier of the drawn gaps."""
     jitter: Milliseconds | None = None
     """Sigma of the log-normal gaps; 0 = constant. Defaults to 0 with `gap_ms`."""
     tokens: Count | None = None
@@ -350,11 +355,11 @@ def _timing(
         ttft_s += (content["input_tokens"] - content["cached_tokens"]) / profile.prefill_tokens_per_s
         if content["reasoning"] == "hidden":
             ttft_s += content["reasoning_tokens"] * profile.gap_s
-        ttft_s *= (4 if fault == "slow_first_byte" else 1) * scale
+        ttft_s *= (4 if fault == "slow_first_byte" else 1) * scale * forced.ttft_factor
     return {
         "ttft_s": ttft_s,
         "head_s": ttft_s * (1.0 if fault == "slow_first_byte" else profile.head_fraction),
-        "gap_s": profile.gap_s * scale if forced.gap_ms is None else forced.gap_ms / 1000,
+        "gap_s": profile.gap_s * scale * forced.gap_factor if forced.gap_ms is None else forced.gap_ms / 1000,
         "gap_sigma": gap_sigma if forced.jitter is None else forced.jitter,
         "stall_s": drawn.stall_s * scale if forced.stall_ms is None else forced.stall_ms / 1000,
     }

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,10 +20,13 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
+from streamgauge.simulator.incidents import Incident
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.profiles import PROFILES, Profile, api_of_vendor
 from streamgauge.simulator.response_plan import words
 
+KEYS = ("sk-demo-search", "sk-demo-support", "sk-demo-batch", "sk-demo-app", "sk-demo-intern")
+"""API keys of the clients."""
 MAX_READS = 200
 """Maximum number of reads recorded per response. The first output is among the first reads."""
 
@@ -44,13 +47,7 @@ class TrafficOptions:
     stream_share: float = 0.93
     reuse_share: float = 0.3
     models: tuple[str, ...] = tuple(PROFILES)
-    keys: tuple[str, ...] = (
-        "sk-demo-search",
-        "sk-demo-support",
-        "sk-demo-batch",
-        "sk-demo-app",
-        "sk-demo-intern",
-    )
+    keys: tuple[str, ...] = KEYS
     timeout_s: float = 120.0
     max_rows: int = 200_000
     """Rows kept; the oldest are evicted."""
@@ -143,6 +140,8 @@ class Traffic:
         self._tasks: set[asyncio.Task[None]] = set()
         self._next = 0
         self.rows: dict[str, ClientRow] = {}
+        self.incident: Incident | None = None
+        """The incident that requests are part of from now on."""
         self.sent = self.turned_away = self.aborted = self.failed = 0
 
     @property
@@ -193,9 +192,13 @@ class Traffic:
         request_id = f"{options.run}-{self._next:06d}"
         self._next += 1
         profile = PROFILES[rng.choice(options.models)]
-        request = draw_request(
-            rng, profile, request_id, rng.choice(options.keys), stream_share=options.stream_share
-        )
+        key = rng.choice(options.keys)
+        request = draw_request(rng, profile, request_id, key, stream_share=options.stream_share)
+        if self.incident is not None:
+            # Not of `rng`, so that an incident does not change the other requests.
+            forced = self.incident.header(Random(request_id), model=profile.model, key=key)  # noqa: S311
+            if forced is not None:
+                request = request.with_header("x-simulate", forced)
         abort_after_s = None
         if rng.random() < options.abort_share:
             abort_after_s = rng.uniform(*options.abort_after_s)
@@ -290,6 +293,12 @@ class ClientRequest:
     headers: tuple[tuple[str, str], ...]
     body: bytes
     streamed: bool
+
+    def with_header(self, name: str, value: str) -> ClientRequest:
+        """The request with this value of the header and no other."""
+        return replace(
+            self, headers=(*(header for header in self.headers if header[0] != name), (name, value))
+        )
 
 
 def draw_request(

@@ -8,7 +8,8 @@ import os
 import socket
 import subprocess
 import sys
-from datetime import UTC, datetime
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,16 @@ import pytest
 from click.testing import CliRunner
 
 from streamgauge import demo_run
+from streamgauge.analytics.diagnosis.report import Report, as_json, read_report
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.demo import demo_command
-from streamgauge.demo_run import Demo, DemoOptions
+from streamgauge.demo_run import CLIENT_NAMES, Demo, DemoOptions
+from streamgauge.simulator.incidents import INCIDENTS
 from streamgauge.simulator.ledger import RemoteLedger
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
 from tests.streamgauge.simulator.test_measurement_check import measured, simulated
+from tests.tables import tables
 
 ANY_PORTS = [
     "--listen",
@@ -52,7 +58,8 @@ def test_demo_with_seconds_ends_with_a_table_and_a_comparison(tmp_path: Path) ->
 
 OPTIONS = DemoOptions(
     listen="127.0.0.1:0", admin="127.0.0.1:0", dashboard_listen="127.0.0.1:0", no_dashboard=True, simulator=None, data=None, seconds=1,
-    seed=None, rate_per_s=6.0, concurrency=64, rate_faults=0.08, time_scale=1.0, up_flags=(),
+    seed=None, rate_per_s=6.0, concurrency=64, rate_faults=0.03, incident="none", incident_after_s=90, incident_length_s=90, time_scale=1.0,
+    up_flags=(),
 )  # fmt: skip
 
 
@@ -105,6 +112,53 @@ def test_port_in_use_is_reported_before_any_process_starts(tmp_path: Path, flag:
     assert flag in str(result.exception)
     assert str(port) in str(result.exception)
     assert not data.exists()
+
+
+def diagnosed(tables: QueryPool, since: datetime) -> Report:
+    return read_report(tables.query, Selection(since=since, until=datetime.now(UTC)))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "rate-limited",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in INCIDENTS if kind != "rate-limited"),
+    ],
+)
+def test_diagnosis_names_the_incident_that_the_terminal_announces(tmp_path: Path, kind: str) -> None:
+    began, data = datetime.now(UTC), tmp_path / "data"
+    arguments = ["--no-dashboard", "--data", str(data), *ANY_PORTS, "--rate", "20", "--time-scale", "0.3"]
+    arguments += ["--incident", kind, "--incident-after", "12s", "--incident-length", "600s"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamgauge", "demo", "--seed", "staged", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=tmp_path,
+    )
+    try:
+        assert process.stdout is not None
+        while "begins" not in (line := process.stdout.readline()):
+            assert line, "the demo exited before the incident"
+        onset, incident = datetime.now(UTC), INCIDENTS[kind]
+        place = {incident.dimension: CLIENT_NAMES.get(incident.value, incident.value)}
+        assert f"incident {kind} begins: {' '.join(*place.items())}: {incident.text}" in line
+        before = diagnosed(tables(data), began).diagnosis
+        assert before.state == "healthy", before
+        deadline_s = time.monotonic() + 90
+        while True:
+            report = diagnosed(tables(data), began)
+            causes = as_json(report)["causes"]
+            if causes and causes[0]["where"] == place:
+                break
+            assert time.monotonic() < deadline_s, causes
+            time.sleep(0.5)
+        found = report.diagnosis.causes[0].onset
+        assert found is not None
+        assert abs(found - onset) < timedelta(seconds=10)
+    finally:
+        process.terminate()
+        process.wait(90)
 
 
 def test_unwritable_data_folder_is_one_line(tmp_path: Path) -> None:
