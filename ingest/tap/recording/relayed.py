@@ -1,4 +1,4 @@
-"""What a recorder and the relay tell each other about a body that the relay forwards."""
+"""What a recorder and the relay exchange about a body that the relay forwards."""
 
 from __future__ import annotations
 
@@ -57,6 +57,8 @@ class RelayedBatch(Protocol):
     """Records that the relay has encoded."""
 
     count: int
+    frames: int
+    captured_bytes: int
     size_bytes: int
 
     def take(self) -> list[bytes]:

@@ -18,7 +18,7 @@ from streamgauge.ingest.records import WaitedFor
 from streamgauge.ingest.tap.http.bodies import BodyReader
 from streamgauge.ingest.tap.recording.failures import RecordingFailures
 from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
-from streamgauge.ingest.tap.recording.relayed import RelayedEnd, RelayedRecords
+from streamgauge.ingest.tap.recording.relayed import RelayedBatch, RelayedEnd, RelayedRecords
 from streamgauge.ingest.tap.relay.choice import native_relay
 
 COMPLETE, UPSTREAM_LOST, CLIENT_LOST, MALFORMED = range(4)
@@ -60,16 +60,16 @@ class BodyRelay:
     @property
     def pending_bytes(self) -> int:
         """Bytes that it keeps for records."""
-        return self._native.counts()[0]
+        return int(self._native.counts()[0])
 
     @property
     def waits_dropped(self) -> int:
-        return self._native.counts()[1]
+        return int(self._native.counts()[1])
 
     @property
     def blocks(self) -> bool:
         """Whether the client of any body does not read."""
-        return self._native.counts()[2] > 0
+        return bool(self._native.counts()[2])
 
     def accepts(self, reader: BodyReader) -> bool:
         """Whether the relay forwards this body. Short bodies stay on the event loop."""
@@ -92,7 +92,7 @@ class BodyRelay:
             self._grant(more=True)
         if self._buffer is not None:
             self._buffer.arm()
-        number = self._native.add(
+        number: int = self._native.add(
             upstream_descriptor, client_descriptor, reader, now_ns, records.last_output_ns or now_ns, records.event_stream,
             records.prefix, records.seq, records.t0_ns, records.capture_bytes,
         )  # fmt: skip
@@ -102,7 +102,8 @@ class BodyRelay:
     def progress(self, number: int) -> tuple[int, int, int, bool]:
         """Returns (time of the last read, time of the last output, time when the client last resumed reading, whether the
         client is blocked now). Times in ns."""
-        return self._native.progress(number)
+        found: tuple[int, int, int, bool] = self._native.progress(number)
+        return found
 
     def take_back(self, number: int, now_ns: int) -> None:
         """Stop forwarding a body. `relay_ended` of its exchange is called before this returns."""
@@ -133,7 +134,7 @@ class BodyRelay:
         # Last, when the appended records have been counted: before, half of the free room would still include theirs.
         self._grant(more=bool(self._exchanges))
 
-    def _append(self, encoded: native_relay.EncodedRecords) -> None:
+    def _append(self, encoded: RelayedBatch) -> None:
         if self._buffer is None:
             return
         try:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from streamgauge.ingest.tap.options import Relay
 
 try:
-    from streamgauge.ingest.tap.relay import native_relay as native_relay
+    from streamgauge.ingest.tap.relay import native_relay as native_relay  # type: ignore[attr-defined] # an extension module
 except ImportError:
-    native_relay = None  # type: ignore[assignment]
+    native_relay = None
 
 
 def uses_native_code(relay: Relay) -> bool:
