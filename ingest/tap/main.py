@@ -12,7 +12,6 @@ import errno
 import logging
 import resource
 import secrets
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -30,7 +29,7 @@ from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.process.admin import Admin
 from streamgauge.ingest.tap.process.metrics import Report
 from streamgauge.ingest.tap.process.supervisor import Supervisor
-from streamgauge.ingest.tap.process.worker import TapWorker, reduce_gc
+from streamgauge.ingest.tap.process.worker import TapWorker, reduce_gc, stop_on_signals
 from streamgauge.ingest.tap.relay.choice import uses_native_code
 
 logger = logging.getLogger("streamgauge.tap")
@@ -71,7 +70,7 @@ async def _run_single(options: TapOptions, key: bytes) -> None:
     worker = TapWorker(options, client_key=key)
     sock = bind(options.listen)
     admin_sock = bind(options.admin)
-    _on_signals(worker.stop)
+    stop_on_signals(worker.stop)
     await worker.start(sock)
 
     guards = worker.context.guards
@@ -92,7 +91,7 @@ async def _run_several(options: TapOptions, key: bytes) -> None:
     with bind(options.listen, shared=True) as reserved:
         address = reserved.getsockname()[:2]
         supervisor = Supervisor(options, key, join_address(*address))
-        _on_signals(supervisor.stop)
+        stop_on_signals(supervisor.stop)
         await supervisor.start()
 
         admin = Admin(supervisor.report, lambda: supervisor.ready, supervisor.faults, _admin_hosts(options))
@@ -102,12 +101,6 @@ async def _run_several(options: TapOptions, key: bytes) -> None:
 
 def _admin_hosts(options: TapOptions) -> AllowedHosts:
     return AllowedHosts(options.allowed_hosts, listen_host=split_address(options.admin)[0])
-
-
-def _on_signals(stop: Callable[[], None]) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
 
 
 @contextlib.asynccontextmanager
@@ -134,15 +127,13 @@ async def _ready(
         f"{u.name} ({u.url}{', default' if several and i == 0 and not u.is_public else ''})"
         for i, u in enumerate(options.upstreams)
     )
-    relay = "native" if uses_native_code(options.relay) else "Python"
-    code = "compiled" if is_compiled() else "interpreted"
     logger.info(
         "tap ready: %s, upstreams: %s, admin: %s, %s relay, %s code",
         listen,
         upstreams,
         admin_url,
-        relay,
-        code,
+        "native" if uses_native_code(options.relay) else "Python",
+        "compiled" if is_compiled() else "interpreted",
     )
     guard = guards.guard("heartbeat", silent_after_s=SILENT_AFTER_S)
     heartbeat = Heartbeat(path, ready)

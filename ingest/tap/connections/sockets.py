@@ -83,13 +83,9 @@ def limit_silence(sock: socket.socket, limit_s: float) -> None:
         # For a peer to which nothing is being sent.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         limit_ms = int(limit_s * 1000)
-        for name, value in (
-            ("TCP_KEEPIDLE", max(1, limit_ms // 2000)),
-            ("TCP_KEEPINTVL", max(1, limit_ms // 10_000)),
-            ("TCP_USER_TIMEOUT", limit_ms),
-        ):
-            if (option := getattr(socket, name, None)) is not None:
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, limit_ms // 2000))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, limit_ms // 10_000))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
 
 
 def follow(
@@ -165,7 +161,7 @@ class HangupWatch:
         """Call before the socket is read again, or once it is lost. Its descriptor may belong to another connection by then."""
         if self._callbacks.get(descriptor) == on_hangup:
             del self._callbacks[descriptor]
-            with contextlib.suppress(OSError):  # the kernel forgets closed sockets
+            with contextlib.suppress(OSError):  # the kernel removes closed sockets itself
                 self._epoll.unregister(descriptor)
 
     def close(self) -> None:

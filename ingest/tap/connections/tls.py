@@ -11,47 +11,21 @@ from __future__ import annotations
 import asyncio
 import ssl
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from uvloop.loop import SSLProtocol  # type: ignore[attr-defined] # its stubs omit the class
 
 from streamgauge.ingest.tap.connections import sockets
+from streamgauge.ingest.tap.exchanges.sides import Side
 from streamgauge.ingest.tap.options import TapOptions
 
 
-class TlsUser(Protocol):
-    """A connection over TLS. `reading` is the transport to pause."""
-
-    reading: asyncio.Transport
-
-    def tcp_ends(self) -> None: ...
-
-
 class TlsLayer(SSLProtocol):  # type: ignore[misc]
-    """TLS between a connection and its TCP transport. With `server_hostname` the tap is the client.
+    """TLS between a connection, the `user`, and its TCP transport. Further arguments as `SSLProtocol` has them."""
 
-    `secured` receives the result of the handshake.
-    """
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        user: Any,
-        context: ssl.SSLContext,
-        secured: asyncio.Future[None] | None = None,
-        server_hostname: str | None = None,
-        handshake_timeout_s: float | None = None,
-    ) -> None:
-        super().__init__(
-            loop,
-            user,
-            context,
-            secured,
-            server_hostname is None,
-            server_hostname,
-            ssl_handshake_timeout=handshake_timeout_s,
-        )
-        self._user: TlsUser | None = user
+    def __init__(self, loop: asyncio.AbstractEventLoop, user: Any, *args: Any, **options: Any) -> None:
+        super().__init__(loop, user, *args, **options)
+        self._user: Side | None = user
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         assert self._user is not None
@@ -87,7 +61,7 @@ async def connect(
         await loop.create_connection(lambda: user, host, port)
         return
     secured = loop.create_future()
-    layer = TlsLayer(loop, user, context, secured, host)
+    layer = TlsLayer(loop, user, context, secured, server_side=False, server_hostname=host)
     transport, _ = await loop.create_connection(lambda: layer, host, port)
     try:
         await secured

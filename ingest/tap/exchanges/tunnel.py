@@ -10,25 +10,15 @@ other protocol, or a WebSocket in which the search for the frame gave up, is com
 
 from __future__ import annotations
 
-import asyncio
-from typing import Protocol
-
 from streamgauge.ingest.records import Cause
+from streamgauge.ingest.tap.exchanges.sides import Side
 from streamgauge.ingest.tap.http.websocket_close import CloseFrameFinder
-
-
-class TunnelEnd(Protocol):
-    """One of the two connections."""
-
-    transport: asyncio.Transport
-
-    def end_writing(self) -> None: ...
 
 
 class Tunnel:
     """The two directions of a tunnel and their byte counts. Times are monotonic, in ns."""
 
-    def __init__(self, client: TunnelEnd, upstream: TunnelEnd, *, websocket: bool) -> None:
+    def __init__(self, client: Side, upstream: Side, *, websocket: bool) -> None:
         self._client = client
         self._upstream = upstream
         self._half_close = client.transport.can_write_eof() and upstream.transport.can_write_eof()

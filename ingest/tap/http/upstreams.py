@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from ipaddress import ip_address
 from urllib.parse import urlsplit
+
+from streamgauge.ingest.listening import join_address
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HOST_NAME = re.compile(r"(?=.{1,254}\Z)(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _PATH = re.compile(r"[\x21-\x7e]*")
 _PRIVATE_NAMES = (
     ".cluster.local", ".corp", ".home", ".home.arpa", ".internal", ".intranet", ".invalid", ".lan", ".local", ".localdomain",
@@ -37,8 +39,7 @@ class Upstream:
     @property
     def address(self) -> str:
         """HOST:PORT."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return join_address(self.host, self.port)
 
     @property
     def url(self) -> str:
@@ -57,9 +58,7 @@ class Upstream:
     @cached_property
     def host_line(self) -> bytes:
         """The `Host` field of requests to it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = "" if self.port == {"http": 80, "https": 443}[self.scheme] else f":{self.port}"
-        return f"Host: {host}{port}\r\n".encode()
+        return f"Host: {self.address.removesuffix(f':{_DEFAULT_PORTS[self.scheme]}')}\r\n".encode()
 
 
 def parse_upstream(text: str) -> Upstream:
@@ -88,7 +87,7 @@ def parse_upstream(text: str) -> Upstream:
         name=name,
         scheme=parts.scheme,
         host=host,
-        port=port if port is not None else {"http": 80, "https": 443}[parts.scheme],
+        port=port if port is not None else _DEFAULT_PORTS[parts.scheme],
         base_path=parts.path.rstrip("/"),
     )
 
@@ -96,7 +95,7 @@ def parse_upstream(text: str) -> Upstream:
 def _host(host: str, text: str) -> str:
     """An IP address, or a host name in its ASCII form. Raises ValueError for anything else: no connection could be opened."""
     try:
-        ip_address(host)
+        ipaddress.ip_address(host)
     except ValueError:
         try:
             host = host.encode("idna").decode()

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import itertools
 import logging
+import signal
 import socket
 import time
 import uuid
@@ -100,10 +101,9 @@ class TapWorker:
                 max_age_s=options.record_log_max_age_s,
             )
         except LogInUse as e:
-            message = (
+            raise LogInUse(
                 f"{e}: another tap uses this data folder. Stop it, or choose another folder with --data."
-            )
-            raise LogInUse(message) from None
+            ) from None
         with contextlib.ExitStack() as opened:  # LogThread opens the log again after any exception
             opened.callback(writer.close)
             folder = options.data / "log" / partition
@@ -176,11 +176,10 @@ class TapWorker:
 
     def _accept(self) -> asyncio.BaseProtocol:
         client = ClientConnection(self.context, self._pools, self.hangups)
-        if self._client_tls is None:
+        tls, timeout_s = self._client_tls, self.options.head_timeout_s or None
+        if tls is None:
             return cast(asyncio.Protocol, client)
-        return TlsLayer(
-            self.loop, client, self._client_tls, handshake_timeout_s=self.options.head_timeout_s or None
-        )
+        return TlsLayer(self.loop, client, tls, None, server_side=True, ssl_handshake_timeout=timeout_s)
 
     def stop(self) -> None:
         """Begin to stop. A second call skips the drain time."""
@@ -304,6 +303,13 @@ class TapWorker:
         )
         is_queued = buffer.add(alive, _ALIVE_BYTES)
         self._wrote_last_alive = stopping and is_queued
+
+
+def stop_on_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` at each SIGTERM and SIGINT."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
 
 
 def reduce_gc() -> None:

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import pickle
-import signal
 import socket
 import sys
 
@@ -22,16 +21,14 @@ from streamgauge.ingest.guards import guarded_task
 from streamgauge.ingest.listening import bind
 from streamgauge.ingest.log_lines import log_uncaught
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.process.worker import TapWorker, reduce_gc
+from streamgauge.ingest.tap.process.worker import TapWorker, reduce_gc, stop_on_signals
 
 logger = logging.getLogger("streamgauge.tap")
 
 
 async def _serve(options: TapOptions, client_key: bytes, control: socket.socket) -> None:
     worker = TapWorker(options, client_key=client_key)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.stop)
+    stop_on_signals(worker.stop)
     sock = bind(options.listen, shared=True)
     await worker.start(sock)
     reader, writer = await asyncio.open_connection(sock=control)

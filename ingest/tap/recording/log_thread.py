@@ -89,10 +89,7 @@ class LogThread:
 
     def take_dropped(self) -> list[list[bytes]]:
         """Batches dropped since the last call. The record buffer reports them."""
-        dropped: list[list[bytes]] = []
-        while self._dropped:
-            dropped.append(self._dropped.popleft())
-        return dropped
+        return [self._dropped.popleft() for _ in range(len(self._dropped))]
 
     def stop(self, timeout_s: float) -> None:
         """Append the queue for at most `timeout_s`, then close the log. Blocks."""
