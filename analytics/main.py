@@ -122,7 +122,7 @@ class _Log:
         self._options, self._store, self._hooks, self._stall = options, store, hooks, stall
         self._alerts = alerts
         self._client_key = options.client_key or load_client_key(options.data / FILE)
-        self._sessions = Sessions(self._client_key)
+        self._sessions = Sessions()
         # Responses of earlier runs, so that a conversation keeps its session across a restart.
         self._sessions.restore(store.recent_responses())
         self._open()

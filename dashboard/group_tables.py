@@ -105,6 +105,7 @@ def show_wasted(frame: pl.DataFrame) -> None:
 
 def show_causes(frame: pl.DataFrame) -> None:
     """Causes of errors (`reports.errors.causes`). Each links to its streams, and to the newest of them."""
+    before = "Errors with this cause before the onset of the diagnosis: First seen is earlier than the onset because of them."
     columns = [
         Column(name="error_type", heading="Error type", link=_streams_of, opens_row=True,
                help="Opens the streams with this error type and status."),
@@ -112,8 +113,9 @@ def show_causes(frame: pl.DataFrame) -> None:
         Column(name="error_phase", heading="Phase", min_characters=16, priority=5),
         number("n", "Streams", priority=1),
         percent("share", "Share", priority=2, help="Share of all errors in the selection."),
-        instant("first_at", "First seen", form="%m-%d %H:%M:%S", priority=2),
-        instant("last_at", "Last seen", form="%m-%d %H:%M:%S", priority=3),
+        instant("first_at", "First seen", form="%m-%d %H:%M:%S", priority=2, help="End of the first stream with this error."),
+        number("before_onset", "Before onset", priority=2, help=before),
+        instant("last_at", "Last seen", form="%m-%d %H:%M:%S", priority=3, help="End of the last stream with this error."),
         number("clients", "Clients", priority=4, help="Number of clients with this error."),
         number("models", "Models", priority=7, help="Number of models with this error."),
         number("gateways", "Gateways", priority=7, help="Number of gateways with this error."),
@@ -156,22 +158,25 @@ NAME = Column(name="name", heading="Name", text=shortened, link=_filter_address,
 DIMENSION = Column(name="dimension", heading="Kind", line=True, priority=2)
 
 
-def show_contributors(frame: pl.DataFrame) -> None:
-    """Groups with more than their share of bad streams (`reports.overview.top_contributors`)."""
+def show_contributors(frame: pl.DataFrame, *, missed_objective: bool) -> None:
+    """Groups with clearly more than their share of bad streams (`reports.overview.top_contributors`).
+
+    `missed_objective`: these are the streams that failed or missed their objective, which the page Streams can select.
+    """
+    bad = number("bad", "Streams", help="Affected streams.")
     columns = [
         NAME,
         DIMENSION,
-        percent("of_all_bad", "Share of unsuccessful", digits=0, bar=True,
-                help="Its share of all unsuccessful streams of the selection."),
+        percent("of_all_bad", "Share of affected", digits=0, bar=True, help="Its share of all affected streams of the selection."),
         percent("of_all", "Share of requests", digits=0, help="Its share of all requests."),
-        percent("bad_share", "Unsuccessful", help="Unsuccessful streams / its own requests."),
-        opens_streams(number("bad", "Streams", help="Unsuccessful streams."), kind="unsuccessful"),
+        percent("bad_share", "Affected", help="Affected streams / its own requests."),
+        opens_streams(bad, kind="unsuccessful") if missed_objective else bad,
         percent("error_rate", "Error rate", priority=2, help=metric_help("error_rate")),
         ms("ttft_p95_ns", "TTFT p95", priority=3),
         ms("itl_p95_ns", "ITL p95", digits=1, priority=3),
     ]  # fmt: skip
-    label = "Models, gateways and clients with more than their share of unsuccessful streams"
-    empty = "No model, gateway or client has more than its share of unsuccessful streams."
+    label = "Models, gateways and clients with more than their share of affected streams"
+    empty = "No model, gateway or client has clearly more than its share of affected streams, and at least 5 of them."
     show_table(columns, frame, label=label, empty=empty)
 
 

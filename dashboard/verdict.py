@@ -118,16 +118,15 @@ def color_of(found: Diagnosis) -> str:
 def _headline(found: Diagnosis) -> str:
     if found.state == "incident":
         return _cause_text(found.causes[0], found)
-    return f"**{formatting.markdown(diagnosis.headline(found, filters.time_zone(), name_of))}**"
+    return formatting.markdown(diagnosis.headline(found, filters.time_zone(), name_of))
 
 
 def _cause_text(cause: Cause, found: Diagnosis) -> str:
     """The cause as Markdown, with its place in bold."""
     measured = found.measured if cause is found.causes[0] else ()
-    text = diagnosis.cause_text(cause, filters.time_zone(), name_of, measured=measured, until=found.until)
-    place = diagnosis.place(cause, name_of)
-    before, _, after = text.partition(place)
-    return f"{formatting.markdown(before)}**{formatting.markdown(place)}**{formatting.markdown(after)}"
+    parts = diagnosis.cause_parts(cause, filters.time_zone(), name_of, measured=measured, until=found.until)
+    before, place, after = map(formatting.markdown, parts)
+    return f"{before}**{place}**{after}"
 
 
 def name_of(dimension: str, value: str) -> str:

@@ -109,6 +109,9 @@ def main() -> None:
 
         name = e.option_name.removeprefix("--").replace("-", "_")
         hint = correction(name, flag) if name in {*RENAMED, *REMOVED} else None
+        if e.ctx is not None and name in ("port", "host", "address", "bind"):
+            addresses = [flag(p.name) for p in e.ctx.command.params if p.name and p.name.endswith("listen")]
+            hint = f"Pass {one_of([f'{address} HOST:PORT' for address in addresses])}." if addresses else None
         if name in Settings.model_fields:
             commands = about(name)["commands"]
             commands += ("up",) if set(commands) & set(PARTS_OF_UP) else ()

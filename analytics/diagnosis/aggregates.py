@@ -201,6 +201,13 @@ def metrics(objectives: Sequence[Objective]) -> dict[str, Metric]:
     return {metric.name: metric for metric in found}
 
 
+def affected(name: str | None, objectives: Sequence[Objective]) -> str | None:
+    """SQL condition of the streams that a metric counts, or that miss the objective of a mean. None if it counts no streams."""
+    compared = metrics(objectives)
+    metric = compared.get(f"slow_{name}") or compared.get(name or "")
+    return f"({metric.n}) AND ({metric.x})" if metric is not None and metric.kind == "share" else None
+
+
 # SQL
 
 MOST = {"model": 8, "gateway": 5, "client": 6, "tap": 6, "server": 12}
@@ -213,6 +220,8 @@ SILENT_FACTOR = 1.5
 """A stream in flight counts as failed, before a timeout ends it, if nothing arrived for `SILENT_S`, and for `SILENT_FACTOR` times the
 longest silence of 99 % of the complete streams of its model and gateway."""
 MAX_DETAILS = 20
+LEAST_BEFORE = 20
+"""Least streams before an onset whose median is shown."""
 
 
 def source(chosen: Selection, begin: datetime | None = None, end: datetime | None = None) -> str:
@@ -403,13 +412,33 @@ def series(chosen: Selection, suspects: Sequence[Suspect], points: int) -> str:
     return _over_chosen(chosen, suspects, parts)
 
 
+def _quantiles(metric: Metric, suspect: Suspect) -> str:
+    """SQL of the quantiles of one metric at the place of a suspect."""
+    since, until = instant(suspect.begin), instant(suspect.end)
+    now = f"FILTER ({metric.n} AND {metric.at} >= {since} AND {metric.at} < {until})"
+    before = f"FILTER ({metric.n} AND {metric.at} < {since})"
+
+    def quantile(share: float, of: str) -> str:
+        return f"exp(quantile_cont({metric.x}, {share}) {of}) - {metric.offset}"
+
+    found = {
+        f"p50_{metric.name}": quantile(0.5, now),
+        f"p95_{metric.name}": quantile(0.95, now),
+        f"before_{metric.name}": f"if(count(*) {before} >= {LEAST_BEFORE}, {quantile(0.5, before)}, NULL)",
+    }
+    return ", ".join(f"{sql} AS {name}" for name, sql in found.items())
+
+
 def details(chosen: Selection, objectives: Sequence[Objective], suspects: Sequence[Suspect]) -> str:
     """SQL of the affected streams of each suspect by cause.
 
     `suspect`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `usual` (as many as before the suspect's begin),
-    `with_tools` (streams with a tool call), `objective` (the most frequent one), `stream_id` (an example).
+    `with_tools` (streams with a tool call), `objective` (the most frequent one), `stream_id` (an example). In one row of each
+    suspect, `streams` is NULL, and for the metrics that are means of logarithms it has `p50_*` and `p95_*` of the streams at the
+    place, and `before_*`, the median of at least `LEAST_BEFORE` streams before it.
     """
     before = chosen.length / 4
+    logs = [metric for metric in metrics(objectives).values() if metric.is_log]
     parts = []
     for number, suspect in enumerate(suspects):
         metric = suspect.metric
@@ -424,6 +453,10 @@ def details(chosen: Selection, objectives: Sequence[Objective], suspects: Sequen
             f" WHERE {_where(suspect.where)} AND ({metric.n}) {f'AND ({metric.x})' if is_share else ''})"
             f" WHERE moment >= {instant(suspect.begin - before)} AND moment < {instant(suspect.end)}"
             f" GROUP BY ALL HAVING streams > 0 ORDER BY streams DESC LIMIT {MAX_DETAILS})"
+        )
+        parts.append(
+            f"(SELECT {number} AS suspect, {', '.join(_quantiles(m, suspect) for m in logs)}"
+            f" FROM chosen WHERE {_where(suspect.where)})"
         )
     return _over_chosen(chosen, suspects, parts)
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -28,7 +28,15 @@ from streamgauge.analytics.diagnosis.aggregates import (
     all_failures,
     metrics,
 )
-from streamgauge.analytics.diagnosis.diagnosis import FAILURES, Cause, Diagnosis, Effect, Measured, Unit
+from streamgauge.analytics.diagnosis.diagnosis import (
+    FAILURES,
+    GEOMETRIC_MEAN,
+    Cause,
+    Diagnosis,
+    Effect,
+    Measured,
+    Unit,
+)
 from streamgauge.analytics.diagnosis.incidents import Incident, combine
 from streamgauge.analytics.diagnosis.search import LEAST_STREAMS, Found, search, variance_of
 from streamgauge.analytics.reports import Query
@@ -66,8 +74,7 @@ def diagnose(query: Query, chosen: Selection, objectives: Sequence[Objective] = 
     causes_and_metrics += _other_causes(tables["cube"], compared, missed, causes)
     if causes_and_metrics:
         causes = _with_details(query, chosen, objectives, causes_and_metrics)
-        measured = _since_onset(measured, tables["cube"], combined)
-        return replace(answer, state="incident", causes=tuple(causes), measured=measured)
+        return replace(answer, state="incident", causes=tuple(causes))
     if missed:
         return replace(answer, state="unclear", notes=(_why_unclear(tables["cube"], streams),))
     return answer
@@ -90,20 +97,6 @@ def _measured(frame: pl.DataFrame, objectives: Sequence[Objective]) -> tuple[int
             if limit is not None
         ]
     return sum(total["requests"] for total in totals), tuple(found)
-
-
-def _since_onset(
-    measured: Sequence[Measured], table: Table, incidents: Sequence[Incident]
-) -> tuple[Measured, ...]:
-    if not incidents or len({m.objective for m in measured}) > 1:
-        return tuple(measured)
-    begin, end = incidents[0].main.begin, incidents[0].main.end
-    failed = sum(float(table.columns[f"x_{name}"][..., begin:end].sum()) for name in FAILURES)
-    counted = float(table.columns[f"n_{FAILURES[0]}"][..., begin:end].sum())
-    return tuple(
-        replace(m, since_onset=failed / counted) if m.name == "error_rate" and counted else m
-        for m in measured
-    )
 
 
 def _why_unclear(table: Table, streams: int) -> str:
@@ -180,7 +173,9 @@ def _cause(chosen: Selection, tables: Mapping[str, Table], incident: Incident, v
             # The metric compares streams of the same uncached length, which a lost cache makes longer.
             effects = [e for e in effects if e.metric != "ttft"]
             if ttft[0] >= LONGER_TTFT * ttft[1]:
-                effects.append(Effect(metric="ttft", value=ttft[0], before=ttft[1], unit="ns"))
+                effects.append(
+                    Effect(metric="ttft", value=ttft[0], before=ttft[1], unit="ns", statistic=GEOMETRIC_MEAN)
+                )
     return Cause(
         kind="step", where=found.where, main=_effect(found), effects=tuple(effects),
         evidence=tuple(facts), surges=tuple(surges),
@@ -194,7 +189,8 @@ def _effect(found: Found) -> Effect:
     value, before = (
         max(math.exp(v) - metric.offset, 0.0) if metric.is_log else v for v in (found.value, found.expected)
     )
-    return Effect(metric=metric.name, value=value, before=before, unit=metric.unit)
+    statistic = GEOMETRIC_MEAN if metric.is_log else ""
+    return Effect(metric=metric.name, value=value, before=before, unit=metric.unit, statistic=statistic)
 
 
 def _with_onset(
@@ -275,7 +271,15 @@ def _with_details(
     frame = query(aggregates.details(chosen, objectives, suspects))
     found = []
     for number, (cause, metric) in enumerate(causes):
-        rows = frame.filter(pl.col("suspect") == number).sort(_MORE_THAN_USUAL, descending=True).to_dicts()
+        of_suspect = frame.filter(pl.col("suspect") == number)
+        if cause.kind in (
+            "step",
+            "constant",
+        ):  # a drift has the value at its end, other traffic that of all streams
+            (quantiles,) = of_suspect.filter(pl.col("streams").is_null()).to_dicts()
+            effects = tuple(_with_quantiles(effect, quantiles) for effect in cause.effects)
+            cause = replace(cause, main=_with_quantiles(cause.main, quantiles), effects=effects)
+        rows = of_suspect.drop_nulls("streams").sort(_MORE_THAN_USUAL, descending=True).to_dicts()
         if not rows:
             found.append(cause)
             continue
@@ -300,6 +304,17 @@ def _with_details(
 _MORE_THAN_USUAL = pl.col("streams") * pl.max_horizontal(
     ((pl.col("streams") + 1) / (pl.col("usual") + 1)).log(), 0.1
 )
+
+
+def _with_quantiles(effect: Effect, row: Mapping[str, Any]) -> Effect:
+    """The effect with the median at the place instead of the geometric mean, if it shows the change and is of enough streams."""
+    if effect.statistic != GEOMETRIC_MEAN:
+        return effect
+    value, before, p95 = (row[f"{c}_{effect.metric}"] for c in ("p50", "before", "p95"))
+    is_larger = effect.before is not None and effect.value > effect.before
+    if value is None or before is None or (value > before) != is_larger:
+        return effect
+    return replace(effect, value=value, before=before, statistic="p50", p95=p95)
 
 
 def _ending(row: Mapping[str, object]) -> str:

@@ -28,6 +28,10 @@ class Effect:
     value: float
     before: float | None
     unit: Unit
+    statistic: str = ""
+    """What the value is of the streams at the place, such as "p50". Empty: `AFFECTED` says it."""
+    p95: float | None = None
+    """The 95th percentile after the onset."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +87,6 @@ class Measured:
     value: float | None
     limit: float
     unit: Unit
-    since_onset: float | None = None
-    """The value since the first cause's onset. For the error rate only, and only if there is one objective."""
 
     @property
     def missed(self) -> bool:
@@ -161,8 +163,16 @@ AFFECTED = dict.fromkeys(FAILURES, "failing") | {
     "slow_ttft": "above the objective",
     "slow_itl": "above the objective",
 }
+GEOMETRIC_MEAN = "geometric mean"
+NUMBERS = {
+    "ttft": "TTFT", "itl": "ITL", "cache": "hit rate", "slow_client": "wait", "tool_calls": "share", "output_tokens": "output",
+    "output_chars": "output",
+}  # fmt: skip
+"""Metric → what its number is called."""
 OBJECTIVES = {"error_rate": "Error rate", "ttft": "TTFT p95", "itl": "ITL p95"}
 MAX_HEADLINE_EFFECTS = 2
+MAX_UNAFFECTED = 3
+"""Values without the change that are named. More of them are counted."""
 MAX_SURGES = 2
 """Clients with a surge that are named. More of them are counted."""
 MAX_MISSED = 3
@@ -193,39 +203,75 @@ def headline(diagnosis: Diagnosis, zone: tzinfo = UTC, name: Name = plain_name) 
 def cause_text(
     cause: Cause, zone: tzinfo = UTC, name: Name = plain_name, *, measured: tuple[Measured, ...] = (), until: datetime | None = None
 ) -> str:  # fmt: skip
-    """A cause in one line: what, since when, where, how much and what is not affected.
+    """A cause in one line: what, since when, where, how much and what is not affected. All numbers are of the place.
 
-    `measured` adds the value of the whole selection and its objective. `until` adds dates to times of another day.
+    `measured` adds the limit of its objective. `until` adds dates to times of another day.
     """
-    text = (
-        f"{TITLES[cause.metric]}{_overall(cause, measured)}{when(cause, zone, until)}: {place(cause, name)}"
-    )
-    parts = [size(cause), *cause.evidence]
+    return "".join(cause_parts(cause, zone, name, measured=measured, until=until))
+
+
+def cause_parts(
+    cause: Cause, zone: tzinfo = UTC, name: Name = plain_name, *, measured: tuple[Measured, ...] = (), until: datetime | None = None
+) -> tuple[str, str, str]:  # fmt: skip
+    """`cause_text` before its place, the place, and the text after it."""
+    parts = [size(cause, measured), *cause.evidence]
     parts += _surges(cause, name)
-    parts += [f"{TITLES[e.metric]} {_change(e)}" for e in shown_effects(cause)]
-    text += "".join(f", {p}" for p in parts if p) + "."
+    parts += [f"{NUMBERS.get(e.metric, TITLES[e.metric])} {_change(e)}" for e in shown_effects(cause)]
+    after = "".join(f", {p}" for p in parts if p) + "."
     if cause.unaffected and cause.unaffected_dimension:
-        text += f" Unaffected: {', '.join(name(cause.unaffected_dimension, value) for value in cause.unaffected)}."
-    return text
+        after += f" Unaffected: {_unaffected(cause.unaffected_dimension, cause.unaffected, name)}."
+    return f"{TITLES[cause.metric]}{when(cause, zone, until)}: ", place(cause, name), after
 
 
 def place(cause: Cause, name: Name = plain_name) -> str:
-    """The dimension values of a cause: `gpt-sim-large @ us-gateway, client c0ffee11`."""
+    """The dimension values of a cause: `gpt-sim-large @ us-gateway, client c0ffee11`, or `gateway us-gateway`."""
     where = {dimension: name(dimension, value) for dimension, value in cause.where.items()}
-    parts = [" @ ".join(where[d] for d in ("model", "gateway") if d in where)]
-    parts += [f"{d} {where[d]}" for d in ("client", "tap", "server") if d in where]
+    served = ("model", "gateway") if "model" in where else ()
+    parts = [" @ ".join(where[d] for d in served if d in where)]
+    parts += [
+        f"{d} {where[d]}" for d in ("gateway", "client", "tap", "server") if d in where and d not in served
+    ]
     return ", ".join(p for p in parts if p) or "all streams"
 
 
-def size(cause: Cause) -> str:
-    """How large the change is: `70 % failing`, `310 ms → 940 ms`."""
+def _unaffected(dimension: str, values: tuple[str, ...], name: Name) -> str:
+    """The values by name, but the number of clients: most of them have only ids."""
+    names = [] if dimension == "client" else [name(dimension, v) for v in values[:MAX_UNAFFECTED]]
+    more = len(values) - len(names)
+    if not names:
+        return f"{more} other {dimension}{'s' if more > 1 else ''}"
+    return f"{dimension}{'s' if len(values) > 1 else ''} {', '.join(names)}" + (
+        f" and {more} more" if more else ""
+    )
+
+
+def size(cause: Cause, measured: tuple[Measured, ...] = ()) -> str:
+    """How large the change is: `70 % failing (before 2 %, objective 5 %)`, `TTFT p50 263 → 738 ms, p95 2.1 s (objective 2 s)`."""
     effect = cause.main
-    if cause.kind == "traffic":
-        return f"{_change(effect)}{' by more of these requests' if cause.where else ''}"
+    limits = [] if cause.kind == "traffic" else _limits(cause, measured)
     if effect.metric in AFFECTED:
-        before = f" (before {_number(effect.before, effect.unit)})" if (effect.before or 0) >= 0.005 else ""
-        return f"{_number(effect.value, effect.unit)} {AFFECTED[effect.metric]}{before}"
-    return _change(effect)
+        before = [f"before {_number(effect.before, effect.unit)}"] if (effect.before or 0) >= 0.005 else []
+        names_it = effect.metric in ("slow_ttft", "slow_itl")
+        notes = ", ".join(before + [text.removeprefix("objective ") if names_it else text for text in limits])
+        return (
+            f"{_number(effect.value, effect.unit)} {AFFECTED[effect.metric]}{f' ({notes})' if notes else ''}"
+        )
+    text = f"{NUMBERS.get(effect.metric, '')} {_change(effect)}".strip()
+    if cause.kind == "traffic":
+        return f"{text} of all streams by more of these requests" if cause.where else text
+    if effect.p95 is not None and limits:
+        text += f", p95 {_number(effect.p95, effect.unit)} ({limits[0]})"
+    return text
+
+
+def _limits(cause: Cause, measured: tuple[Measured, ...]) -> list[str]:
+    """The limit of the metric in the objective of the cause's streams."""
+    return [
+        f"objective {_limit(m)}"
+        for m in measured
+        if OBJECTIVES[m.name].split(" p95")[0] == TITLES[cause.metric]
+        and cause.objective in (None, m.objective)
+    ][:1]
 
 
 def when(cause: Cause, zone: tzinfo = UTC, until: datetime | None = None) -> str:
@@ -259,19 +305,13 @@ def shown_effects(cause: Cause) -> list[Effect]:
     return found[:MAX_HEADLINE_EFFECTS]
 
 
-def _overall(cause: Cause, measured: tuple[Measured, ...]) -> str:
-    title = TITLES[cause.metric]
-    for m in measured:
-        if OBJECTIVES[m.name].split(" p95")[0] == title and cause.objective in (None, m.objective):
-            return measured_text(m).removeprefix(title)
-    return ""
-
-
 def measured_text(m: Measured) -> str:
     """A value and its limit: `Error rate 7.4 % (objective 5 %)`. An objective from the settings has its name there."""
-    value = m.since_onset if m.since_onset is not None else m.value
-    name = "" if m.objective == DEFAULT.name else f"{m.objective}: "
-    return f"{OBJECTIVES[m.name]} {_number(value, m.unit)} (objective {name}{_number(m.limit, m.unit)})"
+    return f"{OBJECTIVES[m.name]} {_number(m.value, m.unit)} (objective {_limit(m)})"
+
+
+def _limit(m: Measured) -> str:
+    return f"{'' if m.objective == DEFAULT.name else f'{m.objective}: '}{_number(m.limit, m.unit)}"
 
 
 def _surges(cause: Cause, name: Name) -> list[str]:
@@ -286,8 +326,13 @@ def _who(client: str, cause: Cause, name: Name) -> str:
 
 
 def _change(effect: Effect) -> str:
+    """`p50 263 → 738 ms`. The unit of both values stands once."""
     value = _number(effect.value, effect.unit)
-    return value if effect.before is None else f"{_number(effect.before, effect.unit)} → {value}"
+    if effect.before is not None:
+        before = _number(effect.before, effect.unit)
+        unit = value[value.index(" ") :]
+        value = f"{before.removesuffix(unit)} → {value}"
+    return f"{effect.statistic} {value}".strip()
 
 
 def _number(value: float | None, unit: str) -> str:

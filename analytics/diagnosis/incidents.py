@@ -28,7 +28,7 @@ from streamgauge.analytics.diagnosis.aggregates import (
     Table,
     with_totals,
 )
-from streamgauge.analytics.diagnosis.diagnosis import Cause, Effect
+from streamgauge.analytics.diagnosis.diagnosis import GEOMETRIC_MEAN, Cause, Effect
 from streamgauge.analytics.diagnosis.search import (
     LEAST_BASELINE,
     LEAST_SCORE,
@@ -208,7 +208,6 @@ def _fit(n: Array, x: Array, begins: Indexes, lengths: Indexes, variance: float,
 
 # Places
 
-MAX_UNAFFECTED = 3
 SURGE = 3.0
 """Least ratio of request rates that is reported."""
 SURGE_SHARE = 0.15
@@ -247,7 +246,7 @@ def unaffected(table: Table, found: Found, variance: float) -> tuple[str | None,
             if i != found.place[axis] and compared.n[place] >= LEAST_STREAMS and quiet:
                 good.append((-float(compared.n[place]), name))
         if good:
-            return dimension, tuple(name for _, name in sorted(good)[:MAX_UNAFFECTED])
+            return dimension, tuple(name for _, name in sorted(good))
     return None, ()
 
 
@@ -344,7 +343,9 @@ def traffic_mix(table: Table, metric: Metric) -> Cause | None:
             part = grown * (x_[i].sum() / count - mean_before)
             if grown > 0 and part > best:
                 best, found = part, (dimension, name, n_[i][now].sum(), grown)
-    main = Effect(metric=metric.name, value=math.exp(mean), before=math.exp(mean_before), unit=metric.unit)
+    main = Effect(
+        metric=metric.name, value=math.exp(mean), before=math.exp(mean_before), unit=metric.unit, statistic=GEOMETRIC_MEAN
+    )  # fmt: skip
     if found is None:
         input_, n_input = (table.whole(f"{c}_input").sum((0, 1, 2)) for c in ("x", "n"))
         lengths = [input_[part].sum() / max(n_input[part].sum(), 1) for part in (now, before)]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 import polars as pl
 
+from streamgauge.analytics.diagnosis.aggregates import affected
 from streamgauge.analytics.diagnosis.diagnose import diagnose
-from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, cause_text, headline
+from streamgauge.analytics.diagnosis.diagnosis import FAILURES, TITLES, Cause, Diagnosis, cause_text, headline
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.objectives import stored_objectives
-from streamgauge.analytics.reports.overview import top_contributors
+from streamgauge.analytics.reports.overview import IS_BAD, top_contributors
 from streamgauge.analytics.reports.selection import (
     CLIENT_NAMES,
     GATEWAY,
@@ -29,6 +30,7 @@ from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_REQUEST
 
 MAX_GROUPS = 200
 MAX_OFFENDERS = 8
+MISSED = "Missed objective"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,9 @@ class Report:
     groups: list[dict[str, Any]]
     """By model and gateway, busiest first: the columns of `_groups`."""
     offenders: list[dict[str, Any]]
-    """The columns of `streamgauge.analytics.reports.overview.top_contributors`."""
+    """By `offenders`: the columns of `streamgauge.analytics.reports.overview.top_contributors`."""
+    offenders_by: str
+    """What their bad streams have in common."""
     note: str | None = None
     """Why newer rows are missing."""
 
@@ -71,16 +75,41 @@ class Report:
 def read_report(query: Query, selection: Selection, note: str | None = None) -> Report:
     """`note`: why newer rows are missing. Raises QueryError."""
     judged_by = stored_objectives(query)
+    found = diagnose(query, selection, judged_by)
     names: dict[str, str] = dict(query(CLIENT_NAMES).iter_rows())
     return Report(
         selection=selection,
         # With client ids: its queries select the values that earlier ones returned.
-        diagnosis=diagnose(query, selection, judged_by),
+        diagnosis=found,
         objectives=Objectives(judged_by),
         names=names,
         groups=_groups(query, selection).to_dicts(),
-        offenders=with_client_names(top_contributors(query, selection, most=MAX_OFFENDERS), names).to_dicts(),
+        offenders=with_client_names(offenders(query, selection, judged_by, found), names).to_dicts(),
+        offenders_by=offenders_by(found, judged_by),
         note=note,
+    )
+
+
+def offenders(
+    query: Query, selection: Selection, judged_by: Sequence[Objective], found: Diagnosis
+) -> pl.DataFrame:
+    """What has more than its share of the streams that the first cause affects, or else of those that missed their objective."""
+    bad = affected(found.causes[0].metric if found.causes else None, judged_by)
+    return top_contributors(query, selection, bad or IS_BAD, most=MAX_OFFENDERS)
+
+
+def offenders_by(found: Diagnosis, judged_by: Sequence[Objective]) -> str:
+    """What the streams of `offenders` have in common."""
+    metric = found.causes[0].metric if found.causes else None
+    if metric is None or affected(metric, judged_by) is None:
+        return MISSED
+    title = TITLES[metric]
+    return (
+        f"{title} above the objective"
+        if title in ("TTFT", "ITL")
+        else "Failed"
+        if metric in FAILURES
+        else title
     )
 
 
@@ -138,6 +167,7 @@ def as_json(report: Report, zone: tzinfo = UTC) -> dict[str, Any]:
         ],
         "in_flight": report.in_flight,
         "groups": [_without_ns(group) for group in report.groups],
+        "offenders_by": report.offenders_by,
         "offenders": [_without_ns(offender) for offender in report.offenders],
     }
 

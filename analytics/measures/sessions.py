@@ -2,8 +2,9 @@
 
 Rules
 1. A session in a header takes precedence over one in the body, and that over the chain of responses.
-2. A request with `previous_response_id` belongs to the session of that response. If the response is unknown, its id names the
-   session. A response of the Responses API that can be continued begins a session of its own.
+2. A request with `previous_response_id` belongs to the session of that response. If the response is unknown, its id is the
+   session's. A response that can be continued has its own id as session, which is one only if a request continues it: readers
+   leave out sessions of one such response (view `session_turns`).
 3. `turn` is the number of turns in the messages of the request. If the server keeps the earlier messages, it is the turn of the
    previous response, or of the session's last request, plus the new ones. NULL if unknown.
 4. Responses are remembered up to `MAX_REMEMBERED`; the oldest is removed. Then its continuation begins a new session.
@@ -16,7 +17,7 @@ from typing import Any
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.ingest.identifiers import identifier
-from streamgauge.ingest.keyed_ids import RECORDED, session_hash
+from streamgauge.ingest.keyed_ids import RECORDED
 from streamgauge.ingest.records import Conversation
 
 MAX_REMEMBERED = 50_000
@@ -29,8 +30,7 @@ _UNKNOWN = Conversation()
 class Sessions:
     """Remembers responses and the sessions they belong to. Not thread-safe."""
 
-    def __init__(self, key: bytes = b"") -> None:
-        self._key = key
+    def __init__(self) -> None:
         self._known: dict[str, tuple[str, int | None]] = {}
         """Response id, or session id of a conversation that the server keeps → (session, turn)."""
 
@@ -59,12 +59,12 @@ class Sessions:
         before: tuple[str, int | None] | None = None
         if previous is not None:
             before = self._known.get(previous)
-            session = session or (before[0] if before else session_hash(previous, self._key))
+            session = session or (before[0] if before else previous)
         elif not conversation.has_history and session is not None:
             before = self._known.get(session)
         is_chained = row["dialect"] in _CHAINED and response_id is not None
         if session is None and is_chained and conversation.can_be_continued and conversation is not _UNKNOWN:
-            session = session_hash(response_id, self._key)
+            session = response_id
         if session is None:
             return None, None
         if not conversation.has_history:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import polars as pl
 
 from streamgauge.analytics.reports import Query
-from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
+from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, instant
 from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST, REQUESTS
 
 CAUSE = (
@@ -63,18 +65,23 @@ def matrix(query: Query, selection: Selection, *, most: int = 200) -> pl.DataFra
         ORDER BY errors DESC, requests DESC, model, gateway LIMIT {most:d}""")
 
 
-def causes(query: Query, selection: Selection, *, most: int = 100) -> pl.DataFrame:
-    """`http_status, error_type, error_phase, n, share, clients, models, gateways, first_at, last_at, stream_id, message`:
-    the causes of errors, most frequent first.
+def causes(
+    query: Query, selection: Selection, onset: datetime | None = None, *, most: int = 100
+) -> pl.DataFrame:
+    """`http_status, error_type, error_phase, n, share, clients, models, gateways, first_at, last_at, before_onset, stream_id,
+    message`: the causes of errors, most frequent first.
 
-    `share` is the share of all errors of the selection. `stream_id` and `message` are those of the newest error.
+    `share` is the share of all errors of the selection. `stream_id` and `message` are those of the newest error. A stream fails
+    when it ends, as the onset of a diagnosis counts it. `before_onset` is NULL without an onset.
     """
+    before = "NULL::BIGINT" if onset is None else f"count(*) FILTER (failed_at < {instant(onset)})"
     return query(f"""
         SELECT http_status, error_type, error_phase, count(*) AS n, count(*) / sum(count(*)) OVER () AS share,
             count(DISTINCT {DIMENSIONS["client"]}) AS clients, count(DISTINCT {DIMENSIONS["model"]}) AS models,
-            count(DISTINCT {DIMENSIONS["gateway"]}) AS gateways, min(started_at) AS first_at, max(started_at) AS last_at,
-            arg_max(stream_id, started_at) AS stream_id, arg_max(error_message, started_at) AS message
-        FROM streams WHERE {selection.where()} AND {IS_ERROR}
+            count(DISTINCT {DIMENSIONS["gateway"]}) AS gateways, min(failed_at) AS first_at, max(failed_at) AS last_at,
+            {before} AS before_onset, arg_max(stream_id, started_at) AS stream_id, arg_max(error_message, started_at) AS message
+        FROM (SELECT *, started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS failed_at
+            FROM streams WHERE {selection.where()} AND {IS_ERROR})
         GROUP BY http_status, error_type, error_phase
         ORDER BY n DESC, http_status, error_type, error_phase LIMIT {most:d}""")
 

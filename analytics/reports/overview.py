@@ -18,6 +18,7 @@ from streamgauge.analytics.reports.selection import (
     Selection,
     instant,
 )
+from streamgauge.analytics.schema.objectives import LEAST_BAD
 from streamgauge.analytics.schema.outcomes import (
     ERROR_RATE,
     IS_COUNTED,
@@ -29,6 +30,7 @@ from streamgauge.analytics.schema.outcomes import (
 from streamgauge.analytics.schema.outcomes import IS_BAD as IS_BAD
 
 MAX_MARKERS = 50
+CLEAR = 2
 MAX_OPEN_SHARE = 0.05
 """Share of streams in flight above which an interval is incomplete. It changes a rate by at most this share of the rate."""
 LARGEST_INTERVAL_S = 60
@@ -225,8 +227,12 @@ def largest_changes(query: Query, selection: Selection, *, least: int = 5, most:
         LIMIT {most:d}""")
 
 
-def top_contributors(query: Query, selection: Selection, *, least: int = 5, most: int = 8) -> pl.DataFrame:
-    """Models, gateways and clients with more bad streams than their share of the requests, with at least `least` requests.
+def top_contributors(
+    query: Query, selection: Selection, bad: str = IS_BAD, *, least: int = LEAST_BAD, most: int = 8
+) -> pl.DataFrame:
+    """Models, gateways and clients with clearly more bad streams than their share of the requests, and at least `least` of them.
+
+    `bad` is the SQL condition of a bad stream. Clearly: by more than `CLEAR` standard deviations of the expected number.
 
     `dimension, name, requests, bad, bad_share` (of its requests), `of_all_bad` (its share of all bad streams), `of_all`
     (its share of all requests), `error_rate, ttft_p95_ns, itl_p95_ns`. Sorted by the number of bad streams above its share.
@@ -234,7 +240,7 @@ def top_contributors(query: Query, selection: Selection, *, least: int = 5, most
     dimension = "WHEN 3 THEN 'model' WHEN 5 THEN 'gateway' ELSE 'client'"
     return query(f"""
         WITH chosen AS (
-                SELECT {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, coalesce({IS_BAD}, FALSE) AS is_bad,
+                SELECT {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, coalesce({bad}, FALSE) AS is_bad,
                     outcome, ttft_ns, itl_ns
                 FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
             grouped AS (
@@ -247,7 +253,7 @@ def top_contributors(query: Query, selection: Selection, *, least: int = 5, most
         SELECT g.dimension, g.name, g.requests, g.bad, g.bad / g.requests AS bad_share, g.bad / total.bad AS of_all_bad,
             g.requests / total.n AS of_all, g.error_rate, g.ttft_p95_ns, g.itl_p95_ns
         FROM grouped AS g, total
-        WHERE g.bad > 0 AND g.requests >= {least:d} AND g.bad * total.n > g.requests * total.bad
+        WHERE g.bad >= {least:d} AND g.bad - g.requests * total.bad / total.n > {CLEAR} * sqrt(g.requests * total.bad / total.n)
         ORDER BY g.bad - g.requests * total.bad / total.n DESC, g.dimension, g.name LIMIT {most:d}""")
 
 

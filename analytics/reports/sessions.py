@@ -27,11 +27,19 @@ ORDERS: dict[str, str] = {
 """Name → SQL of a sort order over the requests in the time range."""
 
 
+IS_NAMED = "session_id IS DISTINCT FROM response_id"
+IS_SESSION = f"count(DISTINCT response_id) > 1 OR bool_or({IS_NAMED})"
+"""SQL conditions of a stream and of a group: a response that no request continued is no session (`measures.sessions`)."""
+
+
 def count(query: Query, selection: Selection) -> dict[str, int]:
     """`sessions`, `in_session` (requests with a session) and `requests` of the selection."""
     found: dict[str, int] = query(f"""
-        SELECT count(DISTINCT session_id) AS sessions, count(session_id) AS in_session, count(*) AS requests
-        FROM streams WHERE {selection.where()}""").to_dicts()[0]
+        SELECT count(*) AS sessions, coalesce(sum(n), 0)::BIGINT AS in_session,
+            (SELECT count(*) FROM streams WHERE {selection.where()}) AS requests
+        FROM (
+            SELECT count(*) AS n FROM streams WHERE {selection.where()} AND session_id IS NOT NULL
+            GROUP BY session_id HAVING {IS_SESSION})""").to_dicts()[0]
     return found
 
 
@@ -42,7 +50,9 @@ def table(query: Query, selection: Selection, *, order: str = "newest", limit: i
     """
     ids = query(f"""
         SELECT session_id FROM streams WHERE {selection.where()} AND session_id IS NOT NULL
-        GROUP BY session_id ORDER BY {ORDERS[order]}, session_id LIMIT {limit:d}""")["session_id"]
+        GROUP BY session_id HAVING {IS_SESSION} ORDER BY {ORDERS[order]}, session_id LIMIT {limit:d}""")[
+        "session_id"
+    ]
     names = ", ".join(literal(name) for name in ids) or "NULL"
     found = query(
         f"SELECT *, client_id AS client FROM sessions WHERE session_id IN ({names}) LIMIT {limit:d}"

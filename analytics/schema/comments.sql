@@ -69,7 +69,7 @@ COMMENT ON COLUMN streams.delivered_ns IS 'ns from t0 until the client''s kernel
 COMMENT ON COLUMN streams.waited_upstream_ns IS 'Time in ns that the tap waited for the upstream. With waited_client_ns and tap_delay_ns it adds up to end_ns.';
 COMMENT ON COLUMN streams.waited_client_ns IS 'Time in ns that the tap waited for the client: for its request, or for it to read the response.';
 COMMENT ON COLUMN streams.tap_delay_ns IS 'Time in ns by which the tap delayed the stream because its event loop or relay thread was blocked.';
-COMMENT ON COLUMN streams.session_id IS 'Session or conversation of the request, from a header or the body. Hashed unless its header is declared safe.';
+COMMENT ON COLUMN streams.session_id IS 'Session of the request, hashed unless its header is declared safe. Else the id of the response that began its chain, which may be its own.';
 COMMENT ON COLUMN streams.turn IS 'Number of the turn in the session, from 1. NULL if unknown.';
 COMMENT ON COLUMN streams.objective IS 'Name of the stream''s objective when it was stored: the first in objectives that matches.';
 COMMENT ON COLUMN streams.meets_objective IS 'Whether the stream meets it. False: failed or known to miss a limit. NULL: a limited metric is unknown, or the stream was ended by neither side.';

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
+from streamgauge.analytics.diagnosis.diagnosis import FAILURES
 from streamgauge.analytics.reports import errors, formatting, overview, stream_lists
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.objectives import stored_objectives
@@ -50,7 +51,6 @@ def body(chosen: Selection) -> None:
     causes_timeline = prefetch(errors.causes_timeline, query, chosen)
     rate_timeline = prefetch(errors.rate_timeline, query, chosen)
     worst = prefetch(errors.worst_pairs, query, pairs)
-    causes = prefetch(errors.causes, query, chosen)
     matrix = prefetch(errors.matrix, query, judged)
     aborts = prefetch(errors.aborts, query, chosen, by)
     latest = prefetch(stream_lists.table, query, chosen, IS_ERROR, limit=20)
@@ -59,8 +59,10 @@ def body(chosen: Selection) -> None:
         page_frame.show_no_matches()
         return
     show_cards(periods["now"], periods["before"], rates(), abort_summary())
-    objective = verdict.recent_diagnosis(chosen).limit("error_rate")
-    show_timelines(causes_timeline(), rate_timeline(), verdict.time_range(chosen), objective)
+    found = verdict.recent_diagnosis(chosen)
+    onset = next((cause.onset for cause in found.causes if cause.metric in FAILURES), None)
+    causes = prefetch(errors.causes, query, chosen, onset)
+    show_timelines(causes_timeline(), rate_timeline(), verdict.time_range(chosen), found.limit("error_rate"))
     show_worst(worst(), verdict.time_range(pairs))
     section("Causes of errors")
     show_causes(causes())

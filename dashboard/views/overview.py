@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
+from streamgauge.analytics.diagnosis import report
 from streamgauge.analytics.diagnosis.diagnosis import OBJECTIVES, Diagnosis, Measured
 from streamgauge.analytics.reports import blame, formatting, hops, objectives, overview, stream_lists
 from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
@@ -60,7 +61,6 @@ def body(chosen: Selection) -> None:
     summary = prefetch(overview.summary_now_and_before, query, judged)
     trends = prefetch(timeline, chosen, by, OBJECTIVE_PERCENTILE)
     counts = prefetch(overview.counts_now_and_before, query, chosen)
-    contributors = prefetch(overview.top_contributors, query, judged)
     burning = prefetch(objectives.burning, query_catalog, chosen)
     changes = prefetch(overview.largest_changes, query, judged)
     parts = prefetch(blame.quantiles, query, chosen)
@@ -72,6 +72,8 @@ def body(chosen: Selection) -> None:
     bad_streams = prefetch(stream_lists.table, query, chosen, overview.IS_BAD, limit=15)
 
     found = diagnosis()
+    judged_by = objectives.stored_objectives(query_catalog)
+    contributors = prefetch(report.offenders, query, judged, judged_by, found)
     verdict.show_verdict(found)
     periods = summary()
     now, before = periods["now"], periods["before"]
@@ -87,10 +89,13 @@ def body(chosen: Selection) -> None:
         with st.container():
             section(
                 "Top offenders",
-                "Models, gateways and clients with more unsuccessful streams than their share of the requests. A stream is "
-                "unsuccessful if it has an error or a TTFT or ITL above its objective. The link filters all pages.",
+                "Models, gateways and clients with clearly more affected streams than their share of the requests. Affected are the "
+                "streams that the first cause of the diagnosis counts, or else those that failed or missed an objective. The link "
+                "filters all pages.",
             )
-            show_contributors(contributors())
+            by_what = report.offenders_by(found, judged_by)
+            st.caption(f"By {by_what}.")
+            show_contributors(contributors(), missed_objective=by_what == report.MISSED)
         with st.container():
             section(
                 "Largest changes",
@@ -117,13 +122,13 @@ def show_burning(burning: pl.DataFrame) -> None:
         return
     with st.container(border=True):
         for row in burning.to_dicts():
-            color, rate = ("red" if row["severity"] == "page" else "orange"), formatting.factor
+            color = "red" if row["severity"] == "page" else "orange"
             source = " · ".join(formatting.markdown(row[name]) for name in ("gateway", "model") if row[name])
             others = f" and {row['sources'] - 1} more" if row["sources"] > 1 else ""
             st.markdown(
                 f":{color}-badge[:material/local_fire_department: {row['severity']}] **{formatting.markdown(row['objective'])}**, "
-                f"{row['indicator'].replace('_', ' ')}: burn rate {rate(row['burn_1h'])} (1 h), {rate(row['burn_6h'])} (6 h), "
-                f"{rate(row['burn_3d'])} (3 d) at {source or 'all streams'}{others} · "
+                f"{row['indicator'].replace('_', ' ')}: burn rate {objectives.burn_text(row)} "
+                f"at {source or 'all streams'}{others} · "
                 f"{formatting.share(row['spent'])} of the error budget spent",
                 help=metric_help("burn_rate"),
             )

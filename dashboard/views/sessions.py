@@ -34,7 +34,7 @@ def body(chosen: Selection) -> None:
     found = sessions.table(query, chosen, order=order, limit=limit)
     st.caption(filters.describe(chosen))
     if found.is_empty():
-        if has_rows(query, "streams", "session_id IS NOT NULL"):
+        if has_rows(query, "streams", f"session_id IS NOT NULL AND {sessions.IS_NAMED}"):
             page_frame.show_no_matches()
         else:
             show_first_steps()

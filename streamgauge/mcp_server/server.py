@@ -75,7 +75,7 @@ no_data. `headline`: the verdict in one sentence. `causes`: most important first
 `metric`, `value` and `before` with `unit` (share, s, tokens or characters), `onset` with its range, `affected` of `streams`, \
 `unaffected` neighbours, `example_stream_id`. `objectives`: measured value and limit of error_rate, ttft and itl (95th \
 percentiles). `groups`: traffic by model and gateway, with durations in seconds and rates per second. `offenders`: what has \
-more than its share of bad requests."""
+clearly more than its share of the bad requests, which are those of `offenders_by`."""
 
 STREAM = """Show one request by its stream_id (UUID), finished or in flight.
 `row`: the columns of `streams` (or `open_streams`) that are known; `*_ns` are nanoseconds from t0, when the tap began to contact the \

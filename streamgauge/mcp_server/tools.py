@@ -77,6 +77,7 @@ class Verdict(TypedDict):
     objectives: list[dict[str, Any]]
     in_flight: int
     groups: list[dict[str, Any]]
+    offenders_by: str
     offenders: list[dict[str, Any]]
     note: str | None
 
@@ -188,6 +189,7 @@ class Tools:
         )
         shown = {
             "groups": [_known(group) for group in report["groups"][:MAX_GROUPS]],
+            "offenders_by": report["offenders_by"],
             "offenders": [_known(offender) for offender in report["offenders"]],
             "note": _note(cut, self._silence_note()),
         }

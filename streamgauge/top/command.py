@@ -7,9 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import click
 from rich.console import Console
@@ -21,15 +24,17 @@ from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import locate
 from streamgauge.flags import load_with_running_parts, settings_options
-from streamgauge.ingest.ready_file import silence
+from streamgauge.ingest.ready_file import read_of_running, silence
 from streamgauge.settings import Settings
 from streamgauge.top import screen
+from streamgauge.top.keys import View, pressed_keys
 from streamgauge.values import Duration, format_option, print_json
 
 MAX_ROWS = 20_000
 TIMEOUT_S = 20.0
 WIDTH_OF_FILES = 120
-FOOTER = "Ctrl-C ends."
+KEYS_WAIT_S = 0.1
+"""Time after which the screen shows a report that has arrived."""
 
 
 @click.command("top")
@@ -87,7 +92,7 @@ def top_command(
         if once or form == "json" or not sys.stdout.isatty():
             return _print(read, form, settings)
         with contextlib.suppress(KeyboardInterrupt):
-            _watch(read, interval_s)
+            _watch(tables, read, interval_s, lambda: dashboard_link(settings.data, select()))
     return 0
 
 
@@ -103,21 +108,59 @@ def _print(read: Callable[[], Report], form: str, settings: Settings) -> int:
     columns = os.environ.get("COLUMNS", "")
     width = None if sys.stdout.isatty() or columns.isdigit() else WIDTH_OF_FILES
     console = Console(width=width, highlight=False)
-    console.print(screen.rendered(report, console))
+    console.print(screen.rendered(report, console, link=dashboard_link(settings.data, report.selection)))
     return 0
 
 
-def _watch(read: Callable[[], Report], interval_s: float) -> None:
-    """Show reports until KeyboardInterrupt. At least half of the time is pauses, however long the queries take."""
-    console = Console(highlight=False)
-    first = screen.message("Reading the tables …", datetime.now(UTC), FOOTER)
-    with Live(first, console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
-            began_s = time.monotonic()
-            try:
-                shown = screen.rendered(read(), console, height=console.height, footer=FOOTER)
-            except QueryError as e:
-                shown = screen.message(str(e), datetime.now(UTC), FOOTER)
-            live.update(shown, refresh=True)
-            took_s = time.monotonic() - began_s
-            time.sleep(max(interval_s - took_s, took_s))
+def dashboard_link(data: Path, chosen: Selection) -> str | None:
+    """The address of the selection in the dashboard that runs on the data folder, None without one."""
+    url = (read_of_running(data / "run" / "dashboard.json") or {}).get("url")
+    if not url:
+        return None
+    length_s = round(chosen.length.total_seconds())
+    seconds, unit = next(
+        (s, u) for s, u in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")) if length_s % s == 0
+    )
+    by_name = (("model", chosen.models), ("gateway", chosen.gateways), ("client", chosen.clients))
+    filters = [(name, value) for name, values in by_name for value in values]
+    return f"{url}/?{urlencode([('range', f'{length_s // seconds}{unit}'), *filters])}"
+
+
+def _watch(
+    tables: QueryPool, read: Callable[[], Report], interval_s: float, link: Callable[[], str | None]
+) -> None:
+    """Show reports until the reader quits. At least half of the time is pauses, however long the queries take.
+
+    Queries run in a thread, so that keys have their effect meanwhile. At the end `tables` is closed, so a running query fails at once.
+    """
+    console, view = Console(highlight=False), View()
+    shown: Report | str = "Reading the tables …"
+    reading: Future[Report] | None = None
+    began_s = next_s = time.monotonic()
+    changed = True
+    with (
+        pressed_keys() as keys,
+        Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
+        ThreadPoolExecutor(1) as thread,
+        contextlib.closing(tables),
+    ):
+        while not view.ends:
+            if reading is None and time.monotonic() >= next_s:
+                began_s, reading = time.monotonic(), thread.submit(read)
+            if reading is not None and reading.done():
+                try:
+                    shown = reading.result()
+                except QueryError as e:
+                    shown = str(e)
+                changed, reading, now_s = True, None, time.monotonic()
+                next_s = max(began_s + interval_s, 2 * now_s - began_s)
+            if changed:
+                live.update(
+                    screen.message(shown, datetime.now(UTC), view.footer)
+                    if isinstance(shown, str)
+                    else screen.rendered(shown, console, height=console.height, view=view, link=link()),
+                    refresh=True,
+                )
+            pressed = keys(KEYS_WAIT_S if reading is not None else max(next_s - time.monotonic(), 0))
+            view.press(pressed)
+            changed = bool(pressed)

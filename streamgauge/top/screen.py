@@ -19,6 +19,7 @@ from streamgauge.analytics.diagnosis.report import Report
 from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.schema.clients import shortened
 from streamgauge.analytics.schema.objectives import DEFAULT
+from streamgauge.top.keys import View
 
 STATES = {
     "incident": ("bold red", "✗"),
@@ -54,10 +55,15 @@ class _Column:
 
 
 def rendered(
-    report: Report, console: Console, *, height: int | None = None, footer: str | None = None
+    report: Report,
+    console: Console,
+    *,
+    height: int | None = None,
+    view: View | None = None,
+    link: str | None = None,
 ) -> RenderableType:
-    """The report in the console's width. `height`: lines of the terminal, None = no limit."""
-    width = console.width
+    """The report in the console's width. `height`: lines of the terminal, None = no limit. `view`: what the keys chose."""
+    width, footer = console.width, None if view is None else view.footer
     zone = report.selection.until.astimezone().tzinfo
     assert zone is not None
     head: list[Text] = [_status(report)]
@@ -67,9 +73,10 @@ def rendered(
         head += [Text(f"  {report.cause(cause, zone)}") for cause in report.diagnosis.causes[1:MAX_CAUSES]]
         head += [_objectives(report)] if report.diagnosis.measured else []
     head += [Text(report.note, "yellow")] if report.note else []
-    offenders = _offenders(report.offenders, width)
+    head += [Text("  ").append(link, f"link {link}")] if link else []
+    offenders = _offenders(report, width)
     used = sum(len(line.wrap(console, width)) for line in head) + 1 + (footer is not None)
-    groups = sorted(report.groups, key=lambda row: not _is_affected(report, row))
+    groups = matching = (view or View()).rows(report.groups, lambda row: _is_affected(report, row))
     if height is not None:
         free = height - used - 2  # without the header and "and 5 more"
         if free - len(report.offenders) - 2 < min(_LEAST_GROUPS, len(groups)):
@@ -81,9 +88,11 @@ def rendered(
     if groups:
         parts.append(_table(_columns(report), groups, width, lambda row: _is_affected(report, row)))
     else:
-        parts.append(Text("No streams in this range.", "dim"))
-    if len(groups) < len(report.groups):
-        parts.append(Text(f"and {len(report.groups) - len(groups)} more", "dim"))
+        parts.append(
+            Text("No model or gateway matches." if report.groups else "No streams in this range.", "dim")
+        )
+    if len(groups) < len(matching):
+        parts.append(Text(f"and {len(matching) - len(groups)} more", "dim"))
     parts += [Text(), offenders] if offenders is not None else []
     parts += [Text(footer, "dim")] if footer else []
     return Group(*parts)
@@ -134,15 +143,15 @@ def _seconds(value_ns: int | None) -> str:
     return formatting.UNKNOWN if value_ns is None else f"{value_ns / 1e9:.1f} s"
 
 
-def _offenders(rows: Sequence[Row], width: int) -> Table | None:
+def _offenders(report: Report, width: int) -> Table | None:
     columns = [
         _Column("Top offenders", lambda r: f"{r['dimension']} {shortened(r['name'])}", 0, is_name=True),
-        _Column("Missed objective", lambda r: formatting.share(r["bad_share"]), 1),
-        _Column("of all misses", lambda r: formatting.share(r["of_all_bad"]), 3),
+        _Column(report.offenders_by, lambda r: formatting.share(r["bad_share"]), 1),
+        _Column("of all of them", lambda r: formatting.share(r["of_all_bad"]), 3),
         _Column("of all requests", lambda r: formatting.share(r["of_all"]), 4),
         _Column("Errors", lambda r: formatting.share(r["error_rate"]), 2),
     ]
-    return _table(columns, rows, width) if rows else None
+    return _table(columns, report.offenders, width) if report.offenders else None
 
 
 def _is_affected(report: Report, row: Row) -> bool:

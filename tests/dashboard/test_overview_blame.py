@@ -67,6 +67,19 @@ def test_burning_objectives_have_their_worst_source(streams_data: Path) -> None:
     assert objectives.burning(query, replace(day(), models=("none",))).is_empty()
 
 
+@pytest.mark.parametrize(
+    ("data_s", "text"),
+    [
+        (9 * 86400, "16.0× (1 h), 14.0× (6 h), 2.00× (3 d)"),
+        (2 * 3600, "16.0× (1 h), 14.0× (2 h of data instead of 6 h and 3 d)"),
+        (2400, "16.0× (40 min of data instead of 1 h, 6 h and 3 d)"),
+    ],
+)
+def test_burn_rates_of_windows_longer_than_the_data_say_so(data_s: float, text: str) -> None:
+    row = {"burn_1h": 16.0, "burn_6h": 14.0, "burn_3d": 14.0 if data_s < 86400 else 2.0, "data_s": data_s}
+    assert objectives.burn_text(row) == text
+
+
 def test_overview_shows_split_gateways_and_burning_objectives(
     streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

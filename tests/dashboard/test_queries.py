@@ -147,8 +147,8 @@ def test_refused_requests_are_in_no_other_number(store: duckdb.DuckDBPyConnectio
         store,
         *({**some, "started_at": early} for _ in range(6)),
         *(some for _ in range(6)),
-        *({**some, "request_model": "other"} for _ in range(5)),
-        *({**some, "outcome": "http_error"} for _ in range(4)),
+        *({**some, "request_model": "other"} for _ in range(50)),
+        *({**some, "outcome": "http_error"} for _ in range(6)),
         *({**some, "outcome": "client_abort"} for _ in range(2)),
     )
 
@@ -311,6 +311,27 @@ def test_no_contributors_without_bad_streams(store: duckdb.DuckDBPyConnection) -
     put(store, *({"ttft_ns": MS} for _ in range(20)))
     assert overview.top_contributors(query_of(store), HOUR).is_empty()
     assert overview.top_contributors(query_of(store), HOUR.before()).is_empty()
+
+
+def test_contributors_have_enough_bad_streams_of_the_kind_that_is_asked_for(
+    store: duckdb.DuckDBPyConnection,
+) -> None:
+    fine = [{"request_model": "fine", "client_id": "c", "ttft_ns": MS} for _ in range(90)]
+    failed = {"client_id": "d", "outcome": "http_error"}
+    put(store, *fine, *(failed | {"request_model": "few"} for _ in range(3)))
+    assert overview.top_contributors(query_of(store), HOUR).is_empty()  # no ranking of three failures
+    put(
+        store,
+        *(failed | {"request_model": "many"} for _ in range(5)),
+        *({"request_model": "slow", "client_id": "c", "ttft_ns": 2000 * MS} for _ in range(20)),
+    )
+
+    def models(**bad: str) -> list[str]:
+        found = overview.top_contributors(query_of(store), HOUR, **bad)
+        return found.filter(pl.col("dimension") == "model")["name"].to_list()
+
+    assert models() == ["slow", "many"]
+    assert models(bad="outcome = 'http_error'") == ["many"]
 
 
 def test_points_at_the_ends_of_a_range_are_partly_covered() -> None:
@@ -600,6 +621,18 @@ def test_causes_and_matrix_of_errors_count_each_error_once(store: duckdb.DuckDBP
     assert causes["http_status"].to_list() == [429]
     assert (causes["share"].to_list(), causes["clients"].to_list()) == ([1.0], [1])
     assert causes["first_at"].to_list() == causes["last_at"].to_list()
+
+
+def test_first_seen_is_the_end_of_the_first_failed_stream_and_errors_before_the_onset_are_counted(
+    store: duckdb.DuckDBPyConnection,
+) -> None:
+    began = HOUR.since + timedelta(minutes=10)
+    failed = {"outcome": "http_error", "http_status": 429, "end_ns": 60_000 * MS}
+    put(store, *(failed | {"started_at": began + timedelta(minutes=m)} for m in (0, 5, 6, 7)))
+    onset = began + timedelta(minutes=6)
+    [row] = errors.causes(query_of(store), HOUR, onset).to_dicts()
+    assert (row["first_at"], row["n"], row["before_onset"]) == (began + timedelta(minutes=1), 4, 1)
+    assert errors.causes(query_of(store), HOUR)["before_onset"].to_list() == [None]
 
 
 @pytest.mark.parametrize(("per_s", "bucket_s"), [(10.0, 15), (0.5, 60), (0.01, 60), (0.0, 15)])

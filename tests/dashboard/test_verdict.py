@@ -38,8 +38,9 @@ def test_verdict_names_place_onset_evidence_and_links(
     app = open_page(data, monkeypatch, range="1h", refresh="off", utc="true")
     assert not app.exception
     (headline,) = (line.replace("\\", "") for line in page_text(app).splitlines() if "HTTP 429" in line)
-    assert headline.startswith(":red[:material/error:] Error rate ")
-    assert f"{MODEL} @ {GATEWAY}" in headline
+    assert headline.startswith(":red[:material/error:] Error rate since ")
+    assert f"**{MODEL} @ {GATEWAY}**" in headline
+    assert headline.count("**") == 2  # nothing else is bold
     said = re.search(r"since (?:[\d-]+ )?(\d\d:\d\d:\d\d)", headline)
     assert said is not None
     at = datetime.combine(onset.date(), time.fromisoformat(said[1]), UTC)

@@ -108,6 +108,12 @@ def test_flag_of_another_command_names_the_commands_that_have_it(tmp_path: Path)
     assert done.stderr == "streamgauge: unknown option --objectives. It is an option of analyze or up.\n"
 
 
+def test_an_option_for_a_port_names_the_address_of_the_command(tmp_path: Path) -> None:
+    done = streamgauge("dashboard", "--port", "8501", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "streamgauge: unknown option --port. Pass --dashboard-listen HOST:PORT.\n"
+
+
 def test_removed_setting_names_its_replacement(tmp_path: Path) -> None:
     reason = "It was removed: set OTEL_SDK_DISABLED=true."
     done = streamgauge("analyze", "--no-otlp", cwd=tmp_path)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
 import pytest
 from opentelemetry.sdk.resources import Resource
 
@@ -18,6 +20,8 @@ from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures import sessions
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.sessions import Sessions
+from streamgauge.analytics.reports import sessions as reports
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.telemetry.semconv import PROFILES, names_of
 from streamgauge.analytics.telemetry.spans import SpanBuilder
@@ -92,7 +96,7 @@ TOOL_OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "r"}
 
 def test_header_takes_precedence_over_the_body_and_both_have_one_id() -> None:
     by_header, by_body, both = found(
-        Sessions(KEY),
+        Sessions(),
         request(1, {"messages": [user()]}, session=UUID),
         request(2, {"messages": [user(), {"role": "assistant"}, user()], "metadata": {"session_id": UUID}}),
         request(3, {"messages": [user()], "session_id": "other"}, session=UUID),
@@ -103,8 +107,8 @@ def test_header_takes_precedence_over_the_body_and_both_have_one_id() -> None:
 
 
 def test_no_session_and_cut_body() -> None:
-    assert found(Sessions(KEY), request(1, {"messages": [user()]})) == [(None, None)]
-    assert found(Sessions(KEY), request(1, {"messages": [user()]}, session=UUID, cut=True)) == [
+    assert found(Sessions(), request(1, {"messages": [user()]})) == [(None, None)]
+    assert found(Sessions(), request(1, {"messages": [user()]}, session=UUID, cut=True)) == [
         (session_hash(UUID, KEY), None)
     ]
 
@@ -117,29 +121,29 @@ def test_chain_of_responses_is_one_session_with_counted_turns(at_once: bool) -> 
         request(3, {"input": [user()], "previous_response_id": "resp_2"}, response_id="resp_3"),
         request(4, {"input": "branch", "previous_response_id": "resp_1"}, response_id="resp_4"),
     ]
-    known = Sessions(KEY)
+    known = Sessions()
     rows = found(known, *chain[::-1]) if at_once else [row for one in chain for row in found(known, one)]
-    session = session_hash("resp_1", KEY)
+    session = "resp_1"
     assert rows == [(session, 1), (session, 1), (session, 2), (session, 2)]
 
 
 def test_response_that_cannot_be_continued_begins_no_session() -> None:
-    assert found(Sessions(KEY), request(1, {"input": "q", "store": False}, response_id="resp_1")) == [
+    assert found(Sessions(), request(1, {"input": "q", "store": False}, response_id="resp_1")) == [
         (None, None)
     ]
 
 
 def test_unknown_previous_response_names_the_session() -> None:
-    known = Sessions(KEY)
+    known = Sessions()
     second = request(2, {"input": "q", "previous_response_id": "resp_1"}, response_id="resp_2")
     third = request(3, {"input": "q", "previous_response_id": "resp_2"}, response_id="resp_3")
-    session = session_hash("resp_1", KEY)
+    session = "resp_1"
     assert found(known, second, third) == [(session, None), (session, None)]
 
 
 def test_turns_of_a_conversation_that_the_server_keeps() -> None:
     body = {"conversation": {"id": "conv_1"}}
-    known = Sessions(KEY)
+    known = Sessions()
     rows = [
         found(known, request(n, {**body, "input": given}, response_id=f"resp_{n}"))[0]
         for n, given in enumerate(["q", [TOOL_OUTPUT], [user()]], 1)
@@ -150,7 +154,7 @@ def test_turns_of_a_conversation_that_the_server_keeps() -> None:
 
 def test_remembered_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MAX_REMEMBERED", 2)
-    known = Sessions(KEY)
+    known = Sessions()
     found(known, *[request(n, {"input": "q"}, response_id=f"resp_{n}") for n in (1, 2, 3)])
     assert [*known._known] == ["resp_2", "resp_3"]
 
@@ -160,17 +164,17 @@ def test_session_continues_after_a_restart(tmp_path: Path) -> None:
 
     store = new_store(tmp_path)
     try:
-        first = measure(finished(request(1, {"input": "q"}, response_id="resp_1")), sessions=Sessions(KEY))[
+        first = measure(finished(request(1, {"input": "q"}, response_id="resp_1")), sessions=Sessions())[
             "streams"
         ]
         now_us = int(time.time() * 1e6)
         store.commit(Commit("log", tables={"streams": first.with_columns(started_at=_instant(now_us))}))
-        restored = Sessions(KEY)
+        restored = Sessions()
         restored.restore(store.recent_responses())
     finally:
         store.close()
     second = request(2, {"input": "q", "previous_response_id": "resp_1"}, response_id="resp_2")
-    assert found(restored, second) == [(session_hash("resp_1", KEY), 2)]
+    assert found(restored, second) == [("resp_1", 2)]
 
 
 def _instant(us: int) -> Any:
@@ -184,14 +188,14 @@ def _instant(us: int) -> Any:
 def test_redacted_request_has_the_same_session_and_turn(capture: tuple[str, ...], cut: bool) -> None:
     body = {"metadata": {"user_id": f"user_a_account__session_{UUID}"}, "messages": [user(), {"role": "assistant"}, user()]}  # fmt: skip
     records = request(1, body, cut=cut)
-    expected = found(Sessions(KEY), records)
+    expected = found(Sessions(), records)
     assert expected == [(session_hash(UUID, KEY), None if cut else 2)]
     redactor = Redactor(BodyDecoder, capture=capture, conversation=ConversationReader(KEY))
     redacted = redactor.redact(records)
     assert (UUID.encode() in pack(redacted, compress=False)) is bool(capture)
-    assert found(Sessions(KEY), redacted) == expected
+    assert found(Sessions(), redacted) == expected
     again = Redactor(BodyDecoder).redact(redacted)  # in a checkpoint of analytics
-    assert found(Sessions(KEY), again) == expected
+    assert found(Sessions(), again) == expected
 
 
 def test_checkpoint_keeps_session_and_turn_without_their_text() -> None:
@@ -203,13 +207,13 @@ def test_checkpoint_keeps_session_and_turn_without_their_text() -> None:
     payload = pack(stored, compress=False)
     assert UUID.encode() not in payload
     assert b"secret" not in payload
-    assert found(Sessions(KEY), [*stored, *records[2:]]) == [(session_hash(UUID, KEY), 1)]
+    assert found(Sessions(), [*stored, *records[2:]]) == [(session_hash(UUID, KEY), 1)]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_spans_have_the_conversation_and_no_row_or_span_has_its_plain_id(profile: str) -> None:
     streams = finished(request(1, {"metadata": {"session_id": UUID}, "messages": [user()]}))
-    tables = measure(streams, sessions=Sessions(KEY))
+    tables = measure(streams, sessions=Sessions())
     assert UUID not in "".join(str(rows.to_dicts()) for rows in tables.values())
     built = SpanBuilder(names_of(profile), Resource({})).build(
         streams[0], tables["streams"].row(0, named=True)
@@ -282,3 +286,30 @@ def test_inner_streams_of_hops_are_no_requests_of_a_session(con: duckdb.DuckDBPy
         [stream_id(0), stream_id(1)],
     )
     assert con.execute("SELECT requests FROM sessions").fetchall() == [(1,)]
+
+
+def test_a_response_is_a_session_only_if_a_request_continues_it(con: duckdb.DuckDBPyConnection) -> None:
+    add(
+        con,
+        [
+            ("resp_1", 0, 1, 1, 0, "ok"),
+            ("resp_2", 1, 1, 1, 0, "ok"),
+            ("resp_2", 3, 1, 2, 0, "ok"),
+            ("named", 5, 1, 1, 0, "ok"),
+        ],
+    )
+    for number, response_id in enumerate(["resp_1", "resp_2", "resp_3", "resp_4"]):
+        con.execute(
+            "UPDATE streams SET response_id = ? WHERE stream_id = ?::UUID", [response_id, stream_id(number)]
+        )
+    assert con.execute("SELECT session_id, requests FROM sessions ORDER BY ALL").fetchall() == [
+        ("named", 1),
+        ("resp_2", 2),
+    ]
+    day = Selection(since=datetime(2026, 11, 1, tzinfo=UTC), until=datetime(2026, 11, 2, tzinfo=UTC))
+
+    def query(sql: str) -> pl.DataFrame:
+        return con.execute(sql).pl()
+
+    assert set(reports.table(query, day)["session_id"]) == {"named", "resp_2"}
+    assert reports.count(query, day) == {"sessions": 2, "in_session": 3, "requests": 4}

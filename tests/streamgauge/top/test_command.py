@@ -7,6 +7,7 @@ import os
 import pty
 import signal
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -50,7 +51,8 @@ def test_missing_store_is_one_line(tmp_path: Path) -> None:
     assert (found.exit_code, len(found.output.splitlines())) == (1, 1)
 
 
-def test_screen_ends_at_ctrl_c_and_restores_the_terminal(data: Path) -> None:
+@pytest.mark.parametrize("key", [b"\x03", b"q"])
+def test_screen_ends_at_ctrl_c_or_q_and_restores_the_terminal(data: Path, key: bytes) -> None:
     argv = [sys.executable, "-m", "streamgauge", "top", "--data", str(data), "--interval", "0.5"]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30", "NO_COLOR": "1"}
     pid, terminal = pty.fork()
@@ -62,14 +64,16 @@ def test_screen_ends_at_ctrl_c_and_restores_the_terminal(data: Path) -> None:
         while time.monotonic() < deadline_s:
             received += os.read(terminal, 65_536)
             if not interrupted and received.count(b"4 in flight") > 1:
-                os.write(terminal, b"\x03")
+                os.write(terminal, key)
                 interrupted = True
     except OSError:  # the process has closed the terminal
         pass
     finally:
+        echoes = termios.tcgetattr(terminal)[3] & termios.ECHO
         os.close(terminal)
         _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0, received
+    assert echoes, "typed text is invisible"
     assert received.rstrip().endswith(b"\x1b[?1049l")
     assert b"Traceback" not in received
     assert b"\x1b[3" not in received, "NO_COLOR"

@@ -52,7 +52,7 @@ def report(**changed: Any) -> Report:
     )
     parts: dict[str, Any] = {
         "selection": RANGE, "diagnosis": diagnosis, "objectives": Objectives(), "names": {CLIENT: "billing"}, "groups": [GROUP],
-        "offenders": [OFFENDER],
+        "offenders": [OFFENDER], "offenders_by": "Failed",
     }  # fmt: skip
     return Report(**(parts | changed))
 

@@ -9,11 +9,20 @@ from rich.console import Console
 
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
 from streamgauge.analytics.diagnosis.report import Report
+from streamgauge.top.keys import View
 from streamgauge.top.screen import rendered
 from tests.streamgauge.top.test_report import GROUP, OFFENDER, RANGE, report
 
 
-def lines(shown: Report, width: int, height: int | None = None, *, color: bool = False) -> list[str]:
+def lines(
+    shown: Report,
+    width: int,
+    height: int | None = None,
+    *,
+    color: bool = False,
+    view: View | None = None,
+    link: str | None = None,
+) -> list[str]:
     console = Console(
         file=io.StringIO(),
         width=width,
@@ -21,7 +30,9 @@ def lines(shown: Report, width: int, height: int | None = None, *, color: bool =
         color_system="standard" if color else None,
         highlight=False,
     )
-    console.print(rendered(shown, console, height=height, footer="end" if height else None))
+    console.print(
+        rendered(shown, console, height=height, view=view or (View() if height else None), link=link)
+    )
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -31,14 +42,45 @@ def test_incident_is_named_with_its_objectives_and_rows() -> None:
     zone = RANGE.until.astimezone().strftime("%H:%M:%S %Z")
     for text in (
         f"streamgauge top · {zone} · last",
-        "✗ Error rate 7 % (objective 5 %) since",
-        ": m @ [red]g, client billing, 70 % failing, HTTP 429. Unaffected: eu.",
+        "✗ Error rate since",
+        ": m @ [red]g, client billing, 70 % failing (objective 5 %), HTTP 429. Unaffected: gateway eu.",
         "error rate 7.00 % (limit 5.00 %)",
         "analytics does not respond",
     ):
         assert text in shown
     assert "m [red]g 2 1.5 s 0.50 70.0 % 100 ms 900 ms – 41.2" in shown
     assert "client billing 70.0 % 100 % 40.0 % 70.0 %" in shown
+
+
+def test_keys_sort_and_filter_the_rows_and_the_footer_shows_them() -> None:
+    groups = [GROUP | {"model": f"model-{n}", "error_rate": n / 10, "itl_p50_ns": None} for n in range(3)]
+    shown = report(groups=[*groups, GROUP | {"model": "unknown", "error_rate": None}])
+
+    def models(keys: str) -> list[str]:
+        view = View()
+        view.press(keys)
+        found = lines(shown, 120, 40, view=view)
+        assert view.footer in found[-1]
+        return [line.split()[0] for line in found if line.startswith(("model-", "unknown"))]
+
+    assert models("s") == ["model-2", "model-1", "model-0", "unknown"]
+    assert models("sS") == ["model-0", "model-1", "model-2", "unknown"]
+    assert models("/EL-1") == models("/el-1\r") == ["model-1"]
+    assert models("/el-1x\x7f\rs") == ["model-1"]
+    assert len(models("/el-1\x1b")) == len(models("\x1b[A")) == 4
+    assert "No model or gateway matches." in lines(shown, 120, 40, view=View(filter="nothing"))
+
+
+def test_q_ends_but_not_within_a_filter() -> None:
+    view = View()
+    view.press("/q\r")
+    assert (view.filter, view.ends) == ("q", False)
+    view.press("q")
+    assert view.ends
+
+
+def test_the_link_to_the_dashboard_is_shown() -> None:
+    assert "  http://127.0.0.1:1/?range=15m" in lines(report(), 80, link="http://127.0.0.1:1/?range=15m")
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
@@ -58,7 +100,7 @@ def test_report_is_not_higher_than_the_terminal(height: int) -> None:
     groups = [GROUP | {"gateway": f"g{n}"} for n in range(30)] + [GROUP]
     found = lines(report(groups=groups, offenders=[OFFENDER] * 8), 100, height)
     assert len(found) <= height
-    assert found[-1] == "end"
+    assert found[-1].startswith("q quit")
     assert any("[red]g" in line and "70.0 %" in line for line in found), "the affected row is first"
 
 
