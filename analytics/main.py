@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamgauge.analytics.alerts.evaluator import STORE_EVERY_S, AlertEvaluator
+from streamgauge.analytics.alerts.evaluator import STORE_EVERY_S, AlertEvaluator, alert_rules
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.partition import LOG_GONE
 from streamgauge.analytics.commit_hook import CommitHook
@@ -28,14 +29,16 @@ from streamgauge.analytics.consumer import IDLE_WAIT_S, Consumer, tune_gc
 from streamgauge.analytics.dialects import all_dialects
 from streamgauge.analytics.hops.hop_job import HopJob
 from streamgauge.analytics.intake.markers import PATH as MARKERS_PATH
-from streamgauge.analytics.intake.markers import MarkersEndpoint, marker_queue
+from streamgauge.analytics.intake.markers import StoreEndpoint, marker_queue, parse_marker
+from streamgauge.analytics.intake.silences import PATH as SILENCES_PATH
+from streamgauge.analytics.intake.silences import parse_silence, silence_queue
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.options import AnalyzeOptions
 from streamgauge.analytics.query.query_socket import QueryServer
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.tables import CLIENTS, OBJECTIVES, PRICES
+from streamgauge.analytics.schema.tables import ALERT_RULES, CLIENTS, OBJECTIVES, PRICES
 from streamgauge.analytics.storage.commit import StoreFailed
 from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
 from streamgauge.analytics.storage.database import reason
@@ -50,7 +53,7 @@ from streamgauge.analytics.telemetry.prometheus import recording_probe
 from streamgauge.analytics.telemetry.telemetry import Telemetry
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.keyed_ids import FILE, load_client_key
-from streamgauge.ingest.ready_file import Heartbeat, remove_ready_file, write_ready_file
+from streamgauge.ingest.ready_file import Heartbeat, read_ready_file, remove_ready_file, write_ready_file
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.interface import LogBroken, LogChanged, LogReader
 
@@ -76,6 +79,8 @@ class Ready:
     """Prometheus endpoint."""
     markers: str | None
     """Receiver of markers."""
+    silences: str | None
+    """Receiver of silences of alerts."""
     otlp: str | None
     """OTLP receiver."""
     store: str
@@ -196,20 +201,22 @@ class _Parts:
 def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib.ExitStack) -> _Parts:
     """Open everything in order. `closing` closes it in reverse order."""
     stall = StallLimit(int(options.stall_floor_s * 1e9), options.stall_factor)
-    markers = marker_queue()
+    markers, silences = marker_queue(), silence_queue()
     guards = Guards(describe=partial(reason, location))
     telemetry = Telemetry(
         options.telemetry,
         version=options.version,
         stall=stall,
         apps={
-            MARKERS_PATH: MarkersEndpoint(markers, token=options.otlp_token),
+            MARKERS_PATH: StoreEndpoint(markers, parse_marker, token=options.otlp_token),
+            SILENCES_PATH: StoreEndpoint(silences, parse_silence, token=options.otlp_token),
             "/recordingz": recording_probe(guards),
         },
         guards=guards,
     )
     closing.callback(telemetry.close)
     closing.callback(markers.close)
+    closing.callback(silences.close)
     store = Store(
         location, memory_limit_bytes=options.memory_limit_bytes, stall=stall, instance=_instance(options)
     )
@@ -217,12 +224,18 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     replace_rows(store, OBJECTIVES, options.objectives)
     replace_rows(store, PRICES, options.prices)
     replace_rows(store, CLIENTS, options.clients)
+    replace_rows(store, ALERT_RULES, alert_rules(options.alerts))
+    query_server = QueryServer(options.data, location, guards)
+    closing.callback(query_server.close)
     alerts = AlertEvaluator(
         options.alerts,
         store.cursor,
         instance=_instance(options),
+        query=query_server.query,
+        dashboard=partial(_dashboard_url, options.data),
         client_names={client.client_id: client.name for client in options.clients},
         publish=telemetry.update_open_streams,
+        publish_incidents=telemetry.update_incidents,
         guards=guards,
     )
     closing.callback(alerts.close)
@@ -230,11 +243,9 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     closing.callback(hop_job.close)
     exporters = PluginExporters(guards)
     closing.callback(exporters.close)
-    query_server = QueryServer(options.data, location, guards)
-    closing.callback(query_server.close)
-    hooks: list[CommitHook] = [telemetry, alerts, hop_job, markers, exporters]
+    hooks: list[CommitHook] = [telemetry, alerts, hop_job, markers, silences, exporters]
     health: list[Callable[[], Mapping[str, float]]] = [
-        part.health for part in (alerts, hop_job, markers, exporters, query_server)
+        part.health for part in (alerts, hop_job, markers, silences, exporters, query_server)
     ]
     receiver = _otlp_receiver(options, store, guards)
     if receiver is not None:
@@ -275,6 +286,7 @@ def _consume(
         ready = Ready(
             metrics=endpoint.url if endpoint is not None else None,
             markers=endpoint.root + MARKERS_PATH if endpoint is not None else None,
+            silences=endpoint.root + SILENCES_PATH if endpoint is not None else None,
             otlp=receiver.url if receiver is not None else None,
             store=without_password(options.store),
             kafka=options.kafka,
@@ -330,6 +342,12 @@ def _instance(options: AnalyzeOptions) -> str:
     if options.store == SQLITE:
         return "analytics"
     return hashlib.sha256(f"{socket.gethostname()} {options.data.absolute()}".encode()).hexdigest()[:16]
+
+
+def _dashboard_url(data: Path) -> str | None:
+    """The address of the running dashboard, without its token."""
+    url = (read_ready_file(data / "run" / "dashboard.json") or {}).get("url")
+    return url.partition("?")[0] if isinstance(url, str) else None
 
 
 def _otlp_receiver(options: AnalyzeOptions, store: Store, guards: Guards) -> OtlpReceiver | None:

@@ -27,6 +27,8 @@ page = st.navigation(
         "": [
             st.Page(VIEWS / "overview.py", title="Overview", icon=":material/monitor_heart:", default=True,
                     help="Diagnosis, objectives, top offenders, requests, errors, TTFT, ITL, tokens per second."),
+            st.Page(VIEWS / "alerts.py", title="Alerts", icon=":material/notifications:",
+                    help="Alerts that fire and their history, the rules, and the silences."),
         ],
         "Analyse": [
             st.Page(VIEWS / "latency.py", title="Latency", icon=":material/timer:",

@@ -16,11 +16,11 @@ from streamgauge.ingest.ready_file import silence
 from streamgauge.values import Duration, format_option
 
 QUERY = """
-SELECT state, rule, gateway, model, {columns}fired_at, resolved_at, message, stream_id
+SELECT state, severity, rule, gateway, model, {columns}fired_at, resolved_at, message, stream_id
 FROM alerts WHERE state = 'firing' OR resolved_at > now() - INTERVAL ({seconds}) SECOND
-ORDER BY state, fired_at DESC LIMIT 1000
+ORDER BY state, severity, fired_at DESC LIMIT 1000
 """
-JSON_ONLY = "metric, value, threshold, client_id, alert_id, instance, began_at, "
+JSON_ONLY = "metric, place, value, threshold, evidence, client_id, alert_id, instance, not_sent, began_at, "
 MAX_CELL_CHARS = 200
 
 

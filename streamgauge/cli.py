@@ -19,7 +19,7 @@ from streamgauge.values import format_option, one_of, print_json
 SECTIONS = {
     "Run": ("up", "demo", "tap", "ship", "analyze", "dashboard", "serve"),
     "Query": ("top", "sql", "export", "mcp"),
-    "Operate": ("status", "alerts", "mark", "rebuild", "config", "completion", "version"),
+    "Operate": ("status", "alerts", "silence", "mark", "rebuild", "config", "completion", "version"),
     "Develop": ("read", "simulate"),
 }
 COMMAND_ORDER = [name for names in SECTIONS.values() for name in names]
@@ -37,6 +37,7 @@ LAZY_COMMANDS = {
     "mcp": ("streamgauge.mcp_server.command:mcp_command", "Run the MCP server for agents."),
     "status": ("streamgauge.status:status_command", "Show the counters of the pipeline and check that they reconcile."),
     "alerts": ("streamgauge.alerts:alerts_command", "Show the alerts that fire, and those that resolved recently."),
+    "silence": ("streamgauge.silence:silence_command", "Send no messages about some alerts for a time."),
     "mark": ("streamgauge.mark:mark_command", "Store a marker, such as a deployment."),
     "rebuild": ("streamgauge.store_commands:rebuild_command", "Restore a damaged or missing catalog."),
     "config": ("streamgauge.config:config_command", "Check the configuration."),

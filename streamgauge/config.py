@@ -194,7 +194,7 @@ An objective is a table in the file, and JSON in the flag and in the environment
 (`*` and `?`) match its model, gateway and client id. An objective without globs is that of all other streams; limits that it
 omits have the values of the default objective. Keys: `name` (by default the globs), `model`, `gateway`, `client`, and at least
 one of the limits `ttft`, `itl`, `error_rate` (highest share of failed streams) and `goodput` (lowest share of streams that meet
-the limits).
+the limits). `severity` is the highest of [alerts](../how-to/alerts.md) about missing it: `page`, `ticket` or `none`.
 
 ```toml
 [[objectives]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import http.client
 import json
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,9 +36,7 @@ def mark_command(text: str, at: str | None, source: str, form: str, **given: Any
     """
     settings = load(given)
     marker = {"text": text, "source": source, "at": _time(at)}
-    stored = _post(
-        _url(settings), marker, settings.otlp_token.get_secret_value() if settings.otlp_token else None
-    )
+    stored = store_item(settings, "marker", marker)
     if form == "json":
         print_json(stored)
     else:
@@ -54,36 +53,34 @@ def _time(text: str | None) -> str:
     return (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=seconds)).isoformat()
 
 
-def _url(settings: Settings) -> str:
+def store_item(settings: Settings, noun: str, item: Mapping[str, object]) -> dict[str, str]:
+    """Send an item to the running analytics, which stores it. Returns what it stored. Raises click.ClickException."""
     ready = read_of_running(settings.data / "run" / "analyze.json")
     if ready is None:
         raise click.ClickException(
-            f"cannot store the marker: analytics does not run on {settings.data}. Start it, or pass --data."
+            f"cannot store the {noun}: analytics does not run on {settings.data}. Start it, or pass --data."
         )
-    url = ready.get("markers")
+    url = ready.get(f"{noun}s")
     if not url:
         raise click.ClickException(
-            "cannot store the marker: analytics has no HTTP address. Start it with --metrics HOST:PORT."
+            f"cannot store the {noun}: analytics has no HTTP address. Start it with --metrics HOST:PORT."
         )
-    return str(url)
-
-
-def _post(url: str, marker: dict[str, str], token: str | None) -> dict[str, str]:
-    """The stored marker. Raises click.ClickException. `http.client` ignores proxy environment variables."""
-    parts = urlsplit(url)
+    parts = urlsplit(str(url))
     headers = {"Content-Type": "application/json"}
-    headers |= {"Authorization": f"Bearer {token}"} if token is not None else {}
+    if settings.otlp_token is not None:
+        headers["Authorization"] = f"Bearer {settings.otlp_token.get_secret_value()}"
+    # `http.client` ignores proxy environment variables.
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
     try:
-        connection.request("POST", parts.path, json.dumps(marker), headers)
+        connection.request("POST", parts.path, json.dumps(item), headers)
         response = connection.getresponse()
         answer: dict[str, str] = json.loads(response.read())
     except (OSError, http.client.HTTPException, ValueError) as e:
         raise click.ClickException(
-            f"cannot store the marker at {url}: {e}. `streamgauge status` shows whether analytics runs."
+            f"cannot store the {noun} at {url}: {e}. `streamgauge status` shows whether analytics runs."
         ) from None
     finally:
         connection.close()
     if response.status != 201:
-        raise click.ClickException(f"cannot store the marker: {answer.get('error')}.")
+        raise click.ClickException(f"cannot store the {noun}: {answer.get('error')}.")
     return answer

@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -86,6 +86,7 @@ class ObjectiveTable(BaseModel):
     goodput: float | None = Field(
         None, ge=0, lt=1, allow_inf_nan=False, description="a share from 0 to less than 1"
     )
+    severity: Literal["page", "ticket", "none"] = Field("page", description="page, ticket or none")
 
     def objective(self) -> Objective:
         """The objective. Raises ValueError for a table without a limit."""
@@ -99,7 +100,7 @@ class ObjectiveTable(BaseModel):
             raise ValueError("it has no limit. Add one of ttft, itl, error_rate, goodput")
         globs = self.model_dump(include={"model", "gateway", "client"})
         name = self.name or " ".join(f"{key}={glob}" for key, glob in globs.items() if glob != "*") or "all"
-        return Objective(name, **globs, **limits)
+        return Objective(name, **globs, **limits, severity=self.severity)
 
 
 def parse_objectives(value: object) -> tuple[Objective, ...]:

@@ -252,6 +252,12 @@ def check_http_url(url: str) -> None:
         raise ValueError("the value is not an http or https URL") from None
 
 
+def check_http_urls(urls: str) -> None:
+    """As `check_http_url`, for URLs with spaces between them."""
+    for url in urls.split():
+        check_http_url(url)
+
+
 def _parse_session_headers(names: Sequence[Any]) -> tuple[Any, ...]:
     for name in names:
         parse_session_header(name)
@@ -445,8 +451,17 @@ class Settings(BaseSettings):
         default=5.0, ge=0)
     alert_first_output: Seconds = _setting(
         ALERTS, "analyze", "DURATION", "Alert when a request has no output after this time; 0 = off.", default=60.0, ge=0)
-    alert_webhook: Annotated[SecretStr | None, _checked(lambda url: check_http_url(url.get_secret_value()))] = _setting(
-        ALERTS, "analyze", "URL", "Receiver of alerts as JSON, such as an incoming webhook of Slack.")
+    alert_quiet: Seconds = _setting(
+        ALERTS, "analyze", "DURATION",
+        "Least time between two messages about the same incident, or about one rule at the same gateway or model.",
+        default=600.0, ge=0)
+    alert_webhook: Annotated[SecretStr | None, _checked(lambda urls: check_http_urls(urls.get_secret_value()))] = _setting(
+        ALERTS, "analyze", "URL",
+        "Receiver of alerts: Slack, PagerDuty, Alertmanager, or any that takes JSON; several with spaces between them.")
+    alert_routing_key: SecretStr | None = _setting(
+        ALERTS, "analyze", "SECRET", "Integration key of PagerDuty (Events API v2).")
+    dashboard_url: Annotated[str | None, _checked(check_http_url)] = _setting(
+        ALERTS, "analyze", "URL", "Address of the dashboard in the links of alerts; by default that of the running dashboard.")
 
     dashboard_token: SecretStr | None = _setting(
         DASHBOARD, "dashboard", "SECRET", "Token for access from other machines; by default generated in the data folder.")
@@ -491,7 +506,10 @@ class Settings(BaseSettings):
         for i, found in enumerate(self.objectives):
             if found.model == found.gateway == found.client == "*":
                 limits = {key: value for key in LIMITS if (value := getattr(found, key)) is not None}
-                return (*self.objectives[:i], replace(DEFAULT, name=found.name, **limits))
+                return (
+                    *self.objectives[:i],
+                    replace(DEFAULT, name=found.name, severity=found.severity, **limits),
+                )
         return (*self.objectives, DEFAULT)
 
     @property

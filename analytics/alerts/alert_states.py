@@ -45,6 +45,14 @@ class Hold(NamedTuple):
 
     before_firing_s: float = 0.0
     before_resolving_s: float = 0.0
+    worse_after_s: float | None = None
+    """Least time between two reports that a condition got worse. None: that is not reported."""
+
+
+Severity = Literal["page", "ticket"]
+"""`page` needs a person now, `ticket` within days."""
+WORSE = 1.5
+"""A condition is worse if its value is so many times farther from the threshold."""
 
 
 class Key(NamedTuple):
@@ -54,6 +62,8 @@ class Key(NamedTuple):
     gateway: str | None
     model: str | None
     metric: str | None = None
+    place: str | None = None
+    """JSON object of further dimension values, by dimension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +79,27 @@ class Condition:
     """An example."""
     client_id: str | None = None
     """The client with most of the affected streams, if it dominates."""
+    severity: Severity = "ticket"
+    evidence: tuple[str, ...] = ()
+    """Short facts."""
+
+    def is_escalated(self, before: Condition) -> bool:
+        return self.severity == "page" and before.severity != "page"
+
+    def is_worse(self, before: Condition) -> bool:
+        return abs(self.value - self.threshold) >= WORSE * abs(before.value - before.threshold)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An alert that has just fired or resolved."""
+    """An alert that has just fired, got worse or resolved."""
 
     alert_id: str
     key: Key
-    state: Literal["firing", "resolved"]
+    state: Literal["firing", "worse", "resolved"]
     condition: Condition
+    repeated: bool = False
+    """It has fired before, and is only stored again."""
 
 
 @dataclass(slots=True)
@@ -87,6 +108,9 @@ class _Alert:
     state: State = State.INACTIVE
     entered_s: float = 0.0
     alert_id: str = ""
+    reported: Condition | None = None
+    reported_s: float = 0.0
+    """The condition and the time of the last change that was returned."""
 
 
 class AlertStates:
@@ -108,6 +132,10 @@ class AlertStates:
         """Conditions ignored because there were too many alerts."""
 
     @property
+    def rules(self) -> Collection[str]:
+        return self._holds.keys()
+
+    @property
     def firing(self) -> dict[Key, str]:
         """Ids of the alerts that have fired and not resolved."""
         return {
@@ -119,7 +147,7 @@ class AlertStates:
     def repeated(self, rules: Collection[str]) -> list[Change]:
         """The alerts of these rules that have fired and not resolved, with their newest values."""
         return [
-            Change(alert.alert_id, key, "firing", alert.condition)
+            Change(alert.alert_id, key, "firing", alert.condition, repeated=True)
             for key, alert in self._alerts.items()
             if key.rule in rules and alert.state in (State.FIRING, State.CLEARING)
         ]
@@ -128,7 +156,7 @@ class AlertStates:
         """Continue an alert that fired before a restart or in another process. False if the key has one that fires."""
         if key in self.firing:
             return False
-        self._alerts[key] = _Alert(condition, State.FIRING, now_s, alert_id)
+        self._alerts[key] = _Alert(condition, State.FIRING, now_s, alert_id, condition, now_s)
         return True
 
     def forget(self, key: Key) -> None:
@@ -166,7 +194,15 @@ class AlertStates:
             return [Change(alert.alert_id, key, "resolved", alert.condition)]
         if alert.state is State.FIRING and not alert.alert_id:
             alert.alert_id = self._new_id()
+            alert.reported, alert.reported_s = alert.condition, now_s
             return [Change(alert.alert_id, key, "firing", alert.condition)]
+        if met and alert.reported is not None and hold.worse_after_s is not None:
+            late = now_s - alert.reported_s >= hold.worse_after_s
+            if alert.condition.is_escalated(alert.reported) or (
+                late and alert.condition.is_worse(alert.reported)
+            ):
+                alert.reported, alert.reported_s = alert.condition, now_s
+                return [Change(alert.alert_id, key, "worse", alert.condition)]
         return []
 
     @staticmethod

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from streamgauge.analytics.alerts.alert_states import Condition, Hold, Key
+from streamgauge.analytics.alerts.alert_states import Condition, Hold, Key, Severity
 from streamgauge.analytics.measures.open_streams import Phase, Silence
 from streamgauge.analytics.schema.objectives import FAST_BURN, SLOW_BURN, STEADY_BURN
 from streamgauge.analytics.schema.outcomes import IS_ERROR
@@ -19,6 +19,7 @@ from streamgauge.analytics.schema.outcomes import IS_ERROR
 SILENCE_RULES: Mapping[Phase, str] = {"mid_stream": "silent_stream", "pre_first_output": "no_first_output"}
 SILENCE_HOLDS = dict.fromkeys(SILENCE_RULES.values(), Hold(before_resolving_s=5.0))
 """The silence is the hold time before firing. Streams that fall silent one after the other are one alert."""
+SILENCE_SEVERITY: Mapping[Phase, Severity] = {"mid_stream": "page", "pre_first_output": "ticket"}
 CLIENT = "client"
 """`Key.metric` of the streams that wait for their client: their silence says nothing about the model."""
 _WHAT: Mapping[tuple[Phase, bool], str] = {
@@ -57,7 +58,8 @@ def silence_conditions(
         )
         text = f"{what} {name_of(key)} for {silent_s:.1f} s (limit {limit_s:g} s), {affected}{by}"
         since_ns = wall_ns - worst.silent_ns
-        conditions[key] = Condition(silent_s, limit_s, text, since_ns, worst.stream_id, client_id)
+        severity: Severity = "ticket" if worst.waits_for_client else SILENCE_SEVERITY[worst.phase]
+        conditions[key] = Condition(silent_s, limit_s, text, since_ns, worst.stream_id, client_id, severity)
     return conditions
 
 
@@ -79,7 +81,7 @@ def name_of(key: Key) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreRule:
-    """A query with the columns gateway, model, metric, value, threshold, message, began_at."""
+    """A query with the columns gateway, model, metric, value, threshold, message, began_at, severity."""
 
     name: str
     sql: str
@@ -112,7 +114,7 @@ CACHE_HIT_RATE = StoreRule(
     f"""
 SELECT gateway, model, NULL::VARCHAR AS metric, recent::DOUBLE AS value, (usual / 2)::DOUBLE AS threshold,
     format('prompt-cache hit rate {{:.0f}} %, less than half of the usual {{:.0f}} %', 100 * recent, 100 * usual) AS message,
-    now() - INTERVAL 15 MINUTE AS began_at
+    now() - INTERVAL 15 MINUTE AS began_at, 'ticket' AS severity
 FROM ({_recent_and_usual("stream_minutes", "cached_input_tokens", "input_tokens_with_cache_known")})
 WHERE recent < usual / 2 AND usual >= 0.2 AND recent_of >= 10000 AND usual_of >= 100000
 """,
@@ -130,11 +132,12 @@ SELECT gateway, model, objective || ' ' || indicator AS metric,
         WHEN burn_6h > {SLOW_BURN} AND burn_30m > {SLOW_BURN} THEN burn_6h ELSE burn_3d END::DOUBLE AS value,
     CASE WHEN burn_1h > {FAST_BURN} AND burn_5m > {FAST_BURN} THEN {FAST_BURN}
         WHEN burn_6h > {SLOW_BURN} AND burn_30m > {SLOW_BURN} THEN {SLOW_BURN} ELSE {STEADY_BURN} END::DOUBLE AS threshold,
-    format('{{}}: error budget of objective {{}} ({{}}) burns {{:.1f}} times too fast', severity, objective, indicator, value)
+    format('{{}}: error budget of objective {{}} ({{}}) burns {{:.1f}} times too fast', burn_rates.severity, objective, indicator, value)
         AS message,
     now() - CASE threshold WHEN {FAST_BURN} THEN INTERVAL 1 HOUR WHEN {SLOW_BURN} THEN INTERVAL 6 HOUR ELSE INTERVAL 3 DAY END
-        AS began_at
-FROM burn_rates WHERE severity IS NOT NULL
+        AS began_at, if(highest = 'ticket', 'ticket', burn_rates.severity) AS severity
+FROM burn_rates LEFT JOIN (SELECT name AS objective, severity AS highest FROM objectives) USING (objective)
+WHERE burn_rates.severity IS NOT NULL AND highest IS DISTINCT FROM 'none'
 """,
     Hold(before_resolving_s=300),
     every_s=60,
@@ -148,7 +151,7 @@ SERVER_DRIFT = StoreRule(
 SELECT gateway, model, 'ttft' AS metric, recent::DOUBLE AS value,
     (usual + greatest(0.2, abs(usual)))::DOUBLE AS threshold,
     format('TTFT is {{:.3f}} s longer than the server reports, usually {{:.3f}} s', recent, usual) AS message,
-    now() - INTERVAL 15 MINUTE AS began_at
+    now() - INTERVAL 15 MINUTE AS began_at, 'ticket' AS severity
 FROM ({_recent_and_usual("server_drift", "ttft_drift_p50_ns * streams / 1e9", "streams")})
 WHERE recent > threshold AND recent_of >= 20 AND usual_of >= 100
 """,
@@ -197,13 +200,13 @@ def _conditions(
 ) -> dict[Key, Condition]:
     rows = cursor.execute(f"SELECT * REPLACE (epoch_us(began_at) AS began_at) FROM ({rule.sql})").fetchall()
     found: dict[Key, Condition] = {}
-    for gateway, model, metric, value, threshold, message, began_us in rows:
+    for gateway, model, metric, value, threshold, message, began_us, severity in rows:
         key, client_id, stream_id = Key(rule.name, gateway, model, metric), None, None
         if len(found) < MAX_EXAMPLES:
             client_id, stream_id = _example(cursor, rule, key)
         by = f", mostly for client {client_names.get(client_id, client_id)}" if client_id is not None else ""
         text = f"{name_of(key)}: {message}{by}"
-        found[key] = Condition(value, threshold, text, began_us * 1000, stream_id, client_id)
+        found[key] = Condition(value, threshold, text, began_us * 1000, stream_id, client_id, severity)
     return found
 
 

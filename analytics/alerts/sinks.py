@@ -1,4 +1,4 @@
-"""Send alerts to the webhook and to the functions of plugins, each on its own thread behind a bounded queue.
+"""Send alerts to webhooks and to the functions of plugins, each on its own thread behind a bounded queue.
 
 Rules
 1. `offer` never blocks. The queue is bounded; the oldest notification is dropped and counted.
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from streamgauge.analytics.alerts.formats import Notification, body_of, format_of
 from streamgauge.analytics.telemetry.export_queue import CLOSE_S, ExportQueue, plugin_queues
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.plugins import ALERT_SINKS
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Notification = Mapping[str, Any]
-"""The JSON object of one alert (`evaluator.notification`)."""
 QUEUE_SIZE = 100
 ATTEMPTS = 5
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
@@ -35,12 +34,18 @@ TIMEOUT_S = 5.0
 REPEATED = frozenset((408, 429, 500, 502, 503, 504))
 
 
-def alert_sinks(url: str | None, guards: Guards | None = None) -> list[ExportQueue[Notification]]:
-    """The queues of installed plugins and, if there is a URL, of the webhook."""
+def alert_sinks(
+    urls: str | None, routing_key: str | None = None, guards: Guards | None = None
+) -> list[ExportQueue[Notification]]:
+    """The queues of installed plugins, and of the webhooks: URLs with spaces between them. `routing_key`: of PagerDuty."""
     queues = plugin_queues(
         ALERT_SINKS, "send an alert", name="alert-sink", queue_size=QUEUE_SIZE, guards=guards
     )
-    return [*queues, Webhook(url, guards=guards)] if url is not None else queues
+    for number, url in enumerate((urls or "").split(), 1):
+        form = format_of(url)
+        body, again = body_of(form, routing_key or ""), form == "alertmanager"
+        queues.append(Webhook(url, body=body, again=again, name=f"alert-webhook-{number}", guards=guards))
+    return queues
 
 
 class Webhook(ExportQueue[Notification]):
@@ -50,20 +55,23 @@ class Webhook(ExportQueue[Notification]):
         self,
         url: str,
         *,
+        body: Callable[[Notification], Any] = dict,
+        again: bool = False,
+        name: str = "alert-webhook-1",
         queue_size: int = QUEUE_SIZE,
         timeout_s: float = TIMEOUT_S,
         first_pause_s: float = FIRST_PAUSE_S,
         guards: Guards | None = None,
     ) -> None:
+        """`again`: it has to receive the alerts that fire repeatedly."""
         import requests  # only when used: an HTTP client takes longer to import than the rest of alerting
 
         self._url, self._timeout_s, self._first_pause_s = url, timeout_s, first_pause_s
+        self._body, self.again = body, again
         self._stop = threading.Event()
         self._session = requests.Session()
         self._session.auth = _without_netrc
-        super().__init__(
-            self._post, self._session.close, name="alert-webhook", queue_size=queue_size, guards=guards
-        )
+        super().__init__(self._post, self._session.close, name=name, queue_size=queue_size, guards=guards)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         self._stop.set()  # first: a pause between two attempts may be longer than the time limit
@@ -80,7 +88,11 @@ class Webhook(ExportQueue[Notification]):
             wait_s: float | None = None
             try:
                 with self._session.post(
-                    self._url, json=batch[0], timeout=self._timeout_s, allow_redirects=False, stream=True
+                    self._url,
+                    json=self._body(batch[0]),
+                    timeout=self._timeout_s,
+                    allow_redirects=False,
+                    stream=True,
                 ) as response:
                     if 200 <= response.status_code < 300:
                         return True

@@ -429,6 +429,20 @@ def _quantiles(metric: Metric, suspect: Suspect) -> str:
     return ", ".join(f"{sql} AS {name}" for name, sql in found.items())
 
 
+def recent(chosen: Selection, suspects: Sequence[Suspect]) -> str:
+    """SQL of `suspect`, `n` (its streams) and `value`: the share of affected streams, or the mean."""
+    return _over_chosen(
+        chosen,
+        suspects,
+        [
+            f"(SELECT {number} AS suspect, count(*) AS n, avg(({s.metric.x})::DOUBLE) AS value"
+            f" FROM (SELECT *, {s.metric.at} AS moment FROM chosen WHERE {_where(s.where)} AND ({s.metric.n}))"
+            f" WHERE moment >= {instant(s.begin)} AND moment < {instant(s.end)})"
+            for number, s in enumerate(suspects)
+        ],
+    )
+
+
 def details(chosen: Selection, objectives: Sequence[Objective], suspects: Sequence[Suspect]) -> str:
     """SQL of the affected streams of each suspect by cause.
 

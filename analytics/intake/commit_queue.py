@@ -82,7 +82,7 @@ class CommitQueue(CommitHook, Generic[T]):
         `name` and `counters`: of the metrics. `may_enter`: a further limit, asked under the lock when there is room for a batch.
         """
         self._table, self._new_rows, self._may_enter = table, new_rows, may_enter
-        self._name, self._shown, self._max_items = name, counters, max_items
+        self.name, self._shown, self._max_items = name, counters, max_items
         self._lock = threading.Lock()
         self._batches: deque[tuple[Sequence[T], Future[bool]]] = deque()
         self._items = 0
@@ -99,7 +99,7 @@ class CommitQueue(CommitHook, Generic[T]):
     def health(self) -> dict[str, float]:
         """The counters by metric name without its prefix."""
         with self._lock:
-            return {f"{self._name}.{counter}": float(self._counters[counter]) for counter in self._shown}
+            return {f"{self.name}.{counter}": float(self._counters[counter]) for counter in self._shown}
 
     # -- senders -------------------------------------------------------------------------------------------------------
 

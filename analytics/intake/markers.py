@@ -1,4 +1,4 @@
-"""Markers such as deployments: `POST /v1/markers` stores them, and charts show them.
+"""Small JSON objects that `POST` stores: markers such as deployments, which charts show; and the parts that other items share.
 
 The endpoint is a WSGI application on the port of `--metrics`, which checks the Host header first.
 
@@ -7,7 +7,7 @@ Rules
 2. With a token, every request needs it. Without one, only requests from this machine are accepted, because the port may be open
    to a metrics scraper.
 3. The content type must be JSON (`check_type`).
-4. There are limits on the body's size, the time to send it, requests at a time, waiting markers and markers per hour.
+4. There are limits on the body's size, the time to send it, requests at a time, waiting items and items per hour.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
-
-import polars as pl
 
 from streamgauge.analytics.intake.commit_queue import (
     STORE_WITHIN_S,
@@ -33,10 +31,17 @@ from streamgauge.analytics.intake.commit_queue import (
     check_type,
 )
 from streamgauge.analytics.schema.frames import frame_of_rows
-from streamgauge.analytics.schema.tables import MARKERS
+from streamgauge.analytics.schema.tables import MARKERS, Table
 from streamgauge.ingest.listening import is_loopback
 
 PATH = "/v1/markers"
+MAX_SOURCE = 64
+"""Characters."""
+AHEAD = dt.timedelta(days=1)
+"""A marker is at most this far in the future."""
+DEFAULT_SOURCE = "api"
+KEYS = ("text", "at", "source")
+
 MAX_BODY_BYTES = 8192
 MAX_REQUESTS = 8
 """At a time. Each waits for the commit on a thread of its own, and the same server answers scrapes."""
@@ -45,14 +50,8 @@ MAX_PER_HOUR = 1000
 """A sender in a loop cannot fill the table, whose rows are kept as long as the roll-ups."""
 _HOUR_S = 3600.0
 _JSON = "application/json"
-
 MAX_TEXT = 200
-MAX_SOURCE = 64
-"""Characters."""
-AHEAD = dt.timedelta(days=1)
-"""A marker is at most this far in the future."""
-DEFAULT_SOURCE = "api"
-KEYS = ("text", "at", "source")
+"""Characters of the longest text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +69,13 @@ class Marker:
 
 def parse_marker(body: bytes, now: dt.datetime) -> Marker:
     """The marker of a request's JSON. Raises ValueError with one line that names the key."""
-    try:
-        given: Any = json.loads(body)
-    except ValueError:  # also for bytes that are not UTF-8
-        given = None
-    except RecursionError:
-        given = None
-    if not isinstance(given, dict):
-        raise ValueError('the body is not a JSON object such as {"text": "deploy v2"}')
-    unknown = next((key for key in given if key not in KEYS), None)
-    if unknown is not None:
-        raise ValueError(f"unknown key {unknown[:MAX_SOURCE]!r}. Allowed: {', '.join(KEYS)}")
+    given = json_object(body, KEYS, '{"text": "deploy v2"}')
     source = given.get("source")
     return Marker(
         at=_instant(given.get("at"), now),
-        text=_text("text", given.get("text"), MAX_TEXT),
-        source=DEFAULT_SOURCE if source is None else _text("source", source, MAX_SOURCE),
+        text=one_line("text", given.get("text"), MAX_TEXT),
+        source=DEFAULT_SOURCE if source is None else one_line("source", source, MAX_SOURCE),
     )
-
-
-def _text(key: str, value: object, most: int) -> str:
-    text = value.strip() if isinstance(value, str) else ""
-    if not 0 < len(text) <= most or not text.isprintable():
-        raise ValueError(f"{key} is not a text of 1 to {most} characters in one line")
-    return text
 
 
 def _instant(value: object, now: dt.datetime) -> dt.datetime:
@@ -111,8 +93,32 @@ def _instant(value: object, now: dt.datetime) -> dt.datetime:
     return found
 
 
-def marker_queue(clock: Callable[[], float] = time.monotonic) -> CommitQueue[Marker]:
-    """The queue of markers. `clock`: seconds."""
+def json_object(body: bytes, keys: Sequence[str], example: str) -> Mapping[str, Any]:
+    """The JSON object of a request, with some of the keys. Raises ValueError with one line that names the key."""
+    try:
+        given: Any = json.loads(body)
+    except (ValueError, RecursionError):  # also for bytes that are not UTF-8
+        given = None
+    if not isinstance(given, dict):
+        raise ValueError(f"the body is not a JSON object such as {example}")
+    unknown = next((key for key in given if key not in keys), None)
+    if unknown is not None:
+        raise ValueError(f"unknown key {unknown[:MAX_SOURCE]!r}. Allowed: {', '.join(keys)}")
+    return given
+
+
+def one_line(key: str, value: object, most: int) -> str:
+    """A text of a request. Raises ValueError."""
+    text = value.strip() if isinstance(value, str) else ""
+    if not 0 < len(text) <= most or not text.isprintable():
+        raise ValueError(f"{key} is not a text of 1 to {most} characters in one line")
+    return text
+
+
+def item_queue(
+    table: Table, row: Callable[[Any], Sequence[Any]], clock: Callable[[], float] = time.monotonic
+) -> CommitQueue[Any]:
+    """The queue of a table's items. `row`: the values of an item, with instants in microseconds. `clock`: seconds."""
     entered_s: deque[float] = deque(maxlen=MAX_PER_HOUR)
 
     def may_enter() -> bool:
@@ -122,19 +128,34 @@ def marker_queue(clock: Callable[[], float] = time.monotonic) -> CommitQueue[Mar
         entered_s.append(now_s)
         return True
 
-    def rows(markers: list[Marker]) -> pl.DataFrame:
-        return frame_of_rows(MARKERS, [(round(m.at.timestamp() * 1e6), m.text, m.source) for m in markers])
-
     return CommitQueue(
-        "markers", rows, name="markers", counters=("stored", "refused"), max_items=MAX_WAITING, may_enter=may_enter
-    )  # fmt: skip
+        table.name,
+        lambda items: frame_of_rows(table, [row(item) for item in items]),
+        name=table.name,
+        counters=("stored", "refused"),
+        max_items=MAX_WAITING,
+        may_enter=may_enter,
+    )
 
 
-class MarkersEndpoint:
-    """The WSGI application. Thread-safe."""
+def marker_queue(clock: Callable[[], float] = time.monotonic) -> CommitQueue[Marker]:
+    """The queue of markers. `clock`: seconds."""
+    return item_queue(MARKERS, lambda m: (round(m.at.timestamp() * 1e6), m.text, m.source), clock)
 
-    def __init__(self, queue: CommitQueue[Marker], *, token: str | None = None) -> None:
-        self._queue, self._token = queue, token
+
+class StoreEndpoint:
+    """A WSGI application that stores the item of each request. Thread-safe."""
+
+    def __init__(
+        self,
+        queue: CommitQueue[Any],
+        parse: Callable[[bytes, dt.datetime], Any],
+        *,
+        token: str | None = None,
+    ) -> None:
+        """`parse`: body and time → item, whose `json()` is the answer. Raises ValueError with one line."""
+        self._queue, self._parse, self._token = queue, parse, token
+        self._noun = queue.name.removesuffix("s")
         self._requests = threading.BoundedSemaphore(MAX_REQUESTS)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -158,25 +179,27 @@ class MarkersEndpoint:
             raise Refused(403, "requests from other machines need a token. Set --otlp-token")
         check_type(environ.get("CONTENT_TYPE", ""), _JSON)
 
-    def _store(self, environ: dict[str, Any]) -> Marker:
+    def _store(self, environ: dict[str, Any]) -> Any:
         if not self._requests.acquire(blocking=False):
             raise Refused(503, "too many requests at a time. Try again")
         try:
             body = _body(environ)
             try:
-                marker = parse_marker(body, dt.datetime.now(dt.UTC))
+                item = self._parse(body, dt.datetime.now(dt.UTC))
             except ValueError as e:
                 raise Refused(400, str(e)) from None
-            stored = self._queue.offer([marker])
+            stored = self._queue.offer([item])
             if stored is None:
-                raise Refused(503, "there are too many markers, or analytics stops. Try again later")
+                raise Refused(
+                    503, f"there are too many {self._queue.name}, or analytics stops. Try again later"
+                )
             try:
                 if not stored.result(STORE_WITHIN_S):
-                    raise Refused(503, "the marker could not be stored. Try again")
+                    raise Refused(503, f"the {self._noun} could not be stored. Try again")
             except (TimeoutError, CancelledError):
                 stored.cancel()
-                raise Refused(503, "timeout while storing the marker. Try again") from None
-            return marker
+                raise Refused(503, f"timeout while storing the {self._noun}. Try again") from None
+            return item
         finally:
             self._requests.release()
 

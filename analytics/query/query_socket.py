@@ -27,6 +27,8 @@ from streamgauge.analytics.query import errors, pipe_messages
 from streamgauge.analytics.storage.location import StoreLocation
 
 if TYPE_CHECKING:  # the client starts without them
+    import polars as pl
+
     from streamgauge.analytics.query.query_pool import QueryPool
     from streamgauge.ingest.guards import Guards
 
@@ -166,7 +168,11 @@ class QueryServer:
             with contextlib.suppress(errors.QueryError):
                 self._rendered({"sql": "SELECT 1", "form": "table", "max_rows": 1, "timeout_s": WARM_UP_S})
 
-    def _rendered(self, request: dict[str, Any]) -> bytes:
+    def query(self, sql: str) -> pl.DataFrame:
+        """The rows of a query of analytics itself. Raises QueryError."""
+        return self._opened_pool().query(sql)
+
+    def _opened_pool(self) -> QueryPool:
         from streamgauge.analytics.query.query_pool import QueryPool
 
         with self._lock:
@@ -174,8 +180,10 @@ class QueryServer:
                 raise errors.StoreUnavailable("cannot run the query: analytics stops.")
             if self._pool is None:
                 self._pool = QueryPool(self._location, untrusted=False, low_priority=True)
-            pool = self._pool
-        return pool.answer(
+            return self._pool
+
+    def _rendered(self, request: dict[str, Any]) -> bytes:
+        return self._opened_pool().answer(
             str(request["sql"]),
             form=str(request["form"]),
             max_rows=int(request["max_rows"]),

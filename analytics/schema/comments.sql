@@ -250,6 +250,7 @@ COMMENT ON COLUMN objectives.ttft_ns IS 'Limit of the time to first token in ns.
 COMMENT ON COLUMN objectives.itl_ns IS 'Limit of the inter-token latency in ns.';
 COMMENT ON COLUMN objectives.error_rate IS 'Highest share of failed streams: the error budget of the errors.';
 COMMENT ON COLUMN objectives.goodput IS 'Lowest share of streams that meet the objective. 1 - goodput is the error budget of the misses.';
+COMMENT ON COLUMN objectives.severity IS 'Highest severity of alerts about missing it: page, ticket or none.';
 
 COMMENT ON TABLE histogram_minutes IS 'Histograms per minute, model and metric, kept for --retain-rollups. Sum counts by bucket to merge them. Quantiles are within 1 %.';
 COMMENT ON COLUMN histogram_minutes.metric IS 'Column of streams, or icl_ns: all gaps between output events.';
@@ -308,16 +309,33 @@ COMMENT ON COLUMN output_waits.until_ns IS 'End in ns from t0. The waits of a st
 COMMENT ON COLUMN output_waits.cause IS 'client or tap.';
 COMMENT ON TABLE gateway_stalls IS 'Stalls of outer streams that the gateway caused: the inner stream of the hop had no such gap.';
 COMMENT ON COLUMN gateway_stalls.stream_id IS 'The outer stream.';
-COMMENT ON TABLE alert_events IS 'One row when an alert fires and one when it resolves.';
+COMMENT ON TABLE alert_events IS 'One row when an alert fires, one each time it got worse, and one when it resolves.';
 COMMENT ON COLUMN alert_events.alert_id IS 'The alert.';
 COMMENT ON COLUMN alert_events.changed_at IS 'Time of the change.';
 COMMENT ON COLUMN alert_events.instance IS 'Name of the analytics process that evaluated the rule.';
 COMMENT ON COLUMN alert_events.rule IS 'Name of the rule.';
 COMMENT ON COLUMN alert_events.metric IS 'What the rule measured, if it has several metrics.';
-COMMENT ON COLUMN alert_events.state IS 'firing or resolved.';
+COMMENT ON COLUMN alert_events.place IS 'Further dimension values of an incident as JSON: client, tap or server.';
+COMMENT ON COLUMN alert_events.state IS 'firing, worse or resolved.';
 COMMENT ON COLUMN alert_events.began_at IS 'When the condition began.';
-COMMENT ON COLUMN alert_events.value IS 'The newest value that exceeded the limit: seconds of silence, or a ratio.';
-COMMENT ON COLUMN alert_events.threshold IS 'The limit of value.';
+COMMENT ON COLUMN alert_events.value IS 'The newest value that exceeded the limit: seconds, or a ratio.';
+COMMENT ON COLUMN alert_events.threshold IS 'The limit of value. Of an incident: the value before it.';
 COMMENT ON COLUMN alert_events.message IS 'What happens, as in the notification.';
 COMMENT ON COLUMN alert_events.stream_id IS 'An affected stream.';
 COMMENT ON COLUMN alert_events.client_id IS 'Client of most of the affected streams, if there is one.';
+COMMENT ON COLUMN alert_events.severity IS 'page or ticket.';
+COMMENT ON COLUMN alert_events.evidence IS 'Facts about an incident, such as how streams end and what is not affected.';
+COMMENT ON COLUMN alert_events.not_sent IS 'Why no message was sent: a silence, or the alert whose message stands for it.';
+
+COMMENT ON TABLE alert_rules IS 'The rules of alerts that are on, as analytics evaluates them since its start.';
+COMMENT ON COLUMN alert_rules.rule IS 'Name of the rule.';
+COMMENT ON COLUMN alert_rules.severity IS 'Severity of its alerts.';
+COMMENT ON COLUMN alert_rules.fires_when IS 'The condition, and the setting that changes it.';
+
+COMMENT ON TABLE silences IS 'No messages about some alerts, from `streamgauge silence` or POST /v1/silences. The newest row with the same globs counts.';
+COMMENT ON COLUMN silences.created_at IS 'When it was stored.';
+COMMENT ON COLUMN silences.ends_at IS 'When it ends.';
+COMMENT ON COLUMN silences.rule IS 'Glob of the rules.';
+COMMENT ON COLUMN silences.model IS 'Glob of the models.';
+COMMENT ON COLUMN silences.gateway IS 'Glob of the gateways.';
+COMMENT ON COLUMN silences.reason IS 'Why, at most 200 characters.';

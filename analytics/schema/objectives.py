@@ -15,6 +15,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from typing import Literal
 
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS, OK
 
@@ -55,6 +56,8 @@ class Objective:
     """Highest share of failed streams."""
     goodput: float | None = None
     """Lowest share of streams that meet the objective."""
+    severity: Literal["page", "ticket", "none"] = "page"
+    """Highest severity of alerts about missing it."""
 
     def matches(self, model: str | None, gateway: str | None, client: str | None) -> bool:
         return (
@@ -90,6 +93,8 @@ class Objective:
         found |= {
             key: share for key in ("error_rate", "goodput") if (share := getattr(self, key)) is not None
         }
+        if self.severity != "page":
+            found["severity"] = self.severity
         return found
 
 

@@ -132,7 +132,7 @@ CREATE TABLE IF NOT EXISTS client_minutes (
 CREATE TABLE IF NOT EXISTS objectives (
     priority INTEGER NOT NULL, name VARCHAR NOT NULL,
     model VARCHAR NOT NULL, gateway VARCHAR NOT NULL, client VARCHAR NOT NULL,
-    ttft_ns BIGINT, itl_ns BIGINT, error_rate DOUBLE, goodput DOUBLE
+    ttft_ns BIGINT, itl_ns BIGINT, error_rate DOUBLE, goodput DOUBLE, severity VARCHAR NOT NULL
 );
 
 -- Written at the start of analytics from the price file. The first row whose glob matches applies.
@@ -178,10 +178,19 @@ CREATE TABLE IF NOT EXISTS hop_changes (
     what VARCHAR NOT NULL, outer_value VARCHAR, inner_value VARCHAR
 );
 
--- Appended when an alert fires or resolves. The view `alerts` has one row per alert.
+-- Appended when an alert fires, gets worse or resolves. The view `alerts` has one row per alert.
 CREATE TABLE IF NOT EXISTS alert_events (
     alert_id UUID NOT NULL, changed_at TIMESTAMPTZ NOT NULL, instance VARCHAR NOT NULL,
-    rule VARCHAR NOT NULL, gateway VARCHAR, model VARCHAR, metric VARCHAR, state VARCHAR NOT NULL,
+    rule VARCHAR NOT NULL, gateway VARCHAR, model VARCHAR, metric VARCHAR, place VARCHAR, state VARCHAR NOT NULL,
     began_at TIMESTAMPTZ NOT NULL, value DOUBLE NOT NULL, threshold DOUBLE NOT NULL, message VARCHAR NOT NULL,
-    stream_id UUID, client_id VARCHAR
+    stream_id UUID, client_id VARCHAR, severity VARCHAR NOT NULL, evidence VARCHAR[] NOT NULL, not_sent VARCHAR
+);
+
+-- Written at the start of analytics: the rules of alerts with their limits.
+CREATE TABLE IF NOT EXISTS alert_rules (rule VARCHAR NOT NULL, severity VARCHAR NOT NULL, fires_when VARCHAR NOT NULL);
+
+-- Appended by `streamgauge silence`. The newest row with the same globs counts.
+CREATE TABLE IF NOT EXISTS silences (
+    created_at TIMESTAMPTZ NOT NULL, ends_at TIMESTAMPTZ NOT NULL,
+    rule VARCHAR NOT NULL, model VARCHAR NOT NULL, gateway VARCHAR NOT NULL, reason VARCHAR NOT NULL
 );

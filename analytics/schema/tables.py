@@ -118,6 +118,8 @@ GATEWAY_STALLS = _of_stream("gateway_stalls", key="stream_id, seq", grows_with_t
 HOPS = _of_hop("hops", key="outer_stream_id, inner_stream_id")
 HOP_CHANGES = _of_hop("hop_changes")
 ALERT_EVENTS = _seldom("alert_events", time_column="changed_at", key="alert_id, state, changed_at")
+ALERT_RULES = _from_settings("alert_rules", key="rule")
+SILENCES = _seldom("silences", retention=Retention.ROLLUPS, time_column="created_at")
 
 TABLES = tuple(value for value in [*globals().values()] if isinstance(value, Table))
 """Every table of the store, in the order of schema.sql."""

@@ -299,17 +299,20 @@ COMMENT ON VIEW server_drift IS
 CREATE OR REPLACE VIEW alerts AS
 SELECT
     alert_id, any_value(rule) AS rule, any_value(gateway) AS gateway, any_value(model) AS model, any_value(metric) AS metric,
+    any_value(place) AS place, arg_max(severity, changed_at) AS severity,
     if(bool_or(state = 'resolved'), 'resolved', 'firing') AS state,
     min(began_at) AS began_at,
     min(changed_at) FILTER (state = 'firing') AS fired_at,
     min(changed_at) FILTER (state = 'resolved') AS resolved_at,
     max(value) AS value, any_value(threshold) AS threshold,
     arg_min(message, changed_at) AS message, arg_min(stream_id, changed_at) AS stream_id, arg_min(client_id, changed_at) AS client_id,
-    any_value(instance) AS instance
+    any_value(instance) AS instance, arg_max(evidence, changed_at) AS evidence,
+    CASE WHEN count(*) FILTER (not_sent IS NULL AND state <> 'resolved') = 0 THEN arg_max(not_sent, changed_at) FILTER (state <> 'resolved') END
+        AS not_sent
 FROM alert_events GROUP BY alert_id;
 
 COMMENT ON VIEW alerts IS
-'One row per alert: the rule, where and since when it applies, its state (firing or resolved), the worst value, the limit and an affected stream.';
+'One row per alert: the rule, where and since when it applies, its state (firing or resolved), its newest severity, the worst value, the limit, an affected stream, and why it has had no message.';
 
 -- Requests of sessions in order, without the inner streams of hops, which repeat them. A pause is the time in which no request of the
 -- session was in flight. Its kind follows from the turn, else from the tool calls of the response before it.

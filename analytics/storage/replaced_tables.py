@@ -1,24 +1,25 @@
-"""The tables `clients`, `objectives` and `prices`: replaced as a whole when the settings differ from them."""
+"""The tables `alert_rules`, `clients`, `objectives` and `prices`: replaced as a whole when the settings differ from them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import astuple
+from typing import TYPE_CHECKING
 
 import duckdb
 
-from streamgauge.analytics.schema.clients import Client
-from streamgauge.analytics.schema.objectives import Objective
-from streamgauge.analytics.schema.prices import Price
 from streamgauge.analytics.schema.tables import Table
 from streamgauge.analytics.storage.database import message, transaction
 from streamgauge.analytics.storage.store import Store
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 log = logging.getLogger(__name__)
 
 
-def replace_rows(store: Store, table: Table, given: Sequence[Client | Objective | Price]) -> None:
+def replace_rows(store: Store, table: Table, given: Sequence[DataclassInstance]) -> None:
     """Make the table equal to `given`. A first column `priority` is their order. Raises OSError.
 
     Processes that share a store need the same settings.

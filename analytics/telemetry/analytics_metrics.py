@@ -143,12 +143,14 @@ class Metrics:
         self._stored = self._lost = 0
         self._open: dict[tuple[str, str | None, Phase], tuple[int, float]] = {}
         """(streams, longest silence in s) by gateway, model and phase. Groups without streams stay, at 0."""
+        self._incidents: Sequence[Mapping[str, str]] = ()
         self.objectives = objectives = ObjectiveGauges(names)
         grouped: dict[str, Callable[[CallbackOptions], Iterable[Observation]]] = {
             "stream.in_flight": self._observe_open(0),
             "stream.silence": self._observe_open(1),
             "objective.burn_rate": partial(objectives.observe, 1),
             "objective.budget_spent": partial(objectives.observe, 2),
+            "incident.firing": self._observe_incidents,
             "guard.fault": self._observe_faults,
             "guard.failures": self._observe_failures,
         }
@@ -200,6 +202,17 @@ class Metrics:
             before = groups.get(key, (0, 0.0))
             groups[key] = (before[0] + streams, max(before[1], silent_ns / 1e9))
         self._open = groups
+
+    def _observe_incidents(self, _: CallbackOptions) -> Iterable[Observation]:
+        for labels in self._incidents:
+            attributes = {NAMESPACE + name: value for name, value in labels.items() if name != "model"}
+            if "model" in labels:
+                attributes[self._names.request_model] = labels["model"]
+            yield Observation(1, attributes)
+
+    def update_incidents(self, firing: Sequence[Mapping[str, str]]) -> None:
+        """Replace the gauges of incidents: their severity, metric and dimension values."""
+        self._incidents = firing
 
     def update_health(self, health: Mapping[str, float]) -> None:
         self._health |= {NAMESPACE + name: value for name, value in health.items()}

@@ -97,6 +97,7 @@ pipeline.loop_lag      s        Longest pause of a tap's event loop
 store.size             By       Size of the store: Parquet files and catalog
 hops.pending           {stream} Stored streams whose hops are not final
 alerts.firing          {alert}  Alerts that are firing
+incident.firing        {alert}  1 for each incident of the diagnosis that is firing
 """
 _TOTALS = """
 guard.failures               {exception}    Exceptions that a thread, loop or task has survived
@@ -118,6 +119,8 @@ otlp.connections_late        {connection}   Connections of span senders closed a
 otlp.connections_turned_away {connection}   Connections and bodies of span senders closed for lack of room
 markers.stored               {marker}       Markers that were committed
 markers.refused              {request}      Requests to store a marker that were refused
+silences.stored              {silence}      Silences of alerts that were committed
+silences.refused             {request}      Requests to store a silence that were refused
 queries.refused              {query}        Queries of `sql` and `status` refused because too many ran
 hops.ambiguous               {stream}       Streams without hops because several streams were possible
 hops.skipped                 {stream}       Streams without hops after an error or because too many waited

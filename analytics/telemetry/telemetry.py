@@ -109,6 +109,11 @@ class Telemetry(CommitHook):
         if self.metrics is not None:
             self.metrics.update_open_streams(found)
 
+    def update_incidents(self, firing: Sequence[Mapping[str, str]]) -> None:
+        """The severity, metric and place of each incident that fires."""
+        if self.metrics is not None:
+            self.metrics.update_incidents(firing)
+
     def count_hops(self, rows: pl.DataFrame) -> None:
         """Count committed rows of `hops`."""
         if self.metrics is not None:

@@ -15,7 +15,7 @@ import math
 import random
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ from typing import Any
 import duckdb
 import polars as pl
 
+from streamgauge.analytics.alerts.alert_states import Change, Condition, Key
+from streamgauge.analytics.alerts.evaluator import alert_rules, event_rows
+from streamgauge.analytics.alerts.incident_rule import DIAGNOSIS
 from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.frames import polars_types
 from streamgauge.analytics.schema.objectives import Objective
@@ -31,6 +34,7 @@ from streamgauge.analytics.storage.location import SQLITE, TABLES_FOLDER, locate
 from streamgauge.analytics.storage.open_streams_file import ENDING, FOLDER
 from streamgauge.analytics.storage.store import Store
 from tests.dashboard.generated_hops import OUTER_GATEWAY, Inner, inner_streams
+from tests.options import alert_options
 
 SCHEMA = Path(__file__).parents[2] / "analytics" / "schema" / "schema.sql"
 MODELS: dict[str, tuple[float, float, str, str]] = {
@@ -332,6 +336,38 @@ def write_open_streams(data: Path, rows: list[dict[str, Any]]) -> None:
     pl.DataFrame(plain, schema=polars_types(OPEN_STREAMS)).write_parquet(file)
 
 
+def add_alerts(connection: duckdb.DuckDBPyConnection, until: datetime) -> None:
+    """Insert an incident, an alert that it explains, one that resolved, the rules, and a silence."""
+    model, gateway = "gpt-4o-mini", "litellm"
+    until_ns = round(until.timestamp() * 1e9)
+    message = f"TTFT p95 2.4 s (objective 2 s) since 12:00:00: {model} @ {gateway}, 510 ms → 2.1 s. Unaffected: vllm."
+    evidence = ("510 ms → 2.1 s", "unaffected: vllm")
+    incident = Condition(2.1, 0.51, message, until_ns - 300 * S, None, None, "page", evidence)
+    silent = Condition(
+        7.0, 5.0, f"no output from {model} at {gateway} for 7.0 s (limit 5 s), 1 stream", until_ns - 60 * S
+    )
+    cached = Condition(0.1, 0.4, f"{model} at {gateway}: prompt-cache hit rate 10 %", until_ns - 1800 * S)
+    ids = [f"00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
+    keys = [
+        Key(DIAGNOSIS, gateway, model, "ttft"),
+        Key("silent_stream", gateway, model),
+        Key("cache_hit_rate", gateway, model),
+    ]
+    changes = [
+        (Change(ids[0], keys[0], "firing", incident), until_ns - 240 * S, None),
+        (Change(ids[1], keys[1], "firing", silent), until_ns - 50 * S, f"alert {ids[0]}"),
+        (Change(ids[2], keys[2], "firing", cached), until_ns - 1700 * S, None),
+        (Change(ids[2], keys[2], "resolved", cached), until_ns - 900 * S, None),
+    ]
+    connection.register("new_alerts", event_rows(changes, "analytics").to_arrow())
+    connection.execute("INSERT INTO alert_events BY NAME FROM new_alerts")
+    connection.unregister("new_alerts")
+    for rule in alert_rules(alert_options()):
+        connection.execute("INSERT INTO alert_rules VALUES (?, ?, ?)", [*astuple(rule)])
+    silence = [until, until + timedelta(days=365), "*", "qwen*", "*", "load test"]
+    connection.execute("INSERT INTO silences VALUES (?, ?, ?, ?, ?, ?)", silence)
+
+
 @contextlib.contextmanager
 def filling(data: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection to the store of a data folder, which is closed at the end of the block."""
@@ -352,6 +388,8 @@ def filled(data: Path, *, streams: int = 0, until: datetime | None = None, hours
     until = until or datetime.now(UTC)
     with filling(data) as connection:
         fill(connection, streams=streams, until=until - timedelta(minutes=2), hours=hours)
+        if streams:
+            add_alerts(connection, until)
     (data / "run").mkdir(exist_ok=True)
     if streams:
         write_open_streams(data, running_streams(until))

@@ -209,7 +209,7 @@ def test_summary_is_the_first_sentence_of_the_commands_help(command: str) -> Non
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("s",), ["ship", "serve", "sql", "status", "simulate"]),
+        (("s",), ["ship", "serve", "sql", "status", "silence", "simulate"]),
         (("sql", "--format", ""), ["table", "json", "csv", "parquet"]),
         (("tap", "--drain-"), ["--drain-timeout"]),
     ],

@@ -17,7 +17,9 @@ from click.testing import CliRunner, Result
 
 from streamgauge.analytics.alerts.alert_states import Change, Condition, Key
 from streamgauge.analytics.alerts.evaluator import event_rows
+from streamgauge.analytics.intake import silences
 from streamgauge.analytics.intake.markers import marker_queue
+from streamgauge.analytics.intake.silences import silence_queue
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.cli import COMMAND_ORDER, cli
 from tests.analytics.intake.test_markers import listening
@@ -48,7 +50,7 @@ def commands(group: click.Group = cli, prefix: str = "") -> Iterator[tuple[str, 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A working directory whose data folder has streams, a firing alert, and analytics that stores markers."""
+    """A working directory whose data folder has streams, a firing alert, and analytics that stores markers and silences."""
     folder = tmp_path_factory.mktemp("reports")
     data = folder / "streamgauge-data"
     write_streams(data, range(2))
@@ -56,11 +58,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     condition = Condition(value=2.0, threshold=1.0, message="slow", since_ns=time.time_ns())
     change = Change(str(uuid.uuid4()), Key("burn_rate", "g", "m"), "firing", condition)
     store = new_store(data)
-    store.commit(Commit("log", tables={"alert_events": event_rows([(change, time.time_ns())], "test")}))
+    store.commit(Commit("log", tables={"alert_events": event_rows([(change, time.time_ns(), None)], "test")}))
     store.close()
-    with listening(marker_queue()) as url:
+    of_silences = listening(silence_queue(), path=silences.PATH, parse=silences.parse_silence)
+    with listening(marker_queue()) as url, of_silences as silences_url:
         (data / "run").mkdir(exist_ok=True)
-        (data / "run" / "analyze.json").write_text(json.dumps({"pid": os.getpid(), "markers": url}))
+        ready = {"pid": os.getpid(), "markers": url, "silences": silences_url}
+        (data / "run" / "analyze.json").write_text(json.dumps(ready))
         yield folder
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamgauge.analytics.alerts.alert_states import NEXT, AlertStates, Condition, Hold, Key, State
+from streamgauge.analytics.alerts.alert_states import NEXT, AlertStates, Condition, Hold, Key, Severity, State
 
 KEY = Key("rule", "gw", "model")
 MET = Condition(value=7.0, threshold=5.0, message="late", since_ns=1)
@@ -96,3 +96,23 @@ def test_conditions_beyond_the_limit_are_counted_and_ignored() -> None:
     found = states.update(["rule"], {Key("rule", "gw", f"m{n}"): MET for n in range(5)}, 0.0)
     assert len(found) == 2
     assert states.ignored == 3
+
+
+def worse(states: AlertStates, second: float, value: float, severity: Severity = "ticket") -> list[str]:
+    met = Condition(value, threshold=1.0, message="", since_ns=1, severity=severity)
+    return [change.state for change in states.update(["rule"], {KEY: met}, second)]
+
+
+def test_condition_that_gets_worse_is_reported_at_most_once_in_the_quiet_time() -> None:
+    states = AlertStates({"rule": Hold(worse_after_s=60)})
+    assert worse(states, 0, 2.0) == ["firing"]
+    assert worse(states, 30, 4.0) == []
+    assert worse(states, 60, 4.0) == ["worse"]
+    assert worse(states, 130, 4.1) == []
+    assert worse(states, 131, 4.1, "page") == ["worse"]
+    assert worse(states, 132, 90.0, "page") == []
+
+
+def test_rule_without_a_quiet_time_reports_nothing_worse() -> None:
+    states = alerts()
+    assert [worse(states, second, 2.0**second) for second in range(3)] == [["firing"], [], []]

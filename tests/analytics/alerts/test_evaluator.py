@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from streamgauge.analytics.alerts.alert_states import Condition, Key
 from streamgauge.analytics.alerts.evaluator import REPEAT_S, AlertEvaluator
+from streamgauge.analytics.alerts.incident_rule import DIAGNOSIS
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.storage.commit import Commit
@@ -113,7 +116,7 @@ def test_silent_stream_is_stored_once_and_sent_after_the_commit(
 
 
 def test_webhook_that_hangs_delays_no_commit(store: Store) -> None:
-    with receiver("hang") as found, evaluator(store, webhook=found.url) as alerts:
+    with receiver("hang") as found, evaluator(store, webhook=found.url, quiet_s=0) as alerts:
         began_s = time.monotonic()
         for _ in range(60):
             alerts.observe(*observed(at_ms=6_281))
@@ -192,7 +195,8 @@ CACHED = """
 INSERT INTO stream_minutes BY NAME SELECT
     now() - INTERVAL 1 MINUTE * n AS minute, 'gw' AS gateway, 'm' AS model, 'ok' AS outcome, true AS settled, 1 AS streams,
     1 AS streams_with_output, 1 AS streams_with_output_tokens, 0 AS aborted_after_terminal, 1 AS streams_with_stalls_known,
-    1 AS meeting_objective,
+    1 AS meeting_objective, 1 AS answers, 0 AS cut_answers, 0 AS refusals, 0 AS empty_answers, 0 AS answers_with_tools,
+    0 AS streams_with_malformed_tools, 0 AS streams_with_tools, 0 AS failed_with_tools,
     0 AS stalled_streams, 20_000 AS input_tokens_with_cache_known, if(n < 15, {recent}, 16_000) AS cached_input_tokens,
     now() AS first_at, now() AS last_at
 FROM range(120) AS minutes(n)
@@ -225,7 +229,7 @@ def test_burning_error_budget_fires_with_its_objective(store: Store) -> None:
         cursor.execute("DELETE FROM objectives")
         cursor.execute(
             "INSERT INTO objectives BY NAME SELECT 1 AS priority, 'fast' AS name, '*' AS model, '*' AS gateway, "
-            "'*' AS client, 0.01 AS error_rate"
+            "'*' AS client, 0.01 AS error_rate, 'page' AS severity"
         )
         cursor.execute(
             "INSERT INTO client_minutes BY NAME SELECT now() - INTERVAL 1 MINUTE * n AS minute, 'gw' AS gateway, 'm' AS model, "
@@ -279,3 +283,68 @@ def test_processes_elected_in_turn_fire_and_resolve_once(store: Store) -> None:
         ("firing", "a"),
         ("resolved", "b"),
     ]
+
+
+def test_silenced_alert_is_stored_with_the_reason_and_sent_when_the_silence_ends(store: Store) -> None:
+    with store.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO silences VALUES (now(), now() + INTERVAL 1 HOUR, 'silent_*', '*', 'gw', 'load test')"
+        )
+    with receiver() as found, evaluator(store, webhook=found.url) as alerts:
+        alerts.observe(*observed(at_ms=6_281))
+        commit(store, alerts)
+        assert ask(store, "SELECT state, not_sent FROM alerts") == [("firing", "silence: load test")]
+        with store.cursor() as cursor:
+            cursor.execute("INSERT INTO silences VALUES (now(), now(), 'silent_*', '*', 'gw', 'done')")
+        alerts.evaluate_store()
+        alerts.observe(*observed(at_ms=7_281))
+        commit(store, alerts)
+        until_received(found, 1)
+        assert ask(store, "SELECT state, not_sent FROM alerts") == [("firing", None)]
+        for at_ms in (8_281, 9_281):
+            alerts.observe(*observed(at_ms))
+            assert not alerts.waiting
+        assert len(found.received) == 1
+
+
+def incident(store: Store, alerts: AlertEvaluator, *, severity: str = "page") -> None:
+    """An evaluation in which the diagnosis names an incident at the gateway `gw`."""
+    rule = alerts._incidents
+    assert rule is not None
+    key = Key(DIAGNOSIS, "gw", None, "ttft")
+    CLOCK.now_s += 10
+    condition = Condition(2.0, 0.5, "TTFT: gw, 500 ms → 2 s.", 1, severity=severity, evidence=("slow",))  # type: ignore[arg-type]
+    rule.adopt(key, condition)
+    alerts.evaluate_store()
+    alerts.observe(*observed(at_ms=9_281))
+    commit(store, alerts)
+
+
+def test_incident_is_one_message_and_stands_for_the_alerts_of_its_place(store: Store) -> None:
+    published: list[Sequence[Mapping[str, str]]] = []
+
+    def no_diagnosis(sql: str) -> pl.DataFrame:
+        raise AssertionError("the query fails")
+
+    with receiver() as found:
+        alerts = AlertEvaluator(
+            alert_options(webhook=found.url, dashboard_url="https://d"), store.cursor, instance="a", clock=CLOCK,
+            query=no_diagnosis, publish_incidents=published.append,
+        )  # fmt: skip
+        incident(store, alerts)
+        until_received(found, 1)
+        [message] = found.received
+        assert (message["rule"], message["severity"], message["evidence"]) == ("diagnosis", "page", ["slow"])
+        assert message["link"].startswith("https://d/?range=custom&from=")
+        assert published[-1] == [{"severity": "page", "metric": "ttft", "gateway": "gw"}]
+        rows = ask(store, "SELECT rule, not_sent LIKE 'alert %' FROM alerts ORDER BY rule")
+        assert rows == [("diagnosis", None), ("silent_stream", True)]
+        alerts.close()
+        # A restart continues it without a message.
+        second = AlertEvaluator(
+            alert_options(webhook=found.url), store.cursor, instance="a", clock=CLOCK, query=no_diagnosis
+        )
+        incident(store, second)
+        assert not second.waiting
+        second.close()
+        assert len(found.received) == 1

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -16,7 +18,13 @@ from click.testing import CliRunner
 
 from streamgauge.analytics.intake import markers
 from streamgauge.analytics.intake.commit_queue import CommitQueue
-from streamgauge.analytics.intake.markers import MAX_BODY_BYTES, PATH, Marker, MarkersEndpoint, marker_queue
+from streamgauge.analytics.intake.markers import (
+    MAX_BODY_BYTES,
+    PATH,
+    StoreEndpoint,
+    marker_queue,
+    parse_marker,
+)
 from streamgauge.analytics.main import Ready, run_until
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.telemetry import prometheus
@@ -30,7 +38,14 @@ TOKEN = "a-token-of-some-length"
 
 
 @contextmanager
-def listening(queue: CommitQueue[Marker], *, commits: bool = True, token: str | None = None) -> Iterator[str]:
+def listening(
+    queue: CommitQueue[Any],
+    *,
+    path: str = PATH,
+    parse: Callable[[bytes, datetime], Any] = parse_marker,
+    commits: bool = True,
+    token: str | None = None,
+) -> Iterator[str]:
     """The URL of an endpoint whose queue is committed by another thread."""
     stop = threading.Event()
 
@@ -43,10 +58,10 @@ def listening(queue: CommitQueue[Marker], *, commits: bool = True, token: str | 
     if commits:
         thread.start()
     endpoint = PrometheusEndpoint(
-        "127.0.0.1:0", lambda: None, apps={PATH: MarkersEndpoint(queue, token=token)}
+        "127.0.0.1:0", lambda: None, apps={path: StoreEndpoint(queue, parse, token=token)}
     )
     try:
-        yield endpoint.root + PATH
+        yield endpoint.root + path
     finally:
         stop.set()
         if commits:

@@ -71,7 +71,7 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
     with plain_tables() as con:
         for number, objective in enumerate((FAST, PAID, DEFAULT)):
             con.execute(
-                f"INSERT INTO objectives (priority, {', '.join(COLUMNS)}) VALUES ({', '.join('?' * 9)})",
+                f"INSERT INTO objectives (priority, {', '.join(COLUMNS)}) VALUES ({', '.join('?' * 10)})",
                 [number, *dataclasses.astuple(objective)],
             )
         yield con

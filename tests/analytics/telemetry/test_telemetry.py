@@ -437,7 +437,10 @@ def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) 
     )
     telemetry.update_health({f"store.{n}": 0 for n in ("conflicts", "overtaken")})
     telemetry.update_health({f"hops.{n}": 0 for n in ("pending", "ambiguous", "skipped")})
-    telemetry.update_health({f"markers.{n}": 0 for n in ("stored", "refused")})
+    telemetry.update_health(
+        {f"{kind}.{n}": 0 for kind in ("markers", "silences") for n in ("stored", "refused")}
+    )
+    telemetry.update_incidents([{"severity": "page", "metric": "ttft", "model": "gpt-test"}])
     telemetry.update_health({"queries.refused": 0})
     telemetry.update_health({f"plugin_exports.{n}": 0 for n in ("exported", "failed", "dropped")})
     names = ("firing", "ignored", "sent", "send_failed", "send_dropped")
