@@ -277,17 +277,14 @@ def _same_n(compared: Collection[Metric], metric: Metric) -> str:
 
 
 def _sums(compared: Collection[Metric], *, adjusted: bool = False) -> dict[str, str]:
-    """Column → SQL of the aggregates. `adjusted`: means are the differences from the level of the model, gateway and stratum.
-
-    Counts are DOUBLE, because adding up so many columns of integers exceeded the memory of a query process.
-    """
+    """Column → SQL of the aggregates. `adjusted`: means are the differences from the level of the model, gateway and stratum."""
     sums = {}
     for metric in compared:
         m = f"m_{metric.name}"
         if _same_n(compared, metric) == metric.name:
-            sums[f"n_{metric.name}"] = f"count({m})::DOUBLE"
+            sums[f"n_{metric.name}"] = f"count({m})"
         if metric.kind == "share":
-            sums[f"x_{metric.name}"] = f"count(*) FILTER ({m})::DOUBLE"
+            sums[f"x_{metric.name}"] = f"count(*) FILTER ({m})"
         else:
             x = f"({m} - level_{metric.name})" if adjusted else m
             sums |= {f"x_{metric.name}": f"sum({x})", f"xx_{metric.name}": f"sum({x} * {x})"}
@@ -332,8 +329,8 @@ def cells(chosen: Selection, objectives: Sequence[Objective]) -> str:
         return f"CASE WHEN {d} IN (FROM top_{d}) THEN {d} END AS {d}"
 
     sums = _sums(compared) | {
-        "requests": "count(*)::DOUBLE",
-        "n_input": "count(*) FILTER (input_tokens > 0)::DOUBLE",
+        "requests": "count(*)",
+        "n_input": "count(*) FILTER (input_tokens > 0)",
         "x_input": "sum(ln(if(input_tokens > 0, input_tokens, NULL)))",
     }
     single_sums = _sums(compared, adjusted=True)

@@ -52,6 +52,9 @@ VISIBLE = {
 INTERRUPT_AGAIN_S = 0.05
 """An interrupt that arrives before the statement runs has no effect, so it is repeated."""
 _WRAPPER = "FROM (\n"
+_BATCH_ROWS = 20_480
+"""DuckDB reserves so many rows of each column for a result: 8 MB a column by default, which exceeded the address space of a query
+process with the two hundred columns of a diagnosis."""
 _INTERNAL_TABLE = COUNTER_PARTS.name.partition(".")[2]
 _NO_MEMORY = ("bad_alloc", "memory allocation failed", "Memory allocation failure", "failed to allocate")
 _UNREADABLE = ("database is locked", "disk I/O error", "database disk image is malformed", "Failed to probe")
@@ -173,7 +176,7 @@ class Reader:
         try:
             with closing(self.cursor()) as cursor, interrupted_after(cursor, timeout_s):
                 open_streams_view.prepare(cursor, sql, self._data_paths)
-                result = cursor.execute(limited(cursor, sql, max_rows)).to_arrow_table()
+                result = cursor.execute(limited(cursor, sql, max_rows)).to_arrow_table(batch_size=_BATCH_ROWS)
         except duckdb.Error as e:
             raise self.translated(e, timeout_s, sql) from None
         except MemoryError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
@@ -20,7 +19,6 @@ from click.testing import CliRunner
 
 from streamgauge import demo_run
 from streamgauge.analytics.diagnosis.report import Report, as_json, read_report
-from streamgauge.analytics.query.errors import QueryOutOfMemory
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.demo import demo_command
@@ -118,10 +116,7 @@ def test_port_in_use_is_reported_before_any_process_starts(tmp_path: Path, flag:
 
 
 def diagnosed(tables: QueryPool, since: datetime, until: datetime | None = None) -> Report:
-    """The report of a range. Like the dashboard, it asks again if the query process needed too much memory."""
-    while True:
-        with contextlib.suppress(QueryOutOfMemory):
-            return read_report(tables.query, Selection(since=since, until=until or datetime.now(UTC)))
+    return read_report(tables.query, Selection(since=since, until=until or datetime.now(UTC)))
 
 
 @pytest.mark.parametrize(
