@@ -34,8 +34,10 @@ def body(chosen: Selection) -> None:
     show_records(alerts.rules(query), label="Rules", empty="Analytics has not started yet.")
     section("Silences", "Alerts with a silence are shown here, but send no message.")
     show_records(alerts.silences(query), label="Silences", empty="None.")
-    st.caption("To silence alerts for a time, or to end a silence with `--for 0`:")
-    st.code("streamgauge silence --model 'gpt-*' --for 2h --reason 'load test'", language="shell")
+    # Not `st.code`: its colours have too little contrast, and on a phone the keyboard cannot scroll it.
+    st.caption(
+        "To silence alerts: `streamgauge silence --model 'gpt-*' --for 2h`. To end a silence: `--for 0`."
+    )
 
 
 def show_alerts(found: pl.DataFrame, label: str, empty: str = "") -> None:
