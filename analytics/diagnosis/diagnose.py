@@ -96,7 +96,7 @@ def _measured(frame: pl.DataFrame, objectives: Sequence[Objective]) -> tuple[int
             for name, column, limit, unit in limits
             if limit is not None
         ]
-    return sum(total["requests"] for total in totals), tuple(found)
+    return int(sum(total["requests"] for total in totals)), tuple(found)
 
 
 def _why_unclear(table: Table, streams: int) -> str:
