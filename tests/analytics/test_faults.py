@@ -122,7 +122,7 @@ def test_each_thread_of_analytics_survives_an_exception_and_is_named(
                 if guard.name in {*ENDS_THE_PROCESS, NO_TASK}:
                     continue
                 with Injection(guard) as injection:
-                    end_s = time.monotonic() + 20
+                    end_s = time.monotonic() + 100
                     while not injection.works_again:
                         writer.append([*entries([next(written)])])
                         ask_for_streams(tmp_path) if guard.name == "queries" else time.sleep(0.02)

@@ -134,7 +134,7 @@ def test_native_wheel_has_the_same_files_and_the_native_relay(dist: Path, tmp_pa
     assert all(name.endswith(suffix) for name in modules)
     assert files(WHEEL) <= files(NATIVE)
     zipfile.ZipFile(dist / NATIVE).extract(relay, tmp_path)
-    load = "from native_relay import NativeRelay as r; relay = r(); relay.start(); relay.close(); print(relay.pending_bytes)"
+    load = "from native_relay import NativeRelay as r; relay = r(); relay.start(); relay.close(); print(relay.counts()[0])"
     command = [sys.executable, "-c", load]
     done = subprocess.run(
         command, cwd=tmp_path / "streamgauge/ingest/tap/relay", capture_output=True, text=True, check=False
