@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -52,6 +53,12 @@ class Reader:
             "[...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every(c => c.querySelector('svg, canvas'))",
             timeout=TIMEOUT_MS,
         )
+
+    def stream_count(self) -> int:
+        """The number of streams that the page Streams says it has found, on all its pages of rows."""
+        count = self.page.get_by_text(re.compile(r"^([\d,]+ – [\d,]+ of )?[\d,]+ streams$")).first
+        count.wait_for(timeout=TIMEOUT_MS)
+        return int(count.inner_text().split()[-2].replace(",", ""))
 
     def metric(self, label: str) -> str:
         """The value of a metric card."""

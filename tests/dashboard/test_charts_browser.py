@@ -103,17 +103,13 @@ def number_in(mark: Locator, name: str) -> int:
 def opened(seen: Reader) -> tuple[int, dict[str, list[str]]]:
     """The number of streams of the page Streams that was opened, and its parameters."""
     seen.page.wait_for_url("**/streams?*", timeout=TIMEOUT_MS)
-    count = seen.page.get_by_text(re.compile(r"^([\d,]+ of )?[\d,]+ streams$")).first
-    count.wait_for(timeout=TIMEOUT_MS)
-    return int(count.inner_text().split()[-2].replace(",", "")), parse_qs(urlsplit(seen.page.url).query)
+    return seen.stream_count(), parse_qs(urlsplit(seen.page.url).query)
 
 
 @pytest.mark.parametrize(
     ("page", "chart", "counted", "parameters"),
     [
-        pytest.param(
-            "latency", "TTFT over time, all streams", "n", {"zoom", "duration"}, marks=pytest.mark.slow
-        ),
+        ("latency", "TTFT over time, all streams", "n", {"zoom", "duration"}),
         ("errors", "Errors by cause", "n", {"zoom", "kind", "outcome"}),
         ("errors", "Error rate by model and gateway", "errors", {"model", "gateway", "kind"}),
     ],
@@ -131,7 +127,6 @@ def test_click_on_a_mark_opens_exactly_its_streams(
     seen.page.wait_for_url(source, timeout=TIMEOUT_MS)
 
 
-@pytest.mark.slow
 def test_keyboard_opens_a_point_of_a_line_and_selects_a_range(seen: Reader) -> None:
     seen.open("latency?range=24h&refresh=off&split=everything&quantile=p50")
     seen.page.get_by_label("TTFT, p50 by everything", exact=True).locator("[tabindex='0']").focus()
@@ -180,7 +175,6 @@ def test_two_ranges_are_compared(seen: Reader) -> None:
         seen.page.get_by_text(text, exact=True).first.wait_for(timeout=TIMEOUT_MS)
 
 
-@pytest.mark.slow
 def test_links_are_offered_and_a_view_is_saved_and_removed(seen: Reader, streams_data: Path) -> None:
     seen.open("latency?range=90m&refresh=off&model=gpt-4o-mini")
     seen.page.get_by_role("button", name="Copy link").click()
