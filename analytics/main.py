@@ -29,9 +29,10 @@ from streamgauge.analytics.consumer import IDLE_WAIT_S, Consumer, tune_gc
 from streamgauge.analytics.dialects import all_dialects
 from streamgauge.analytics.hops.hop_job import HopJob
 from streamgauge.analytics.intake.markers import PATH as MARKERS_PATH
-from streamgauge.analytics.intake.markers import StoreEndpoint, marker_queue, parse_marker
+from streamgauge.analytics.intake.markers import marker_queue, parse_marker
 from streamgauge.analytics.intake.silences import PATH as SILENCES_PATH
 from streamgauge.analytics.intake.silences import parse_silence, silence_queue
+from streamgauge.analytics.intake.store_endpoint import StoreEndpoint
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.options import AnalyzeOptions

@@ -3,8 +3,8 @@
 `tap` forwards requests and writes `records` to the `record_log`: SQLite segments on this machine, or a Kafka topic.
 `ship` moves the records of the segments to the topic, and `redaction` removes the text from them.
 
-The modules with a `.pxd` file beside their `.py` file can be compiled (`deploy/setup/native.py`). Python then prefers the compiled
-ones. With STREAMGAUGE_INTERPRETED=1 it finds only the `.py` files, so there is no native relay either.
+A module that has a `.pxd` file can be compiled (`deploy/setup/native.py`). Python then prefers the compiled one. With
+STREAMGAUGE_INTERPRETED=1 it finds only the `.py` files, so there is no native relay either.
 """
 
 from __future__ import annotations

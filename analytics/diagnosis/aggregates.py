@@ -146,7 +146,7 @@ def _slow(name: str, family: Literal["ttft", "itl"], limit_ns: str, at: str) -> 
 
 
 def _answers(name: str, least_change: float, *, n: str = "TRUE", family: str = "") -> Metric:
-    """A measure of answers. Numbers are averaged as logarithms, and shares of which fewer are worse as they are."""
+    """A measure of answers. Numbers are averaged as logarithms. Shares are averaged as they are if a smaller share is worse."""
     found = quality.MEASURES[name]
     is_mean, value = found.direction != 1, f"({found.value})"
     number = f"{value}::INTEGER" if found.unit == "share" else f"ln(if({value} > 0, {value}, NULL))"

@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import asdict, astuple, dataclass
 
 from streamgauge.analytics.intake.commit_queue import CommitQueue
-from streamgauge.analytics.intake.markers import MAX_TEXT, item_queue, json_object, one_line
+from streamgauge.analytics.intake.store_endpoint import MAX_TEXT, item_queue, json_object, one_line
 from streamgauge.analytics.schema.tables import SILENCES
 
 PATH = "/v1/silences"

@@ -53,8 +53,8 @@ INTERRUPT_AGAIN_S = 0.05
 """An interrupt that arrives before the statement runs has no effect, so it is repeated."""
 _WRAPPER = "FROM (\n"
 _BATCH_ROWS = 20_480
-"""DuckDB reserves so many rows of each column for a result: 8 MB a column by default, which exceeded the address space of a query
-process with the two hundred columns of a diagnosis."""
+"""Rows for which DuckDB reserves memory in each column of a result. Its default, a million, takes 8 MB a column: the two hundred
+columns of a diagnosis would exceed the address space of a query process."""
 _INTERNAL_TABLE = COUNTER_PARTS.name.partition(".")[2]
 _NO_MEMORY = ("bad_alloc", "memory allocation failed", "Memory allocation failure", "failed to allocate")
 _UNREADABLE = ("database is locked", "disk I/O error", "database disk image is malformed", "Failed to probe")

@@ -24,7 +24,13 @@ import polars as pl
 from streamgauge.analytics.reports import Query, formatting
 from streamgauge.analytics.reports.errors import CAUSE_AND_TYPE
 from streamgauge.analytics.reports.overview import COUNTS
-from streamgauge.analytics.reports.quality import INPUT_CLASS, IS_ANSWER, MEASURES, UNCACHED_INPUT
+from streamgauge.analytics.reports.quality import (
+    INPUT_CLASS,
+    IS_ANSWER,
+    MEASURES,
+    UNCACHED_INPUT,
+    is_affected,
+)
 from streamgauge.analytics.reports.selection import FURTHER_DIMENSIONS, Selection
 from streamgauge.analytics.schema.finish_reasons import FILTER, FINISH, LENGTH
 from streamgauge.analytics.schema.outcomes import IS_COUNTED, IS_ERROR, IS_REQUEST, OK
@@ -273,7 +279,7 @@ def counts(query: Query, selection: Selection) -> dict[str, Any]:
     `quality.MEASURES`, `…_n` has the streams with a known value and `…_x` those with it.
     """
     of_answers = ", ".join(
-        f"count(*) FILTER ({m.known}) AS {m.name}_n, count(*) FILTER ({m.known} AND ({m.value})) AS {m.name}_x"
+        f"count(*) FILTER ({m.known}) AS {m.name}_n, count(*) FILTER ({is_affected(m.name)}) AS {m.name}_x"
         for m in MEASURES.values()
         if m.unit == "share"
     )

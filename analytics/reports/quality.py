@@ -78,7 +78,7 @@ MEASURES: dict[str, Measure] = {
         ),
     )
 }  # fmt: skip
-"""By name, in the order in which they are shown. `output_chars` stands in for `output_tokens` where no usage is reported."""
+"""By name, in the order in which they are shown. `output_chars` replaces `output_tokens` where no usage is reported."""
 COLUMNS = (
     "outcome", "operation", "dialect", "streamed", "finish_reason", "output_tokens", "text_chars", "reasoning_chars", "refusal_chars",
     "output_event_count", "ttfo_ns", "tool_call_count", "malformed_tool_call_count", "tool_failure_count", "input_tokens",

@@ -89,7 +89,7 @@ def _no_keys(seconds: float) -> str:
 
 @contextlib.contextmanager
 def pressed_keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits for keys, at most so many seconds. Without a terminal as input there are none."""
+    """A function that waits for keys, at most for the given seconds. Without a terminal as input there are none."""
     if not sys.stdin.isatty():
         yield _no_keys
         return

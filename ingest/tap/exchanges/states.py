@@ -65,7 +65,7 @@ TAKEN_BACK: Final = 16  # from the relay
 EXPIRED: Final = 17  # a time limit
 OUTPUT_EXPIRED: Final = 18  # the one for output: heartbeats do not count
 STOPPED: Final = 19  # the tap's drain time is over
-DRAINED: Final = 20  # the client's kernel has everything, or nobody watches any more
+DRAINED: Final = 20  # the client's kernel has everything, or its delivery is no longer observed
 
 EVENTS: Final = (
     "client bytes", "client end", "client lost", "request complete", "refused", "connected", "connect failed", "upstream bytes",

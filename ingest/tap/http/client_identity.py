@@ -12,7 +12,7 @@ from streamgauge.ingest.keyed_ids import keyed_hash
 _MAX_IDS = 4096
 _ids: dict[int, str] = {}
 """Ids by a hash of the API key, cleared when it is full. An id takes 2 µs to compute, twenty times as long as the hash. The key
-itself is not kept in memory. The seed of the hash is random, so nobody can find a second API key with the same hash."""
+itself is not kept in memory. The seed of the hash is random, so a second API key with the same hash cannot be constructed."""
 
 API_KEY_FIELDS: tuple[bytes, ...] = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
 """Header fields (in lower case) with API keys. The first one present identifies the client."""

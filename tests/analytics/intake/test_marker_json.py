@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from streamgauge.analytics.intake.markers import MAX_SOURCE, MAX_TEXT, Marker, parse_marker
+from streamgauge.analytics.intake.markers import MAX_SOURCE, Marker, parse_marker
+from streamgauge.analytics.intake.store_endpoint import MAX_TEXT
 
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 

@@ -16,15 +16,10 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from streamgauge.analytics.intake import markers
+from streamgauge.analytics.intake import store_endpoint
 from streamgauge.analytics.intake.commit_queue import CommitQueue
-from streamgauge.analytics.intake.markers import (
-    MAX_BODY_BYTES,
-    PATH,
-    StoreEndpoint,
-    marker_queue,
-    parse_marker,
-)
+from streamgauge.analytics.intake.markers import PATH, marker_queue, parse_marker
+from streamgauge.analytics.intake.store_endpoint import MAX_BODY_BYTES, StoreEndpoint
 from streamgauge.analytics.main import Ready, run_until
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.telemetry import prometheus
@@ -109,11 +104,11 @@ def test_token_is_required_if_there_is_one() -> None:
     [("127.0.0.1", 201), ("::1", 201), ("::ffff:127.0.0.1", 201), ("10.0.0.7", 403), ("fe80::1%eth0", 403), ("", 403)],
 )  # fmt: skip
 def test_other_machines_need_a_token(address: str, status: int) -> None:
-    assert (markers.is_loopback(address)) == (status == 201)
+    assert (store_endpoint.is_loopback(address)) == (status == 201)
 
 
 def test_marker_that_is_not_stored_in_time_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markers, "STORE_WITHIN_S", 0.05)
+    monkeypatch.setattr(store_endpoint, "STORE_WITHIN_S", 0.05)
     queue = marker_queue()
     with listening(queue, commits=False) as url:
         assert post(url) == (503, "timeout while storing the marker. Try again")
@@ -122,9 +117,9 @@ def test_marker_that_is_not_stored_in_time_is_withdrawn(monkeypatch: pytest.Monk
 
 
 def test_waiting_markers_and_markers_per_hour_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markers, "STORE_WITHIN_S", 0.01)
-    monkeypatch.setattr(markers, "MAX_WAITING", 2)
-    monkeypatch.setattr(markers, "MAX_PER_HOUR", 3)
+    monkeypatch.setattr(store_endpoint, "STORE_WITHIN_S", 0.01)
+    monkeypatch.setattr(store_endpoint, "MAX_WAITING", 2)
+    monkeypatch.setattr(store_endpoint, "MAX_PER_HOUR", 3)
     now_s = [0.0]
     queue = marker_queue(clock=lambda: now_s[0])
 
