@@ -132,7 +132,7 @@ _COUNTS = [
         "output_tokens_with_reasoning_known",
     ),
     *_counts(
-        answers=quality.IS_ANSWER, cut_answers=quality.is_affected("length"), refusals=quality.is_affected("refusal"),
+        complete_answers=quality.IS_ANSWER, cut_answers=quality.is_affected("length"), refusals=quality.is_affected("refusal"),
         empty_answers=quality.is_affected("empty"), answers_with_tools=quality.is_affected("tool_calls"),
         streams_with_malformed_tools=quality.is_affected("tool_arguments"), streams_with_tools=quality.MEASURES["tool_failure"].known,
         failed_with_tools=quality.is_affected("tool_failure"),

@@ -201,7 +201,7 @@ COMMENT ON COLUMN stream_minutes.input_tokens_with_cache_known IS 'Input tokens 
 COMMENT ON COLUMN stream_minutes.output_tokens IS 'Sum of output tokens.';
 COMMENT ON COLUMN stream_minutes.reasoning_tokens IS 'Sum of reasoning tokens.';
 COMMENT ON COLUMN stream_minutes.output_tokens_with_reasoning_known IS 'Output tokens of streams that reported reasoning ones: the denominator of the reasoning share.';
-COMMENT ON COLUMN stream_minutes.answers IS 'Complete answers of a model: streams that ended ok.';
+COMMENT ON COLUMN stream_minutes.complete_answers IS 'Complete responses of a model: streams that ended ok.';
 COMMENT ON COLUMN stream_minutes.cut_answers IS 'Answers that ended at a limit of tokens.';
 COMMENT ON COLUMN stream_minutes.refusals IS 'Answers with refusal output, or ended by a refusal or a content filter.';
 COMMENT ON COLUMN stream_minutes.empty_answers IS 'Answers with neither text nor a tool call.';

@@ -104,7 +104,7 @@ CREATE TABLE IF NOT EXISTS stream_minutes (
     waited_upstream_ns BIGINT, waited_client_ns BIGINT, tap_delay_ns BIGINT,
     input_tokens BIGINT, cached_input_tokens BIGINT, input_tokens_with_cache_known BIGINT,
     output_tokens BIGINT, reasoning_tokens BIGINT, output_tokens_with_reasoning_known BIGINT,
-    answers BIGINT NOT NULL, cut_answers BIGINT NOT NULL, refusals BIGINT NOT NULL, empty_answers BIGINT NOT NULL,
+    complete_answers BIGINT NOT NULL, cut_answers BIGINT NOT NULL, refusals BIGINT NOT NULL, empty_answers BIGINT NOT NULL,
     answers_with_tools BIGINT NOT NULL, streams_with_malformed_tools BIGINT NOT NULL,
     streams_with_tools BIGINT NOT NULL, failed_with_tools BIGINT NOT NULL,
     events BIGINT, output_events BIGINT, text_chars BIGINT, reasoning_chars BIGINT, tool_calls BIGINT, malformed_events BIGINT,

@@ -141,13 +141,13 @@ FROM internal.bounded_minutes AS parts GROUP BY minute, gateway, provider, model
 CREATE OR REPLACE VIEW answers_by_minute AS
 SELECT
     minute, gateway, provider, model,
-    sum(parts.answers)::BIGINT AS answers,
+    sum(parts.complete_answers)::BIGINT AS complete_answers,
     sum(parts.output_tokens) FILTER (outcome = 'ok')
         / nullif(sum(parts.streams_with_output_tokens) FILTER (outcome = 'ok'), 0) AS output_tokens_per_answer,
-    sum(parts.cut_answers) / nullif(sum(parts.answers), 0) AS cut_share,
-    sum(parts.refusals) / nullif(sum(parts.answers), 0) AS refusal_share,
-    sum(parts.empty_answers) / nullif(sum(parts.answers), 0) AS empty_share,
-    sum(parts.answers_with_tools) / nullif(sum(parts.answers), 0) AS tool_call_share,
+    sum(parts.cut_answers) / nullif(sum(parts.complete_answers), 0) AS cut_share,
+    sum(parts.refusals) / nullif(sum(parts.complete_answers), 0) AS refusal_share,
+    sum(parts.empty_answers) / nullif(sum(parts.complete_answers), 0) AS empty_share,
+    sum(parts.answers_with_tools) / nullif(sum(parts.complete_answers), 0) AS tool_call_share,
     sum(parts.streams_with_malformed_tools) / nullif(sum(parts.answers_with_tools), 0) AS malformed_tool_share,
     sum(parts.failed_with_tools) / nullif(sum(parts.streams_with_tools), 0) AS tool_failure_share
 FROM internal.bounded_minutes AS parts GROUP BY minute, gateway, provider, model;
@@ -183,7 +183,7 @@ COMMENT ON VIEW errors_by_minute IS
 COMMENT ON VIEW throughput_by_minute IS
 'Per minute, gateway, provider and model: streams, tokens, events and bytes of the streams that started. cache_hit_share: cached input / input of streams that report both.';
 COMMENT ON VIEW answers_by_minute IS
-'Per minute, gateway, provider and model: complete answers, their length, and shares that were cut, refused, empty, or had tool calls, malformed ones and failures.';
+'Per minute, gateway, provider and model: complete responses, their length, and shares that were cut, refused, empty, or had tool calls, malformed ones and failures.';
 COMMENT ON VIEW slow_streams IS
 'Streams of the last 24 hours above the 95th percentile of their gateway and model in time to first token or inter-token latency.';
 

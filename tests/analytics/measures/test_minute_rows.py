@@ -285,6 +285,6 @@ def test_counts_of_answers_are_those_of_the_measures(con: duckdb.DuckDBPyConnect
     store(con, streams(rows))
     assert ask(
         con,
-        "SELECT answers, cut_share, refusal_share, empty_share, tool_call_share, malformed_tool_share, tool_failure_share, "
+        "SELECT complete_answers, cut_share, refusal_share, empty_share, tool_call_share, malformed_tool_share, tool_failure_share, "
         "output_tokens_per_answer FROM answers_by_minute",
     ) == [(8, 1 / 8, 2 / 8, 1 / 8, 3 / 8, 1 / 3, 2 / 4, 20.0)]
