@@ -195,7 +195,7 @@ CACHED = """
 INSERT INTO stream_minutes BY NAME SELECT
     now() - INTERVAL 1 MINUTE * n AS minute, 'gw' AS gateway, 'm' AS model, 'ok' AS outcome, true AS settled, 1 AS streams,
     1 AS streams_with_output, 1 AS streams_with_output_tokens, 0 AS aborted_after_terminal, 1 AS streams_with_stalls_known,
-    1 AS meeting_objective, 1 AS answers, 0 AS cut_answers, 0 AS refusals, 0 AS empty_answers, 0 AS answers_with_tools,
+    1 AS meeting_objective, 1 AS complete_answers, 0 AS cut_answers, 0 AS refusals, 0 AS empty_answers, 0 AS answers_with_tools,
     0 AS streams_with_malformed_tools, 0 AS streams_with_tools, 0 AS failed_with_tools,
     0 AS stalled_streams, 20_000 AS input_tokens_with_cache_known, if(n < 15, {recent}, 16_000) AS cached_input_tokens,
     now() AS first_at, now() AS last_at
