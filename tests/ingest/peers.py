@@ -42,7 +42,8 @@ def talk(
             if not unsent and not ended:
                 ended = True
                 if end == "half-close":
-                    socket.socket.shutdown(sock, socket.SHUT_WR)  # SSLSocket.shutdown would end decryption
+                    with contextlib.suppress(OSError):  # already reset: what has arrived can still be read
+                        socket.socket.shutdown(sock, socket.SHUT_WR)  # SSLSocket.shutdown would end decryption
                 elif end != "stay":
                     break
             if over and not unsent:
