@@ -25,7 +25,7 @@ from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
 from streamgauge.ingest.tap.exchanges.sides import ClientSide
 from streamgauge.ingest.tap.exchanges.states import ABORT, KEEP_OPEN, LINGER, RESET
-from streamgauge.ingest.tap.exchanges.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
+from streamgauge.ingest.tap.exchanges.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S, expired
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
 from streamgauge.ingest.tap.http.heads import (
     BadRequest,
@@ -413,8 +413,7 @@ class ClientConnection(ClientSide):
         if not linger or not self.transport.can_write_eof():
             self._close_now()
             return
-        with contextlib.suppress(OSError, RuntimeError):
-            self.transport.write_eof()
+        self.end_writing()
         self._context.loop.call_later(LINGER_S, self._close_now)
 
     def _close_now(self) -> None:
@@ -465,11 +464,11 @@ class ClientConnection(ClientSide):
         """Close the connection or end its exchange if the client or the upstream has exceeded a time limit."""
         timeouts, exchange = self._context.timeouts, self.exchange
         if exchange is None and self._buffer:
-            if timeouts.request_head_expired(now_ns, self._buffer_since_ns, self.ready_ns):
+            if expired(timeouts.request_head_ns, now_ns, self._buffer_since_ns, self.ready_ns):
                 error = BadRequest(408, "the request's head did not arrive in time")
                 self._refuse(ErrorResponse.bad_request(error), self._buffer.take(), now_ns)
         elif exchange is None:
-            if timeouts.keep_alive_expired(now_ns, self.last_byte_ns, self.ready_ns):
+            if expired(timeouts.keep_alive_ns, now_ns, self.last_byte_ns, self.ready_ns):
                 self._close_transport()
         else:
             exchange.on_deadline(now_ns)

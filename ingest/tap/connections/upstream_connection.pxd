@@ -17,12 +17,7 @@ cdef class UpstreamConnection(UpstreamSide):
 
     @cython.locals(now_ns=int64_t, exchange=Exchange)
     cpdef data_received(self, bytes data)
-    cpdef pause_reading(self)
-    cpdef resume_reading(self)
-    cpdef abort(self)
-    cpdef close(self)
     cpdef release(self)
-    cpdef bint is_open(self)
     cpdef bint is_quiet(self)
 
 

@@ -89,20 +89,6 @@ class UpstreamConnection(UpstreamSide):
 
     # --- called by the exchange and the pool
 
-    def pause_reading(self) -> None:
-        if not self.read_paused and not self.closed:
-            self.read_paused = True
-            self.reading.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self.read_paused and not self.closed:
-            self.read_paused = False
-            self.reading.resume_reading()
-
-    def abort(self) -> None:
-        if not self.closed:
-            self.transport.abort()
-
     def close(self) -> None:
         self._ending = True
         if not self.closed:
@@ -112,17 +98,9 @@ class UpstreamConnection(UpstreamSide):
     def release(self) -> None:
         self._pool.put(self)
 
-    def is_lost(self) -> bool:
-        """The event loop has reported its end, perhaps before it had an exchange."""
-        return self.closed
-
-    def is_open(self) -> bool:
-        """The event loop has not seen the connection close."""
-        return not self.closed and not self.transport.is_closing()
-
     def is_quiet(self) -> bool:
         """The kernel has neither an end of file nor unexpected bytes for this idle connection."""
-        if not self.is_open():
+        if self.closed or self.transport.is_closing():
             return False
         # Created for the first request that finds the connection idle, and kept: to create it costs more than to ask it.
         if self._poll is None:
@@ -199,13 +177,12 @@ class UpstreamPool(Pool):
                 user = cast(asyncio.Protocol, connection)
                 await connect(context.loop, user, upstream.host, upstream.port, self.tls)
             context.counters.upstream_connections += 1
-            if connection.is_lost():  # nothing else would report it to the exchange
+            if connection.closed:  # nothing else would report it to the exchange
                 exchange.on_connect_failed(ConnectionResetError())
             else:
                 exchange.on_connected(connection, context.clock_ns())
-        except (
-            Exception
-        ) as e:  # OSError, TimeoutError and ssl.SSLError, but also a bug: the client must not wait for ever
+        # OSError, TimeoutError and ssl.SSLError, but also a bug: the client must not wait for ever.
+        except Exception as e:
             if not isinstance(e, OSError):
                 logger.exception("cannot connect to upstream %s", upstream.name)
             exchange.on_connect_failed(e)

@@ -4,27 +4,19 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from streamgauge.ingest.tap.exchanges.forwarding cimport Forwarding
-from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Side, UpstreamSide
+from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, UpstreamSide
 from streamgauge.ingest.tap.exchanges.waits cimport Waits
 from streamgauge.ingest.tap.http.heads cimport ResponseHead
 from streamgauge.ingest.tap.http.rewriting cimport request_for_upstream
 from streamgauge.ingest.tap.recording.recorder cimport Recorder
 
-cdef int64_t _SILENCE_NS
-
 
 cdef class Exchange(Forwarding):
     cpdef attach(self)
     cpdef start(self, int64_t now_ns)
-    @cython.locals(client=ClientSide, recorder=Recorder)
+    @cython.locals(client=ClientSide)
     cpdef on_connected(self, UpstreamSide upstream, int64_t now_ns)
-    cdef _refuse(self, error)
-    cpdef on_end(self, Side side)
-    cpdef on_lost(self, Side side, error)
     cdef _lost(self, int event, error)
-    cdef _malformed(self, error)
-    cpdef on_deadline(self, int64_t now_ns)
-    cpdef stop(self)
     cdef _end_by(self, int event, detail, response, int64_t now_ns=*)
     @cython.locals(waits=Waits, client=ClientSide, received=bint, reused=bint)
     cpdef end(self, cause, detail, int64_t now_ns, error_response=*)
@@ -32,8 +24,6 @@ cdef class Exchange(Forwarding):
     cdef _release_upstream(self, bint reusable, bint tunneled)
     @cython.locals(recorder=Recorder)
     cpdef on_drained(self, drained_ns, delivered_ns=*, int64_t undelivered_bytes=*)
-    @cython.locals(recorder=Recorder)
-    cpdef on_undelivered(self, int64_t now_ns, int64_t undelivered_bytes)
     cdef _drained(self)
     @cython.locals(recorder=Recorder)
     cdef _record_end(self, cause, detail, int64_t now_ns, bint reused, tunnel, refused_status)

@@ -11,14 +11,13 @@ from streamgauge.ingest.tap.exchanges import states, upstream_errors
 from streamgauge.ingest.tap.exchanges.forwarding import Forwarding
 from streamgauge.ingest.tap.exchanges.sides import Side, UpstreamSide
 from streamgauge.ingest.tap.exchanges.states import RECEIVING, RELAYED, RESPONDING, TUNNELING
+from streamgauge.ingest.tap.exchanges.timeouts import expired
 from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
-from streamgauge.ingest.tap.exchanges.waits import LONG_SILENCE_NS
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
 from streamgauge.ingest.tap.http.heads import BadRequest
 from streamgauge.ingest.tap.http.rewriting import request_for_upstream
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_SILENCE_NS = LONG_SILENCE_NS
 
 
 class Exchange(Forwarding):
@@ -52,10 +51,7 @@ class Exchange(Forwarding):
         self._connect_task = None
         self._upstream = upstream
         upstream.exchange = self
-        # Blocks of the loop are looked for only in silences longer than 50 ms. Shorter ones cannot hold a stall, and the
-        # search would run for every read.
-        if now_ns - self._last_ns > _SILENCE_NS:
-            self._waits.silence_ended(self._last_ns, now_ns)
+        self._waits.silence_ended(self._last_ns, now_ns)
         client = self._client
         x_forwarded = self._context.options.x_forwarded
         head = request_for_upstream(
@@ -70,14 +66,7 @@ class Exchange(Forwarding):
             client.resume_reading()
             if self.request == RECEIVING:
                 self._waits.begin(now_ns)
-        recorder = self._recorder
-        if recorder is not None:
-            try:
-                recorder.connected(now_ns)
-            except Exception as e:
-                self._recording_failed(e)
-        if self.request != RECEIVING:
-            self._request_sent(now_ns)
+        self._record_request(now_ns)
 
     def on_connect_failed(self, error: BaseException) -> None:
         self._connect_task = None
@@ -149,15 +138,15 @@ class Exchange(Forwarding):
     def on_deadline(self, now_ns: int) -> None:
         """Called regularly. End if a peer was silent for too long while the tap was ready to receive from it."""
         client, timeouts = self._client, self._context.timeouts
-        silent_client = timeouts.request_body_expired(now_ns, client.last_byte_ns, client.ready_ns)
+        silent_client = expired(timeouts.request_body_ns, now_ns, client.last_byte_ns, client.ready_ns)
         if silent_client and self.request == RECEIVING and not client.read_paused:
             self._refuse(BadRequest(408, "the request's body did not arrive in time"))
             return
-        # Silence of an upstream that nobody reads says nothing about it.
+        # While the tap does not read, silence is no sign of a failed upstream.
         if client.write_paused:
             return
         if self.response == states.WAITING:
-            if timeouts.response_head_expired(now_ns, self._last_ns, self._ready_ns):
+            if expired(timeouts.response_head_ns, now_ns, self._last_ns, self._ready_ns):
                 self._expired(states.EXPIRED)
             return
         last_ns = output_ns = self._last_ns
@@ -178,9 +167,9 @@ class Exchange(Forwarding):
                 return
         else:
             return
-        if timeouts.idle_expired(now_ns, last_ns, ready_ns):
+        if expired(timeouts.idle_ns, now_ns, last_ns, ready_ns):
             self._expired(states.EXPIRED)
-        elif timeouts.idle_output_expired(now_ns, output_ns, ready_ns):
+        elif expired(timeouts.idle_output_ns, now_ns, output_ns, ready_ns):
             self._expired(states.OUTPUT_EXPIRED)
 
     def _expired(self, event: int) -> None:
@@ -225,8 +214,7 @@ class Exchange(Forwarding):
         if self.ended:
             return
         waits = self._waits
-        if now_ns - self._last_ns > _SILENCE_NS:
-            waits.silence_ended(self._last_ns, now_ns)
+        waits.silence_ended(self._last_ns, now_ns)
         waits.end(now_ns)
         tunnel = self._tunnel if self.response == TUNNELING else None
         self.response = states.DRAINING

@@ -5,14 +5,12 @@ from libc.stdint cimport int64_t
 
 from streamgauge.ingest.tap.exchanges.context cimport TapContext
 from streamgauge.ingest.tap.exchanges.states cimport after
-from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Pool, Side, UpstreamSide
+from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Pool, UpstreamSide
 from streamgauge.ingest.tap.exchanges.waits cimport Waits
 from streamgauge.ingest.tap.http.bodies cimport BodyReader
 from streamgauge.ingest.tap.http.heads cimport RequestHead, ResponseHead, read_response_head, response_body
 from streamgauge.ingest.tap.http.trace_context cimport TraceContext
 from streamgauge.ingest.tap.recording.recorder cimport Recorder
-
-cdef int64_t _SILENCE_NS
 
 
 cdef class Forwarding:
@@ -37,10 +35,7 @@ cdef class Forwarding:
     @cython.locals(upstream=UpstreamSide, now_ns=int64_t, waits=Waits, reader=BodyReader, payload=bytes, recorder=Recorder)
     cpdef on_client_bytes(self, bytes data)
     @cython.locals(upstream=UpstreamSide, recorder=Recorder)
-    cdef _request_sent(self, int64_t now_ns)
-    cpdef on_full(self, Side side)
-    @cython.locals(now_ns=int64_t)
-    cpdef on_writable(self, Side side)
+    cdef _record_request(self, int64_t now_ns)
     @cython.locals(reader=BodyReader, payload=bytes, recorder=Recorder)
     cpdef on_upstream_bytes(self, bytes data, int64_t now_ns)
     cdef _write_client(self, bytes data)
@@ -48,13 +43,7 @@ cdef class Forwarding:
     cdef _head_data(self, bytes data, int64_t now_ns)
     @cython.locals(request=RequestHead, reader=BodyReader, payload=bytes)
     cdef _respond(self, ResponseHead head, bytes data, Py_ssize_t end, int64_t now_ns)
-    cdef _prepare_hand_over(self)
-    cpdef _hand_over(self)
-    cpdef take_back(self)
     @cython.locals(recorder=Recorder)
     cdef _record_response(self, ResponseHead head, bytes payload, int64_t now_ns)
-    cdef _recording_failed(self, error)
     cdef _end_by(self, int event, detail, response, int64_t now_ns=*)
     cdef _lost(self, int event, error)
-    cdef _malformed(self, error)
-    cdef _refuse(self, error)

@@ -19,7 +19,7 @@ from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.sides import ClientSide, Pool, Side, UpstreamSide
 from streamgauge.ingest.tap.exchanges.states import RECEIVING, RELAYED, RESPONDING, TUNNELING, after
 from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
-from streamgauge.ingest.tap.exchanges.waits import LONG_SILENCE_NS, Waits
+from streamgauge.ingest.tap.exchanges.waits import Waits
 from streamgauge.ingest.tap.http import rewriting
 from streamgauge.ingest.tap.http.bodies import BodyReader
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
@@ -44,7 +44,6 @@ from streamgauge.ingest.tap.relay import body_relay
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 
 _MAX_UNSENT_BYTES = 262_144  # request bytes buffered while the connection to the upstream opens
-_SILENCE_NS = LONG_SILENCE_NS
 
 
 class Forwarding:
@@ -128,10 +127,8 @@ class Forwarding:
 
     def _apply(self, event: int) -> None:
         """Take the transitions of an event that does not end the exchange."""
-        request, response = (
-            after(states.REQUEST, self.request, event),
-            after(states.RESPONSE, self.response, event),
-        )
+        request = after(states.REQUEST, self.request, event)
+        response = after(states.RESPONSE, self.response, event)
         if isinstance(request, int):
             self.request = request
         if isinstance(response, int):
@@ -172,8 +169,7 @@ class Forwarding:
                 # The kernel's buffers then hold back the client: the bound is the tap's memory, not the request's size.
                 self._client.pause_reading()
         now_ns, waits = self._context.clock_ns(), self._waits
-        if now_ns - self._last_ns > _SILENCE_NS:
-            waits.silence_ended(self._last_ns, now_ns)
+        waits.silence_ended(self._last_ns, now_ns)
         self._last_ns = now_ns
         if reader.complete:
             self._apply(states.REQUEST_COMPLETE)
@@ -186,17 +182,20 @@ class Forwarding:
             except Exception as e:
                 self._recording_failed(e)
         if reader.complete and upstream is not None:
-            self._request_sent(now_ns)
+            self._record_request(now_ns)
         return rest
 
-    def _request_sent(self, now_ns: int) -> None:
+    def _record_request(self, now_ns: int) -> None:
+        """Record that the upstream is connected and, if the request is whole, that it was sent. Only the first time counts."""
         recorder, upstream = self._recorder, self._upstream
         if recorder is not None:
             try:
-                if upstream is None or not upstream.write_paused:
-                    recorder.request_sent(now_ns)
-                if self._request_body is not None:
-                    recorder.record_request(True)
+                recorder.connected(now_ns)
+                if self.request != RECEIVING:
+                    if upstream is None or not upstream.write_paused:
+                        recorder.request_sent(now_ns)
+                    if self._request_body is not None:
+                        recorder.record_request(True)
             except Exception as e:
                 self._recording_failed(e)
 
@@ -222,11 +221,7 @@ class Forwarding:
             return
         self._last_ns = now_ns
         if self._request_body is None or self._request_body.complete:
-            if self._recorder is not None:
-                try:
-                    self._recorder.request_sent(now_ns)
-                except Exception as e:
-                    self._recording_failed(e)
+            self._record_request(now_ns)
         elif self.response == states.WAITING:
             self._waits.begin(now_ns)
         self._client.resume_reading()
@@ -235,8 +230,7 @@ class Forwarding:
 
     def on_upstream_bytes(self, data: bytes, now_ns: int) -> None:
         """Forward one read from the upstream. The hot path."""
-        if now_ns - self._last_ns > _SILENCE_NS:
-            self._waits.silence_ended(self._last_ns, now_ns)
+        self._waits.silence_ended(self._last_ns, now_ns)
         self._last_ns = now_ns
         if self.response != RESPONDING:
             if self.response == TUNNELING:

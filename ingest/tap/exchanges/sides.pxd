@@ -7,7 +7,6 @@ cdef class Side:
     cdef public object exchange, reading, transport
     cdef public bint closed, read_paused, write_paused
 
-    cpdef pause_reading(self)
     cpdef resume_reading(self)
 
 
@@ -22,8 +21,6 @@ cdef class ClientSide(Side):
 cdef class UpstreamSide(Side):
     cdef public bint reused
 
-    cpdef abort(self)
-    cpdef close(self)
     cpdef release(self)
 
 

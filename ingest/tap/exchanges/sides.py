@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
@@ -43,10 +44,14 @@ class Side:
             self.reading.resume_reading()
 
     def pause_reading(self) -> None:
-        raise NotImplementedError
+        if not self.read_paused and not self.closed:
+            self.read_paused = True
+            self.reading.pause_reading()
 
     def resume_reading(self) -> None:
-        raise NotImplementedError
+        if self.read_paused and not self.closed:
+            self.read_paused = False
+            self.reading.resume_reading()
 
     def tcp_ends(self) -> None:
         """The peer has ended its direction or broken the connection. TLS, if it is used, has not reacted to it."""
@@ -54,11 +59,9 @@ class Side:
     def end_writing(self) -> None:
         """Half-close (tunnels). Does nothing if the transport cannot."""
         # uvloop raises RuntimeError for a transport that is closing.
-        try:
+        with contextlib.suppress(OSError, RuntimeError, NotImplementedError):
             if self.transport.can_write_eof():
                 self.transport.write_eof()
-        except (OSError, RuntimeError, NotImplementedError):
-            pass
 
 
 class ClientSide(Side):
@@ -91,7 +94,8 @@ class UpstreamSide(Side):
 
     def abort(self) -> None:
         """Close at once and drop what is buffered."""
-        raise NotImplementedError
+        if not self.closed:
+            self.transport.abort()
 
     def close(self) -> None:
         """Close once the peer's kernel has what is buffered."""

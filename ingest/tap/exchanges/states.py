@@ -27,9 +27,8 @@ WAITING: Final = 1  # the request's head has been sent; informational responses 
 RESPONDING: Final = 2  # the final response head has been forwarded; the event loop forwards the body
 RELAYED: Final = 3  # the relay owns both sockets and forwards the body
 TUNNELING: Final = 4  # the upstream answered 101: both directions are opaque bytes
-DRAINING: Final = (
-    5  # over, and the upstream connection is released; the client's kernel does not have everything
-)
+# over, and the upstream connection is released; the client's kernel does not have everything
+DRAINING: Final = 5
 OVER: Final = 6  # the last record is made
 
 REQUEST_STATES: Final = ("receiving", "received", "switched", "over")

@@ -1,6 +1,6 @@
-"""Time limits of the tap, and the checks whether they have expired.
+"""Time limits of the tap, and the check whether one has expired.
 
-Pure: methods take timestamps of one monotonic clock in ns. An option of 0 means no limit. A peer's silence counts only
+Pure: functions take timestamps of one monotonic clock in ns. An option of 0 means no limit. A peer's silence counts only
 from `ready_ns`, the time since which the tap has been ready to receive from that peer.
 """
 
@@ -24,44 +24,31 @@ _NEVER_NS = 1 << 62
 
 
 class Timeouts:
-    """The limits of one worker's connections."""
+    """The limits of one worker's connections: `NAME_ns` for `expired`, others in seconds."""
 
     def __init__(self, options: TapOptions) -> None:
         def limit_ns(limit_s: float) -> int:
             return int(limit_s * 1e9) if limit_s and isfinite(limit_s) else _NEVER_NS
 
-        self._request_head_ns = limit_ns(options.head_timeout_s)
-        self._request_body_ns = limit_ns(options.body_timeout_s)
-        self._keep_alive_ns = limit_ns(options.keep_alive_timeout_s)
-        self._response_head_ns = limit_ns(options.headers_timeout_s)
-        self._idle_bytes_ns = limit_ns(options.idle_timeout_s)
-        self._idle_output_ns = limit_ns(options.idle_output_timeout_s)
+        self.request_head_ns = limit_ns(options.head_timeout_s)
+        """From the first byte of a request's head to its end (slow loris)."""
+        self.request_body_ns = limit_ns(options.body_timeout_s)
+        self.keep_alive_ns = limit_ns(options.keep_alive_timeout_s)
+        self.response_head_ns = limit_ns(options.headers_timeout_s)
+        self.idle_ns = limit_ns(options.idle_timeout_s)
+        """Silence within the response's body."""
+        self.idle_output_ns = limit_ns(options.idle_output_timeout_s)
+        """As `idle_ns`, but SSE comments (heartbeats) are no output."""
         shortest_ns = min(
-            self._request_head_ns, self._request_body_ns, self._keep_alive_ns,
-            self._response_head_ns, self._idle_bytes_ns, self._idle_output_ns,
+            self.request_head_ns, self.request_body_ns, self.keep_alive_ns,
+            self.response_head_ns, self.idle_ns, self.idle_output_ns,
         )  # fmt: skip
         self.check_interval_s = shortest_ns / 4e9 if shortest_ns < _NEVER_NS else 0.0
         """How often a connection checks its limits; 0 without limits."""
         self.connect_s = options.connect_timeout_s or None
         self.drain_s = options.drain_timeout_s
 
-    def request_head_expired(self, now_ns: int, first_byte_ns: int, ready_ns: int) -> bool:
-        """Too long since the first byte of an incomplete request head (slow loris)."""
-        return now_ns - max(first_byte_ns, ready_ns) > self._request_head_ns
 
-    def request_body_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> bool:
-        return now_ns - max(last_byte_ns, ready_ns) > self._request_body_ns
-
-    def keep_alive_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> bool:
-        return now_ns - max(last_byte_ns, ready_ns) > self._keep_alive_ns
-
-    def response_head_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> bool:
-        return now_ns - max(last_byte_ns, ready_ns) > self._response_head_ns
-
-    def idle_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> bool:
-        """Silence within the response's body."""
-        return now_ns - max(last_byte_ns, ready_ns) > self._idle_bytes_ns
-
-    def idle_output_expired(self, now_ns: int, output_ns: int, ready_ns: int) -> bool:
-        """As `idle_expired`, but SSE comments (heartbeats) are no output."""
-        return now_ns - max(output_ns, ready_ns) > self._idle_output_ns
+def expired(limit_ns: int, now_ns: int, last_ns: int, ready_ns: int) -> bool:
+    """Whether a peer that last sent something at `last_ns` has been silent for longer than a limit."""
+    return now_ns - max(last_ns, ready_ns) > limit_ns

@@ -2,6 +2,8 @@
 
 from libc.stdint cimport int64_t
 
+cdef int64_t LONG_SILENCE_NS
+
 
 cdef class Waits:
     cdef object _loop_monitor
@@ -11,4 +13,3 @@ cdef class Waits:
     cpdef begin(self, int64_t now_ns)
     cpdef end(self, int64_t now_ns)
     cpdef silence_ended(self, int64_t since_ns, int64_t now_ns)
-    cpdef add(self, int64_t from_ns, int64_t until_ns, waited_for)

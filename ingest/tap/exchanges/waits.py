@@ -49,14 +49,16 @@ class Waits:
         """The client is ready, or the exchange no longer waits for it."""
         since_ns = self._client_since_ns
         if since_ns >= 0:
-            if now_ns - since_ns > LONG_SILENCE_NS:
-                self.silence_ended(since_ns, now_ns)
-                since_ns = self._client_since_ns
+            self.silence_ended(since_ns, now_ns)
+            since_ns = self._client_since_ns
             self._client_since_ns = -1
             self.add(since_ns, now_ns, "client")
 
     def silence_ended(self, since_ns: int, now_ns: int) -> None:
         """Nothing arrived between these times. Add the tap's part of it: a block of the event loop just before now."""
+        # Shorter silences cannot hold a stall, and the search would run for every read.
+        if now_ns - since_ns <= LONG_SILENCE_NS:
+            return
         block = self._loop_monitor.block_before(now_ns)
         if block is None or block[1] <= since_ns:
             return

@@ -90,19 +90,12 @@ _LENGTHS: dict[bytes, int] = {}
 """Size by chunk line, of lines that `BodyReader.advance` has read: streams repeat them. Never 0."""
 _MAX_LENGTHS = 1024
 _MAX_KNOWN_LINE_BYTES = 18
-_FEW_CHUNKS, _RUN_BYTES = (
-    4,
-    4096,
-)  # after so many in one read, runs of known ones are looked for in so many bytes
+_FEW_CHUNKS, _RUN_BYTES = 4, 4096
+"""After this many chunks in one read, runs of known ones are searched for in this many bytes."""
 
 
 class BodyReader:
     """Reads one body. `length`: of a body of known length."""
-
-    __slots__ = (
-        "_chunk_bytes", "_left_bytes", "_line_bytes", "_line_limit_bytes", "_of_request", "_state", "complete", "excess",
-        "is_payload", "until_close",
-    )  # fmt: skip
 
     def __init__(self, framing: Body, length: int, *, of_request: bool = False) -> None:
         self._of_request = of_request

@@ -19,13 +19,10 @@ cdef class RecordBuffer:
     cdef object _clock_ns, _ended_batch, _failures, _loop, _timer
     cdef list _pending
 
-    cpdef take_done(self)
     cpdef bint has_room(self, int64_t size_bytes, bint margin=*)
     cpdef bint reserve(self, int64_t size_bytes, bint margin=*)
     cpdef int64_t epoch(self)
     cpdef int64_t append(self, record)
     cdef int64_t _append(self, bytes encoded)
-    cpdef bint report(self, str stream)
-    cpdef lose(self, lost)
     cpdef flush_later(self, recorder)
     cpdef end_later(self, recorder)

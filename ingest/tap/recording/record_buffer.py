@@ -27,6 +27,7 @@ from typing import Protocol
 
 from streamgauge.ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, decode, encode
 from streamgauge.ingest.tap.recording.failures import CAUSE, FailedRecorder, RecordingFailures
+from streamgauge.ingest.tap.recording.log_thread import LogThread
 from streamgauge.ingest.tap.recording.relayed import RelayedBatch
 
 RECORD_OVERHEAD_BYTES = 400
@@ -45,17 +46,6 @@ _BATCH_NS = 400_000
 _BURST_S = 0.004  # requests of one burst are forwarded before the records of the first ones are made
 MAX_ENDED = 1024
 """Maximum number of ended exchanges whose last records are not made yet."""
-
-
-class Sink(Protocol):
-    """Receives batches of encoded records: `LogThread`."""
-
-    done_bytes: int
-    failing: str | None
-
-    def put(self, records: list[bytes] | RelayedBatch, size_bytes: int) -> None: ...
-
-    def take_dropped(self) -> list[list[bytes]]: ...
 
 
 class WaitingRecorder(FailedRecorder, Protocol):
@@ -87,7 +77,7 @@ class RecordBuffer:
 
     def __init__(
         self,
-        sink: Sink,
+        sink: LogThread,
         failures: RecordingFailures,
         *,
         queue_bytes: int,
@@ -189,7 +179,7 @@ class RecordBuffer:
         encoded, which is a bug."""
         try:
             # Encoded here and not in the log thread: encoding holds the interpreter lock, so a thread would delay the
-            # event loop by as much, at a time that nobody chose. Compression, which releases the lock, is the thread's.
+            # event loop by as much, at an unpredictable time. The thread compresses, which releases the lock.
             encoded = encode(record)
         except Exception as e:
             self._failures.count(e)

@@ -26,11 +26,6 @@ cdef class Recorders:
     cdef dict _session_names
 
     cpdef Recorder new(self, RequestFacts request, RouteFacts route, TraceContext trace, int64_t client_start_ns, int64_t t0_ns)
-    @cython.locals(known=dict, target=str, method=str)
-    cdef opened(
-        self, str stream, RequestFacts request, RouteFacts route, TraceContext trace, int64_t client_start_ns, int64_t t0_ns,
-        int64_t wall_ns
-    )
     @cython.locals(field=FieldFacts)
     cdef list _recorded_of_request(self, RequestFacts request)
 
@@ -50,40 +45,34 @@ cdef class Recorder:
     cdef RouteFacts _route
     cdef TraceContext _trace
     cdef ResponseFacts _response
-    cdef object _connected_ns, _request_sent_ns, _drained_ns, _delivered_ns, _client_left_ns
+    cdef object _connected_ns, _request_sent_ns
     cdef object _body  # bytes or bytearray
-    cdef tuple _end
+    cdef tuple _delivery, _end
     cdef list _frames
     cdef bint _opened, _body_ready, _body_truncated, _event_stream
-    cdef int64_t _client_start_ns, _t0_ns, _responded_ns, _seq, _body_left_bytes, _remaining_bytes, _uncaptured_bytes, _undelivered_bytes
+    cdef int64_t _client_start_ns, _t0_ns, _responded_ns, _seq, _body_left_bytes, _remaining_bytes, _uncaptured_bytes
     cdef int64_t _frame_bytes, _dropped_bytes, _held_bytes, _new_bytes, _epoch
 
     cpdef connected(self, int64_t now_ns)
     cpdef request_data(self, bytes payload)
     cpdef request_sent(self, int64_t now_ns)
     cpdef record_request(self, bint over)
-    cdef _body_ends(self, bint truncated)
     cpdef response_head(self, ResponseFacts head, int64_t now_ns)
     cpdef response_data(self, bytes payload, int64_t now_ns)
     cdef _frame(self, int64_t at_ns, bytes body)
-    cdef bint _has_share(self, int64_t size_bytes)
     cdef _hold(self, int64_t size_bytes)
-    cdef _drop(self, int64_t size_bytes)
     cdef _end_dropped_run(self)
-    cpdef relay_lost_frames(self, int64_t seq, int64_t size_bytes)
     cpdef ended(self, cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits)
     cpdef drained(self, now_ns, delivered_ns=*, int64_t undelivered_bytes=*)
-    cpdef client_left(self, int64_t now_ns, int64_t undelivered_bytes)
     cpdef flush(self)
     cpdef end(self)
-    cdef int64_t _reserved_bytes(self)
     cdef _wait(self)
     cdef _write_waiting(self)
-    @cython.locals(request=RequestFacts)
+    @cython.locals(
+        group=Recorders, request=RequestFacts, trace=TraceContext, known=dict, method=str, target=str, wall_ns=int64_t
+    )
     cdef _write_opened(self)
     cdef _write_request(self)
     @cython.locals(response=ResponseFacts, counters=Counters)
     cdef _write_frames(self)
     cdef int64_t _write(self, record)
-    cdef _lose_next(self)
-    cdef _lose(self, int64_t size_bytes, bint last=*)

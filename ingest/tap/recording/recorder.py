@@ -65,16 +65,6 @@ _METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"
 class Recorders:
     """Creates the recorders of one worker."""
 
-    __slots__ = (
-        "_client_key",
-        "_session_headers",
-        "_session_names",
-        "_wall_ns",
-        "buffer",
-        "incarnation",
-        "options",
-    )
-
     def __init__(
         self,
         buffer: RecordBuffer,
@@ -98,45 +88,6 @@ class Recorders:
     ) -> Recorder:
         """The recorder of an exchange that starts at `t0_ns`. `client_start_ns`: when the first byte of the request arrived."""
         return Recorder(self, request, route, trace, client_start_ns, t0_ns)
-
-    def opened(
-        self,
-        stream: str,
-        request: RequestFacts,
-        route: RouteFacts,
-        trace: TraceContext,
-        client_start_ns: int,
-        t0_ns: int,
-        wall_ns: int,
-    ) -> Opened:
-        upstream, options, known, target = route.upstream, self.options, request.known, route.target
-        method = request.method
-        return Opened(
-            stream,
-            0,
-            options.tap_name,
-            options.worker,
-            self.incarnation,
-            upstream.name,
-            upstream.host,
-            upstream.port,
-            method if method in _METHODS else identifiers.name(method) or "",
-            _usual_path(target)
-            if len(target) <= _MAX_CACHED_CHARS and "?" not in target
-            else identifiers.path(target),
-            wall_ns,
-            t0_ns,
-            min(0, client_start_ns - t0_ns),
-            trace.trace_id,
-            trace.span_id,
-            trace.parent_span_id,
-            trace.flags,
-            client_id(known, self._client_key),
-            self._recorded_of_request(request),
-            capture.capture_content(known),
-            identifiers.query_model(target) if "?" in target else None,
-            options.clock_id,
-        )
 
     def _recorded_of_request(self, request: RequestFacts) -> list[tuple[str, str]]:
         """The fields of a request's head to record, with its session id."""
@@ -167,11 +118,9 @@ class Recorder:
         "_body_ready",
         "_body_truncated",
         "_buffer",
-        "_client_left_ns",
         "_client_start_ns",
         "_connected_ns",
-        "_delivered_ns",
-        "_drained_ns",
+        "_delivery",
         "_dropped_bytes",
         "_end",
         "_epoch",
@@ -192,7 +141,6 @@ class Recorder:
         "_t0_ns",
         "_trace",
         "_uncaptured_bytes",
-        "_undelivered_bytes",
         "first_byte_ns",
         "last_output_ns",
         "refused_status",
@@ -242,10 +190,7 @@ class Recorder:
         self._held_bytes = self._new_bytes = self._epoch = 0
         """Bytes appended in this and the previous epoch of the buffer, and in this one: at least what the log still has to take."""
         self._end: tuple[Cause, str | None, int, int, int, bool, bool, list[Wait] | None] | None = None
-        self._drained_ns: int | None = None
-        self._delivered_ns: int | None = None
-        self._client_left_ns: int | None = None
-        self._undelivered_bytes = 0
+        self._delivery: tuple[int | None, int | None, int | None, int] = (None, None, None, 0)
         self.refused_status: int | None = None
         """Status of the tap's error response, if it refused the request."""
         self.first_byte_ns: int | None = None
@@ -454,16 +399,12 @@ class Recorder:
     ) -> None:
         """The client's socket had accepted everything, and the client's kernel had received it. None: this was not observed.
         `undelivered_bytes`: what it had not received at this call. The last call."""
-        self._drained_ns, self._delivered_ns, self._undelivered_bytes = (
-            now_ns,
-            delivered_ns,
-            undelivered_bytes,
-        )
+        self._delivery = (now_ns, delivered_ns, None, undelivered_bytes)
         self._buffer.end_later(self)
 
     def client_left(self, now_ns: int, undelivered_bytes: int) -> None:
         """The client disconnected before its socket had accepted everything. The last call."""
-        self._client_left_ns, self._undelivered_bytes = now_ns, undelivered_bytes
+        self._delivery = (None, None, now_ns, undelivered_bytes)
         self._buffer.end_later(self)
 
     # --- the records
@@ -480,8 +421,8 @@ class Recorder:
         assert self._end is not None
         buffer, t0_ns = self._buffer, self._t0_ns
         cause, detail, end_ns, request_bytes, response_bytes, reused, tunnel, waits = self._end
-        drained_ns, client_left_ns, first_byte_ns = self._drained_ns, self._client_left_ns, self.first_byte_ns
-        delivered_ns = self._delivered_ns
+        drained_ns, delivered_ns, client_left_ns, undelivered_bytes = self._delivery
+        first_byte_ns = self.first_byte_ns
         buffer.counters.streams_closed += 1
         buffer.counters.closed_by_cause[cause] += 1
         closed = Closed(
@@ -494,7 +435,7 @@ class Recorder:
             self._request_sent_ns,
             request_bytes,
             response_bytes,
-            max(0, response_bytes - self._undelivered_bytes),
+            max(0, response_bytes - undelivered_bytes),
             None if drained_ns is None else max(end_ns, drained_ns) - t0_ns,
             None if client_left_ns is None else max(end_ns, client_left_ns) - t0_ns,
             reused,
@@ -522,10 +463,9 @@ class Recorder:
         # The failure may have come before `Opened`. The stream gets its id nevertheless, so that the loss is a row of
         # its own.
         now_ns = time.time_ns()
+        stream, seq = self.stream or uuid7(now_ns), self._seq
         try:
-            buffer.lose(
-                Lost(self.stream or uuid7(now_ns), self._seq, self._seq, CAUSE, now_ns, lost_bytes, True)
-            )
+            buffer.lose(Lost(stream, seq, seq, CAUSE, now_ns, lost_bytes, True))
         except Exception:
             buffer.counters.lost_untold += 1
 
@@ -555,11 +495,35 @@ class Recorder:
     # `abandon` would otherwise release the room a second time.
 
     def _write_opened(self) -> None:
-        group, request = self._group, self._request
+        group, request, trace, target = self._group, self._request, self._trace, self._route.target
+        upstream, options, known, method = self._route.upstream, group.options, request.known, request.method
         wall_ns = group._wall_ns(self._t0_ns)
         stream = self.stream = uuid7(wall_ns)
-        opened = group.opened(
-            stream, request, self._route, self._trace, self._client_start_ns, self._t0_ns, wall_ns
+        opened = Opened(
+            stream,
+            0,
+            options.tap_name,
+            options.worker,
+            group.incarnation,
+            upstream.name,
+            upstream.host,
+            upstream.port,
+            method if method in _METHODS else identifiers.name(method) or "",
+            _usual_path(target)
+            if len(target) <= _MAX_CACHED_CHARS and "?" not in target
+            else identifiers.path(target),
+            wall_ns,
+            self._t0_ns,
+            min(0, self._client_start_ns - self._t0_ns),
+            trace.trace_id,
+            trace.span_id,
+            trace.parent_span_id,
+            trace.flags,
+            client_id(known, group._client_key),
+            group._recorded_of_request(request),
+            capture.capture_content(known),
+            identifiers.query_model(target) if "?" in target else None,
+            options.clock_id,
         )
         self._opened = True
         self._buffer.used_bytes -= request.size_bytes + _RECORD_BYTES

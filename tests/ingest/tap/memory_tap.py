@@ -248,7 +248,7 @@ class MemoryPool(UpstreamPool):
     def acquire(self) -> UpstreamConnection | None:
         while self._idle:
             connection: UpstreamConnection = self._idle.pop()
-            if connection.is_open():
+            if not connection.transport.is_closing():
                 connection.reused = True
                 return connection
         return None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.ingest.tap.exchanges.timeouts import Timeouts
+from streamgauge.ingest.tap.exchanges.timeouts import Timeouts, expired
 from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from tests.options import tap_options
 
@@ -23,33 +23,33 @@ def timeouts(**options: float) -> Timeouts:
 
 
 @pytest.mark.parametrize(
-    ("option", "method"),
+    ("option", "limit"),
     [
-        ("head_timeout_s", "request_head_expired"),
-        ("body_timeout_s", "request_body_expired"),
-        ("keep_alive_timeout_s", "keep_alive_expired"),
-        ("headers_timeout_s", "response_head_expired"),
+        ("head_timeout_s", "request_head_ns"),
+        ("body_timeout_s", "request_body_ns"),
+        ("keep_alive_timeout_s", "keep_alive_ns"),
+        ("headers_timeout_s", "response_head_ns"),
     ],
 )
-def test_a_limit_expires_after_the_later_of_last_byte_and_readiness(option: str, method: str):
-    expired = getattr(timeouts(**{option: 2.0}), method)
-    assert not expired(2 * SECOND_NS, 0, 0)
-    assert expired(2 * SECOND_NS + 1, 0, 0)
-    assert not expired(2 * SECOND_NS + 1, 1, 0)
-    assert not expired(2 * SECOND_NS + 1, 0, 1)
-    assert not getattr(timeouts(), method)(FOREVER_NS, 0, 0)
+def test_a_limit_expires_after_the_later_of_last_byte_and_readiness(option: str, limit: str):
+    limit_ns = getattr(timeouts(**{option: 2.0}), limit)
+    assert not expired(limit_ns, 2 * SECOND_NS, 0, 0)
+    assert expired(limit_ns, 2 * SECOND_NS + 1, 0, 0)
+    assert not expired(limit_ns, 2 * SECOND_NS + 1, 1, 0)
+    assert not expired(limit_ns, 2 * SECOND_NS + 1, 0, 1)
+    assert not expired(getattr(timeouts(), limit), FOREVER_NS, 0, 0)
 
 
 def test_a_silent_body_exceeds_the_byte_limit_and_heartbeats_only_the_output_limit():
     limits = timeouts(idle_timeout_s=2.0, idle_output_timeout_s=3.0)
     now_ns = 4 * SECOND_NS
-    assert limits.idle_expired(now_ns, 0, 0)
-    assert not limits.idle_expired(now_ns, now_ns, 0)
-    assert not limits.idle_expired(now_ns, 0, 2 * SECOND_NS)
-    assert limits.idle_output_expired(now_ns, 0, 0)
-    assert not limits.idle_output_expired(now_ns, 2 * SECOND_NS, 0)
-    assert not timeouts().idle_expired(FOREVER_NS, 0, 0)
-    assert not timeouts().idle_output_expired(FOREVER_NS, 0, 0)
+    assert expired(limits.idle_ns, now_ns, 0, 0)
+    assert not expired(limits.idle_ns, now_ns, now_ns, 0)
+    assert not expired(limits.idle_ns, now_ns, 0, 2 * SECOND_NS)
+    assert expired(limits.idle_output_ns, now_ns, 0, 0)
+    assert not expired(limits.idle_output_ns, now_ns, 2 * SECOND_NS, 0)
+    assert not expired(timeouts().idle_ns, FOREVER_NS, 0, 0)
+    assert not expired(timeouts().idle_output_ns, FOREVER_NS, 0, 0)
 
 
 def test_connections_check_four_times_within_the_shortest_limit_and_never_without_limits():
