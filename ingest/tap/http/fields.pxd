@@ -24,3 +24,6 @@ cdef class FieldTable:
 
     @cython.locals(field=Field, name=bytes, value=bytes, framing=bint)
     cdef Field _parse(self, bytes line)
+
+
+cpdef bint reads_as_framing(bytes name) except -1

@@ -57,6 +57,7 @@ cdef class Recorder:
     cpdef request_data(self, bytes payload)
     cpdef request_sent(self, int64_t now_ns)
     cpdef record_request(self, bint over)
+    cdef _body_ends(self, bint truncated)
     cpdef response_head(self, ResponseFacts head, int64_t now_ns)
     cpdef response_data(self, bytes payload, int64_t now_ns)
     cdef _frame(self, int64_t at_ns, bytes body)
