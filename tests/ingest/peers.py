@@ -43,7 +43,9 @@ def talk(
                 ended = True
                 if end == "half-close":
                     with contextlib.suppress(OSError):  # already reset: what has arrived can still be read
-                        socket.socket.shutdown(sock, socket.SHUT_WR)  # SSLSocket.shutdown would end decryption
+                        socket.socket.shutdown(
+                            sock, socket.SHUT_WR
+                        )  # SSLSocket.shutdown would end decryption
                 elif end != "stay":
                     break
             if over and not unsent:
