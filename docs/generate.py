@@ -28,7 +28,7 @@ import msgspec
 import streamgauge
 from streamgauge.analytics.dialects import vendors
 from streamgauge.analytics.dialects.openai_completions import PROVIDER_FIELDS
-from streamgauge.analytics.schema.ddl import statements
+from streamgauge.analytics.schema.ddl import comments, statements
 from streamgauge.analytics.schema.server_timing_names import SERVER_TIMING_NAMES
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
@@ -412,7 +412,7 @@ def _tables() -> str:
     ]
     con = duckdb.connect()
     open_streams = (resources.files("streamgauge.analytics.schema") / "open_streams.sql").read_text()
-    for part in (*statements(), open_streams):
+    for part in (*statements(), open_streams, comments(open_streams)):
         con.execute(part)
     relations = con.execute(
         "SELECT table_name, comment, false FROM duckdb_tables() WHERE schema_name = 'main' "

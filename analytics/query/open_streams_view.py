@@ -16,6 +16,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from streamgauge.analytics.schema.ddl import comments
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
 
@@ -26,7 +27,7 @@ PATTERN = "open_streams/*.live"
 COLUMNS = OPEN_STREAMS.types
 _DDL = (resources.files("streamgauge.analytics.schema") / "open_streams.sql").read_text()
 _COMMENTS = (
-    _DDL[_DDL.index("COMMENT ON") :]
+    comments(_DDL)
     .replace(f"TABLE {NAME}", f"VIEW memory.main.{NAME}")
     .replace(f"COLUMN {NAME}", f"COLUMN memory.main.{NAME}")
 )

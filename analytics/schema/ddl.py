@@ -13,9 +13,14 @@ from streamgauge.analytics.schema import (
     outcomes,
     server_timing_names,
 )
-from streamgauge.analytics.schema.tables import TABLES
+from streamgauge.analytics.schema.sql_quoting import literal
 
-_COMMENT = re.compile(r"^COMMENT ON .*?;\n", flags=re.DOTALL | re.MULTILINE)
+_DESCRIBED = re.compile(
+    r"^-- (?P<text>[^\n]+)\nCREATE (?:OR REPLACE )?(?P<kind>TABLE|VIEW)(?: IF NOT EXISTS)? (?P<name>[\w.]+)(?P<body>.*?);$",
+    re.DOTALL | re.MULTILINE,
+)
+_COLUMN = re.compile(r"(\w+) [\w\[\]]+(?: NOT NULL)?,?(?: -- (.+))?")
+_DESCRIPTION = re.compile(r" *--.*")
 
 
 def statements() -> tuple[str, str, str]:
@@ -23,24 +28,19 @@ def statements() -> tuple[str, str, str]:
     here = resources.files("streamgauge.analytics.schema")
     modules = (dimensions, outcomes, histogram_buckets, objectives, server_timing_names)
     constants = {name: value for module in modules for name, value in vars(module).items()}
-    tables, views, comments = (
-        Template((here / f"{name}.sql").read_text()).substitute(constants)
-        for name in ("schema", "views", "comments")
+    tables, views = (
+        Template((here / f"{name}.sql").read_text()).substitute(constants) for name in ("schema", "views")
     )
-    comments += "".join(_COMMENT.findall(views)) + _shared_comments(comments)
-    return tables, _COMMENT.sub("", views), comments
+    # Without the descriptions, because the text of the tables identifies the version of a store.
+    return _DESCRIPTION.sub("", tables), _DESCRIPTION.sub("", views), comments(tables + views)
 
 
-def _shared_comments(comments: str) -> str:
-    """Comments of the columns without one: that of the same column of the nearest table before. Raises KeyError."""
-    found = dict(re.findall(r"^COMMENT ON COLUMN (\S+) IS ('.*');$", comments, re.MULTILINE))
-    nearest: dict[str, str] = {}
-    shared = ""
-    for table in TABLES:
-        for column in table.types:
-            name = f"{table.name}.{column}"
-            if name in found:
-                nearest[column] = found[name]
-            else:
-                shared += f"COMMENT ON COLUMN {name} IS {nearest[column]};\n"
-    return shared
+def comments(sql: str) -> str:
+    """The comments of the described tables and views, and of all columns of the tables. Raises KeyError."""
+    found, nearest = "", dict[str, str]()
+    for text, kind, name, body in _DESCRIBED.findall(sql):
+        found += f"COMMENT ON {kind} {name} IS {literal(text)};\n"
+        for column, described in _COLUMN.findall(body) if kind == "TABLE" else ():
+            nearest[column] = described or nearest[column]
+            found += f"COMMENT ON COLUMN {name}.{column} IS {literal(nearest[column])};\n"
+    return found

@@ -1,196 +1,428 @@
 -- Tables. Columns *_ns are nanoseconds from t0, *_at are instants. Unknown is NULL, never 0.
 -- docs/explanation/measurement.md defines every number. Tables of the schema `internal` are not for readers.
+-- The line before a table describes it, and the end of a line its column: SQL clients and the dashboard show them as comments. A column
+-- without a description has that of the column of the same name in the nearest table before.
 
 CREATE SCHEMA IF NOT EXISTS internal;
 
+-- One row per finished request. Columns *_ns are nanoseconds from t0, when the tap begins to connect to the upstream. Unknown values are NULL, never 0.
 CREATE TABLE IF NOT EXISTS streams (
-    stream_id UUID NOT NULL,
-    gateway VARCHAR, tap VARCHAR, client_id VARCHAR, server_instance VARCHAR, provider VARCHAR,
-    dialect VARCHAR, operation VARCHAR, method VARCHAR, path VARCHAR,
-    request_model VARCHAR, response_model VARCHAR, response_id VARCHAR, request_id VARCHAR,
-    trace_id VARCHAR, span_id VARCHAR, parent_span_id VARCHAR,
-    started_at TIMESTAMPTZ NOT NULL,
-    http_status SMALLINT, streamed BOOLEAN,
-    outcome VARCHAR NOT NULL, error_type VARCHAR, error_phase VARCHAR, error_message VARCHAR, finish_reason VARCHAR,
-    client_start_ns BIGINT, connected_ns BIGINT, request_sent_ns BIGINT, headers_ns BIGINT,
-    ttfb_ns BIGINT, ttfc_ns BIGINT, ttft_ns BIGINT, ttfo_ns BIGINT, ttst_ns BIGINT,
-    last_output_ns BIGINT, terminator_ns BIGINT, end_ns BIGINT,
-    input_tokens BIGINT, output_tokens BIGINT, reasoning_tokens BIGINT, cached_input_tokens BIGINT, token_source VARCHAR,
-    itl_ns DOUBLE, icl_p50_ns DOUBLE, icl_p95_ns DOUBLE, icl_p99_ns DOUBLE, icl_max_ns BIGINT,
-    stall_count INTEGER, stalled_ns BIGINT,
-    tps_user DOUBLE, tps_e2e DOUBLE, burstiness DOUBLE,
-    event_count BIGINT, output_event_count BIGINT, text_chars BIGINT, reasoning_chars BIGINT,
-    tool_call_count INTEGER, comment_count BIGINT,
-    response_bytes BIGINT, malformed_events BIGINT, lost_bytes BIGINT, delivered_bytes BIGINT,
-    client_drain_ns BIGINT, delivered_ns BIGINT, aborted_after_terminal BOOLEAN,
-    waited_upstream_ns BIGINT, waited_client_ns BIGINT, tap_delay_ns BIGINT,
-    session_id VARCHAR, turn INTEGER,
-    objective VARCHAR, meets_objective BOOLEAN,
-    clock_id VARCHAR, clock_ns BIGINT, output_fingerprint VARCHAR, tool_fingerprint VARCHAR,
-    server_address VARCHAR, server_port INTEGER, trace_flags SMALLINT, request_bytes BIGINT,
-    choice_count INTEGER, unterminated_tail BOOLEAN, tool_failure_count INTEGER,
-    malformed_tool_call_count INTEGER, refusal_chars BIGINT,
-    output_text VARCHAR, reasoning_text VARCHAR,
-    request_headers VARCHAR, response_headers VARCHAR
+    stream_id UUID NOT NULL, -- Id of the request: a UUIDv7 created by the tap, so it sorts by time.
+    gateway VARCHAR, -- Name of the upstream.
+    tap VARCHAR, -- Name of the tap.
+    client_id VARCHAR, -- Keyed hash of the client's API key. NULL without a key.
+    server_instance VARCHAR, -- Worker, replica or pod of the upstream that answered, from a response header (x-…-worker-id and similar).
+    provider VARCHAR, -- Vendor of the API, detected from host, headers or stream.
+    dialect VARCHAR, -- Format of the stream (docs/reference/dialects.md). An 'unknown' stream has byte and event measures only.
+    operation VARCHAR, -- Kind of request: chat, text_completion, generate_content, embeddings …; for MCP its method, such as tools/call.
+    method VARCHAR, -- HTTP method.
+    path VARCHAR, -- Path of the request to the upstream, without parameters, fragment and query except ?alt=sse. A segment that is no identifier is hashed.
+    request_model VARCHAR, -- Requested model. Here and in other columns of names and ids, hashed:… replaces a value that is no identifier.
+    response_model VARCHAR, -- Model named in the response.
+    response_id VARCHAR, -- Id in the response.
+    request_id VARCHAR, -- The client's x-request-id header, else the server's request id.
+    trace_id VARCHAR, -- W3C trace id: the caller's, else created by the tap.
+    span_id VARCHAR, -- Span id created by the tap and sent to the upstream as the parent.
+    parent_span_id VARCHAR, -- The caller's span id. NULL if the tap started the trace.
+    started_at TIMESTAMPTZ NOT NULL, -- Time of t0.
+    http_status SMALLINT, -- HTTP status of the upstream's response. NULL without a response.
+    streamed BOOLEAN, -- Whether the response was a stream of events. NULL without a response.
+    outcome VARCHAR NOT NULL, -- ok, http_error, connect_error, inband_error, truncated, upstream_reset, idle_timeout, client_abort, malformed, tap_lost or refused.
+    error_type VARCHAR, -- The provider's error type, else its code, else the HTTP status or the outcome. NULL if ok.
+    error_phase VARCHAR, -- Phase of the error: pre_headers, pre_first_output, mid_stream, or post_finish after a complete response (then the outcome is ok).
+    error_message VARCHAR, -- Class of the tap's exception. The provider's message only with --capture-content.
+    finish_reason VARCHAR, -- Last reported finish reason of choice 0, also if more output followed it.
+    client_start_ns BIGINT, -- ns from t0 to the first byte of the request at the tap: 0 or negative.
+    connected_ns BIGINT, -- ns from t0 to an open connection to the upstream, about 0 for a reused one.
+    request_sent_ns BIGINT, -- ns from t0 to the last byte of the request sent to the upstream.
+    headers_ns BIGINT, -- ns from t0 to the complete headers of the response.
+    ttfb_ns BIGINT, -- Time to first byte: ns from t0 to the first body byte. NULL without a body.
+    ttfc_ns BIGINT, -- Time to first chunk: ns from t0 to the first event with data. NULL without an event.
+    ttft_ns BIGINT, -- Time to first token: ns from t0 to the first output event (text, reasoning, refusal, tool call, audio or image). NULL without output.
+    ttfo_ns BIGINT, -- ns from t0 to the first output event that is not reasoning. NULL without one.
+    ttst_ns BIGINT, -- Time to second token: ns from the first to the second output event of the choice that began first. NULL with fewer than 2.
+    last_output_ns BIGINT, -- Generation time: ns from t0 to the last output event. NULL without output.
+    terminator_ns BIGINT, -- ns from t0 to the first terminal event ([DONE], message_stop, chat.end …). NULL without one; the stream may still be ok.
+    end_ns BIGINT, -- End-to-end time: ns from t0 to the end of the body or of the failed attempt. NULL if the end was not recorded.
+    input_tokens BIGINT, -- Reported input tokens, including cached ones. NULL if 0 was reported for a prompt.
+    output_tokens BIGINT, -- Reported output tokens, including reasoning. NULL if 0 was reported despite output.
+    reasoning_tokens BIGINT, -- Reported reasoning tokens, part of output_tokens.
+    cached_input_tokens BIGINT, -- Reported input tokens read from a cache, part of input_tokens.
+    token_source VARCHAR, -- Source of the counts: usage, usage_delta (running count, unfinished stream), chunks (listed in each output event), reported_zero (0 despite output or a prompt).
+    itl_ns DOUBLE, -- Inter-token latency: (last - first output - output_waits) / (N - 1) in ns. NULL if N < 2 or unknown, with fewer than 2 outputs or several choices.
+    icl_p50_ns DOUBLE, -- Inter-chunk latency: median gap between output events of one choice in ns, without output_waits. NULL with fewer than 2.
+    icl_p95_ns DOUBLE, -- 95th percentile of the gaps between output events in ns.
+    icl_p99_ns DOUBLE, -- 99th percentile of the gaps between output events in ns.
+    icl_max_ns BIGINT, -- Longest gap between output events in ns.
+    stall_count INTEGER, -- Stalls caused by the upstream: gaps in which it took more than max(500 ms, 5 x the stream's median gap); both limits are settings. NULL without output.
+    stalled_ns BIGINT, -- Time in ns that the upstream took in these stalls.
+    tps_user DOUBLE, -- Tokens per second seen by the reader: 1 / itl. NULL if itl is NULL or 0.
+    tps_e2e DOUBLE, -- Tokens per second of generation time: N / (last output - t0). NULL if N is unknown.
+    burstiness DOUBLE, -- Share of output bytes in the largest read, or in reads at most 1 ms apart. Near 1: not streamed. NULL with fewer than 2 outputs.
+    event_count BIGINT, -- Events with data.
+    output_event_count BIGINT, -- Events with generated output. One event may hold several tokens.
+    text_chars BIGINT, -- Characters of generated text in all choices.
+    reasoning_chars BIGINT, -- Characters of reasoning in the response.
+    tool_call_count INTEGER, -- Tool calls by the model.
+    comment_count BIGINT, -- SSE comments (heartbeats).
+    response_bytes BIGINT, -- Body bytes received from the upstream.
+    malformed_events BIGINT, -- Events that could not be parsed.
+    lost_bytes BIGINT, -- Body bytes that the tap forwarded and did not record: 0 unless the outcome is tap_lost, NULL if unknown.
+    delivered_bytes BIGINT, -- Body bytes written to the client's socket and not known to be undelivered.
+    client_drain_ns BIGINT, -- ns from t0 until the client's socket had accepted the last byte.
+    delivered_ns BIGINT, -- ns from t0 until the client's kernel had acknowledged the last byte (SIOCOUTQ). The time of the write if it left at once. NULL: unknown.
+    aborted_after_terminal BOOLEAN, -- Whether client or upstream closed the connection after a complete response, which is not an error.
+    waited_upstream_ns BIGINT, -- Time in ns that the tap waited for the upstream. With waited_client_ns and tap_delay_ns it adds up to end_ns.
+    waited_client_ns BIGINT, -- Time in ns that the tap waited for the client: for its request, or for it to read the response.
+    tap_delay_ns BIGINT, -- Time in ns by which the tap delayed the stream because its event loop or relay thread was blocked.
+    session_id VARCHAR, -- Session of the request, hashed unless its header is declared safe. Else the id of the response that began its chain, which may be its own.
+    turn INTEGER, -- Number of the turn in the session, from 1. NULL if unknown.
+    objective VARCHAR, -- Name of the stream's objective when it was stored: the first in objectives that matches.
+    meets_objective BOOLEAN, -- Whether the stream meets it. False: failed or known to miss a limit. NULL: a limited metric is unknown, or the stream was ended by neither side.
+    clock_id VARCHAR, -- Clock of clock_ns: streams with the same clock_id can be compared exactly.
+    clock_ns BIGINT, -- t0 on the monotonic clock of the tap in ns.
+    output_fingerprint VARCHAR, -- Keyed hash of the generated text. NULL without text.
+    tool_fingerprint VARCHAR, -- Keyed hash of the arguments of the tool calls. NULL without them.
+    server_address VARCHAR, -- Host of the upstream.
+    server_port INTEGER, -- Port of the upstream.
+    trace_flags SMALLINT, -- W3C trace flags.
+    request_bytes BIGINT, -- Body bytes of the request.
+    choice_count INTEGER, -- Choices in the response.
+    unterminated_tail BOOLEAN, -- Whether the body ended in a last event that was complete except for its blank line.
+    tool_failure_count INTEGER, -- Tool calls that the server reported as failed. Not an error of the stream.
+    malformed_tool_call_count INTEGER, -- Tool calls whose arguments begin as a JSON object and are not valid JSON. NULL unless ok, or if redacted or above 4,096 characters.
+    refusal_chars BIGINT, -- Characters of refusal in the response.
+    output_text VARCHAR, -- Generated text of choice 0; only with --capture-content.
+    reasoning_text VARCHAR, -- Reasoning of choice 0; only with --capture-content.
+    request_headers VARCHAR, -- JSON object of allow-listed request header fields. A part of a value that is not in the grammar of its field is hashed.
+    response_headers VARCHAR -- JSON object of allow-listed response header fields. A part of a value that is not in the grammar of its field is hashed.
 );
 
+-- One row per event with data, kept for --retain-events.
 CREATE TABLE IF NOT EXISTS events (
-    stream_id UUID NOT NULL,
-    seq INTEGER NOT NULL,
-    read_seq INTEGER NOT NULL,
-    at_ns BIGINT NOT NULL,
-    kind VARCHAR NOT NULL,
-    event_name VARCHAR,
-    choice SMALLINT,
-    chars INTEGER,
-    tokens INTEGER,
-    bytes INTEGER,
-    finish_reason VARCHAR
+    stream_id UUID NOT NULL, -- The stream.
+    seq INTEGER NOT NULL, -- Number of the event in its stream, from 0.
+    read_seq INTEGER NOT NULL, -- Number of the read that completed the event. Events of one read have the same time.
+    at_ns BIGINT NOT NULL, -- ns from t0 to the arrival of that read.
+    kind VARCHAR NOT NULL, -- Output: text, reasoning, refusal, tool_call, audio, image. Other: start, finish, usage, terminal, error, ping, progress, annotation, malformed, other.
+    event_name VARCHAR, -- SSE event field. NULL without one.
+    choice SMALLINT, -- First choice that the event names.
+    chars INTEGER, -- Generated characters in the event.
+    tokens INTEGER, -- Tokens in the event, if the server lists them (logprobs, token_ids) or reports usage in every chunk.
+    bytes INTEGER, -- Bytes of the data field.
+    finish_reason VARCHAR -- Finish reason in the event.
 );
 
+-- Every usage report of every stream.
 CREATE TABLE IF NOT EXISTS usage_reports (
-    stream_id UUID NOT NULL, seq INTEGER, at_ns BIGINT,
-    input_tokens BIGINT, output_tokens BIGINT, reasoning_tokens BIGINT, cached_input_tokens BIGINT,
-    raw VARCHAR
+    stream_id UUID NOT NULL,
+    seq INTEGER, -- Event with the report.
+    at_ns BIGINT, -- ns from t0. NULL if the response was not streamed.
+    input_tokens BIGINT, -- Input tokens, including cached ones.
+    output_tokens BIGINT, -- Output tokens, including reasoning. Cumulative.
+    reasoning_tokens BIGINT, -- Reasoning tokens.
+    cached_input_tokens BIGINT, -- Input tokens read from a cache.
+    raw VARCHAR -- The report as sent, in JSON.
 );
 
+-- Timings and counts that the server reported.
 CREATE TABLE IF NOT EXISTS server_stats (
-    stream_id UUID NOT NULL, seq INTEGER, source VARCHAR NOT NULL, name VARCHAR NOT NULL,
-    value DOUBLE, unit VARCHAR, raw VARCHAR
+    stream_id UUID NOT NULL,
+    seq INTEGER, -- Event with the value. NULL: a response header.
+    source VARCHAR NOT NULL, -- Field or header with the value: perf_metrics, stats, timings, x_groq …
+    name VARCHAR NOT NULL, -- Name of the value.
+    value DOUBLE, -- The value in `unit`.
+    unit VARCHAR, -- ns, tok/s, tokens or 1.
+    raw VARCHAR -- The value as sent.
 );
 
+-- Trace spans: created from streams, or received from other services (stream_id is NULL, attributes contain service.name).
 CREATE TABLE IF NOT EXISTS spans (
-    trace_id VARCHAR NOT NULL, span_id VARCHAR NOT NULL, parent_span_id VARCHAR,
-    stream_id UUID, name VARCHAR NOT NULL, kind VARCHAR NOT NULL,
-    started_at TIMESTAMPTZ NOT NULL, start_ns BIGINT NOT NULL, duration_ns BIGINT NOT NULL,
-    status VARCHAR NOT NULL, status_message VARCHAR, attributes VARCHAR, events VARCHAR
+    trace_id VARCHAR NOT NULL, -- W3C trace id.
+    span_id VARCHAR NOT NULL, -- Span id.
+    parent_span_id VARCHAR, -- Span id of the parent.
+    stream_id UUID, -- The stream. NULL for a received span.
+    name VARCHAR NOT NULL, -- Name of the span.
+    kind VARCHAR NOT NULL, -- OpenTelemetry span kind.
+    started_at TIMESTAMPTZ NOT NULL, -- Start of the span.
+    start_ns BIGINT NOT NULL, -- ns from the stream's t0 to the start. 0 for a received span.
+    duration_ns BIGINT NOT NULL, -- Duration in ns.
+    status VARCHAR NOT NULL, -- OpenTelemetry status: unset, ok or error.
+    status_message VARCHAR, -- Error type of a failed span.
+    attributes VARCHAR, -- Attributes in JSON.
+    events VARCHAR -- Span events in JSON.
 );
 
+-- Read position of each partition of the record log.
 CREATE TABLE IF NOT EXISTS log_positions (
-    log_id VARCHAR NOT NULL, partition VARCHAR NOT NULL,
-    high BIGINT NOT NULL, low BIGINT NOT NULL, open_stream_ids VARCHAR[] NOT NULL,
-    owner VARCHAR NOT NULL, version BIGINT NOT NULL, updated_at TIMESTAMPTZ NOT NULL
+    log_id VARCHAR NOT NULL, -- Id of the log to which the offsets belong.
+    partition VARCHAR NOT NULL, -- Partition of the log.
+    high BIGINT NOT NULL, -- Offset of the next entry. All earlier entries are stored.
+    low BIGINT NOT NULL, -- Offset from which a restart reads the open streams again.
+    open_stream_ids VARCHAR[] NOT NULL, -- Open streams at the time of the commit.
+    owner VARCHAR NOT NULL, -- Id of the analytics process that owns the partition.
+    version BIGINT NOT NULL, -- Incremented by each commit. Rejects the commits of a former owner.
+    updated_at TIMESTAMPTZ NOT NULL -- Time of the commit.
 );
 
+-- Last report of each run of each tap worker process.
 CREATE TABLE IF NOT EXISTS taps (
-    tap VARCHAR NOT NULL, tap_worker INTEGER NOT NULL, incarnation VARCHAR NOT NULL,
-    started_at TIMESTAMPTZ NOT NULL, last_alive_at TIMESTAMPTZ NOT NULL, stopped BOOLEAN NOT NULL, counters VARCHAR NOT NULL
+    tap VARCHAR NOT NULL,
+    tap_worker INTEGER NOT NULL, -- Number of the tap's worker process, from 0.
+    incarnation VARCHAR NOT NULL, -- Id of the run.
+    started_at TIMESTAMPTZ NOT NULL, -- Start of the run.
+    last_alive_at TIMESTAMPTZ NOT NULL, -- Last heartbeat.
+    stopped BOOLEAN NOT NULL, -- Whether the run ended cleanly.
+    counters VARCHAR NOT NULL -- Counters since the start of the run, in JSON.
 );
 
-CREATE TABLE IF NOT EXISTS internal.counter_parts (name VARCHAR NOT NULL, value BIGINT NOT NULL);
+-- Parts of the view counters.
+CREATE TABLE IF NOT EXISTS internal.counter_parts (
+    name VARCHAR NOT NULL, -- Name of the counter.
+    value BIGINT NOT NULL -- Part of the value. Sum by name.
+);
 
+-- Missing records of streams, by range and cause.
 CREATE TABLE IF NOT EXISTS losses (
-    stream_id UUID, tap VARCHAR, partition VARCHAR, first_seq BIGINT, last_seq BIGINT,
-    cause VARCHAR NOT NULL, bytes BIGINT, lost_at TIMESTAMPTZ NOT NULL
+    stream_id UUID, -- The stream; a new id if the log has no record of it. NULL for unreadable log entries, whose streams are unknown.
+    tap VARCHAR, -- Name of the tap. NULL if the first record of the stream is missing.
+    partition VARCHAR,
+    first_seq BIGINT, -- First missing record of the stream. Without a stream: first unreadable log entry.
+    last_seq BIGINT, -- Last missing record of the stream. Without a stream: last unreadable log entry.
+    cause VARCHAR NOT NULL, -- queue_full, log_full, log_aged, log_error, log_damaged, log_gone, record_too_large, recording_failed, tap_died, missing (no reported cause) …
+    bytes BIGINT, -- Body bytes in the missing records. NULL if unknown.
+    lost_at TIMESTAMPTZ NOT NULL -- Time of the loss, as far as known.
 );
 
+-- Log content that could not be processed: reason and hash, no text.
 CREATE TABLE IF NOT EXISTS dead_letters (
-    set_aside_at TIMESTAMPTZ NOT NULL, log_id VARCHAR, partition VARCHAR, log_offset BIGINT, stream_id UUID,
-    reason VARCHAR NOT NULL, size BIGINT NOT NULL, sha256 VARCHAR NOT NULL
+    set_aside_at TIMESTAMPTZ NOT NULL, -- Time when analytics rejected the content.
+    log_id VARCHAR, -- Id of the log.
+    partition VARCHAR,
+    log_offset BIGINT, -- Offset of the log entry.
+    stream_id UUID, -- The stream, if known.
+    reason VARCHAR NOT NULL, -- Reason of the rejection.
+    size BIGINT NOT NULL, -- Bytes of the content. For unreadable log entries: their number.
+    sha256 VARCHAR NOT NULL -- SHA-256 hash of the content.
 );
 
 -- Roll-ups by the minute, committed with the rows they are computed from (analytics/measures/minute_rows.py) and kept when those rows are
 -- deleted. Until a minute is compacted (analytics/storage/rollup_compaction.py) several rows may share a key: sum them.
 
+-- Counts and sums of streams per minute, kept for --retain-rollups. Rows may share a key until settled: sum them.
 CREATE TABLE IF NOT EXISTS stream_minutes (
-    minute TIMESTAMPTZ NOT NULL,
-    gateway VARCHAR, provider VARCHAR, model VARCHAR, dialect VARCHAR, operation VARCHAR,
-    outcome VARCHAR NOT NULL, error_phase VARCHAR, error_type VARCHAR, http_status SMALLINT,
-    settled BOOLEAN NOT NULL,
-    streams BIGINT NOT NULL, streams_with_output BIGINT NOT NULL, streams_with_output_tokens BIGINT NOT NULL,
-    aborted_after_terminal BIGINT NOT NULL, meeting_objective BIGINT NOT NULL,
-    streams_with_stalls_known BIGINT NOT NULL, stalled_streams BIGINT NOT NULL,
-    stalls BIGINT, stalled_ns BIGINT, output_ns BIGINT, icl_max_ns BIGINT,
-    waited_upstream_ns BIGINT, waited_client_ns BIGINT, tap_delay_ns BIGINT,
-    input_tokens BIGINT, cached_input_tokens BIGINT, input_tokens_with_cache_known BIGINT,
-    output_tokens BIGINT, reasoning_tokens BIGINT, output_tokens_with_reasoning_known BIGINT,
-    complete_answers BIGINT NOT NULL, cut_answers BIGINT NOT NULL, refusals BIGINT NOT NULL, empty_answers BIGINT NOT NULL,
-    answers_with_tools BIGINT NOT NULL, streams_with_malformed_tools BIGINT NOT NULL,
-    streams_with_tools BIGINT NOT NULL, failed_with_tools BIGINT NOT NULL,
-    events BIGINT, output_events BIGINT, text_chars BIGINT, reasoning_chars BIGINT, tool_calls BIGINT, malformed_events BIGINT,
-    request_bytes BIGINT, response_bytes BIGINT, delivered_bytes BIGINT, lost_bytes BIGINT,
-    first_at TIMESTAMPTZ NOT NULL, last_at TIMESTAMPTZ NOT NULL
+    minute TIMESTAMPTZ NOT NULL, -- Minute in which the streams started.
+    gateway VARCHAR, provider VARCHAR,
+    model VARCHAR, -- Requested model, else the one in the response. _other: not among the 100 busiest of the minute.
+    dialect VARCHAR, operation VARCHAR, outcome VARCHAR NOT NULL, error_phase VARCHAR,
+    error_type VARCHAR, -- Type of the error. _other: not among the 100 most frequent of the minute.
+    http_status SMALLINT,
+    settled BOOLEAN NOT NULL, -- Whether this is the only row of its key. A late stream may still add one.
+    streams BIGINT NOT NULL, -- Finished streams.
+    streams_with_output BIGINT NOT NULL, -- Streams with output.
+    streams_with_output_tokens BIGINT NOT NULL, -- Streams with known output tokens.
+    aborted_after_terminal BIGINT NOT NULL, -- Streams closed after a complete response.
+    meeting_objective BIGINT NOT NULL, -- Streams known to meet their objective: goodput.
+    streams_with_stalls_known BIGINT NOT NULL, -- Streams with a known stall_count.
+    stalled_streams BIGINT NOT NULL, -- Streams with at least one stall.
+    stalls BIGINT, -- Sum of stall_count.
+    stalled_ns BIGINT, -- Sum of stalled_ns.
+    output_ns BIGINT, -- ns from first to last output, summed over streams with a known stall_count.
+    icl_max_ns BIGINT,
+    waited_upstream_ns BIGINT, -- Sum of waited_upstream_ns.
+    waited_client_ns BIGINT, -- Sum of waited_client_ns.
+    tap_delay_ns BIGINT, -- Sum of tap_delay_ns.
+    input_tokens BIGINT, -- Sum of input tokens. NULL if no stream reported them.
+    cached_input_tokens BIGINT, -- Sum of cached input tokens.
+    input_tokens_with_cache_known BIGINT, -- Input tokens of streams that reported cached ones: the denominator of the cached share.
+    output_tokens BIGINT, -- Sum of output tokens.
+    reasoning_tokens BIGINT, -- Sum of reasoning tokens.
+    output_tokens_with_reasoning_known BIGINT, -- Output tokens of streams that reported reasoning ones: the denominator of the reasoning share.
+    complete_answers BIGINT NOT NULL, -- Complete responses of a model: streams that ended ok.
+    cut_answers BIGINT NOT NULL, -- Answers that ended at a limit of tokens.
+    refusals BIGINT NOT NULL, -- Answers with refusal output, or ended by a refusal or a content filter.
+    empty_answers BIGINT NOT NULL, -- Answers with neither text nor a tool call.
+    answers_with_tools BIGINT NOT NULL, -- Answers with a tool call.
+    streams_with_malformed_tools BIGINT NOT NULL, -- Answers with a tool call whose arguments are not valid JSON.
+    streams_with_tools BIGINT NOT NULL, -- Counted streams with a tool call, also failed ones.
+    failed_with_tools BIGINT NOT NULL, -- Of them, those with an error or a failed tool call.
+    events BIGINT, -- Events with data.
+    output_events BIGINT, -- Events with output.
+    text_chars BIGINT, -- Characters of text.
+    reasoning_chars BIGINT, -- Characters of reasoning.
+    tool_calls BIGINT, -- Tool calls.
+    malformed_events BIGINT,
+    request_bytes BIGINT, -- Body bytes of the requests.
+    response_bytes BIGINT,
+    delivered_bytes BIGINT, -- Body bytes written to the clients' sockets.
+    lost_bytes BIGINT, -- Body bytes that were not recorded.
+    first_at TIMESTAMPTZ NOT NULL, -- Start of the first stream.
+    last_at TIMESTAMPTZ NOT NULL -- Start of the last stream.
 );
 
+-- Histograms per minute, model and metric, kept for --retain-rollups. Sum counts by bucket to merge them. Quantiles are within 1 %.
 CREATE TABLE IF NOT EXISTS histogram_minutes (
-    minute TIMESTAMPTZ NOT NULL,
-    gateway VARCHAR, provider VARCHAR, model VARCHAR, metric VARCHAR NOT NULL,
-    settled BOOLEAN NOT NULL,
-    n BIGINT NOT NULL, total FLOAT NOT NULL, p50 FLOAT, p95 FLOAT, p99 FLOAT,
-    buckets SMALLINT[] NOT NULL, counts INTEGER[] NOT NULL
+    minute TIMESTAMPTZ NOT NULL, gateway VARCHAR, provider VARCHAR, model VARCHAR,
+    metric VARCHAR NOT NULL, -- Column of streams, or icl_ns: all gaps between output events.
+    settled BOOLEAN NOT NULL, -- As in stream_minutes. p50, p95 and p99 are NULL until then.
+    n BIGINT NOT NULL, -- Number of values.
+    total FLOAT NOT NULL, -- Sum of the values, to seven digits.
+    p50 FLOAT, -- Median, within 1 %.
+    p95 FLOAT, -- 95th percentile, within 1 %.
+    p99 FLOAT, -- 99th percentile, within 1 %.
+    buckets SMALLINT[] NOT NULL, -- Bucket b holds values from 10^(b/$BUCKETS_PER_DECADE) up to 10^((b+1)/$BUCKETS_PER_DECADE); $ZERO_BUCKET holds 0.
+    counts INTEGER[] NOT NULL -- Number of values in each bucket.
 );
 
+-- Counts of streams per minute and client, kept for --retain-rollups. Rows may share a key until settled: sum them.
 CREATE TABLE IF NOT EXISTS client_minutes (
     minute TIMESTAMPTZ NOT NULL,
-    client_id VARCHAR, gateway VARCHAR, model VARCHAR, objective VARCHAR,
-    settled BOOLEAN NOT NULL,
-    streams BIGINT NOT NULL, counted BIGINT NOT NULL, errors BIGINT NOT NULL, meeting_objective BIGINT NOT NULL,
+    client_id VARCHAR, -- As in streams. _other: not among the 100 busiest of the minute.
+    gateway VARCHAR, model VARCHAR, objective VARCHAR,
+    settled BOOLEAN NOT NULL, -- As in stream_minutes.
+    streams BIGINT NOT NULL,
+    counted BIGINT NOT NULL, -- Streams without client_abort, tap_lost and refused: the denominator of the shares.
+    errors BIGINT NOT NULL, -- Streams with an error outcome.
+    meeting_objective BIGINT NOT NULL, -- Counted streams known to meet their objective: goodput.
     input_tokens BIGINT, cached_input_tokens BIGINT, output_tokens BIGINT
 );
 
--- Written at the start of analytics from its settings. A stream has the first objective whose globs match it.
+-- Objectives from the settings, replaced when analytics starts with other ones. A stream has the first that matches.
 CREATE TABLE IF NOT EXISTS objectives (
-    priority INTEGER NOT NULL, name VARCHAR NOT NULL,
-    model VARCHAR NOT NULL, gateway VARCHAR NOT NULL, client VARCHAR NOT NULL,
-    ttft_ns BIGINT, itl_ns BIGINT, error_rate DOUBLE, goodput DOUBLE, severity VARCHAR NOT NULL
+    priority INTEGER NOT NULL, -- Order, from 0. The last matches every stream.
+    name VARCHAR NOT NULL, -- Name, as in streams.objective.
+    model VARCHAR NOT NULL, -- Glob of the model: requested, else in the response.
+    gateway VARCHAR NOT NULL, -- Glob of the gateway.
+    client VARCHAR NOT NULL, -- Glob of client_id.
+    ttft_ns BIGINT, -- Limit of the time to first token in ns. NULL: no limit, also below.
+    itl_ns BIGINT, -- Limit of the inter-token latency in ns.
+    error_rate DOUBLE, -- Highest share of failed streams: the error budget of the errors.
+    goodput DOUBLE, -- Lowest share of streams that meet the objective. 1 - goodput is the error budget of the misses.
+    severity VARCHAR NOT NULL -- Highest severity of alerts about missing it: page, ticket or none.
 );
 
--- Written at the start of analytics from the price file. The first row whose glob matches applies.
+-- Prices from --price-file, per million tokens, replaced when analytics starts with other ones.
 CREATE TABLE IF NOT EXISTS prices (
-    priority INTEGER NOT NULL, model VARCHAR NOT NULL,
-    input DOUBLE NOT NULL, cached_input DOUBLE NOT NULL, output DOUBLE NOT NULL, currency VARCHAR NOT NULL
+    priority INTEGER NOT NULL, -- Order in the file, from 0. The first match applies.
+    model VARCHAR NOT NULL,
+    input DOUBLE NOT NULL, -- Price of input tokens.
+    cached_input DOUBLE NOT NULL, -- Price of input tokens read from the prompt cache.
+    output DOUBLE NOT NULL, -- Price of output tokens.
+    currency VARCHAR NOT NULL -- Currency code, such as USD.
 );
 
--- Written at the start of analytics from its settings.
-CREATE TABLE IF NOT EXISTS clients (client_id VARCHAR NOT NULL, name VARCHAR NOT NULL);
+-- Names of clients from the settings, replaced when analytics starts with other ones.
+CREATE TABLE IF NOT EXISTS clients (
+    client_id VARCHAR NOT NULL, -- As in streams. Unique.
+    name VARCHAR NOT NULL -- Name that is shown instead. Unique.
+);
 
--- Events outside of the streams, such as deployments.
-CREATE TABLE IF NOT EXISTS markers (marked_at TIMESTAMPTZ NOT NULL, text VARCHAR NOT NULL, source VARCHAR NOT NULL);
+-- Events such as deployments, from `streamgauge mark` or POST /v1/markers. Charts show them.
+CREATE TABLE IF NOT EXISTS markers (
+    marked_at TIMESTAMPTZ NOT NULL, -- Time of the event.
+    text VARCHAR NOT NULL, -- What happened, at most 200 characters.
+    source VARCHAR NOT NULL -- Who reported it: mark, api, or the name that the sender gave.
+);
 
--- The view `stalls` has these rows, with the cause `gateway` for those in `gateway_stalls`.
+-- Stalls as one tap measured them. The view stalls adds the cause gateway.
 CREATE TABLE IF NOT EXISTS output_stalls (
-    stream_id UUID NOT NULL, started_at TIMESTAMPTZ NOT NULL,
-    gateway VARCHAR, provider VARCHAR, model VARCHAR, server_instance VARCHAR,
-    seq INTEGER NOT NULL, choice SMALLINT, at_ns BIGINT NOT NULL, gap_ns BIGINT NOT NULL,
-    cause VARCHAR NOT NULL
+    stream_id UUID NOT NULL, -- The stream.
+    started_at TIMESTAMPTZ NOT NULL, -- Start of the stream.
+    gateway VARCHAR, -- Name of the upstream.
+    provider VARCHAR,
+    model VARCHAR, -- Requested model, else the one in the response.
+    server_instance VARCHAR,
+    seq INTEGER NOT NULL, -- Event that ended the stall.
+    choice SMALLINT, -- Index of the choice.
+    at_ns BIGINT NOT NULL, -- ns from t0 to the output event before the stall.
+    gap_ns BIGINT NOT NULL, -- Length in ns, with the parts of all parties.
+    cause VARCHAR NOT NULL -- The longest part of the gap: upstream, client or tap.
 );
 
+-- Times between the first and the last output in which the tap waited for the client, or delayed the stream. The gaps do not count them.
 CREATE TABLE IF NOT EXISTS output_waits (
-    stream_id UUID NOT NULL, from_ns BIGINT NOT NULL, until_ns BIGINT NOT NULL, cause VARCHAR NOT NULL
+    stream_id UUID NOT NULL,
+    from_ns BIGINT NOT NULL, -- Start in ns from t0.
+    until_ns BIGINT NOT NULL, -- End in ns from t0. The waits of a stream do not overlap.
+    cause VARCHAR NOT NULL -- client or tap.
 );
 
-CREATE TABLE IF NOT EXISTS gateway_stalls (stream_id UUID NOT NULL, seq INTEGER NOT NULL);
+-- Stalls of outer streams that the gateway caused: the inner stream of the hop had no such gap.
+CREATE TABLE IF NOT EXISTS gateway_stalls (
+    stream_id UUID NOT NULL, -- The outer stream.
+    seq INTEGER NOT NULL
+);
 
+-- One row per pair of an outer stream (client to gateway) and an inner stream (gateway to model) of the same request. An outer stream with several inner ones has one row per attempt.
 CREATE TABLE IF NOT EXISTS hops (
-    outer_stream_id UUID NOT NULL, inner_stream_id UUID NOT NULL, outer_started_at TIMESTAMPTZ NOT NULL,
-    outer_gateway VARCHAR, inner_gateway VARCHAR, model VARCHAR,
-    matched_by VARCHAR NOT NULL, attempt INTEGER NOT NULL,
-    inner_outcome VARCHAR NOT NULL, inner_error_type VARCHAR, lost_ns BIGINT,
-    gateway_before_ns BIGINT, added_ttft_ns BIGINT, added_tail_ns BIGINT,
-    added_event_p50_ns BIGINT, added_event_p95_ns BIGINT, added_event_max_ns BIGINT,
-    aligned_event_count BIGINT, merged_event_count BIGINT, split_event_count BIGINT, buffered_share DOUBLE,
-    gateway_stall_count INTEGER,
-    clock_offset_ns BIGINT, clock_error_ns BIGINT
+    outer_stream_id UUID NOT NULL, -- Stream between client and gateway.
+    inner_stream_id UUID NOT NULL, -- Stream between gateway and model server.
+    outer_started_at TIMESTAMPTZ NOT NULL, -- Start of the outer stream.
+    outer_gateway VARCHAR, -- Upstream of the outer stream: the gateway.
+    inner_gateway VARCHAR, -- Upstream of the inner stream: the model server.
+    model VARCHAR, -- Model that the client requested, else the one in the response.
+    matched_by VARCHAR NOT NULL, -- Evidence: span, trace, response_id, request_id or fingerprint.
+    attempt INTEGER NOT NULL, -- Number of the inner stream among those of the outer one, from 1 by start.
+    inner_outcome VARCHAR NOT NULL, -- Outcome of the inner stream.
+    inner_error_type VARCHAR, -- error_type of the inner stream.
+    lost_ns BIGINT, -- Time in ns from the start of this attempt to the start of the next one. NULL for the last attempt.
+    gateway_before_ns BIGINT, -- ns from the start of the outer stream to the start of this attempt.
+    added_ttft_ns BIGINT, -- Time to first token of the outer stream minus that of the inner one. NULL for failed attempts.
+    added_tail_ns BIGINT, -- ns from the end of the inner stream to the end of the outer one. NULL for failed attempts.
+    added_event_p50_ns BIGINT, -- Median delay of the output events by the gateway in ns, aligned by cumulative characters. NULL if the gateway changed the text.
+    added_event_p95_ns BIGINT, -- 95th percentile of the delays in ns.
+    added_event_max_ns BIGINT, -- Longest delay in ns.
+    aligned_event_count BIGINT, -- Outer output events with a known delay.
+    merged_event_count BIGINT, -- Inner output events that share an outer event with an earlier one.
+    split_event_count BIGINT, -- Outer output events that continue an inner event.
+    buffered_share DOUBLE, -- Share of the reads of the inner stream whose output the gateway held until the next one, beyond the shortest delay of the stream.
+    gateway_stall_count INTEGER, -- Stalls of the outer stream that the gateway caused.
+    clock_offset_ns BIGINT, -- Estimated clock of the inner tap minus that of the outer tap in ns. 0 with one clock.
+    clock_error_ns BIGINT -- Bound of the error of clock_offset_ns in ns, and of all columns that compare both clocks. 0 with one clock.
 );
 
+-- Changes by the gateway: one row per difference between the outer and the inner stream of a hop.
 CREATE TABLE IF NOT EXISTS hop_changes (
     outer_stream_id UUID NOT NULL, inner_stream_id UUID NOT NULL, outer_started_at TIMESTAMPTZ NOT NULL,
-    what VARCHAR NOT NULL, outer_value VARCHAR, inner_value VARCHAR
+    what VARCHAR NOT NULL, -- What differs: model, finish_reason, output_tokens, text_chars, tool_arguments, status, error, heartbeats, done …
+    outer_value VARCHAR, -- Value in the outer stream, as the client received it.
+    inner_value VARCHAR -- Value in the inner stream, as the model server sent it.
 );
 
--- Appended when an alert fires, gets worse or resolves. The view `alerts` has one row per alert.
+-- One row when an alert fires, one each time it got worse, and one when it resolves.
 CREATE TABLE IF NOT EXISTS alert_events (
-    alert_id UUID NOT NULL, changed_at TIMESTAMPTZ NOT NULL, instance VARCHAR NOT NULL,
-    rule VARCHAR NOT NULL, gateway VARCHAR, model VARCHAR, metric VARCHAR, place VARCHAR, state VARCHAR NOT NULL,
-    began_at TIMESTAMPTZ NOT NULL, value DOUBLE NOT NULL, threshold DOUBLE NOT NULL, message VARCHAR NOT NULL,
-    stream_id UUID, client_id VARCHAR, severity VARCHAR NOT NULL, evidence VARCHAR[] NOT NULL, not_sent VARCHAR
+    alert_id UUID NOT NULL, -- The alert.
+    changed_at TIMESTAMPTZ NOT NULL, -- Time of the change.
+    instance VARCHAR NOT NULL, -- Name of the analytics process that evaluated the rule.
+    rule VARCHAR NOT NULL, -- Name of the rule.
+    gateway VARCHAR, model VARCHAR,
+    metric VARCHAR, -- What the rule measured, if it has several metrics.
+    place VARCHAR, -- Further dimension values of an incident as JSON: client, tap or server.
+    state VARCHAR NOT NULL, -- firing, worse or resolved.
+    began_at TIMESTAMPTZ NOT NULL, -- When the condition began.
+    value DOUBLE NOT NULL, -- The newest value that exceeded the limit: seconds, or a ratio.
+    threshold DOUBLE NOT NULL, -- The limit of value. Of an incident: the value before it.
+    message VARCHAR NOT NULL, -- What happens, as in the notification.
+    stream_id UUID, -- An affected stream.
+    client_id VARCHAR, -- Client of most of the affected streams, if there is one.
+    severity VARCHAR NOT NULL, -- page or ticket.
+    evidence VARCHAR[] NOT NULL, -- Facts about an incident, such as how streams end and what is not affected.
+    not_sent VARCHAR -- Why no message was sent: a silence, or the alert whose message stands for it.
 );
 
--- Written at the start of analytics: the rules of alerts with their limits.
-CREATE TABLE IF NOT EXISTS alert_rules (rule VARCHAR NOT NULL, severity VARCHAR NOT NULL, fires_when VARCHAR NOT NULL);
+-- The rules of alerts that are on, as analytics evaluates them since its start.
+CREATE TABLE IF NOT EXISTS alert_rules (
+    rule VARCHAR NOT NULL,
+    severity VARCHAR NOT NULL, -- Severity of its alerts.
+    fires_when VARCHAR NOT NULL -- The condition, and the setting that changes it.
+);
 
--- Appended by `streamgauge silence`. The newest row with the same globs counts.
+-- No messages about some alerts, from `streamgauge silence` or POST /v1/silences. The newest row with the same globs counts.
 CREATE TABLE IF NOT EXISTS silences (
-    created_at TIMESTAMPTZ NOT NULL, ends_at TIMESTAMPTZ NOT NULL,
-    rule VARCHAR NOT NULL, model VARCHAR NOT NULL, gateway VARCHAR NOT NULL, reason VARCHAR NOT NULL
+    created_at TIMESTAMPTZ NOT NULL, -- When it was stored.
+    ends_at TIMESTAMPTZ NOT NULL, -- When it ends.
+    rule VARCHAR NOT NULL, -- Glob of the rules.
+    model VARCHAR NOT NULL, -- Glob of the models.
+    gateway VARCHAR NOT NULL, -- Glob of the gateways.
+    reason VARCHAR NOT NULL -- Why, at most 200 characters.
 );

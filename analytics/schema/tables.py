@@ -1,7 +1,7 @@
 """The tables of the store: everything that other modules need to know about a table, beside its columns in schema.sql.
 
-Creating, retention, export, rebuild, merging and compaction follow from `TABLES`. A new table is a CREATE TABLE in schema.sql,
-its comments in comments.sql and a `Table` here. Requires neither DuckDB nor polars.
+Creating, retention, export, rebuild, merging and compaction follow from `TABLES`. A new table is a described CREATE TABLE in
+schema.sql and a `Table` here. Requires neither DuckDB nor polars.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 -- Public views. Views per minute read the roll-ups: quantiles are within 1 % of `quantile_cont` over the same streams, and those of `icl`
 -- cover all gaps. `model` is the requested model, else the one in the response. Minutes are those of `started_at`.
+-- The line before a view describes it to readers: SQL clients show it as a comment.
 
+-- Histograms per minute, one row per bucket. sum(n) by bucket merges them over any time and group; value is within 1 % of the values in the bucket.
 CREATE OR REPLACE VIEW histogram_buckets AS
 SELECT
     minute, gateway, provider, model, metric, bucket,
@@ -64,6 +66,7 @@ FROM main.histogram_minutes WHERE settled AND minute NOT IN (SELECT minute FROM 
 UNION ALL
 SELECT minute, gateway, provider, model, metric, p50, p95, p99 FROM internal.unsettled_histograms;
 
+-- Per minute, gateway, provider and model: quantiles of TTFB, TTFT, inter-token latency, duration and tokens per second.
 CREATE OR REPLACE VIEW latency_by_minute AS
 WITH parts AS (
     SELECT minute, gateway, provider, model, streams, streams_with_output, icl_max_ns,
@@ -95,6 +98,7 @@ SELECT
     max(p50) FILTER (metric = 'tps_e2e') AS tps_e2e_p50
 FROM parts GROUP BY minute, gateway, provider, model;
 
+-- Per minute, gateway, provider and model: streams by outcome; error_rate = errors / (streams - client_abort - tap_lost - refused).
 CREATE OR REPLACE VIEW errors_by_minute AS
 SELECT
     minute, gateway, provider, model,
@@ -119,6 +123,7 @@ SELECT
     coalesce(sum(stream_minutes.streams) FILTER (error_phase = 'mid_stream'), 0)::BIGINT AS errors_mid_stream
 FROM internal.bounded_minutes AS stream_minutes GROUP BY minute, gateway, provider, model;
 
+-- Per minute, gateway, provider and model: streams, tokens, events and bytes of the streams that started. cache_hit_share: cached input / input of streams that report both.
 CREATE OR REPLACE VIEW throughput_by_minute AS
 SELECT
     minute, gateway, provider, model,
@@ -138,6 +143,7 @@ SELECT
     sum(parts.delivered_bytes)::BIGINT AS delivered_bytes
 FROM internal.bounded_minutes AS parts GROUP BY minute, gateway, provider, model;
 
+-- Per minute, gateway, provider and model: complete responses, their length, and shares that were cut, refused, empty, or had tool calls, malformed ones and failures.
 CREATE OR REPLACE VIEW answers_by_minute AS
 SELECT
     minute, gateway, provider, model,
@@ -152,8 +158,9 @@ SELECT
     sum(parts.failed_with_tools) / nullif(sum(parts.streams_with_tools), 0) AS tool_failure_share
 FROM internal.bounded_minutes AS parts GROUP BY minute, gateway, provider, model;
 
--- Not materialized: DuckDB would write all columns of all streams to read some columns of a twentieth.
+-- Streams of the last 24 hours above the 95th percentile of their gateway and model in time to first token or inter-token latency.
 CREATE OR REPLACE VIEW slow_streams AS
+-- Not materialized: DuckDB would write all columns of all streams to read some columns of a twentieth.
 WITH recent AS NOT MATERIALIZED (
     SELECT *, coalesce(request_model, response_model) AS model
     FROM streams WHERE started_at > now() - INTERVAL 24 HOUR
@@ -174,33 +181,16 @@ FROM recent
 JOIN usual ON recent.gateway IS NOT DISTINCT FROM usual.gateway AND recent.model IS NOT DISTINCT FROM usual.model
 WHERE recent.ttft_ns > usual.ttft_limit_ns OR recent.itl_ns > usual.itl_limit_ns;
 
-COMMENT ON VIEW histogram_buckets IS
-'Histograms per minute, one row per bucket. sum(n) by bucket merges them over any time and group; value is within 1 % of the values in the bucket.';
-COMMENT ON VIEW latency_by_minute IS
-'Per minute, gateway, provider and model: quantiles of TTFB, TTFT, inter-token latency, duration and tokens per second.';
-COMMENT ON VIEW errors_by_minute IS
-'Per minute, gateway, provider and model: streams by outcome; error_rate = errors / (streams - client_abort - tap_lost - refused).';
-COMMENT ON VIEW throughput_by_minute IS
-'Per minute, gateway, provider and model: streams, tokens, events and bytes of the streams that started. cache_hit_share: cached input / input of streams that report both.';
-COMMENT ON VIEW answers_by_minute IS
-'Per minute, gateway, provider and model: complete responses, their length, and shares that were cut, refused, empty, or had tool calls, malformed ones and failures.';
-COMMENT ON VIEW slow_streams IS
-'Streams of the last 24 hours above the 95th percentile of their gateway and model in time to first token or inter-token latency.';
-
+-- Counters since the store was created: entries, records, bytes, rows by table. expired_* are rows deleted by retention.
 CREATE OR REPLACE VIEW counters AS
 SELECT name, sum(value)::BIGINT AS value FROM internal.counter_parts GROUP BY name;
 
-COMMENT ON VIEW counters IS
-'Counters since the store was created: entries, records, bytes, rows by table. expired_* are rows deleted by retention.';
-
+-- One row per stall, an output gap above max(stall floor, factor x the stream's median gap), with its cause: upstream, gateway, tap or client.
 CREATE OR REPLACE VIEW stalls AS
 SELECT
     stall.stream_id, started_at, gateway, provider, model, server_instance, stall.seq, choice, at_ns, gap_ns,
     if(by_gateway.stream_id IS NOT NULL AND cause = 'upstream', 'gateway', cause) AS cause
 FROM output_stalls AS stall LEFT JOIN gateway_stalls AS by_gateway USING (stream_id, seq);
-
-COMMENT ON VIEW stalls IS
-'One row per stall, an output gap above max(stall floor, factor x the stream''s median gap), with its cause: upstream, gateway, tap or client.';
 
 -- Bad streams by objective and minute, one row for each of its error budgets. A store may still have minutes of former objectives.
 CREATE OR REPLACE VIEW internal.budget_minutes AS
@@ -210,6 +200,7 @@ UNION ALL
 SELECT objective, 'goodput', 1 - goodput, minute, client_id, gateway, model, counted, counted - meeting_objective
 FROM main.client_minutes JOIN (SELECT DISTINCT name AS objective, goodput FROM main.objectives WHERE goodput < 1) USING (objective);
 
+-- Per objective, indicator, gateway and model: share of bad streams / error budget in the last 5 m to 3 d, and the severity if a short and a long window burn too fast.
 CREATE OR REPLACE VIEW burn_rates AS
 WITH windows AS (
     SELECT objective, indicator, budget, gateway, model,
@@ -228,9 +219,7 @@ SELECT
     END AS severity
 FROM rates;
 
-COMMENT ON VIEW burn_rates IS
-'Per objective, indicator, gateway and model: share of bad streams / error budget in the last 5 m to 3 d, and the severity if a short and a long window burn too fast.';
-
+-- Per objective and indicator: the error budget and the share of it spent by the streams of the last $BUDGET_DAYS days. Above 1: the objective is missed.
 CREATE OR REPLACE VIEW error_budgets AS
 SELECT
     objective, indicator, any_value(budget) AS budget,
@@ -238,11 +227,9 @@ SELECT
     sum(bad) / nullif(sum(counted), 0) / any_value(budget) AS spent
 FROM internal.budget_minutes WHERE minute > now() - INTERVAL $BUDGET_DAYS DAY GROUP BY objective, indicator;
 
-COMMENT ON VIEW error_budgets IS
-'Per objective and indicator: the error budget and the share of it spent by the streams of the last $BUDGET_DAYS days. Above 1: the objective is missed.';
-
--- The last report wins, and the body over the headers (seq NULL).
+-- What the server reported about its processing, one row per stream, by the same names for all servers. TTFT and total start at the server.
 CREATE OR REPLACE VIEW server_timing AS
+-- The last report wins, and the body over the headers (seq NULL).
 WITH names(source, name, meaning) AS (VALUES $SERVER_NAMES),
 reported AS (
     SELECT
@@ -275,11 +262,9 @@ SELECT
     kv_cache_hit_tokens, kv_cache_hit_share, draft_tokens, accepted_draft_tokens, output_tokens
 FROM phases;
 
-COMMENT ON VIEW server_timing IS
-'What the server reported about its processing, one row per stream, by the same names for all servers. TTFT and total start at the server.';
-
--- Only the last 24 hours, because these are streams and not roll-ups.
+-- Observed minus server-reported, last 24 hours, by minute, gateway and model: TTFT, and output tokens in the usage against those in the server statistics.
 CREATE OR REPLACE VIEW server_drift AS
+-- Only the last 24 hours, because these are streams and not roll-ups.
 SELECT
     date_trunc('minute', started_at) AS minute, gateway, coalesce(request_model, response_model) AS model,
     count(streams.ttft_ns - timing.ttft_ns) AS streams,
@@ -293,9 +278,7 @@ WHERE started_at > now() - INTERVAL 24 HOUR
     AND (streams.ttft_ns - timing.ttft_ns IS NOT NULL OR streams.output_tokens - timing.output_tokens IS NOT NULL)
 GROUP BY ALL;
 
-COMMENT ON VIEW server_drift IS
-'Observed minus server-reported, last 24 hours, by minute, gateway and model: TTFT, and output tokens in the usage against those in the server statistics.';
-
+-- One row per alert: the rule, where and since when it applies, its state (firing or resolved), its newest severity, the worst value, the limit, an affected stream, and why it has had no message.
 CREATE OR REPLACE VIEW alerts AS
 SELECT
     alert_id, any_value(rule) AS rule, any_value(gateway) AS gateway, any_value(model) AS model, any_value(metric) AS metric,
@@ -311,12 +294,10 @@ SELECT
         AS not_sent
 FROM alert_events GROUP BY alert_id;
 
-COMMENT ON VIEW alerts IS
-'One row per alert: the rule, where and since when it applies, its state (firing or resolved), its newest severity, the worst value, the limit, an affected stream, and why it has had no message.';
-
+-- One row per request of a session, in order, with the pause before it (user or tool) and its time that no earlier request covers (model_ns).
+CREATE OR REPLACE VIEW session_turns AS
 -- Requests of sessions in order, without the inner streams of hops, which repeat them. A pause is the time in which no request of the
 -- session was in flight. Its kind follows from the turn, else from the tool calls of the response before it.
-CREATE OR REPLACE VIEW session_turns AS
 WITH requests AS (
     SELECT session_id, stream_id, client_id, gateway, coalesce(request_model, response_model) AS model, turn, started_at,
         started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS ended_at,
@@ -341,9 +322,7 @@ SELECT
     ttft_ns, end_ns, outcome, finish_reason, tool_call_count, input_tokens, output_tokens
 FROM ordered;
 
-COMMENT ON VIEW session_turns IS
-'One row per request of a session, in order, with the pause before it (user or tool) and its time that no earlier request covers (model_ns).';
-
+-- One row per session. user_wait_ns + model_ns + tool_ns is the time from first_at to last_at; unfinished_output_tokens are those of requests that did not end ok (see wasted_tokens for tokens without use).
 CREATE OR REPLACE VIEW sessions AS
 SELECT
     session_id, arg_min(client_id, started_at) AS client_id,
@@ -359,13 +338,11 @@ SELECT
     sum(part.output_tokens) FILTER (outcome <> 'ok')::BIGINT AS unfinished_output_tokens
 FROM session_turns AS part GROUP BY session_id;
 
-COMMENT ON VIEW sessions IS
-'One row per session. user_wait_ns + model_ns + tool_ns is the time from first_at to last_at; unfinished_output_tokens are those of requests that did not end ok (see wasted_tokens for tokens without use).';
-
+-- Tokens without use, one row per stream: failed attempts, repeated requests, clients that disconnected, errors after output.
+CREATE OR REPLACE VIEW wasted_tokens AS
 -- Each stream has one reason, the first that applies, so that a token counts once. Of a hop, only the inner stream counts: the outer
 -- one has the same tokens. `client` is the stream at the client: the outer one of a hop, else the stream itself. A request is
 -- repeated if the same client sends one with the same path, model and size within 60 s of the end.
-CREATE OR REPLACE VIEW wasted_tokens AS
 WITH attempts AS (
     SELECT inner_stream_id, outer_stream_id, attempt < max(attempt) OVER (PARTITION BY outer_stream_id) AS was_replaced FROM hops
 ), suspects AS (
@@ -424,6 +401,3 @@ SELECT
 FROM spent
 LEFT JOIN prices AS price
     ON price.priority = (SELECT min(candidate.priority) FROM prices AS candidate WHERE spent.model GLOB candidate.model);
-
-COMMENT ON VIEW wasted_tokens IS
-'Tokens without use, one row per stream: failed attempts, repeated requests, clients that disconnected, errors after output.';

@@ -1,4 +1,4 @@
-"""A table is added in three files: schema.sql, comments.sql and tables.py. The rest of the product follows."""
+"""A table is added in two files: schema.sql and tables.py. The rest of the product follows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 ADDED = {
-    "schema.sql": "\nCREATE TABLE IF NOT EXISTS added (stream_id UUID NOT NULL, number INTEGER NOT NULL, note VARCHAR);\n",
-    "comments.sql": "\nCOMMENT ON TABLE added IS 'Added by a test.';\n"
-    + "".join(f"COMMENT ON COLUMN added.{name} IS '…';\n" for name in ("stream_id", "number", "note")),
+    "schema.sql": """
+-- Added by a test.
+CREATE TABLE IF NOT EXISTS added (
+    stream_id UUID NOT NULL,
+    number INTEGER NOT NULL, -- A number.
+    note VARCHAR -- A note.
+);
+""",
     "tables.py": '\nADDED = Table("added", Retention.STREAMS, "stream_id", key="stream_id, number", sorted_by="stream_id")\n',
 }
 """By file of analytics/schema."""
@@ -28,7 +33,7 @@ def copy_with_added_table(folder: Path) -> None:
         path.write_text(before + added + end + after)
 
 
-def test_table_added_in_three_files_is_stored_deleted_exported_rebuilt_and_merged(tmp_path: Path) -> None:
+def test_table_added_in_two_files_is_stored_deleted_exported_rebuilt_and_merged(tmp_path: Path) -> None:
     copy_with_added_table(tmp_path)
     done = subprocess.run(
         [sys.executable, "-P", str(Path(__file__).with_name("use_added_table.py")), str(tmp_path / "data")],

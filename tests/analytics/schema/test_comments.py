@@ -6,6 +6,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from streamgauge.analytics.schema.ddl import comments
 from tests.analytics.stores import plain_tables
 
 OPEN_STREAMS = Path(__file__).parents[3] / "analytics" / "schema" / "open_streams.sql"
@@ -15,7 +16,7 @@ OF_TABLES = "NOT internal AND table_name NOT IN (SELECT view_name FROM duckdb_vi
 @pytest.fixture(scope="module")
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
     with plain_tables() as con:
-        con.execute(OPEN_STREAMS.read_text())
+        con.execute(OPEN_STREAMS.read_text() + comments(OPEN_STREAMS.read_text()))
         yield con
 
 
