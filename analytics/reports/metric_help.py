@@ -46,6 +46,13 @@ HELP: dict[str, str] = {
     "counts once. Only reported tokens are known.",
     "aborted_tokens": "Output tokens of aborted streams, delivered or not, where they were reported.",
     "cached": "Input tokens served from the prompt cache / input tokens, over the streams that report both.",
+    "answer_tokens": "Output tokens of the answers of a model that ended ok, where reported. The number is the median over streams.",
+    "length": "Share of the answers that ended at the limit of tokens, of those with a finish reason.",
+    "refusal": "Share of the answers with a refusal, or that a content filter ended.",
+    "empty": "Share of the answers without output, or, if they are streamed, without output that is not reasoning.",
+    "tool_calls": "Share of the answers with a tool call.",
+    "tool_arguments": "Share of the streams with a tool call whose arguments are no valid JSON.",
+    "tool_failure": "Share of the streams with a tool call that failed, or one of whose tool calls failed.",
     "hop_ttft": "TTFT of the stream between client and gateway − TTFT of the stream between gateway and model server. It includes "
     "the time before the gateway forwards the request, and failed attempts.",
     "hop_event": "Arrival of an output event at the client's tap − arrival of the same output from the model server, aligned by "
@@ -81,6 +88,10 @@ UNKNOWN = {
     "tps_total": "reports its output tokens",
     "cached": "reports cached input tokens",
     "icl": "has two output events of one choice",
+    "answer_tokens": "ended ok and reports its output tokens",
+    "length": "ended ok with a finish reason",
+    **dict.fromkeys(("refusal", "empty", "tool_calls"), "is an answer of a model that ended ok"),
+    **dict.fromkeys(("tool_arguments", "tool_failure"), "has a tool call"),
     "error_rate": "ended by itself: all were aborted, lost or refused",
 }
 """Metric → what all streams lack if the metric is unknown."""

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports import Query, quality
 from streamgauge.analytics.reports.selection import DIMENSIONS, MAX_STREAM_S, Selection, instant
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
 
@@ -14,6 +14,9 @@ CACHE_HIT_SHARE = (
     "sum(cached_input_tokens) / nullif(sum(input_tokens) FILTER (cached_input_tokens IS NOT NULL), 0)"
 )
 """SQL over streams: share of input tokens read from the prompt cache, where both are reported."""
+
+ANSWERS = {measure.label: measure for measure in quality.MEASURES.values() if measure.unit == "share"}
+"""Label → measure of answers that is a share."""
 
 
 def tokens_timeline(query: Query, selection: Selection) -> pl.DataFrame:
@@ -31,13 +34,21 @@ def tokens_timeline(query: Query, selection: Selection) -> pl.DataFrame:
         ORDER BY "at", kind""")
 
 
-def speed_timeline(query: Query, selection: Selection, dimension: str, *, most: int = 7) -> pl.DataFrame:
-    """`at, name, tps_user` (median), `output_tokens, cache_hit_share, n` of the `most` busiest groups."""
+def speed_timeline(
+    query: Query, selection: Selection, dimension: str, *, share_of: str = "length", most: int = 7
+) -> pl.DataFrame:
+    """`at, name, tps_user` (median), `output_tokens, cache_hit_share, answer_tokens` (median), `share, n` of the `most` busiest groups.
+
+    `share` is that of the answers with the measure `share_of`.
+    """
+    known = quality.MEASURES[share_of].known
     return query(f"""
         WITH chosen AS (SELECT *, {DIMENSIONS[dimension]} AS name FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
             busiest AS (SELECT name FROM chosen GROUP BY name ORDER BY count(*) DESC, name LIMIT {most:d})
         SELECT {selection.bucket()} AS "at", name, quantile_cont(tps_user, 0.5) AS tps_user,
-            sum(output_tokens)::BIGINT AS output_tokens, {CACHE_HIT_SHARE} AS cache_hit_share, count(*) AS n
+            sum(output_tokens)::BIGINT AS output_tokens, {CACHE_HIT_SHARE} AS cache_hit_share,
+            quantile_cont(output_tokens, 0.5) FILTER ({quality.MEASURES["output_tokens"].known}) AS answer_tokens,
+            count(*) FILTER ({quality.is_affected(share_of)}) / nullif(count(*) FILTER ({known}), 0) AS share, count(*) AS n
         FROM chosen WHERE name IN (SELECT name FROM busiest) GROUP BY ALL ORDER BY "at", name""")
 
 

@@ -1,4 +1,4 @@
-"""Throughput: input and output tokens, tokens per second, concurrency."""
+"""Throughput: input and output tokens, tokens per second, concurrency, and what answers are."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def body(chosen: Selection) -> None:
     began = overview.data_began(query_catalog)
     table = prefetch(throughput.table, query, chosen, by, began=began)
     wasted = prefetch(throughput.wasted, query_catalog, chosen)
-    speed = throughput.speed_timeline(query, chosen, by)
+    measure = throughput.ANSWERS[answers]
+    speed = throughput.speed_timeline(query, chosen, by, share_of=measure.name)
     if speed.is_empty():
         page_frame.show_no_matches()
         return
@@ -66,6 +67,26 @@ def body(chosen: Selection) -> None:
             metric_help("tps_total"),
             value="output_tokens",
             empty=why_unknown("tps_total"),
+            on_click=opens,
+        )
+        panel(
+            f"Output tokens per answer, p50 by {by}",
+            speed,
+            partial(
+                lines, value="answer_tokens", unit="tokens", to_text=formatting.count, clip_outliers=True
+            ),
+            metric_help("answer_tokens"),
+            value="answer_tokens",
+            empty=why_unknown("answer_tokens"),
+            on_click=opens,
+        )
+        panel(
+            f"{answers} by {by}",
+            speed,
+            partial(lines, value="share", percent=True, to_text=formatting.share),
+            metric_help(measure.name),
+            value="share",
+            empty=why_unknown(measure.name),
             on_click=opens,
         )
         panel(
@@ -107,5 +128,7 @@ def body(chosen: Selection) -> None:
     show_wasted(wasted())
 
 
-by = filters.choice("By", list(filters.FILTERS), "model", key="by")
+with filters.row():
+    by = filters.choice("By", list(filters.FILTERS), "model", key="by")
+    answers = filters.select("Answers", list(throughput.ANSWERS), key="answers", width=240)
 page_frame.show(body)

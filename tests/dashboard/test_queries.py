@@ -367,6 +367,20 @@ def test_active_streams_started_before_and_ended_after_the_instant(
     assert overview.in_flight_now_and_before(query_of(store), HOUR, NOON + HOUR.length) == (0, 2)
 
 
+def test_speed_has_the_median_output_and_the_share_of_a_measure_of_answers(
+    store: duckdb.DuckDBPyConnection,
+) -> None:
+    answer = {"outcome": "ok", "operation": "chat", "finish_reason": "stop", "output_tokens": 30}
+    cut = {**answer, "finish_reason": "max_tokens", "output_tokens": 10}
+    failed = {**answer, "outcome": "truncated", "finish_reason": None, "output_tokens": 1}
+    put(store, answer, cut, cut, failed, {**answer, "finish_reason": None})
+    (point,) = throughput.speed_timeline(query_of(store), HOUR, "model", share_of="length").to_dicts()
+    assert point["answer_tokens"] == 20
+    assert point["share"] == pytest.approx(2 / 3)
+    (point,) = throughput.speed_timeline(query_of(store), HOUR, "model", share_of="tool_arguments").to_dicts()
+    assert point["share"] is None
+
+
 def test_ttft_is_compared_by_the_cached_share_of_each_prompt(store: duckdb.DuckDBPyConnection) -> None:
     prompt = {"input_tokens": 100, "cached_input_tokens": 95, "ttft_ns": 10 * MS}
     put(

@@ -57,7 +57,7 @@ LINKS = {
     "errors": {"by": "client"},
     "streams": {"kind": "errors", "order": "longest", "rows": "300"},
     "compare": {"A-when": "same time", "A-model": ["qwen3-32b"], "B-model": ["deepseek-r1"]},
-    "throughput": {"range": "7d", "utc": "True"},
+    "throughput": {"range": "7d", "utc": "True", "answers": "Refusals"},
 }
 
 
