@@ -51,6 +51,8 @@ PAGE_FILTERS: dict[str, dict[str, str]] = {
         "answer": "Answer",
         "dialect": "Dialect",
         "prompt": "Prompt size",
+        "tap": "Tap",
+        "server": "Server instance",
         "duration": "Duration",
     },
 }

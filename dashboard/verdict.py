@@ -13,12 +13,13 @@ import streamlit as st
 from streamgauge.analytics.diagnosis import diagnosis
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
-from streamgauge.analytics.reports import formatting, overview
+from streamgauge.analytics.reports import formatting, overview, quality
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.objectives import stored_objectives
 from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.schema.finish_reasons import LENGTH
 from streamgauge.analytics.schema.objectives import Objective
-from streamgauge.dashboard import filters, page_settings
+from streamgauge.dashboard import filters, page_settings, zoom
 from streamgauge.dashboard.charts.drawing import TimeRange
 from streamgauge.dashboard.query_runner import CACHED_S, client_name, prefetch, query, query_catalog
 
@@ -34,6 +35,23 @@ RECENT_S = 30.0
 """Age of a diagnosis that a page shows when it is opened, and of the onsets in charts."""
 Link = tuple[str, str, str, Mapping[str, str]]
 """Page, label, icon, and filters that differ from those of the page."""
+AFFECTED_STREAMS = {name: {"kind": "errors"} for name in diagnosis.FAILURES} | {
+    "tool_failure": {"answer": "failed with a tool call"},
+    "tool_arguments": {"answer": "malformed tool call"},
+    "refusal": {"answer": "refusal"},
+    "empty": {"answer": "empty"},
+    "length": {"finish": LENGTH},
+    "lost": {"kind": "lost"},
+    "stalled": {"kind": "stalled"},
+    "slow_client": {"order": "longest"},
+    "ttft": {"order": "highest TTFT"},
+    "slow_ttft": {"order": "highest TTFT"},
+    "itl": {"order": "highest ITL"},
+    "slow_itl": {"order": "highest ITL"},
+}
+"""Metric → the choices of *Streams* that show the streams it counts. A mean counts all of them."""
+COMPARED_BY = {"tap": "tap", "server": "server instance"}
+"""Dimension of a cause that is no filter of all pages → its name on *Compare*."""
 
 
 def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis:
@@ -103,10 +121,10 @@ def show_verdict(found: Diagnosis) -> None:
             help=metric_help("diagnosis"),
         )
         if found.causes:
-            _show_links(found.causes[0], "first")
+            _show_links(found.causes[0], found.until, "first")
         for number, cause in enumerate(found.causes[1 : MAX_FURTHER + 1], 2):
             st.markdown(f"{number}. {_cause_text(cause, found)}")
-            _show_links(cause, str(number))
+            _show_links(cause, found.until, str(number))
 
 
 def color_of(found: Diagnosis) -> str:
@@ -136,24 +154,39 @@ def name_of(dimension: str, value: str) -> str:
     return diagnosis.plain_name(dimension, value)
 
 
-def _show_links(cause: Cause, key: str) -> None:
+def _show_links(cause: Cause, until: datetime, key: str) -> None:
     with st.container(horizontal=True, gap="medium", key=f"verdict-links-{key}"):
-        for link in _links(cause):
+        for link in _links(cause, until):
             filters.page_link(*link)
 
 
-def _links(cause: Cause) -> Sequence[Link]:
+def _charts(cause: Cause) -> Link:
+    """The page with charts of the metric."""
+    if cause.metric in (*diagnosis.FAILURES, "tool_failure"):
+        return "errors", "Errors", ":material/error:", cause.filters
+    measure = quality.MEASURES.get(cause.metric)
+    if cause.metric != "cache" and measure is None:
+        return "latency", "Latency", ":material/timer:", cause.filters
+    shown = {"answers": measure.label} if measure is not None and measure.unit == "share" else {}
+    return "throughput", "Throughput", ":material/speed:", cause.filters | shown
+
+
+def _links(cause: Cause, until: datetime) -> Sequence[Link]:
     links: list[Link] = []
     if cause.metric == "lost":
         links.append(("pipeline", "Pipeline", ":material/valve:", {}))
-    elif cause.metric in diagnosis.FAILURES:
-        links.append(("errors", "Errors", ":material/error:", cause.filters))
-    else:
-        links.append(("latency", "Latency", ":material/timer:", cause.filters))
+    elif cause.metric != "slow_client":  # no page has charts of it
+        links.append(_charts(cause))
+    chosen = dict(cause.where) | AFFECTED_STREAMS.get(cause.metric, {})
+    if cause.onset is not None:
+        chosen[zoom.KEY] = zoom.to_text((cause.onset, cause.ended or until))
+    links.append(("streams", "Affected streams", ":material/list:", chosen))
     if cause.example_stream_id is not None:
         links.append(("stream", "Example stream", ":material/water:", {"id": cause.example_stream_id}))
     if cause.onset is not None:
-        onset = cause.onset.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        narrowed = {**cause.filters, "onset": onset}
+        narrowed = {**cause.filters, "onset": cause.onset.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")}
+        for dimension in COMPARED_BY.keys() & cause.where.keys():
+            values = dict.fromkeys(("A-value", "B-value"), cause.where[dimension])
+            narrowed |= {"dimension": COMPARED_BY[dimension], **values}
         links.append(("compare", "Compare with before", ":material/compare_arrows:", narrowed))
     return links

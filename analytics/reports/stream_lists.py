@@ -65,7 +65,7 @@ FACETS: dict[str, str] = {
     "dialect": "dialect",
 }
 """Filter → SQL of its value. Streams with NULL have no value."""
-FILTERS = FACETS | {"prompt": latency.PROMPT_SIZE}
+FILTERS = FACETS | {"prompt": latency.PROMPT_SIZE, "tap": "tap", "server": "server_instance"}
 """Filter → SQL of its value. Streams outside FACETS have too many values or too few readers for a list of them."""
 DURATIONS = {column: name for name, column in latency.METRICS.items()}
 _DURATION = re.compile(rf"({'|'.join(DURATIONS)}):(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")

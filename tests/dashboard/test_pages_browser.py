@@ -1,4 +1,4 @@
-"""Every page in a real browser: it loads without shifting, fits windows of 1440, 900 and 390 px, and is accessible.
+"""Every page in a real browser: it loads without shifting, fits windows of 1280, 900 and 390 px, and is accessible.
 
 axe-core finds nothing serious in the light and the dark theme; every chart has a text alternative.
 """
@@ -112,7 +112,7 @@ def assert_accessible(seen: Reader) -> None:
 def test_page_loads_is_accessible_and_fits_every_width(
     view: str, seen: Reader, paths: dict[str, str]
 ) -> None:
-    resize(seen, 1440)
+    resize(seen, 1280)
     seen.problems.clear()
     seen.open(paths[view])
     assert seen.page.url.endswith(paths[view])
