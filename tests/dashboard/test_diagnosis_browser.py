@@ -110,7 +110,7 @@ def number_of(expected: Expected, causes: list[str], since: datetime) -> int:
 
 
 def assert_streams_are_affected(site: Site, expected: Expected) -> None:
-    """The open page, Streams or Stream, shows exactly the streams that SQL finds for the incident."""
+    """The open page, Streams or Stream, shows exactly the streams that SQL finds for the incident since its onset."""
     address = urlsplit(site.seen.page.url)
     parameters = parse_qs(address.query)
     where = [f"{PLACES[d]} = '{value}'" for d, value in expected.where.items()]
@@ -119,6 +119,8 @@ def assert_streams_are_affected(site: Site, expected: Expected) -> None:
         assert site.count(" AND ".join([*where, f"stream_id = '{parameters['id'][0]}'"])) == 1
     elif address.path == "/streams":
         begin, end = range_of(parameters)
+        onset_s = (begin - range_of(site.span)[0]).total_seconds()
+        assert onset_s == pytest.approx(expected.onset_s, abs=TOLERANCE_S)
         where.append(f"started_at >= '{begin}' AND started_at < '{end}'")
         assert site.seen.stream_count() == site.count(" AND ".join(where))
 
