@@ -28,18 +28,20 @@ from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.consumer import IDLE_WAIT_S, Consumer, tune_gc
 from streamgauge.analytics.dialects import all_dialects
 from streamgauge.analytics.hops.hop_job import HopJob
-from streamgauge.analytics.intake.markers import PATH as MARKERS_PATH
-from streamgauge.analytics.intake.markers import marker_queue, parse_marker
-from streamgauge.analytics.intake.silences import PATH as SILENCES_PATH
-from streamgauge.analytics.intake.silences import parse_silence, silence_queue
-from streamgauge.analytics.intake.store_endpoint import StoreEndpoint
+from streamgauge.analytics.intake.posted_items import (
+    MARKERS_PATH,
+    SILENCES_PATH,
+    parse_marker,
+    parse_silence,
+)
+from streamgauge.analytics.intake.store_endpoint import StoreEndpoint, item_queue
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.options import AnalyzeOptions
 from streamgauge.analytics.query.query_socket import QueryServer
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.tables import ALERT_RULES, CLIENTS, OBJECTIVES, PRICES
+from streamgauge.analytics.schema.tables import ALERT_RULES, CLIENTS, MARKERS, OBJECTIVES, PRICES, SILENCES
 from streamgauge.analytics.storage.commit import StoreFailed
 from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
 from streamgauge.analytics.storage.database import reason
@@ -202,7 +204,7 @@ class _Parts:
 def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib.ExitStack) -> _Parts:
     """Open everything in order. `closing` closes it in reverse order."""
     stall = StallLimit(int(options.stall_floor_s * 1e9), options.stall_factor)
-    markers, silences = marker_queue(), silence_queue()
+    markers, silences = item_queue(MARKERS), item_queue(SILENCES)
     guards = Guards(describe=partial(reason, location))
     telemetry = Telemetry(
         options.telemetry,

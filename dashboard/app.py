@@ -3,6 +3,7 @@
 The folder of the pages is not called `pages`, because Streamlit would then open deep links to its files without this script.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -19,7 +20,7 @@ LOGO = str(HERE / "logo.svg")
 
 st.set_page_config(page_title="Streamgauge", page_icon=LOGO, layout="wide")
 st.logo(LOGO, size="large")
-if page_settings.requires_login():
+if os.environ.get(page_settings.ENV_OIDC):
     access.require_login()
 
 page = st.navigation(

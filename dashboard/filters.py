@@ -32,7 +32,6 @@ T = TypeVar("T")
 
 RANGES = ("5m", "15m", "1h", "6h", "24h", "7d", "30d")
 """Offered lengths of the time range. Any other one can be entered."""
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 CUSTOM = "custom"
 DEFAULT_RANGE = "15m"
 ENDS = {"from": "From (UTC)", "until": "Until (UTC)"}
@@ -272,7 +271,7 @@ def selection(now: datetime | None = None) -> Selection:
 def length_of(text: str) -> timedelta | None:
     """The duration of a text such as `30m`, `3h` or `2d`. None for other texts, and for durations above ten years."""
     found = re.fullmatch(r"(\d{1,7}) ?([smhdw])", text.strip())
-    length = timedelta(seconds=int(found[1]) * UNITS[found[2]]) if found else timedelta(0)
+    length = timedelta(seconds=int(found[1]) * formatting.UNITS_S[found[2]]) if found else timedelta(0)
     return length if zoom.SHORTEST <= length <= timedelta(days=3660) else None
 
 
@@ -367,17 +366,13 @@ def draw_pager(*, has_more: bool) -> None:
     page = page_number()
     if page == 1 and not has_more:
         return
-    addresses = {n: address_with({PAGE: [str(n)] if n > 1 else []}) for n in (page - 1, page + 1)}
-    before = (
-        f'<a href="{escape(addresses[page - 1])}" target="_self" rel="prev">← Page {page - 1}</a>'
-        if page > 1
-        else ""
-    )
-    after = (
-        f'<a href="{escape(addresses[page + 1])}" target="_self" rel="next">Page {page + 1} →</a>'
-        if has_more
-        else ""
-    )
+
+    def link(number: int, text: str, rel: str) -> str:
+        address = address_with({PAGE: [str(number)] if number > 1 else []})
+        return f'<a href="{escape(address)}" target="_self" rel="{rel}">{text}</a>'
+
+    before = link(page - 1, f"← Page {page - 1}", "prev") if page > 1 else ""
+    after = link(page + 1, f"Page {page + 1} →", "next") if has_more else ""
     st.html(
         f'<nav class="sg-pager" aria-label="Pages">{before}<span aria-current="page">Page {page}</span>{after}</nav>'
     )

@@ -150,11 +150,8 @@ def show_aborts(frame: pl.DataFrame, *, group: str) -> None:
     show_table(columns, frame, label=f"Client aborts by {group}", stacks=True, empty=empty)
 
 
-def _filter_address(row: Row) -> str:
-    return filters.address_with({row["dimension"]: (row["name"],)})
-
-
-NAME = Column(name="name", heading="Name", text=shortened, link=_filter_address, help="Filters all pages by this name.")  # fmt: skip
+NAME = Column(name="name", heading="Name", text=shortened, help="Filters all pages by this name.",
+              link=lambda row: filters.address_with({row["dimension"]: (row["name"],)}))  # fmt: skip
 DIMENSION = Column(name="dimension", heading="Kind", line=True, priority=2)
 
 

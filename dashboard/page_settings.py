@@ -76,11 +76,6 @@ def change_view(name: str, address: str | None) -> None:
         write_private(data_dir() / VIEWS_FILE, json.dumps(views, indent=1).encode())
 
 
-def requires_login() -> bool:
-    """Whether readers sign in with an OpenID Connect provider."""
-    return bool(os.environ.get(ENV_OIDC))
-
-
 def waits_for() -> str | None:
     """What the pages wait for, if analytics is starting or does not respond."""
     started = part_of_up(data_dir(), "analyze")

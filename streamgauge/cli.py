@@ -14,7 +14,7 @@ import cloup
 from click.shell_completion import CompletionItem, get_completion_class
 
 from streamgauge import __version__
-from streamgauge.values import format_option, one_of, print_json
+from streamgauge.values import format_option, one_of, print_report
 
 SECTIONS = {
     "Run": ("up", "demo", "tap", "ship", "analyze", "dashboard", "serve"),
@@ -37,7 +37,7 @@ LAZY_COMMANDS = {
     "mcp": ("streamgauge.mcp_server.command:mcp_command", "Run the MCP server for agents."),
     "status": ("streamgauge.status:status_command", "Show the counters of the pipeline and check that they reconcile."),
     "alerts": ("streamgauge.alerts:alerts_command", "Show the alerts that fire, and those that resolved recently."),
-    "silence": ("streamgauge.silence:silence_command", "Send no messages about some alerts for a time."),
+    "silence": ("streamgauge.mark:silence_command", "Send no messages about some alerts for a time."),
     "mark": ("streamgauge.mark:mark_command", "Store a marker, such as a deployment."),
     "rebuild": ("streamgauge.store_commands:rebuild_command", "Restore a damaged or missing catalog."),
     "config": ("streamgauge.config:config_command", "Check the configuration."),
@@ -210,10 +210,7 @@ def version_command(verbose: bool, form: str) -> int:
     }
     if verbose:
         versions |= {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
-    if form == "json":
-        print_json(versions)
-    else:
-        click.echo("\n".join(f"{name} {found}" for name, found in versions.items()))
+    print_report(versions, "\n".join(f"{name} {found}" for name, found in versions.items()), form)
     return 0
 
 

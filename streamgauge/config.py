@@ -23,7 +23,7 @@ from streamgauge.settings import (
     unknown_variables,
     variable,
 )
-from streamgauge.values import format_option, print_json
+from streamgauge.values import format_option, print_json, print_report
 
 TABLES = ("objectives", "clients", "saved_views")
 
@@ -151,10 +151,8 @@ def _toml(value: Any) -> str:
 @format_option(" table prints Markdown.")
 def reference(form: str) -> int:
     """Print the reference of all settings."""
-    if form == "json":
-        print_json([_described(name) for name in Settings.model_fields])
-    else:
-        click.echo(reference_text(), nl=False)
+    described = [_described(name) for name in Settings.model_fields]
+    print_report(described, reference_text().removesuffix("\n"), form)
     return 0
 
 

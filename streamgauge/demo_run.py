@@ -241,7 +241,8 @@ class Demo:
             while not stop.is_set() and (ends_s is None or time.monotonic() < ends_s):
                 # The simulator keeps a bounded number of rows, so they are fetched meanwhile.
                 if ends_s is not None:
-                    await asyncio.to_thread(_refresh, ledger)
+                    with contextlib.suppress(OSError):  # _check_alive reports a simulator that exited
+                        await asyncio.to_thread(ledger.refresh)
                 if progress.due():
                     progress.show(traffic, await asyncio.to_thread(measured_text, tables), ends_s)
                 self._check_alive()
@@ -378,11 +379,6 @@ def _client_flags(data: Path) -> list[str]:
         for secret, name in CLIENT_NAMES.items()
         for word in ("--clients", f"{keyed_hash(secret.encode(), key)}={name}")
     ]
-
-
-def _refresh(ledger: RemoteLedger) -> None:
-    with contextlib.suppress(OSError):  # _check_alive reports a simulator that exited
-        ledger.refresh()
 
 
 class Progress:

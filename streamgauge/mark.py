@@ -1,4 +1,4 @@
-"""`streamgauge mark "deploy v2"`: store a marker, such as a deployment, that charts show."""
+"""Commands that store what analytics does not measure: `mark` a deployment, `silence` alerts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 
 import click
 
+from streamgauge.analytics.schema.tables import MAX_SILENCE_S
 from streamgauge.flags import load, settings_options
 from streamgauge.ingest.ready_file import read_of_running
 from streamgauge.settings import Settings
-from streamgauge.values import format_option, parse_duration_s, print_json
+from streamgauge.values import Duration, format_option, parse_duration_s, print_report
 
 TIMEOUT_S = 15.0
 
@@ -37,10 +38,7 @@ def mark_command(text: str, at: str | None, source: str, form: str, **given: Any
     settings = load(given)
     marker = {"text": text, "source": source, "at": _time(at)}
     stored = store_item(settings, "marker", marker)
-    if form == "json":
-        print_json(stored)
-    else:
-        click.echo(f"{stored['at']}  {stored['text']}")
+    print_report(stored, f"{stored['at']}  {stored['text']}", form)
     return 0
 
 
@@ -51,6 +49,33 @@ def _time(text: str | None) -> str:
     except ValueError:
         return str(text)
     return (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=seconds)).isoformat()
+
+
+@click.command("silence")
+@click.option("--rule", metavar="GLOB", default="*", show_default=True, help="Rules, such as burn_rate.")
+@click.option("--model", metavar="GLOB", default="*", show_default=True, help="Models, such as 'gpt-*'.")
+@click.option("--gateway", metavar="GLOB", default="*", show_default=True, help="Gateways.")
+@click.option(
+    "--for", "seconds", type=Duration(0, MAX_SILENCE_S), metavar="DURATION", default="1h", show_default=True,
+    help="How long; 0 ends the silence with the same globs.",
+)  # fmt: skip
+@click.option(
+    "--reason", metavar="TEXT", default="silenced", show_default=True, help="Why, for the page Alerts."
+)
+@settings_options("data", "otlp_token")
+@format_option()
+def silence_command(
+    rule: str, model: str, gateway: str, seconds: float, reason: str, form: str, **given: Any
+) -> int:
+    """Send no messages about some alerts for a time.
+
+    The alerts are still stored. Analytics must be running, with --metrics.
+    """
+    item = {"rule": rule, "model": model, "gateway": gateway, "seconds": seconds, "reason": reason}
+    stored = store_item(load(given), "silence", item)
+    text = "silent until {ends_at}: rule {rule}, model {model}, gateway {gateway}".format(**stored)
+    print_report(stored, text, form)
+    return 0
 
 
 def store_item(settings: Settings, noun: str, item: Mapping[str, object]) -> dict[str, str]:

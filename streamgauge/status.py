@@ -39,7 +39,7 @@ from streamgauge.ingest.record_log.reader_cursors import read_cursors
 from streamgauge.ingest.record_log.run_totals import RunTotals, read_run_totals, unreported_streams
 from streamgauge.settings import Settings
 from streamgauge.sql import StoreClient
-from streamgauge.values import format_option, print_json
+from streamgauge.values import format_option, print_report
 
 KAFKA_TIMEOUT_S = 20.0
 FULL_BYTES = 2**20
@@ -69,17 +69,10 @@ def status_command(form: str, **given: Any) -> int:
         if not failed:
             raise click.ClickException(". ".join((str(e).rstrip("."), *lines))) from None
         report = {"error": str(e), "silent_parts": silent, "failed_parts": failed, "faults": found}
-        _show(report, "\n".join([*lines, str(e)]), form)
+        print_report(report, "\n".join([*lines, str(e)]), form)
         return 1
-    _show(status, render(status), form)
+    print_report(status, render(status), form)
     return 0 if status["reconciles"] and not status["failed_parts"] and not status["faults"] else 1
-
-
-def _show(report: Mapping[str, Any], text: str, form: str) -> None:
-    if form == "json":
-        print_json(report)
-    else:
-        click.echo(text)
 
 
 def pipeline_status(settings: Settings) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from streamgauge.flags import load, load_with_running_parts, settings_options
-from streamgauge.values import format_option, parse_duration_s, print_json
+from streamgauge.values import format_option, parse_duration_s, print_report
 
 
 class _Rows(dict[str, int]):
@@ -54,10 +54,8 @@ def export_command(
         report=tables.__setitem__,
     )
     size_bytes = path.stat().st_size
-    if form == "json":
-        print_json({"file": str(path), "streams": streams, "size_bytes": size_bytes, "tables": tables})
-    else:
-        click.echo(f"{path}: {streams} streams, {size_bytes / 2**20:.1f} MiB")
+    found = {"file": str(path), "streams": streams, "size_bytes": size_bytes, "tables": tables}
+    print_report(found, f"{path}: {streams} streams, {size_bytes / 2**20:.1f} MiB", form)
     return 0
 
 
@@ -99,10 +97,7 @@ def rebuild_command(data: Path | None, from_files: bool, form: str) -> int:
     tables = _Rows()
     with lock_data_folder(settings.data):
         source = rebuild(location, use_backup=not from_files, report=tables.__setitem__)
-    if form == "json":
-        print_json({"catalog": str(location.catalog), "source": source.name.lower(), "tables": tables})
-    else:
-        click.echo(
-            f"restored {location.catalog} from {source.value}. A damaged file is kept in the same folder."
-        )
+    found = {"catalog": str(location.catalog), "source": source.name.lower(), "tables": tables}
+    text = f"restored {location.catalog} from {source.value}. A damaged file is kept in the same folder."
+    print_report(found, text, form)
     return 0

@@ -90,13 +90,8 @@ class PartProgress:
             self._start_window()
             return
         self._since_heartbeat_s += elapsed_s
-        if self._may_work() and self._works(elapsed_s):
-            self.silent_s = 0.0
-        else:
-            self.silent_s += elapsed_s
-
-    def _may_work(self) -> bool:
-        return not self.ready or (self._works_silently and self._since_heartbeat_s < LONGEST_WORK_S)
+        may_work = not self.ready or (self._works_silently and self._since_heartbeat_s < LONGEST_WORK_S)
+        self.silent_s = 0.0 if may_work and self._works(elapsed_s) else self.silent_s + elapsed_s
 
     def _works(self, elapsed_s: float) -> bool:
         """Whether a process waits for the disk, or used the CPU in the window that ends now."""

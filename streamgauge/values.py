@@ -157,6 +157,14 @@ def format_option(more: str = "") -> Callable[[Callable[..., Any]], Callable[...
     )  # fmt: skip
 
 
+def print_report(found: Any, text: str, form: str) -> None:
+    """Print what a command found in the format of `format_option`: `found` as JSON, or `text`."""
+    if form == "json":
+        print_json(found)
+    else:
+        click.echo(text)
+
+
 def print_json(found: Any) -> None:
     """Print one JSON document to stdout."""
     click.echo(json.dumps(found, ensure_ascii=False, allow_nan=False, indent=1))

@@ -83,9 +83,6 @@ class Condition:
     evidence: tuple[str, ...] = ()
     """Short facts."""
 
-    def is_escalated(self, before: Condition) -> bool:
-        return self.severity == "page" and before.severity != "page"
-
     def is_worse(self, before: Condition) -> bool:
         return abs(self.value - self.threshold) >= WORSE * abs(before.value - before.threshold)
 
@@ -198,9 +195,8 @@ class AlertStates:
             return [Change(alert.alert_id, key, "firing", alert.condition)]
         if met and alert.reported is not None and hold.worse_after_s is not None:
             late = now_s - alert.reported_s >= hold.worse_after_s
-            if alert.condition.is_escalated(alert.reported) or (
-                late and alert.condition.is_worse(alert.reported)
-            ):
+            escalated = alert.condition.severity == "page" != alert.reported.severity
+            if escalated or (late and alert.condition.is_worse(alert.reported)):
                 alert.reported, alert.reported_s = alert.condition, now_s
                 return [Change(alert.alert_id, key, "worse", alert.condition)]
         return []

@@ -12,16 +12,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 from streamgauge.analytics.alerts.formats import Notification, body_of, format_of
 from streamgauge.analytics.telemetry.export_queue import CLOSE_S, ExportQueue, plugin_queues
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.plugins import ALERT_SINKS
-
-if TYPE_CHECKING:
-    import requests
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +38,8 @@ def alert_sinks(
         ALERT_SINKS, "send an alert", name="alert-sink", queue_size=QUEUE_SIZE, guards=guards
     )
     for number, url in enumerate((urls or "").split(), 1):
-        form = format_of(url)
-        body, again = body_of(form, routing_key or ""), form == "alertmanager"
-        queues.append(Webhook(url, body=body, again=again, name=f"alert-webhook-{number}", guards=guards))
+        name = f"alert-webhook-{number}"
+        queues.append(Webhook(url, routing_key=routing_key or "", name=name, guards=guards))
     return queues
 
 
@@ -55,22 +50,24 @@ class Webhook(ExportQueue[Notification]):
         self,
         url: str,
         *,
-        body: Callable[[Notification], Any] = dict,
-        again: bool = False,
+        routing_key: str = "",
         name: str = "alert-webhook-1",
         queue_size: int = QUEUE_SIZE,
         timeout_s: float = TIMEOUT_S,
         first_pause_s: float = FIRST_PAUSE_S,
         guards: Guards | None = None,
     ) -> None:
-        """`again`: it has to receive the alerts that fire repeatedly."""
         import requests  # only when used: an HTTP client takes longer to import than the rest of alerting
 
         self._url, self._timeout_s, self._first_pause_s = url, timeout_s, first_pause_s
-        self._body, self.again = body, again
+        form = format_of(url)
+        self._body = body_of(form, routing_key)
+        self.again = form == "alertmanager"
+        """Whether it has to receive the alerts that fire repeatedly."""
         self._stop = threading.Event()
         self._session = requests.Session()
-        self._session.auth = _without_netrc
+        # Authentication that adds nothing, so that requests does not look for the host in ~/.netrc.
+        self._session.auth = lambda request: request
         super().__init__(self._post, self._session.close, name=name, queue_size=queue_size, guards=guards)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
@@ -105,11 +102,6 @@ class Webhook(ExportQueue[Notification]):
             pause_s = wait_s if wait_s is not None else self._first_pause_s * 2.0**attempt
         log.warning("cannot send an alert to the webhook: %s. Check --alert-webhook and the receiver", why)
         return False
-
-
-def _without_netrc(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Authentication that adds nothing, so that requests does not look for the host in ~/.netrc."""
-    return request
 
 
 def _retry_after_s(value: str | None) -> float | None:

@@ -11,7 +11,6 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -108,19 +107,17 @@ class ConversationReader:
 
 def _session(body: _Body) -> str | None:
     if isinstance(body.metadata, dict):
-        found = _claude_code(body.metadata.get("user_id")) or _first_text(body.metadata, _METADATA)
-        if found:
+        if found := _claude_code(body.metadata.get("user_id")):
             return found
+        for name in _METADATA:
+            if found := _text(body.metadata.get(name)):
+                return found
     for name in _MEMBERS:
         value = getattr(body, name)
         if value is not None and (found := _text(value.get("id") if isinstance(value, dict) else value)):
             return found
     key = _text(body.prompt_cache_key)
     return key if key and _ID.fullmatch(key) else None
-
-
-def _first_text(values: dict[str, Any], names: Sequence[str]) -> str | None:
-    return next((text for name in names if (text := _text(values.get(name)))), None)
 
 
 def _claude_code(user_id: Any) -> str | None:

@@ -211,7 +211,7 @@ class ResponsesReader(DialectReader):
         if item is None:
             return DecodedEvent(kind="start")
         client = item.type in CLIENT_TOOLS
-        if not client and not _is_call(item):
+        if not client and not item.type.endswith("_call") and not item.name:
             return DecodedEvent(kind="annotation" if item.type.endswith("_output") else "start")
         call = self._calls.begin(item, event.output_index, server_side=not client)
         tool_call = ToolCallDelta(
@@ -344,10 +344,6 @@ def _first_known(item_id: str | None, index: int | None) -> str | int | None:
 
 def _parts(content: list[Part] | str | None, kind: str) -> list[Part]:
     return [Part(kind, content)] if isinstance(content, str) else content or []
-
-
-def _is_call(item: Item) -> bool:
-    return item.type.endswith("_call") or bool(item.name)
 
 
 def _text_of(delta: dict[str, Any], channel: str) -> str:

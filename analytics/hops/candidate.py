@@ -76,7 +76,8 @@ class ClockOffsets:
         assumed = (inner.clock_ns - inner.wall_ns) - (outer.clock_ns - outer.wall_ns)
         bounds = self._bounds.get((outer.clock_id, inner.clock_id))
         least, greatest = bounds.interval(outer.clock_ns) if bounds is not None else (None, None)
-        least = min(assumed, _or(greatest, assumed)) - WALL_ERROR_NS if least is None else least
+        if least is None:
+            least = (assumed if greatest is None else min(assumed, greatest)) - WALL_ERROR_NS
         greatest = max(assumed, least) + WALL_ERROR_NS if greatest is None else greatest
         middle = (least + greatest) // 2
         return ClockOffset(middle, max(greatest - middle, middle - least))
@@ -90,10 +91,7 @@ class ClockOffsets:
         self._bounds.move_to_end(key)
         if len(self._bounds) > MAX_CLOCKS:
             self._bounds.popitem(last=False)
-        lower, upper = (
-            list(_lower_bounds(outer, inner) if same_output else ()),
-            list(_upper_bounds(outer, inner)),
-        )
+        lower, upper = [*(_lower_bounds(outer, inner) if same_output else ())], [*_upper_bounds(outer, inner)]
         bounds.lower += lower
         bounds.upper += upper
         # The bounds contradict each other, so a clock jumped. Older ones say nothing about the new offset.
@@ -101,10 +99,6 @@ class ClockOffsets:
             bounds = self._bounds[key] = _Bounds()
             bounds.lower += lower
             bounds.upper += upper
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
 
 
 def _upper_bounds(outer: Candidate, inner: Candidate) -> Iterable[_Bound]:

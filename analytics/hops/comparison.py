@@ -211,10 +211,12 @@ class HopRows:
 
     def add(self, attempts: Sequence[Match], streams: Mapping[str, Stream]) -> None:
         """Add an outer stream with its inner ones. `streams` by id."""
-        ordered = sorted((self._start_ns(match), n) for n, match in enumerate(attempts))
+        offsets = [self._offsets.between(match.outer, match.inner) for match in attempts]
+        ordered = sorted(
+            (start_ns(match.outer, match.inner, offsets[n]), n) for n, match in enumerate(attempts)
+        )
         for number, (begin_ns, n) in enumerate(ordered, 1):
-            match = attempts[n]
-            offset = self._offsets.between(match.outer, match.inner)
+            match, offset = attempts[n], offsets[n]
             outer, inner = streams[match.outer.stream_id], streams[match.inner.stream_id]
             found = compare(outer, inner, begin_ns, offset.error_ns)
             key = {
@@ -241,9 +243,6 @@ class HopRows:
             )
             self._changes += (key | change._asdict() for change in found.changes)
             self._stalls.update((match.outer.stream_id, seq) for seq in found.gateway_stall_seqs)
-
-    def _start_ns(self, match: Match) -> int:
-        return start_ns(match.outer, match.inner, self._offsets.between(match.outer, match.inner))
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """The rows by table."""

@@ -127,7 +127,8 @@ class OtlpReceiver:
     # -- one request ---------------------------------------------------------------------------------------------------
 
     async def _export(self, request: Request) -> Response:
-        is_json = _content_type(request) == _JSON
+        content_type = request.headers.get("content-type", "").split(";", 1)[0]
+        is_json = content_type.strip().lower() == _JSON
         try:
             self._check(request)
             body = await _body(request)
@@ -182,10 +183,6 @@ class _Server(uvicorn.Server):
         """The loop calls this every 0.1 s. True: stop."""
         self._guard.beat()
         return await super().on_tick(counter) or self._closed.is_set()
-
-
-def _content_type(request: Request) -> str:
-    return request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
 
 
 async def _body(request: Request) -> bytes:

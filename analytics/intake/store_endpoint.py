@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import asdict, astuple
 from http import HTTPStatus
 from typing import Any
 
@@ -69,10 +70,8 @@ def one_line(key: str, value: object, most: int) -> str:
     return text
 
 
-def item_queue(
-    table: Table, row: Callable[[Any], Sequence[Any]], clock: Callable[[], float] = time.monotonic
-) -> CommitQueue[Any]:
-    """The queue of a table's items. `row`: the values of an item, with instants in microseconds. `clock`: seconds."""
+def item_queue(table: Table, clock: Callable[[], float] = time.monotonic) -> CommitQueue[Any]:
+    """The queue of a table's items: dataclasses with the table's columns. `clock`: seconds."""
     entered_s: deque[float] = deque(maxlen=MAX_PER_HOUR)
 
     def may_enter() -> bool:
@@ -84,12 +83,20 @@ def item_queue(
 
     return CommitQueue(
         table.name,
-        lambda items: frame_of_rows(table, [row(item) for item in items]),
+        lambda items: frame_of_rows(table, [[*map(_stored, astuple(item))] for item in items]),
         name=table.name,
         counters=("stored", "refused"),
         max_items=MAX_WAITING,
         may_enter=may_enter,
     )
+
+
+def _stored(value: Any) -> Any:
+    return round(value.timestamp() * 1e6) if isinstance(value, dt.datetime) else value
+
+
+def _shown(value: Any) -> Any:
+    return value.isoformat().replace("+00:00", "Z") if isinstance(value, dt.datetime) else value
 
 
 class StoreEndpoint:
@@ -102,7 +109,7 @@ class StoreEndpoint:
         *,
         token: str | None = None,
     ) -> None:
-        """`parse`: body and time → item, whose `json()` is the answer. Raises ValueError with one line."""
+        """`parse`: body and time → item, which is the answer, too. Raises ValueError with one line."""
         self._queue, self._parse, self._token = queue, parse, token
         self._noun = queue.name.removesuffix("s")
         self._requests = threading.BoundedSemaphore(MAX_REQUESTS)
@@ -111,7 +118,8 @@ class StoreEndpoint:
         fields: Mapping[str, str] = {}
         try:
             self._check(environ)
-            status, content = 201, self._store(environ).json()
+            item = asdict(self._store(environ))
+            status, content = 201, {name: _shown(value) for name, value in item.items()}
         except Refused as e:
             self._queue.count(refused=1)
             status, content, fields = e.status, {"error": str(e)}, e.headers()

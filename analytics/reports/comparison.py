@@ -123,7 +123,7 @@ def failure_rows(
     """
 
     def rate(label: str, cases: tuple[int, int], of: str) -> Row:
-        return Row(label, True, 1, formatting.share, rate_difference(cases, both(of)))
+        return _rate_row(label, 1, cases, both(of))
 
     def both(name: str) -> tuple[int, int]:
         return a[name], b[name]
@@ -150,22 +150,18 @@ def answer_rows(
     for measure in MEASURES.values():
         if measure.unit == "share":
             cases, of = ((a[f"{measure.name}_{c}"], b[f"{measure.name}_{c}"]) for c in ("x", "n"))
-            found = rate_difference(cases, of)
-            rows.append(
-                Row(
-                    measure.label,
-                    True,
-                    measure.direction,
-                    formatting.share,
-                    found,
-                    worse_answers=measure.direction,
-                )
-            )
+            row = _rate_row(measure.label, measure.direction, cases, of)
+            rows.append(replace(row, worse_answers=measure.direction))
     of = sum(a_finishes.values()), sum(b_finishes.values())
-    for name in [n for n in {**a_finishes, **b_finishes} if n not in (LENGTH, FILTER)][:MAX_FINISH_REASONS]:
-        found = rate_difference((a_finishes.get(name, 0), b_finishes.get(name, 0)), of)
-        rows.append(Row(f"Finish reason {name}", True, 0, formatting.share, found))
-    return rows
+    names = [name for name in {**a_finishes, **b_finishes} if name not in (LENGTH, FILTER)]
+    return rows + [
+        _rate_row(f"Finish reason {name}", 0, (a_finishes.get(name, 0), b_finishes.get(name, 0)), of)
+        for name in names[:MAX_FINISH_REASONS]
+    ]
+
+
+def _rate_row(label: str, direction: Sign, cases: tuple[int, int], of: tuple[int, int]) -> Row:
+    return Row(label, True, direction, formatting.share, rate_difference(cases, of))
 
 
 def ok_rows(a: pl.DataFrame, b: pl.DataFrame) -> list[Row]:
@@ -290,35 +286,27 @@ def counts(query: Query, selection: Selection) -> dict[str, Any]:
         FROM streams WHERE {selection.where()}""").to_dicts()[0]
 
 
-def finishes(query: Query, selection: Selection, *, most: int = 20) -> dict[str, int]:
+def finishes(query: Query, selection: Selection) -> dict[str, int]:
     """Meaning of the finish reason → number of answers, most frequent first."""
-    return _numbers(
-        query(f"""
-        SELECT coalesce({FINISH}, '(none)') AS name, count(*) AS n FROM streams WHERE {selection.where()} AND {IS_ANSWER}
-        GROUP BY ALL ORDER BY n DESC, name LIMIT {most:d}""")
-    )
+    return _numbers(query, selection, f"coalesce({FINISH}, '(none)')", IS_ANSWER)
 
 
-def causes(query: Query, selection: Selection, *, most: int = 20) -> dict[str, int]:
+def causes(query: Query, selection: Selection) -> dict[str, int]:
     """Cause of failure → number of streams, most frequent first."""
-    return _numbers(
-        query(f"""
-        SELECT {CAUSE_AND_TYPE} AS name, count(*) AS n FROM streams WHERE {selection.where()} AND {IS_ERROR}
-        GROUP BY ALL ORDER BY n DESC, name LIMIT {most:d}""")
-    )
+    return _numbers(query, selection, CAUSE_AND_TYPE, IS_ERROR)
 
 
-def _numbers(frame: pl.DataFrame) -> dict[str, int]:
-    return dict(frame.select("name", "n").iter_rows())
-
-
-def values(query: Query, selection: Selection, dimension: str, *, most: int = 200) -> list[str]:
+def values(query: Query, selection: Selection, dimension: str) -> list[str]:
     """The values of a further dimension, most frequent first."""
-    frame = query(f"""
-        SELECT {FURTHER_DIMENSIONS[dimension]} AS name FROM streams WHERE {selection.where()} AND {IS_REQUEST}
-        GROUP BY ALL ORDER BY count(*) DESC, name LIMIT {most:d}""")
-    found: list[str] = frame["name"].to_list()
-    return found
+    return list(_numbers(query, selection, FURTHER_DIMENSIONS[dimension], IS_REQUEST, most=200))
+
+
+def _numbers(query: Query, selection: Selection, name: str, where: str, *, most: int = 20) -> dict[str, int]:
+    return dict(
+        query(f"""
+        SELECT {name} AS name, count(*) AS n FROM streams WHERE {selection.where()} AND {where}
+        GROUP BY ALL ORDER BY n DESC, name LIMIT {most:d}""").iter_rows()
+    )
 
 
 # Differences of two samples. Pure.

@@ -7,6 +7,8 @@ from datetime import timedelta
 from typing import TypeGuard
 
 UNKNOWN = "–"
+UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1, "w": 604800}
+"""Units of the lengths of time ranges. The first one that fits is used in addresses."""
 MARKDOWN_SIGNS = frozenset("\\`*_{}[]()<>#+-.!|$~:&")
 
 

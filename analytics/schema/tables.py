@@ -120,6 +120,7 @@ HOP_CHANGES = _of_hop("hop_changes")
 ALERT_EVENTS = _seldom("alert_events", time_column="changed_at", key="alert_id, state, changed_at")
 ALERT_RULES = _from_settings("alert_rules", key="rule")
 SILENCES = _seldom("silences", retention=Retention.ROLLUPS, time_column="created_at")
+MAX_SILENCE_S = 30 * 86_400
 
 TABLES = tuple(value for value in [*globals().values()] if isinstance(value, Table))
 """Every table of the store, in the order of schema.sql."""

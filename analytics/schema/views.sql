@@ -136,11 +136,7 @@ SELECT
     sum(parts.input_tokens_with_cache_known)::BIGINT AS input_tokens_with_cache_known,
     sum(parts.cached_input_tokens) / nullif(sum(parts.input_tokens_with_cache_known), 0) AS cache_hit_share,
     sum(parts.output_tokens) / 60.0 AS output_tokens_per_s,
-    sum(parts.streams_with_output_tokens)::BIGINT AS streams_with_output_tokens,
-    sum(parts.events)::BIGINT AS events,
-    sum(parts.output_events)::BIGINT AS output_events,
-    sum(parts.response_bytes)::BIGINT AS response_bytes,
-    sum(parts.delivered_bytes)::BIGINT AS delivered_bytes
+    sum(COLUMNS(['streams_with_output_tokens', 'events', 'output_events', 'response_bytes', 'delivered_bytes']))::BIGINT
 FROM internal.bounded_minutes AS parts GROUP BY minute, gateway, provider, model;
 
 -- Per minute, gateway, provider and model: complete responses, their length, and shares that were cut, refused, empty, or had tool calls, malformed ones and failures.

@@ -40,6 +40,8 @@ WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 SILENT_AFTER_S = 10.0
 IDLE_S = 10.0
 """Longest wait for a part of a request."""
+STOP_S = 0.1
+"""Longest time until the server ends."""
 
 
 class PrometheusEndpoint:
@@ -81,7 +83,7 @@ class PrometheusEndpoint:
         self.url = f"{self.root}/metrics"
 
     def _serve(self) -> None:
-        self._server.serve_forever()
+        self._server.serve_forever(poll_interval=STOP_S)
         self._ended.set()
 
     def close(self) -> None:
@@ -96,7 +98,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     guard: Guard
 
     def service_actions(self) -> None:
-        """The loop calls this between requests, at least every 0.5 s."""
+        """The loop calls this between requests, at least every `STOP_S`."""
         self.guard.beat()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -279,7 +279,17 @@ class Traffic:
 
 
 _ARGUMENTS = {"type": "object", "properties": {"station": {"type": "string"}, "days": {"type": "integer"}}}
-_NAME, _PURPOSE = "read_gauge", "Read the water level at a station."
+_TOOL = {"name": "read_gauge", "description": "Read the water level at a station."}
+_FUNCTION = {**_TOOL, "parameters": _ARGUMENTS}
+_TOOLS: dict[str, Any] = {
+    "chat": {"type": "function", "function": _FUNCTION},
+    "cohere": {"type": "function", "function": _FUNCTION},
+    "messages": {**_TOOL, "input_schema": _ARGUMENTS},
+    "responses": {"type": "function", **_FUNCTION},
+    "lmstudio": _TOOL["name"],
+    "gemini": {"functionDeclarations": [_FUNCTION]},
+}
+"""By API. The others have no tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,15 +322,13 @@ def draw_request(
     tools = rng.random() < 0.4
     limit = rng.choice((None, None, None, 40, 300))
     path = profile.path
-    if api == "gemini":
-        body = _gemini(prompt, tools)
-        if not streamed:
-            path = path.replace(":streamGenerateContent?alt=sse", ":generateContent")
-    else:
-        body = _BODIES[api](profile.model, prompt, tools)
+    body = _body(api, profile.model, prompt, tools=tools)
+    if api != "gemini":
         body["stream"] = streamed
         if limit is not None and api in ("chat", "completions"):
             body["max_tokens"] = limit
+    elif not streamed:
+        path = path.replace(":streamGenerateContent?alt=sse", ":generateContent")
     if api in ("chat", "completions") and streamed:
         options: dict[str, bool] = {}
         if rng.random() < 0.9:
@@ -357,42 +365,14 @@ def _credentials(api: str, key: str) -> list[tuple[str, str]]:
     return [("authorization", f"Bearer {key}")]
 
 
-def _chat(model: str, prompt: str, tools: bool) -> dict[str, Any]:
-    function = {"name": _NAME, "description": _PURPOSE, "parameters": _ARGUMENTS}
-    offered = {"tools": [{"type": "function", "function": function}]} if tools else {}
-    return {"model": model, "messages": [{"role": "user", "content": prompt}], **offered}
-
-
-def _completions(model: str, prompt: str, tools: bool) -> dict[str, Any]:
-    return {"model": model, "prompt": prompt}
-
-
-def _messages(model: str, prompt: str, tools: bool) -> dict[str, Any]:
-    tool = {"name": _NAME, "description": _PURPOSE, "input_schema": _ARGUMENTS}
-    offered = {"tools": [tool]} if tools else {}
-    return {"model": model, "max_tokens": 4096, "messages": [{"role": "user", "content": prompt}], **offered}
-
-
-def _responses(model: str, prompt: str, tools: bool) -> dict[str, Any]:
-    tool = {"type": "function", "name": _NAME, "description": _PURPOSE, "parameters": _ARGUMENTS}
-    return {"model": model, "input": prompt, **({"tools": [tool]} if tools else {})}
-
-
-def _lmstudio(model: str, prompt: str, tools: bool) -> dict[str, Any]:
-    return {"model": model, "input": prompt, **({"tools": [_NAME]} if tools else {})}
-
-
-def _gemini(prompt: str, tools: bool) -> dict[str, Any]:
-    declared = {"name": _NAME, "description": _PURPOSE, "parameters": _ARGUMENTS}
-    offered = {"tools": [{"functionDeclarations": [declared]}]} if tools else {}
-    return {"contents": [{"role": "user", "parts": [{"text": prompt}]}], **offered}
-
-
-_BODIES = {
-    "chat": _chat,
-    "completions": _completions,
-    "messages": _messages,
-    "responses": _responses,
-    "lmstudio": _lmstudio,
-    "cohere": _chat,
-}
+def _body(api: str, model: str, prompt: str, *, tools: bool) -> dict[str, Any]:
+    messages = [{"role": "user", "content": prompt}]
+    bodies: dict[str, dict[str, Any]] = {
+        "gemini": {"contents": [{"role": "user", "parts": [{"text": prompt}]}]},
+        "completions": {"model": model, "prompt": prompt},
+        "messages": {"model": model, "max_tokens": 4096, "messages": messages},
+        "responses": {"model": model, "input": prompt},
+        "lmstudio": {"model": model, "input": prompt},
+    }
+    body = bodies.get(api) or {"model": model, "messages": messages}
+    return body | ({"tools": [_TOOLS[api]]} if tools and api in _TOOLS else {})

@@ -21,6 +21,7 @@ from rich.live import Live
 from streamgauge.analytics.diagnosis.report import Report, as_json, read_report
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import locate
 from streamgauge.flags import load_with_running_parts, settings_options
@@ -77,7 +78,7 @@ def top_command(
     settings = load_with_running_parts(given)
 
     def select() -> Selection:
-        until = screen.rounded_up(datetime.now(UTC))
+        until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
         since = until - timedelta(seconds=length_s)
         return Selection(since=since, until=until, models=models, gateways=gateways, clients=clients)
 
@@ -118,9 +119,7 @@ def dashboard_link(data: Path, chosen: Selection) -> str | None:
     if not url:
         return None
     length_s = round(chosen.length.total_seconds())
-    seconds, unit = next(
-        (s, u) for s, u in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")) if length_s % s == 0
-    )
+    unit, seconds = next((u, s) for u, s in formatting.UNITS_S.items() if length_s % s == 0)
     by_name = (("model", chosen.models), ("gateway", chosen.gateways), ("client", chosen.clients))
     filters = [(name, value) for name, values in by_name for value in values]
     return f"{url}/?{urlencode([('range', f'{length_s // seconds}{unit}'), *filters])}"

@@ -7,7 +7,6 @@ import os
 import select
 import sys
 import termios
-import time
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,27 +81,21 @@ class View:
         return f"q quit · s sort: {self.sort} · / filter{f': {self.filter}' if self.filter else ''}"
 
 
-def _no_keys(seconds: float) -> str:
-    time.sleep(seconds)
-    return ""
-
-
 @contextlib.contextmanager
 def pressed_keys() -> Iterator[Callable[[float], str]]:
     """A function that waits for keys, at most for the given seconds. Without a terminal as input there are none."""
-    if not sys.stdin.isatty():
-        yield _no_keys
+    inputs = [sys.stdin.fileno()] if sys.stdin.isatty() else []
+
+    def keys(seconds: float) -> str:
+        ready, _, _ = select.select(inputs, [], [], seconds)
+        return os.read(ready[0], 256).decode(errors="ignore") if ready else ""
+
+    if not inputs:
+        yield keys
         return
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-    tty.setcbreak(terminal)
+    before = termios.tcgetattr(inputs[0])
+    tty.setcbreak(inputs[0])
     try:
-        yield (
-            lambda seconds: (
-                os.read(terminal, 256).decode(errors="ignore")
-                if select.select([terminal], [], [], seconds)[0]
-                else ""
-            )
-        )
+        yield keys
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        termios.tcsetattr(inputs[0], termios.TCSADRAIN, before)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 
 from rich.console import Console, Group, RenderableType
@@ -215,8 +215,3 @@ def message(text: str, at: datetime, footer: str) -> RenderableType:
     """The screen without a report."""
     head = Text("streamgauge top", "bold").append(f" · {at.astimezone():%H:%M:%S %Z}", "not bold dim")
     return Group(head, Text(text, "yellow"), Text(footer, "dim"))
-
-
-def rounded_up(now: datetime) -> datetime:
-    """The end of the range: the next whole second."""
-    return now.replace(microsecond=0) + timedelta(seconds=1)

@@ -62,6 +62,7 @@ def prometheus(folder: Path, port: int, targets: dict[str, str]) -> Iterator[Pro
     flags = [f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'tsdb'}"]
     flags += [
         f"--web.listen-address=127.0.0.1:{port}",
+        "--scrape.discovery-reload-interval=100ms",  # by default it begins to scrape after 5 s
         "--enable-feature=exemplar-storage",
         "--log.level=warn",
     ]

@@ -45,7 +45,7 @@ def loaded(folder: Path, short: Load, seconds: float) -> Iterator[tuple[Up, Futu
 
 
 @pytest.mark.parametrize(
-    "seconds", [2.0, pytest.param(60.0, marks=[pytest.mark.slow, pytest.mark.timeout(STORED_WITHIN_S + 200)])]
+    "seconds", [1.0, pytest.param(60.0, marks=[pytest.mark.slow, pytest.mark.timeout(STORED_WITHIN_S + 200)])]
 )
 def test_every_chunk_beside_short_requests_at_full_speed_is_recorded_or_counted_as_lost(
     seconds: float, tmp_path: Path

@@ -126,15 +126,18 @@ def diagnosed(tables: QueryPool, since: datetime, until: datetime | None = None)
         *(pytest.param(kind, marks=pytest.mark.slow) for kind in INCIDENTS if kind != "rate-limited"),
     ],
 )
-def test_diagnosis_names_the_incident_that_the_terminal_announces(tmp_path: Path, kind: str) -> None:
-    began, data = datetime.now(UTC), tmp_path / "data"
-    arguments = ["--no-dashboard", "--data", str(data), *ANY_PORTS, "--rate", "20", "--time-scale", "0.3"]
+def test_diagnosis_names_the_incident_that_the_terminal_announces_and_the_end_leaves_nothing(
+    tmp_path: Path, kind: str
+) -> None:
+    began = datetime.now(UTC)
+    arguments = ["--no-dashboard", *ANY_PORTS, "--rate", "20", "--time-scale", "0.3"]
     arguments += ["--incident", kind, "--incident-after", "12s", "--incident-length", "600s"]
     process = subprocess.Popen(
         [sys.executable, "-m", "streamgauge", "demo", "--seed", "staged", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        env=dict(os.environ, TMPDIR=str(tmp_path)),
         cwd=tmp_path,
     )
     try:
@@ -142,6 +145,9 @@ def test_diagnosis_names_the_incident_that_the_terminal_announces(tmp_path: Path
         while "begins" not in (line := process.stdout.readline()):
             assert line, "the demo exited before the incident"
         onset = datetime.combine(began.astimezone(), clock.fromisoformat(line.split()[0])).astimezone()
+        (data,) = tmp_path.glob("streamgauge-demo-*")
+        pids = [json.loads(path.read_bytes())["pid"] for path in (data / "run").glob("*.json")]
+        assert len(pids) >= 4
         incident = INCIDENTS[kind]
         place = {incident.dimension: CLIENT_NAMES.get(incident.value, incident.value)}
         assert f"incident {kind} begins: {' '.join(*place.items())}: {incident.text}" in line
@@ -158,9 +164,13 @@ def test_diagnosis_names_the_incident_that_the_terminal_announces(tmp_path: Path
         found = report.diagnosis.causes[0].onset
         assert found is not None
         assert abs(found - onset) < timedelta(seconds=10)
+        process.terminate()
+        assert process.wait(90) == 0
     finally:
         process.terminate()
         process.wait(90)
+    assert not list(tmp_path.glob("streamgauge-demo-*"))
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 def test_unwritable_data_folder_is_one_line(tmp_path: Path) -> None:
@@ -169,29 +179,3 @@ def test_unwritable_data_folder_is_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(demo_command, arguments)
     assert isinstance(result.exception, OSError)
     assert "Choose another with --data" in str(result.exception)
-
-
-def test_ctrl_c_stops_every_process_and_removes_the_temporary_folder(tmp_path: Path) -> None:
-    environment = dict(os.environ, TMPDIR=str(tmp_path))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streamgauge", "demo", "--no-dashboard", *ANY_PORTS],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-        cwd=tmp_path,
-    )
-    try:
-        assert process.stdout is not None
-        while "sent " not in (line := process.stdout.readline()):
-            assert line, "the demo exited before sending traffic"
-        (data,) = tmp_path.glob("streamgauge-demo-*")
-        pids = [json.loads(path.read_bytes())["pid"] for path in (data / "run").glob("*.json")]
-        assert len(pids) >= 4
-        process.terminate()
-        assert process.wait(90) == 0
-    finally:
-        process.kill()
-        process.wait()
-    assert not list(tmp_path.glob("streamgauge-demo-*"))
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

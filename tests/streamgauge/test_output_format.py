@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 
 from streamgauge.analytics.alerts.alert_states import Change, Condition, Key
 from streamgauge.analytics.alerts.evaluator import event_rows
-from streamgauge.analytics.intake import silences
-from streamgauge.analytics.intake.markers import marker_queue
-from streamgauge.analytics.intake.silences import silence_queue
+from streamgauge.analytics.intake.posted_items import SILENCES_PATH, parse_silence
+from streamgauge.analytics.intake.store_endpoint import item_queue
+from streamgauge.analytics.schema.tables import MARKERS, SILENCES
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.cli import COMMAND_ORDER, cli
 from tests.analytics.intake.test_markers import listening
@@ -60,8 +60,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     store = new_store(data)
     store.commit(Commit("log", tables={"alert_events": event_rows([(change, time.time_ns(), None)], "test")}))
     store.close()
-    of_silences = listening(silence_queue(), path=silences.PATH, parse=silences.parse_silence)
-    with listening(marker_queue()) as url, of_silences as silences_url:
+    of_silences = listening(item_queue(SILENCES), path=SILENCES_PATH, parse=parse_silence)
+    with listening(item_queue(MARKERS)) as url, of_silences as silences_url:
         (data / "run").mkdir(exist_ok=True)
         ready = {"pid": os.getpid(), "markers": url, "silences": silences_url}
         (data / "run" / "analyze.json").write_text(json.dumps(ready))

@@ -18,9 +18,15 @@ from click.testing import CliRunner
 
 from streamgauge.analytics.intake import store_endpoint
 from streamgauge.analytics.intake.commit_queue import CommitQueue
-from streamgauge.analytics.intake.markers import PATH, marker_queue, parse_marker
-from streamgauge.analytics.intake.store_endpoint import MAX_BODY_BYTES, StoreEndpoint
+from streamgauge.analytics.intake.posted_items import (
+    MARKERS_PATH,
+    SILENCES_PATH,
+    parse_marker,
+    parse_silence,
+)
+from streamgauge.analytics.intake.store_endpoint import MAX_BODY_BYTES, StoreEndpoint, item_queue
 from streamgauge.analytics.main import Ready, run_until
+from streamgauge.analytics.schema.tables import MARKERS, SILENCES
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.telemetry import prometheus
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint
@@ -36,7 +42,7 @@ TOKEN = "a-token-of-some-length"
 def listening(
     queue: CommitQueue[Any],
     *,
-    path: str = PATH,
+    path: str = MARKERS_PATH,
     parse: Callable[[bytes, datetime], Any] = parse_marker,
     commits: bool = True,
     token: str | None = None,
@@ -75,7 +81,7 @@ def post(url: str, content: object = None, **headers: str) -> tuple[int, str]:
 
 
 def test_marker_is_acknowledged_and_other_requests_are_refused_and_counted() -> None:
-    queue = marker_queue()
+    queue = item_queue(MARKERS)
     with listening(queue) as url:
         assert post(url) == (201, "")
         assert post(url, {"text": ""})[0] == 400
@@ -86,14 +92,23 @@ def test_marker_is_acknowledged_and_other_requests_are_refused_and_counted() -> 
         assert post(url, b" " * (MAX_BODY_BYTES + 1))[0] == 413
         chunked = httpx.post(url, content=iter([b"{}"]), headers={"content-type": "application/json"})
         assert (chunked.status_code, httpx.get(url).headers["allow"]) == (411, "POST")
-        assert httpx.get(url.replace(PATH, "/metrics")).status_code == 200
+        assert httpx.get(url.replace(MARKERS_PATH, "/metrics")).status_code == 200
         for headers in host_headers.FOREIGN:
             assert host_headers.answer(url, headers, method="POST")[0] == 403
         assert queue.health() == {"markers.stored": 1, "markers.refused": 5}
 
 
+def test_silence_is_answered_with_its_times_in_iso_form() -> None:
+    with listening(item_queue(SILENCES), path=SILENCES_PATH, parse=parse_silence) as url:
+        answer = httpx.post(url, json={"model": "gpt-*", "seconds": 60}).json()
+    began, ends = (answer.pop(name) for name in ("created_at", "ends_at"))
+    assert (datetime.fromisoformat(ends) - datetime.fromisoformat(began)).total_seconds() == 60
+    assert all("T" in at and at.endswith("Z") for at in (began, ends))
+    assert answer == {"rule": "*", "model": "gpt-*", "gateway": "*", "reason": "silenced"}
+
+
 def test_token_is_required_if_there_is_one() -> None:
-    with listening(marker_queue(), token=TOKEN) as url:
+    with listening(item_queue(MARKERS), token=TOKEN) as url:
         assert post(url) == (401, "a bearer token is required: the one of --otlp-token")
         assert post(url, authorization="Bearer x")[0] == 401
         assert post(url, authorization=f"Bearer {TOKEN}")[0] == 201
@@ -109,7 +124,7 @@ def test_other_machines_need_a_token(address: str, status: int) -> None:
 
 def test_marker_that_is_not_stored_in_time_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_endpoint, "STORE_WITHIN_S", 0.05)
-    queue = marker_queue()
+    queue = item_queue(MARKERS)
     with listening(queue, commits=False) as url:
         assert post(url) == (503, "timeout while storing the marker. Try again")
         assert queue.waiting
@@ -121,7 +136,7 @@ def test_waiting_markers_and_markers_per_hour_are_limited(monkeypatch: pytest.Mo
     monkeypatch.setattr(store_endpoint, "MAX_WAITING", 2)
     monkeypatch.setattr(store_endpoint, "MAX_PER_HOUR", 3)
     now_s = [0.0]
-    queue = marker_queue(clock=lambda: now_s[0])
+    queue = item_queue(MARKERS, lambda: now_s[0])
 
     def statuses(url: str, count: int) -> list[str]:
         return [post(url)[1].partition(" ")[0] for _ in range(count)]
@@ -136,7 +151,7 @@ def test_waiting_markers_and_markers_per_hour_are_limited(monkeypatch: pytest.Mo
 
 def test_body_that_pauses_gets_408(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus._QuietHandler, "timeout", 0.1)
-    with listening(marker_queue()) as url:
+    with listening(item_queue(MARKERS)) as url:
         parts = urlsplit(url)
         assert parts.hostname is not None
         with socket.create_connection((parts.hostname, parts.port or 0), timeout=20) as connection:

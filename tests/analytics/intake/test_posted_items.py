@@ -1,4 +1,4 @@
-"""JSON of markers: times with a zone, defaults, and errors that name the key."""
+"""Markers of a request's JSON: times with a zone, defaults, and errors that name the key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from streamgauge.analytics.intake.markers import MAX_SOURCE, Marker, parse_marker
+from streamgauge.analytics.intake.posted_items import MAX_SOURCE, Marker, parse_marker
 from streamgauge.analytics.intake.store_endpoint import MAX_TEXT
 
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -19,8 +19,8 @@ def test_time_and_source_have_defaults() -> None:
 
 def test_time_is_converted_to_utc() -> None:
     body = json.dumps({"text": "d", "at": "2026-03-01T13:00:00.5+01:00", "source": "ci"}).encode()
-    expected = {"at": "2026-03-01T12:00:00.500000Z", "text": "d", "source": "ci"}
-    assert parse_marker(body, NOW).json() == expected
+    expected = Marker(dt.datetime(2026, 3, 1, 12, 0, 0, 500_000, tzinfo=dt.UTC), "d", "ci")
+    assert parse_marker(body, NOW) == expected
 
 
 @pytest.mark.parametrize(
