@@ -367,6 +367,24 @@ def test_active_streams_started_before_and_ended_after_the_instant(
     assert overview.in_flight_now_and_before(query_of(store), HOUR, NOON + HOUR.length) == (0, 2)
 
 
+@pytest.mark.parametrize("most_listed", [0, 1000])
+def test_sampled_minutes_are_the_same_whether_they_are_listed_or_not(
+    store: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, most_listed: int
+) -> None:
+    monkeypatch.setattr(latency, "MAX_MINUTES_LISTED", most_listed)
+    since = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
+    where = latency.Source(
+        selection=Selection(since=since, until=since + timedelta(minutes=14, seconds=30)),
+        group="model",
+        nth=7,
+    ).where()
+    minutes = f"generate_series(TIMESTAMPTZ '{since:%Y-%m-%d} 11:00:00+00', TIMESTAMPTZ '{since:%Y-%m-%d} 13:00:00+00', INTERVAL 1 MINUTE)"
+    found = store.sql(
+        f"SELECT epoch(minute)::BIGINT FROM {minutes} AS t(minute) WHERE {where} ORDER BY minute"
+    ).fetchall()
+    assert [at // 60 % 7 for (at,) in found] == [0, 0]
+
+
 def test_speed_has_the_median_output_and_the_share_of_a_measure_of_answers(
     store: duckdb.DuckDBPyConnection,
 ) -> None:
