@@ -1,6 +1,7 @@
 """The rule `diagnosis`: one condition per incident, however its place and metrics are named from one diagnosis to the next.
 
-1. A diagnosis of the last `RANGE` is made every `EVERY_S`, or less often if it takes more than `SHARE` of the time.
+1. A diagnosis of the last `RANGE` is made every `EVERY_S`, or less often if it takes more than `SHARE` of the time. While a cause is
+   not confirmed, it is made more often.
 2. A cause continues the incident of the same metric whose place it does not contradict. An incident counts from its third diagnosis on,
    because a cause may be chance, and the first ones may name too small a place.
 3. After `RANGE` the bad time is the baseline, so a diagnosis no longer shows when it ends. The incident lasts until the metric of its
@@ -27,9 +28,10 @@ from streamgauge.analytics.schema.objectives import Objective
 DIAGNOSIS = "diagnosis"
 """Name of the rule."""
 RANGE = timedelta(minutes=15)
-EVERY_S = 9.5
-"""The caller comes in rounds, so that this is 10 s."""
-SHARE = 0.05
+EVERY_S, UNCONFIRMED_EVERY_S = 19.5, 9.5
+"""The caller comes in rounds, so that these are 20 and 10 s."""
+SHARE, UNCONFIRMED_SHARE = 0.015, 0.05
+"""Of the time. The query uses two threads, so this is up to 3 % of a core."""
 LOOKS = 3
 SAME_ONSET = timedelta(minutes=2)
 """Onsets of one incident whose place is named by different dimensions."""
@@ -83,8 +85,10 @@ class IncidentRule:
         try:
             self._evaluate(now or datetime.now(UTC))
         finally:
-            took_ns = self._clock() - began_ns
-            self._due_ns = began_ns + int(max(EVERY_S * 1e9, took_ns / SHARE))
+            took_s = (self._clock() - began_ns) / 1e9
+            is_unconfirmed = any(one.looks < LOOKS for one in self._incidents.values())
+            every_s, share = (UNCONFIRMED_EVERY_S, UNCONFIRMED_SHARE) if is_unconfirmed else (EVERY_S, SHARE)
+            self._due_ns = began_ns + int(1e9 * max(every_s, took_s / share))
 
     def _evaluate(self, now: datetime) -> None:
         chosen = Selection(since=now - RANGE, until=now)
@@ -163,7 +167,10 @@ class IncidentRule:
 
 
 def severity_of(cause: Cause, found: Diagnosis, objectives: Sequence[Objective]) -> Severity | None:
-    """`page` if the streams of the cause, or all of their objective, miss it, and it does not say otherwise. None: no alert."""
+    """`page` if the streams of the cause, or all of their objective, miss it, and it does not say otherwise. None: no alert.
+
+    A change of traffic is no regression, so it is at most a `ticket`.
+    """
     highest = next((o.severity for o in objectives if o.name == cause.objective), "page")
     if highest == "none":
         return None
@@ -175,7 +182,7 @@ def severity_of(cause: Cause, found: Diagnosis, objectives: Sequence[Objective])
         for m in found.measured
         if cause.objective in (None, m.objective)
     )
-    return "page" if missed and highest == "page" else "ticket"
+    return "page" if missed and highest == "page" and cause.kind != "traffic" else "ticket"
 
 
 def key_of(cause: Cause) -> Key:

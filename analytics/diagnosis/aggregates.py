@@ -368,8 +368,8 @@ class Suspect:
     where: Mapping[str, str]
     begin: datetime
     end: datetime
-    levels: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """(model, gateway) → mean of the metric in the baseline. For metrics that are means."""
+    levels: Mapping[tuple[str, str, int], float] = field(default_factory=dict)
+    """(model, gateway, stratum) → mean of the metric in the baseline. For metrics that are means. Without strata, that is 0."""
 
 
 def _where(where: Mapping[str, str]) -> str:
@@ -386,7 +386,7 @@ def _over_chosen(chosen: Selection, suspects: Sequence[Suspect], parts: Iterable
 def series(chosen: Selection, suspects: Sequence[Suspect], points: int) -> str:
     """SQL of `suspect` (its number), `point` (of `points`), `n`, `x`, `first_at` (of the first affected stream).
 
-    If the metric is a mean, `x` is the sum of the differences from the level of the model and gateway.
+    If the metric is a mean, `x` is the sum of the differences from the level of the model, gateway and stratum.
     """
     parts = []
     for number, suspect in enumerate(suspects):
@@ -396,14 +396,15 @@ def series(chosen: Selection, suspects: Sequence[Suspect], points: int) -> str:
         levels = ""
         if metric.kind == "mean":
             rows = ", ".join(
-                f"({literal(m)}, {literal(g)}, {level!r})" for (m, g), level in suspect.levels.items()
+                f"({literal(m)}, {literal(g)}, {k}, {level!r})" for (m, g, k), level in suspect.levels.items()
             )
-            levels = f" JOIN (VALUES {rows}) AS levels(model, gateway, level) USING (model, gateway)"
+            levels = f" JOIN (VALUES {rows}) AS levels(model, gateway, stratum, level) USING (model, gateway, stratum)"
             x = f"sum(({metric.x}) - level) AS x"
         parts.append(
             f"(SELECT {number} AS suspect, ((epoch_us(moment) - epoch_us({instant(suspect.begin)})) // {width_us})::INTEGER AS point,"
             f" count(*) AS n, {x}"
-            f" FROM (SELECT *, {metric.at} AS moment FROM chosen WHERE {_where(suspect.where)} AND ({metric.n})){levels}"
+            f" FROM (SELECT *, {metric.at} AS moment, {STRATUM if metric.by_input else 0} AS stratum FROM chosen"
+            f" WHERE {_where(suspect.where)} AND ({metric.n})){levels}"
             f" WHERE moment >= {instant(suspect.begin)} AND moment < {instant(suspect.end)} GROUP BY ALL)"
         )
     return _over_chosen(chosen, suspects, parts)
@@ -446,7 +447,7 @@ def details(chosen: Selection, objectives: Sequence[Objective], suspects: Sequen
     `suspect`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `usual` (as many as before the suspect's begin),
     `with_tools` (streams with a tool call), `objective` (the most frequent one), `stream_id` (an example). In one row of each
     suspect, `streams` is NULL, and for the metrics that are means of logarithms it has `p50_*` and `p95_*` of the streams at the
-    place, and `before_*`, the median of at least `LEAST_BEFORE` streams before it.
+    place, `before_*`, the median of at least `LEAST_BEFORE` streams before it, and `before_tools`, the share with a tool call.
     """
     before = chosen.length / 4
     logs = [metric for metric in metrics(objectives).values() if metric.is_log]
@@ -466,7 +467,8 @@ def details(chosen: Selection, objectives: Sequence[Objective], suspects: Sequen
             f" GROUP BY ALL HAVING streams > 0 ORDER BY streams DESC LIMIT {MAX_DETAILS})"
         )
         parts.append(
-            f"(SELECT {number} AS suspect, {', '.join(_quantiles(m, suspect) for m in logs)}"
+            f"(SELECT {number} AS suspect, {', '.join(_quantiles(m, suspect) for m in logs)},"
+            f" avg((tool_call_count > 0)::INTEGER) FILTER ({metric.at} < {instant(suspect.begin)}) AS before_tools"
             f" FROM chosen WHERE {_where(suspect.where)})"
         )
     return _over_chosen(chosen, suspects, parts)

@@ -49,8 +49,8 @@ BUCKETS_BEFORE, BUCKETS_AFTER = 2, 5
 """Buckets before and after the first bucket of a change in which its onset is looked for."""
 LONGER_TTFT = 1.1
 """Least ratio of TTFT that is an effect of a lost cache."""
-ONLY_WITH_TOOLS = 0.9
-"""Share of the failed streams that had a tool call, from which on it is evidence."""
+ONLY_WITH_TOOLS, MORE_TOOLS = 0.9, 1.25
+"""Share of the failed streams that had a tool call, and its least ratio to the share before, from which on it is evidence."""
 
 
 def diagnose(query: Query, chosen: Selection, objectives: Sequence[Objective] = (DEFAULT,)) -> Diagnosis:
@@ -166,7 +166,9 @@ def _cause(chosen: Selection, tables: Mapping[str, Table], incident: Incident, v
     if found.part == "cube":
         seconds = np.array([(b - a).total_seconds() for a, b in itertools.pairwise(edges)], dtype=np.float64)
         surges = incidents.surges(tables["cube"], found, seconds)
-        if found.metric.family == "ttft" and (lengths := incidents.means(tables["cube"], found, "input")):
+        if found.metric.family in ("ttft", "itl") and (
+            lengths := incidents.means(tables["cube"], found, "input")
+        ):
             longer = lengths[0] / lengths[1]
             facts += [incidents.longer_prompts(longer)] if longer >= incidents.LONGER_PROMPTS else []
         if found.metric.family == "cache" and (ttft := incidents.means(tables["cube"], found, "ttft")):
@@ -248,11 +250,9 @@ def _other_causes(
             cause = incidents.constant(table, metric, [f"x_{f}" for f in FAILURES])
         else:
             metric = compared[f"slow_{name}"]
-            mix = incidents.traffic_mix(table, compared[name])
-            if mix is not None:
-                causes.append((mix, compared[name]))
-                continue
-            cause = incidents.constant(table, metric, [f"x_{metric.name}"])
+            cause = incidents.traffic_mix(table, metric) or incidents.constant(
+                table, metric, [f"x_{metric.name}"]
+            )
         if cause is not None:
             causes.append((cause, metric))
     return causes
@@ -272,11 +272,9 @@ def _with_details(
     found = []
     for number, (cause, metric) in enumerate(causes):
         of_suspect = frame.filter(pl.col("suspect") == number)
-        if cause.kind in (
-            "step",
-            "constant",
-        ):  # a drift has the value at its end, other traffic that of all streams
-            (quantiles,) = of_suspect.filter(pl.col("streams").is_null()).to_dicts()
+        (quantiles,) = of_suspect.filter(pl.col("streams").is_null()).to_dicts()
+        # A drift has the value at its end, other traffic that of all streams.
+        if cause.kind in ("step", "constant"):
             effects = tuple(_with_quantiles(effect, quantiles) for effect in cause.effects)
             cause = replace(cause, main=_with_quantiles(cause.main, quantiles), effects=effects)
         rows = of_suspect.drop_nulls("streams").sort(_MORE_THAN_USUAL, descending=True).to_dicts()
@@ -287,11 +285,7 @@ def _with_details(
         evidence = []
         if metric.family in ("failure", "tool_failure") and first["outcome"] != "ok":
             evidence.append(_ending(first))
-            # Else all streams of the place may have tool calls.
-            tools_fail_more = any(
-                e.metric == "tool_failure" and e.value > 1.25 * cause.main.value for e in cause.effects
-            )
-            if tools_fail_more and first["with_tools"] >= ONLY_WITH_TOOLS * first["streams"]:
+            if _has_tools(first["with_tools"], first["streams"], quantiles["before_tools"]):
                 evidence.append("only with a tool call")
         found.append(
             replace(
@@ -299,6 +293,13 @@ def _with_details(
             )
         )  # fmt: skip
     return found
+
+
+def _has_tools(with_tools: int, streams: int, usual: float | None) -> bool:
+    """Whether nearly all streams have a tool call, clearly more than usual. Else all streams of the place may have one."""
+    expected, share = streams * (usual or 0.0), usual or 0.0
+    least = max(MORE_TOOLS * expected, expected + 3 * math.sqrt(expected * (1 - share)))
+    return usual is not None and with_tools >= max(ONLY_WITH_TOOLS * streams, least)
 
 
 _MORE_THAN_USUAL = pl.col("streams") * pl.max_horizontal(

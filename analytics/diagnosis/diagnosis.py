@@ -253,12 +253,10 @@ def size(cause: Cause, measured: tuple[Measured, ...] = ()) -> str:
         before = [f"before {_number(effect.before, effect.unit)}"] if (effect.before or 0) >= 0.005 else []
         names_it = effect.metric in ("slow_ttft", "slow_itl")
         notes = ", ".join(before + [text.removeprefix("objective ") if names_it else text for text in limits])
-        return (
-            f"{_number(effect.value, effect.unit)} {AFFECTED[effect.metric]}{f' ({notes})' if notes else ''}"
-        )
+        of_all = "of all streams " if cause.kind == "traffic" and cause.where else ""
+        text = f"{_number(effect.value, effect.unit)} {of_all}{AFFECTED[effect.metric]}"
+        return f"{text} ({notes})" if notes else text
     text = f"{NUMBERS.get(effect.metric, '')} {_change(effect)}".strip()
-    if cause.kind == "traffic":
-        return f"{text} of all streams by more of these requests" if cause.where else text
     if effect.p95 is not None and limits:
         text += f", p95 {_number(effect.p95, effect.unit)} ({limits[0]})"
     return text

@@ -28,7 +28,7 @@ from streamgauge.analytics.diagnosis.aggregates import (
     Table,
     with_totals,
 )
-from streamgauge.analytics.diagnosis.diagnosis import GEOMETRIC_MEAN, Cause, Effect
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Effect
 from streamgauge.analytics.diagnosis.search import (
     LEAST_BASELINE,
     LEAST_SCORE,
@@ -75,11 +75,11 @@ def _belongs(change: Found, incident: Incident, edges: Sequence[datetime]) -> bo
         if any(_overlap(change, f) and _nested(change, f) for f in same):
             return True
     bucket = edges[-1] - edges[-2]
-    return (
-        main.where.items() <= change.where.items()
-        and _overlap(change, main)
-        and abs(edges[change.begin] - edges[main.begin]) <= SAME_TIME_BUCKETS * bucket
-    )
+    # Failures with a tool call are some of the failures, so they may be clear at another time.
+    same_streams = change.metric.family == "tool_failure" and main.metric.family == "failure"
+    same_time = abs(edges[change.begin] - edges[main.begin]) <= SAME_TIME_BUCKETS * bucket
+    is_inside = main.where.items() <= change.where.items()
+    return is_inside and _overlap(change, main) and (same_streams or same_time)
 
 
 def _overlap(a: Found, b: Found) -> bool:
@@ -213,21 +213,27 @@ SURGE = 3.0
 SURGE_SHARE = 0.15
 """Least share of the requests at the place."""
 LONGER_PROMPTS = 1.5
+CLEAR_RISE = 3.0
+"""In standard errors of independent streams."""
+MISSED_SHARE = 0.05
+"""Above it, the 95th percentile is above the objective."""
 
 
-def levels(table: Table, found: Found) -> dict[tuple[str, str], float]:
-    """(model, gateway) → mean of the metric outside the interval, at the place."""
+def levels(table: Table, found: Found) -> dict[tuple[str, str, int], float]:
+    """(model, gateway, stratum) → mean of the metric outside the interval, at the place. The stratum is 0 without `Metric.by_input`."""
     inside = _inside(found)
     client = found.place[2] if found.part == "cube" else -1
     n, x = (
-        with_totals(table.whole(f"{c}_{found.metric.name}"))[..., ~inside].sum(-1)[..., client]
+        with_totals(table.columns[f"{c}_{found.metric.name}"])[..., ~inside].sum(-1)[..., client]
         for c in ("n", "x")
     )
+    n, x = (a[:-1] if a.ndim > 2 else a[None] for a in (n, x))  # without the total of strata
     return {
-        (model, gateway): float(x[m, g] / n[m, g])
+        (model, gateway, k): float(x[k, m, g] / n[k, m, g])
+        for k in range(len(n))
         for m, model in enumerate(table.values[0])
         for g, gateway in enumerate(table.values[1])
-        if n[m, g] >= LEAST_BASELINE and found.where.get("model", model) == model and found.where.get("gateway", gateway) == gateway
+        if n[k, m, g] >= LEAST_BASELINE and found.where.get("model", model) == model and found.where.get("gateway", gateway) == gateway
     }  # fmt: skip
 
 
@@ -322,40 +328,41 @@ def longer_prompts(ratio: float) -> str:
 
 
 def traffic_mix(table: Table, metric: Metric) -> Cause | None:
-    """A rise of a mean that comes from more requests of a slow model, gateway or client, or from longer prompts."""
-    n, x = table.whole(f"n_{metric.name}"), table.whole(f"x_{metric.name}")
+    """More streams above the objective than before, because more requests are of a slow model, gateway or client, or are longer.
+
+    The part of the rise that other shares of requests explain has to be half of it. Without that part, the objective would be met or
+    half as many streams would be slow.
+    """
+    n, x = (table.columns[f"{c}_{metric.name}"] for c in ("n", "x"))
     now, before = slice(EARLIER_BUCKETS, None), slice(0, EARLIER_BUCKETS)
     totals = [float(a[..., part].sum()) for part in (now, before) for a in (n, x)]
     if min(totals[0], totals[2]) < 2 * LEAST_STREAMS:
         return None
-    mean, mean_before = totals[1] / totals[0], totals[3] / totals[2]
-    best, found = 0.5 * (mean - mean_before), None
-    if mean - mean_before < metric.least_change:
+    share, share_before = totals[1] / totals[0], totals[3] / totals[2]
+    rise, noise = share - share_before, math.sqrt(share * (1 - share) * (1 / totals[0] + 1 / totals[2]))
+    best = max(rise / 2, share - max(MISSED_SHARE, share / metric.least_ratio))
+    if rise < CLEAR_RISE * noise:
         return None
-    for axis, (dimension, names) in enumerate(zip(table.dimensions, table.values, strict=True)):
-        others = tuple(a for a in range(n.ndim) if a != axis)
-        n_, x_ = n.sum(others[:-1]), x.sum(others[:-1])
+    main = Effect(metric=metric.name, value=share, before=share_before, unit="share")
+    mix = Cause(kind="traffic", where={}, main=main, streams=int(totals[0]))
+    found = None
+    first_axis = n.ndim - 1 - len(table.dimensions)
+    for axis in range(n.ndim - 1):
+        others = tuple(a for a in range(n.ndim - 1) if a != axis)
+        n_, x_ = n.sum(others), x.sum(others)
+        grown = n_[:, now].sum(-1) / totals[0] - n_[:, before].sum(-1) / totals[2]
+        parts = grown * (x_.sum(-1) / np.maximum(n_.sum(-1), 1) - share_before)
+        if axis < first_axis:  # the strata
+            x_input, n_input = (table.columns[f"{c}_input"].sum((0, 1, 2)) for c in ("x", "n"))
+            lengths = [x_input[part].sum() / max(n_input[part].sum(), 1) for part in (now, before)]
+            longer = math.exp(lengths[0] - lengths[1])
+            if parts.sum() > best and longer > 1.05:
+                best, found = float(parts.sum()), replace(mix, evidence=(longer_prompts(longer),))
+            continue
+        dimension, names = table.dimensions[axis - first_axis], table.values[axis - first_axis]
         for i, name in enumerate(names):
-            count = n_[i].sum()
-            if count < LEAST_STREAMS:
-                continue
-            grown = n_[i][now].sum() / totals[0] - n_[i][before].sum() / totals[2]
-            part = grown * (x_[i].sum() / count - mean_before)
-            if grown > 0 and part > best:
-                best, found = part, (dimension, name, n_[i][now].sum(), grown)
-    main = Effect(
-        metric=metric.name, value=math.exp(mean), before=math.exp(mean_before), unit=metric.unit, statistic=GEOMETRIC_MEAN
-    )  # fmt: skip
-    if found is None:
-        input_, n_input = (table.whole(f"{c}_input").sum((0, 1, 2)) for c in ("x", "n"))
-        lengths = [input_[part].sum() / max(n_input[part].sum(), 1) for part in (now, before)]
-        longer = math.exp(lengths[0] - lengths[1])
-        if not metric.by_input or longer < LONGER_PROMPTS:
-            return None
-        return Cause(
-            kind="traffic", where={}, main=main, evidence=(longer_prompts(longer),), streams=int(totals[0])
-        )
-    dimension, name, streams, grown = found
-    share = streams / totals[0]
-    evidence = (f"{100 * share:.0f} % of the requests, before {100 * (share - grown):.0f} %",)
-    return Cause(kind="traffic", where={dimension: name}, main=main, evidence=evidence, streams=int(streams))
+            if grown[i] > 0 and parts[i] > best:
+                share_of_requests = float(n_[i, now].sum()) / totals[0]
+                evidence = f"{100 * share_of_requests:.0f} % of the requests, before {100 * (share_of_requests - grown[i]):.0f} %"
+                best, found = float(parts[i]), replace(mix, where={dimension: name}, evidence=(evidence,))
+    return found

@@ -211,7 +211,9 @@ SELECT
     CASE
         WHEN burn_1h > $FAST_BURN AND burn_5m > $FAST_BURN AND bad_1h >= $LEAST_BAD
             OR burn_6h > $SLOW_BURN AND burn_30m > $SLOW_BURN AND bad_6h >= $LEAST_BAD THEN 'page'
-        WHEN burn_3d > $STEADY_BURN AND burn_6h > $STEADY_BURN AND bad_3d >= $LEAST_BAD THEN 'ticket'
+        -- A burn rate above 1 is likely by chance while there are few streams.
+        WHEN burn_3d > $STEADY_BURN AND burn_6h > $STEADY_BURN AND bad_3d >= $LEAST_BAD
+            AND bad_3d - counted_3d * budget > 3 * sqrt(counted_3d * budget) THEN 'ticket'
     END AS severity
 FROM rates;
 

@@ -1,36 +1,44 @@
 """How often the diagnosis names the right cause of an incident, and when it began.
 
-Twenty kinds of incidents under mixed traffic, with several seeds and rates, and healthy traffic: plain, growing, with longer prompts,
-with days and nights, and with a client that always reads slowly. The streams are written to a store
-as analytics does, and diagnosed by the dashboard's code. A diagnosis is right if it names the metric and exactly the dimension values
-of each incident. Its onset is right within 10 s or one point of the dashboard's charts (1/60 of the range). Each run has a period of
-its own, with places, onset and sizes drawn from its seed.
+`python -m bench diagnosis PART`. Parts:
+
+- incidents: twenty kinds of incidents under mixed traffic, with several seeds and rates. A diagnosis is right if it names the metric
+  and exactly the dimension values of each incident. Its onset is right within 10 s or one point of the dashboard's charts (1/60 of the
+  range). Places, onset and sizes are drawn from the seed.
+- healthy: plain traffic, growing traffic, longer prompts, days and nights, and a client that always reads slowly.
+- time: how long it takes to name the incidents that the demo stages (`own_incidents`).
+
+The streams are written to a store as analytics does, and diagnosed by the dashboard's code. Each run has a period of its own. `--write`
+adds the runs to `results.json` and writes the section of docs/explanation/performance.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from bench.diagnosis.incidents import INCIDENTS, Expected, Incident, healthy
+from bench.analytics.page import Section
+from bench.analytics.page import table as page_table
+from bench.diagnosis import own_incidents
+from bench.diagnosis.incidents import INCIDENTS, Incident, healthy, is_quiet, judge
+from bench.diagnosis.own_incidents import Naming
 from bench.diagnosis.traffic import simulate
-from streamgauge.analytics.diagnosis.aggregates import metrics
 from streamgauge.analytics.diagnosis.diagnose import diagnose
-from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, headline
+from streamgauge.analytics.diagnosis.diagnosis import headline
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.frames import with_all_columns
-from streamgauge.analytics.schema.objectives import DEFAULT
 from streamgauge.analytics.schema.tables import STREAMS
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import SQLITE, locate
@@ -39,10 +47,14 @@ from streamgauge.analytics.storage.store import Store
 TRAFFIC = ((2.0, 3600.0), (10.0, 1800.0), (50.0, 900.0))
 """(requests per s, length of the range in s)."""
 HEALTHY = "healthy"
-FAMILIES = {name: metric.family for name, metric in metrics([DEFAULT]).items()}
 LEAST_TOLERANCE_S = 10.0
 POINTS = 60
 LATEST = datetime(2026, 6, 1, 12, tzinfo=UTC)
+PARTS = ("incidents", HEALTHY, "time")
+RESULTS = Path(__file__).with_name("results.json")
+
+Query = Callable[[str], pl.DataFrame]
+Write = Callable[[pl.DataFrame], None]
 
 
 @dataclass(frozen=True)
@@ -60,8 +72,6 @@ class Run:
     extra: int
     """Causes beyond the expected ones."""
     took_s: float
-    text: str
-    expected: str
 
     @property
     def tolerance_s(self) -> float:
@@ -80,30 +90,10 @@ def drawn(name: str, seed: int, length_s: float) -> Incident:
     return INCIDENTS[name](rng, rng.uniform(0.33, 0.83) * length_s, length_s)
 
 
-def judge(diagnosis: Diagnosis, incident: Incident) -> tuple[bool, tuple[float, ...]]:
-    """Whether the first causes are the expected ones, in any order, and the errors of their onsets."""
-    first, errors_s = list(diagnosis.causes[: len(incident.expected)]), []
-    for expected in incident.expected:
-        match = next((c for c in first if _is(c, expected)), None)
-        if match is None:
-            return False, tuple(errors_s)
-        first.remove(match)
-        onset_s = (match.onset - diagnosis.since).total_seconds() if match.onset else float("inf")
-        errors_s.append(onset_s - expected.onset_s)
-    return True, tuple(errors_s)
-
-
-def _is(cause: Cause, expected: Expected) -> bool:
-    is_metric = FAMILIES[cause.metric] in expected.families
-    has_evidence = not expected.evidence or any(expected.evidence in fact for fact in cause.evidence)
-    return dict(cause.where) == dict(expected.where) and is_metric and has_evidence
-
-
 def run(
-    query: Callable[[str], pl.DataFrame], write: Callable[[pl.DataFrame], None], name: str, seed: int, traffic: tuple[float, float],
-    until: datetime,
-) -> Run:  # fmt: skip
-    """Simulate, store and diagnose one range that ends at `until`."""
+    query: Query, write: Write, name: str, seed: int, traffic: tuple[float, float], until: datetime
+) -> Run:
+    """Simulate, store and diagnose one range that ends at `until`. Prints what is not right."""
     rate, length_s = traffic
     since, incident = until - timedelta(seconds=length_s), drawn(name, seed, length_s)
     more = {"faults": incident.faults, "load": incident.load}
@@ -111,46 +101,75 @@ def run(
     began = time.perf_counter()
     diagnosis = diagnose(query, Selection(since=since, until=until))
     took_s = time.perf_counter() - began
-    named, errors_s = judge(diagnosis, incident)
-    expected = "; ".join(
-        f"{'/'.join(e.families)} {dict(e.where)} {since + timedelta(seconds=e.onset_s):%H:%M:%S}"
-        for e in incident.expected
-    )
+    named, errors_s = judge(diagnosis, incident.expected)
     if name == HEALTHY:
-        named = diagnosis.state == "healthy"
-    extra = len(diagnosis.causes) - len(incident.expected)
-    return Run(
-        name, seed, rate, length_s, named, errors_s, max(0, extra), took_s, headline(diagnosis), expected
-    )
+        named = is_quiet(diagnosis, incident)
+    extra = max(0, len(diagnosis.causes) - len(incident.expected))
+    found = Run(name, seed, rate, length_s, named, tuple(round(e, 1) for e in errors_s), extra, took_s)
+    if not found.right or (name == HEALTHY and diagnosis.causes):
+        expected = "; ".join(
+            f"{'/'.join(e.families)} {dict(e.where)} {since + timedelta(seconds=e.onset_s):%H:%M:%S}"
+            for e in incident.expected
+        )
+        print(
+            f"{name}, seed {seed}, {rate:.0f}/s: expected {expected or 'nothing'}; found: {headline(diagnosis)}"
+            f" (onset errors: {', '.join(f'{e:.1f} s' for e in errors_s)})",
+            flush=True,
+        )
+    return found
 
 
-def table(runs: Sequence[Run]) -> str:
-    """The runs by incident, as Markdown."""
+def incident_lines(runs: Sequence[Run]) -> list[str]:
+    """The runs by incident, and what they have in common."""
     head = ("incident", "runs", "named", "and onset", "median error", "largest error", "more causes")
-    lines = [f"| {' | '.join(head)} |", "|---|" + "--:|" * (len(head) - 1)]
+    rows = []
     for name in INCIDENTS:
         of_name = [r for r in runs if r.name == name]
         if of_name:
             errors = [abs(e) for r in of_name for e in r.errors_s]
             middle, most = (f"{f(errors):.1f} s" if errors else "–" for f in (statistics.median, max))
-            lines.append(
-                f"| {name} | {len(of_name)} | {sum(r.named for r in of_name)} | {sum(r.right for r in of_name)} | {middle} | {most} "
-                f"| {sum(r.extra for r in of_name)} |"
-            )
-    return "\n".join(lines)
+            counts = (len(of_name), sum(r.named for r in of_name), sum(r.right for r in of_name))
+            rows.append([name, *map(str, counts), middle, most, str(sum(r.extra for r in of_name))])
+    named, right = sum(r.named for r in runs), sum(r.right for r in runs)
+    steps = [abs(e) for r in runs for e in r.errors_s if "drift" not in r.name]
+    rates = ", ".join(
+        f"{sum(r.right for r in runs if r.rate == rate)} of {sum(r.rate == rate for r in runs)} at {rate:.0f} requests/s"
+        for rate, _ in TRAFFIC
+    )
+    return [
+        *page_table(head, rows),
+        "",
+        f"{named} of {len(runs)} are named ({named / len(runs):.1%}),",
+        f"{right} also with the right onset ({right / len(runs):.1%}): {rates}.",
+        f"The begin of {sum(e <= LEAST_TOLERANCE_S for e in steps)} of {len(steps)} steps is known to 10 s.",
+        _times(runs),
+    ]  # fmt: skip
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench diagnosis", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=4, help="seeds of each incident and rate")
-    parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--healthy", type=int, default=100, help="healthy runs")
-    parser.add_argument("--only", default="", help="only incidents whose name contains this")
-    options = parser.parse_args()
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
-    planned = [(n, s, t) for s in seeds for t in TRAFFIC for n in INCIDENTS if options.only in n]
-    planned += [(HEALTHY, 1000 * options.first_seed + i, TRAFFIC[i % len(TRAFFIC)]) for i in range(options.healthy)]  # fmt: skip
-    runs: list[Run] = []
+def healthy_lines(runs: Sequence[Run]) -> list[str]:
+    false, explained = (
+        sum(not r.named for r in runs),
+        sum(r.named and r.extra > 0 for r in runs),
+    )
+    return [
+        f"{false} of {len(runs)} healthy runs have a false diagnosis. In {explained} of them longer prompts alone make TTFT miss its",
+        f"objective, and the first line says so. {_times(runs)}",
+    ]
+
+
+def time_lines(namings: Sequence[Naming]) -> list[str]:
+    within = f"named within {own_incidents.LIMIT_S:.0f} s"
+    head = ("incident of the demo", "runs", within, "median", "longest", "largest error of the onset")
+    return page_table(head, own_incidents.table(namings))
+
+
+def _times(runs: Sequence[Run]) -> str:
+    took_ms = sorted(1000 * r.took_s for r in runs)
+    return f"Queries and computation took {statistics.median(took_ms):.0f} ms (median), at most {took_ms[-1]:.0f} ms."
+
+
+@contextlib.contextmanager
+def _stored() -> Iterator[tuple[Query, Write]]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         location = locate(SQLITE, Path(folder))
         store = stack.enter_context(contextlib.closing(Store(location)))
@@ -159,35 +178,65 @@ def main() -> int:
         def write(frame: pl.DataFrame) -> None:
             store.commit(Commit("", tables={"streams": with_all_columns(frame, STREAMS)}))
 
-        for number, (name, seed, traffic) in enumerate(planned):
-            until = LATEST - timedelta(hours=3 * number)
-            found = run(lambda sql: reader.query(sql, 20_000, 60.0), write, name, seed, traffic, until)
-            runs.append(found)
-            if not found.right:
-                print(
-                    f"{found.name}, seed {seed}, {found.rate:.0f}/s: expected {found.expected or 'nothing'}; found: {found.text}"
-                    f" (onset errors: {', '.join(f'{e:.1f} s' for e in found.errors_s)})",
-                    flush=True,
-                )
-    _print(runs)
+        yield lambda sql: reader.query(sql, 20_000, 60.0), write
+
+
+def main() -> int:
+    as_written = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(prog="bench diagnosis", description=__doc__, formatter_class=as_written)
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", default=[], help=f"{', '.join(PARTS)}; default: all"
+    )
+    parser.add_argument("--seeds", type=int, default=4, help="seeds of each kind of incident")
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--healthy", type=int, default=100, help="healthy runs")
+    parser.add_argument("--only", default="", help="only incidents whose name contains this")
+    parser.add_argument(
+        "--write", action="store_true", help="add the runs to results.json and write performance.md"
+    )
+    options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    first_healthy = 1000 * options.first_seed
+    planned: dict[str, list[tuple[str, int, tuple[float, float]]]] = {
+        "incidents": [(n, s, t) for s in seeds for t in TRAFFIC for n in INCIDENTS if options.only in n],
+        HEALTHY: [(HEALTHY, first_healthy + i, TRAFFIC[i % len(TRAFFIC)]) for i in range(options.healthy)],
+    }
+    with _stored() as (query, write):
+        periods = (LATEST - timedelta(hours=3 * number) for number in range(10**6))
+        for part in options.parts or PARTS:
+            if part == "time":
+                kinds = [k for k in own_incidents.INCIDENTS if options.only in k]
+                found: list[Run] | list[Naming] = [
+                    own_incidents.name_one(query, write, kind, seed, next(periods)) for seed in seeds for kind in kinds
+                ]  # fmt: skip
+            else:
+                found = [run(query, write, *one, next(periods)) for one in planned[part]]
+            print("", *lines(part, [asdict(one) for one in found]), sep="\n", flush=True)
+            if options.write:
+                _keep(part, [asdict(one) for one in found])
     return 0
 
 
-def _print(runs: Sequence[Run]) -> None:
-    print(table(runs))
-    for seed in sorted({r.seed for r in runs if r.name != HEALTHY}):
-        for rate, _ in TRAFFIC:
-            of_set = [r for r in runs if r.seed == seed and r.rate == rate and r.name != HEALTHY]
-            print(
-                f"seed {seed}, {rate:.0f} requests/s: {sum(r.right for r in of_set)} of {len(of_set)} right"
-            )
-    healthy = [r for r in runs if r.name == HEALTHY]
-    if healthy:
-        print(f"false diagnoses: {sum(not r.named for r in healthy)} of {len(healthy)} healthy runs")
-    steps = [abs(e) for r in runs for e in r.errors_s if "drift" not in r.name]
-    if steps:
-        print(
-            f"onsets of steps within 10 s: {sum(e <= 10 for e in steps)} of {len(steps)}, median {statistics.median(steps):.1f} s"
-        )
-    took_ms = sorted(1000 * r.took_s for r in runs)
-    print(f"queries and computation: median {statistics.median(took_ms):.0f} ms, slowest {took_ms[-1]:.0f} ms")  # fmt: skip
+def lines(part: str, rows: Sequence[dict[str, object]]) -> list[str]:
+    """The lines of a part of the page. `rows`: fields of `Run` or `Naming`."""
+    if part == "time":
+        return time_lines([Naming(**row) for row in rows])  # type: ignore[arg-type]
+    found = [Run(**row) for row in rows]  # type: ignore[arg-type]
+    return incident_lines(found) if part == "incidents" else healthy_lines(found)
+
+
+def _keep(part: str, rows: list[dict[str, object]]) -> None:
+    """Add runs to those of other seeds, and write the section."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    seeds = {row["seed"] for row in rows}
+    kept = map(json.loads, known.get(part, {}).get("runs", []))
+    rows = [row for row in kept if row["seed"] not in seeds] + rows
+    rows.sort(key=lambda row: row["seed"])  # type: ignore[arg-type,return-value]
+    numbers = [int(str(row["seed"])) for row in rows]
+    first, count = min(numbers), len(set(numbers))
+    arguments = f"--seeds {count} --first-seed {first}"
+    if part == HEALTHY:
+        arguments = f"--healthy {count} --first-seed {first // 1000}"
+    section = Section("diagnosis", RESULTS)
+    section.keep(part, lines(part, rows), arguments, runs=[json.dumps(row) for row in rows])
+    section.write(PARTS)

@@ -1,14 +1,21 @@
-"""The twenty incidents of the bench: what fails or gets slow, where and how much. Places and sizes are drawn from the seed."""
+"""The twenty incidents of the bench: what fails or gets slow, where and how much, and whether a diagnosis names it.
+
+Places and sizes are drawn from the seed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 
 import numpy as np
 
 from bench.diagnosis.traffic import GATEWAYS, MODELS, Fault, Load, main_client
+from streamgauge.analytics.diagnosis.aggregates import metrics
+from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
+from streamgauge.analytics.schema.objectives import DEFAULT
 
 
 @dataclass(frozen=True)
@@ -195,3 +202,40 @@ INCIDENTS: dict[str, Callable[[Draw, float, float], Incident]] = {
     "slow client, small answers": partial(slow_client, is_hidden=True),
     "cache lost, same TTFT": lost_cache_same_ttft,
 }
+
+
+FAMILIES = {name: metric.family for name, metric in metrics([DEFAULT]).items()}
+
+
+def judge(
+    diagnosis: Diagnosis, expected: Sequence[Expected], begin: datetime | None = None
+) -> tuple[bool, tuple[float, ...]]:
+    """Whether the first causes are the expected ones, in any order, and the errors of their onsets.
+
+    `begin`: onsets are in s from it. None: from the begin of the range.
+    """
+    first, errors_s = list(diagnosis.causes[: len(expected)]), []
+    for one in expected:
+        match = next((c for c in first if _is(c, one)), None)
+        if match is None:
+            return False, tuple(errors_s)
+        first.remove(match)
+        onset_s = (match.onset - (begin or diagnosis.since)).total_seconds() if match.onset else float("inf")
+        errors_s.append(onset_s - one.onset_s)
+    return True, tuple(errors_s)
+
+
+def is_quiet(diagnosis: Diagnosis, incident: Incident) -> bool:
+    """Whether the diagnosis of healthy traffic names no change for the worse. Longer prompts that make TTFT miss its objective are
+    named as what they are."""
+    has_longer_prompts = any(fault.prompts > 1 for fault in incident.faults)
+    return diagnosis.state == "healthy" or (
+        has_longer_prompts
+        and all(c.kind == "traffic" and "prompts" in c.evidence[0] for c in diagnosis.causes)
+    )
+
+
+def _is(cause: Cause, expected: Expected) -> bool:
+    is_metric = FAMILIES[cause.metric] in expected.families
+    has_evidence = not expected.evidence or any(expected.evidence in fact for fact in cause.evidence)
+    return dict(cause.where) == dict(expected.where) and is_metric and has_evidence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -114,9 +115,26 @@ def test_diagnoses_take_at_most_a_share_of_the_time(query: Query) -> None:
         clock.now_s += 5
         rule.evaluate(SINCE)
     assert len(asked) == before
-    clock.now_s += 200
+    clock.now_s += 400
     rule.evaluate(SINCE)
     assert len(asked) > before
+
+
+def test_diagnoses_are_more_frequent_while_a_cause_is_not_confirmed(query: Query) -> None:
+    clock, asked_s = Clock(), list[float]()
+
+    def asked(sql: str) -> pl.DataFrame:
+        asked_s.append(clock.now_s)
+        return query(sql)
+
+    times = range(260, 400, 10)
+    found = conditions(IncidentRule(asked, clock, {}), clock, *times)
+    confirmed_s = next(s for s, firing in zip(times, found, strict=True) if firing)
+    looks = sorted(set(asked_s))
+    last = looks.index(confirmed_s)
+    every_s = [b - a for a, b in itertools.pairwise(looks)]
+    assert every_s[last - LOOKS + 1 : last] == [10] * (LOOKS - 1)
+    assert {*every_s[: last - LOOKS + 1], *every_s[last:]} == {20}
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import duckdb
 import polars as pl
 import pytest
 
-from bench.diagnosis import drawn, judge
-from bench.diagnosis.incidents import INCIDENTS
+from bench.diagnosis import drawn
+from bench.diagnosis.incidents import INCIDENTS, judge
 from bench.diagnosis.traffic import Fault, main_client, simulate
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, headline
@@ -80,7 +80,7 @@ def test_incident_is_named_with_its_place_and_onset(streams: Streams, name: str)
     streams.put(
         simulate(5, since=since, length_s=length_s, earlier_s=length_s, rate=10.0, faults=incident.faults)
     )
-    named, errors_s = judge(found := streams.diagnose(Selection(since=since, until=UNTIL)), incident)
+    named, errors_s = judge(found := streams.diagnose(Selection(since=since, until=UNTIL)), incident.expected)
     assert named, headline(found)
     assert max(map(abs, errors_s)) <= 15, headline(found)
 
@@ -235,9 +235,21 @@ def test_longer_prompts_are_no_regression_and_explain_a_missed_objective(streams
     assert "times longer" in headline(streams.diagnose(ttft_ns=1_500_000_000))
     slower = Fault(where={"gateway": "eu-gateway"}, onset_s=500.0, ttft=2.0)
     streams.put(traffic(longer, slower, rate=10))
-    assert [(c.metric, dict(c.where)) for c in streams.diagnose(ttft_ns=20_000_000_000).causes] == [
-        ("ttft", {"gateway": "eu-gateway"})
-    ]
+    (cause,) = streams.diagnose(ttft_ns=20_000_000_000).causes
+    assert (cause.metric, cause.kind, dict(cause.where)) == ("ttft", "step", {"gateway": "eu-gateway"})
+    assert cause.onset is not None
+    assert abs((cause.onset - SINCE).total_seconds() - 500) <= 10
+
+
+def test_prompts_that_are_a_little_longer_explain_an_objective_that_is_just_missed(streams: Streams) -> None:
+    streams.put(traffic(Fault(where={}, onset_s=-LENGTH_S, prompts=2.5), rate=20))
+    slow = streams.query(
+        f"SELECT quantile_cont(ttft_ns, 0.95) FROM streams WHERE started_at >= {instant(SINCE)}"
+    ).item()
+    assert streams.diagnose(ttft_ns=1.1 * slow).state == "healthy"
+    found = streams.diagnose(ttft_ns=0.98 * slow)
+    assert [(c.kind, dict(c.where)) for c in found.causes] == [("traffic", {})]
+    assert re.search(r"above the objective \(before .*\), prompts 1\.\d times longer", headline(found))
 
 
 def test_answers_cut_at_the_limit_are_named_with_their_length(streams: Streams) -> None:

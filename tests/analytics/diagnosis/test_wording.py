@@ -57,8 +57,9 @@ CASES = {
     "TTFT since 07:28:44: all streams, TTFT p50 310 → 940 ms, ITL geometric mean 10 → 30 ms.": replace(
         SLOW, where={}, effects=(Effect(metric="slow_ttft", value=0.5, before=0.1, unit="share"),
                                  Effect(metric="itl", value=30e6, before=10e6, unit="ns", statistic=GEOMETRIC_MEAN))),
-    "TTFT: reasoner, TTFT p50 310 → 940 ms of all streams by more of these requests, 60 % of the requests, before 5 %.": replace(
-        SLOW, kind="traffic", where={"model": "reasoner"}, evidence=("60 % of the requests, before 5 %",)),
+    "TTFT: reasoner, 9 % of all streams above the objective (before 3 %), 60 % of the requests, before 5 %.": replace(
+        SLOW, kind="traffic", where={"model": "reasoner"}, main=Effect(metric="slow_ttft", value=0.09, before=0.03, unit="share"),
+        evidence=("60 % of the requests, before 5 %",)),
     "Error rate in the whole range: gateway us-gateway, 60 % failing, HTTP 503.": replace(
         SLOW, kind="constant", main=Effect(metric="rate_limited", value=0.6, before=None, unit="share"), evidence=("HTTP 503",)),
     "Error rate since 07:28:44: client billing, 70 % failing, sends 8.9 times more requests.": replace(

@@ -133,6 +133,8 @@ def test_burn_rate_is_the_share_of_bad_streams_over_the_budget(con: duckdb.DuckD
         ([(10, 100, 80)], "page"),  # 1 h and 30 m: the slower pair
         ([(45, 100, 80)], "ticket"),  # over: no short window burns
         ([(45, 100, 80), (1, 10_000, 0)], None),
+        ([(45, 100, 8)], None),  # burn 1.6, but 8 bad streams instead of 5 may be chance
+        ([(45, 10_000, 800)], "ticket"),
         ([(1, LEAST_BAD - 1, LEAST_BAD - 1)], None),
         ([(1, LEAST_BAD, LEAST_BAD)], "page"),
     ],
