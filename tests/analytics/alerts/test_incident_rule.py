@@ -156,4 +156,6 @@ def test_severity_follows_the_objective(
                       measured=(Measured(name="error_rate", value=value, limit=0.05, unit="share"),))  # fmt: skip
     objective = replace(DEFAULT, severity=highest)  # type: ignore[arg-type]
     assert severity_of(cause, found, [objective]) == severity
+    more_requests = severity_of(replace(cause, kind="traffic"), found, [objective])
+    assert more_requests == ("ticket" if severity else None)
     assert where_of(key_of(cause)) == {"model": "m", "tap": "t"}
