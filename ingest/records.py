@@ -51,6 +51,7 @@ Refusal = Literal[
     "target_too_long",
     "tls",  # TLS on a port without TLS
     "unknown_upstream",  # the request names no configured upstream
+    "websocket",  # an upgrade, with --websockets refuse
 ]
 """Why the tap refused a request. Also the code in its error response."""
 

@@ -17,13 +17,14 @@ from streamgauge import __version__
 from streamgauge.values import format_option, one_of, print_report
 
 SECTIONS = {
-    "Run": ("up", "demo", "tap", "ship", "analyze", "dashboard", "serve"),
+    "Run": ("run", "up", "demo", "tap", "ship", "analyze", "dashboard", "serve"),
     "Query": ("top", "sql", "export", "mcp"),
     "Operate": ("status", "alerts", "silence", "mark", "rebuild", "config", "completion", "version"),
     "Develop": ("read", "simulate"),
 }
 COMMAND_ORDER = [name for names in SECTIONS.values() for name in names]
 LAZY_COMMANDS = {
+    "run": ("streamgauge.run:run_command", "Run a command, such as a coding agent, and measure its model requests."),
     "up": ("streamgauge.process_commands:up", "Run tap, analytics and dashboard; with --kafka also ship."),
     "demo": ("streamgauge.demo:demo_command", "Run everything with simulated traffic."),
     "tap": ("streamgauge.process_commands:tap", "Run the tap: forward requests and write the record log."),
@@ -83,6 +84,7 @@ def cli() -> None:
     \b
     Start here:
       streamgauge demo                                 simulated gateway and traffic
+      streamgauge run -- claude                        a coding agent, or any program with an SDK
       streamgauge up --upstream http://localhost:4000  a real gateway; send clients to port 4100
       streamgauge sql "SELECT outcome, count(*) FROM streams GROUP BY 1"
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,20 +28,18 @@ from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.background import Background
 from streamgauge.ingest.keyed_ids import FILE, keyed_hash, load_client_key
 from streamgauge.ingest.listening import bind
 from streamgauge.ingest.private_files import prepare_data_folder
-from streamgauge.ingest.ready_file import part_of_up, read_ready_file
 from streamgauge.simulator import measurement_check
 from streamgauge.simulator.incidents import INCIDENT_MODELS, INCIDENTS
 from streamgauge.simulator.ledger import LedgerRow, RemoteLedger
 from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.traffic import KEYS, Traffic, TrafficOptions
 
-SIMULATOR_TIMEOUT_S = 60.0
 STORED_TIMEOUT_S = 60.0
 """Time limit for the last streams to be stored. It usually takes a second."""
-STOP_TIMEOUT_S = 60.0
 MORE_OF_INCIDENT_MODELS = 5
 """Each model with incidents gets this many times more requests than others, so that an incident is clear after seconds."""
 CLIENT_NAMES = {key: key.rpartition("-")[2] for key in KEYS}
@@ -82,8 +78,10 @@ class Demo:
 
     options: DemoOptions
     write: Callable[[str], None] = click.echo
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     discrepancies: int = 0
+
+    def __post_init__(self) -> None:
+        self.background = Background(self.write)
 
     def run(self) -> int:
         """Run until stopped. Returns 0, or 1 if measured and simulated values differ. Raises OSError if it cannot start."""
@@ -93,7 +91,8 @@ class Demo:
         try:
             return uvloop.run(self._run(data))
         finally:
-            self._stop_processes()
+            # `up` first: the tap drains streams that the simulator still sends.
+            self.background.stop("up", "simulator")
             # The tables are needed to find out why a value differs.
             if temporary and self.discrepancies:
                 self.write(f"Keeping the data folder {data}")
@@ -159,7 +158,7 @@ class Demo:
         ]  # fmt: skip
         if self.options.seed is not None:
             flags += ["--seed", self.options.seed]
-        self._spawn("simulator", ["simulate", *flags], [ready_file])
+        self.background.spawn("simulator", ["simulate", *flags], [ready_file])
         return str((await self._ready("simulator", ready_file, stop)).get("url"))
 
     async def _start_up(self, data: Path, upstream: str, stop: asyncio.Event) -> dict[str, dict[str, Any]]:
@@ -173,40 +172,14 @@ class Demo:
         ]  # fmt: skip
         parts = ["tap", "analyze", *([] if options.no_dashboard else ["dashboard"])]
         files = {part: data / "run" / f"{part}.json" for part in parts}
-        self._spawn("up", ["up", *flags], files.values())
+        self.background.spawn("up", ["up", *flags], files.values())
         return {part: await self._ready("up", file, stop) for part, file in files.items()}
-
-    def _spawn(self, name: str, arguments: list[str], ready_files: Iterable[Path]) -> None:
-        for file in ready_files:
-            file.unlink(missing_ok=True)
-        environment = dict(os.environ, STREAMGAUGE_PARENT=str(os.getpid()))
-        # The demo passes all settings as flags and ignores the configuration file.
-        environment["STREAMGAUGE_CONFIG"] = os.devnull
-        # Own process group: Ctrl-C signals only the demo, which stops the processes in order.
-        self.processes[name] = subprocess.Popen(
-            [sys.executable, "-P", "-m", "streamgauge", *arguments],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            process_group=0,
-        )
 
     async def _ready(self, process: str, path: Path, stop: asyncio.Event) -> dict[str, Any]:
         """Wait for a ready file and return its content; {} if the demo is stopped first. Raises OSError for a part that fails."""
-        data, part = path.parents[1], path.stem
-        deadline_s = time.monotonic() + SIMULATOR_TIMEOUT_S
         while not stop.is_set():
-            if (content := read_ready_file(path)) is not None:
+            if (content := self.background.ready(process, path)) is not None:
                 return content
-            code = self.processes[process].poll()
-            if code is not None:
-                raise SystemExit(code if code > 0 else 1)  # the process has logged the reason
-            if (why := (part_of_up(data, part) or {}).get("failure")) is not None:
-                raise OSError(f"cannot start {part}: {why}")
-            if process != "up" and time.monotonic() > deadline_s:
-                raise OSError(
-                    f"{path.stem} was not ready after {SIMULATOR_TIMEOUT_S:.0f} s. See its log lines above."
-                )
             await asyncio.sleep(0.05)
         return {}
 
@@ -245,7 +218,7 @@ class Demo:
                         await asyncio.to_thread(ledger.refresh)
                 if progress.due():
                     progress.show(traffic, await asyncio.to_thread(measured_text, tables), ends_s)
-                self._check_alive()
+                self.background.check_alive()
                 wait_s = 1.0 if ends_s is None else max(0.0, min(1.0, ends_s - time.monotonic()))
                 try:
                     await asyncio.wait_for(stop.wait(), wait_s)
@@ -275,11 +248,6 @@ class Demo:
             traffic.incident = None
             progress.note(f"incident {kind} ends: {place}")
             await asyncio.sleep(2 * options.incident_length_s)
-
-    def _check_alive(self) -> None:
-        for name, process in self.processes.items():
-            if (code := process.poll()) is not None:
-                raise OSError(f"{name} exited unexpectedly with code {code}")
 
     async def _compare(self, traffic: Traffic, ledger: RemoteLedger, data: Path, since: datetime) -> int:
         with contextlib.closing(QueryPool(locate(SQLITE, data), untrusted=False)) as tables:
@@ -348,19 +316,6 @@ class Demo:
             self.write(
                 click.style("Every stream was measured exactly once, with the simulated values.", fg="green")
             )
-
-    def _stop_processes(self) -> None:
-        for name in ("up", "simulator"):  # `up` first: the tap drains streams that the simulator still sends
-            process = self.processes.get(name)
-            if process is None or process.poll() is not None:
-                continue
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.write(f"Killing {name}: it did not stop within {STOP_TIMEOUT_S:.0f} s")
-                process.kill()
-                process.wait()
 
 
 def _command() -> str:

@@ -45,7 +45,8 @@ from streamgauge.analytics.storage.location import locate
 from streamgauge.ingest.keyed_ids import MAX_HEADERS, parse_session_header
 from streamgauge.ingest.listening import parse_allowed_host, split_address
 from streamgauge.ingest.tap.http.rewriting import XForwarded
-from streamgauge.ingest.tap.http.upstreams import Upstream, parse_upstreams
+from streamgauge.ingest.tap.http.upstreams import PRESETS, Upstream, parse_upstreams
+from streamgauge.ingest.tap.options import WebSockets
 from streamgauge.setting_tables import (
     OBJECTIVE,
     SavedView,
@@ -339,7 +340,7 @@ class Settings(BaseSettings):
     upstream: Upstreams = _setting(
         COMMON, "tap", "[NAME=]URL",
         "Gateway or inference server; repeatable, selected by path prefix /NAME/ or header x-streamgauge-upstream, by default the "
-        "first, unless that is on the Internet.",
+        f"first, unless that is on the Internet. A name alone is a provider: {', '.join(PRESETS)}.",
         default=())
     listen: Address = _setting(COMMON, "tap", "HOST:PORT", "Address for client requests.", default="127.0.0.1:4100")
     data: Path = _setting(COMMON, PARTS + " mcp", "FOLDER", "Data folder.", default=Path("streamgauge-data"))
@@ -384,6 +385,10 @@ class Settings(BaseSettings):
     relay: Literal["auto", "native", "python"] = _setting(
         TAP, "tap", "auto|native|python",
         "Implementation that forwards and records: native (compiled) or python; auto = native if installed.", default="auto")
+    websockets: WebSockets = _setting(
+        TAP, "tap", "forward|refuse",
+        "Forward WebSockets, or answer upgrades with status 426: clients such as Codex then use HTTP, whose answers are measured.",
+        default="forward")
     drain_timeout: Seconds = _setting(
         TAP, "tap", "DURATION", "Time for open streams to finish after SIGTERM.", default=20.0, ge=0)
 

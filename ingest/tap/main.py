@@ -117,7 +117,7 @@ async def _ready(
     listen = f"{'https' if options.tls_cert is not None else 'http'}://{join_address(*address)}"
     admin_url = f"http://{join_address(*admin_sock.getsockname()[:2])}"
     path = options.data / "run" / "tap.json"
-    ready = {"listen": listen, "admin": admin_url}
+    ready = {"listen": listen, "admin": admin_url, "upstreams": list(map(str, options.upstreams))}
     try:
         write_ready_file(path, ready)
     except OSError as e:

@@ -12,6 +12,7 @@ from streamgauge.ingest.tap.http.rewriting import XForwarded
 from streamgauge.ingest.tap.http.upstreams import Upstream
 
 Relay = Literal["auto", "native", "python"]
+WebSockets = Literal["forward", "refuse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class TapOptions:
     relay: Relay
     """Implementation that forwards and records."""
     x_forwarded: XForwarded
+    websockets: WebSockets
+    """Forward upgrades, or answer them with 426."""
     record_log_max_bytes: int
     """Most bytes of the local log, of all workers together."""
     max_request_bytes: int

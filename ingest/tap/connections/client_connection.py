@@ -192,6 +192,13 @@ class ClientConnection(ClientSide):
         if route is None:
             self._refuse(ErrorResponse.unknown_upstream(context.router.names), head, now_ns)
             return
+        if (
+            head.upgrade is not None
+            and head.upgrade.lower() == b"websocket"
+            and context.options.websockets == "refuse"
+        ):
+            self._refuse(ErrorResponse.websocket(), head, now_ns)
+            return
         self._settle()
         pool, trace = self._pools[route.upstream_index], join_trace(head.known.get(b"traceparent"))
         recorder = None

@@ -46,6 +46,10 @@ class ErrorResponse:
         )
         return cls(404, "unknown_upstream", message, tuple(names))
 
+    @classmethod
+    def websocket(cls) -> ErrorResponse:
+        return cls(426, "websocket", "the tap is started with --websockets refuse: use HTTP")
+
     def encode(self, *, without_body: bool = False) -> bytes:
         """The whole response. The connection is closed after it."""
         if self.code == "http2":
@@ -60,6 +64,7 @@ class ErrorResponse:
             f"Content-Length: {len(body)}",
             f"x-streamgauge-error: {self.code}",
             "Connection: close",
+            *(["Upgrade: HTTP/1.1"] if self.status == HTTPStatus.UPGRADE_REQUIRED else []),
         ]
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if without_body else body)
 

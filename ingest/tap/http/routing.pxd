@@ -19,6 +19,7 @@ cdef class Router:
     cdef dict _by_name
     cdef frozenset _lower_names
     cdef readonly list names
+    cdef str _only_prefix
 
     @cython.locals(target=str)
     cpdef Route route(self, RequestHead head)

@@ -1,7 +1,7 @@
 """Choose the upstream of a request and the target of the forwarded request.
 
-A single upstream serves every path. With several, the header `x-streamgauge-upstream` or else the path prefix /NAME/
-selects one; the prefix is removed. Requests that name none go to the first upstream, with three exceptions that get a 404:
+The header `x-streamgauge-upstream` or else the path prefix /NAME/ selects an upstream; the prefix is removed. A single upstream
+also serves every other path. With several, requests that name none go to the first, with three exceptions that get a 404:
 
 - the first upstream is a provider on the Internet: the request, with its API key, may be meant for another one;
 - an unknown name in the header;
@@ -50,28 +50,29 @@ class Router:
         self._by_name = {u.name: i for i, u in enumerate(upstreams)}
         self.names = list(self._by_name)
         self._only = upstreams[0] if len(upstreams) == 1 and not upstreams[0].base_path else None
+        self._only_prefix = "/" + upstreams[0].name
         self._lower_names = frozenset(name.lower() for name in self._by_name)
 
     def route(self, head: RequestHead) -> Route | None:
         """The route of a request, None if it names an upstream that is not configured."""
         target = head.target
         header = head.known.get(UPSTREAM)
-        if header is None and self._only is not None:
+        if header is None and self._only is not None and not target.startswith(self._only_prefix):
             return Route(0, self._only, target)
-        index: int | None = 0
+        # A request with the header may also have the prefix of the same upstream.
+        name, sep, rest = target.lstrip("/").partition("/")
+        if not sep:
+            name, query_sep, query = name.partition("?")
+            rest = query_sep + query
+        by_path = self._by_name.get(unquote(name))
         if header is not None:
             index = self._by_name.get(header.decode("latin-1"))
-        if len(self._upstreams) > 1:
-            # A request with the header may also have the prefix of the same upstream.
-            name, sep, rest = target.lstrip("/").partition("/")
-            if not sep:
-                name, query_sep, query = name.partition("?")
-                rest = query_sep + query
-            by_path = self._by_name.get(unquote(name))
-            if header is None:
-                index = self._without_name(target) if by_path is None else by_path
-            if by_path is not None and by_path == index:
-                target = "/" + rest
+        elif by_path is not None:
+            index = by_path
+        else:
+            index = 0 if len(self._upstreams) == 1 else self._without_name(target)
+        if by_path is not None and by_path == index:
+            target = "/" + rest
         if index is None:
             return None
         upstream = self._upstreams[index]

@@ -15,6 +15,19 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HOST_NAME = re.compile(r"(?=.{1,254}\Z)(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _PATH = re.compile(r"[\x21-\x7e]*")
+PRESETS = {
+    "anthropic": "https://api.anthropic.com",
+    "chatgpt": "https://chatgpt.com",
+    "codeassist": "https://cloudcode-pa.googleapis.com",
+    "deepseek": "https://api.deepseek.com",
+    "gemini": "https://generativelanguage.googleapis.com",
+    "groq": "https://api.groq.com",
+    "mistral": "https://api.mistral.ai",
+    "openai": "https://api.openai.com",
+    "openrouter": "https://openrouter.ai",
+    "xai": "https://api.x.ai",
+}
+"""Name of a hosted provider → URL. Without a path, so that a client's base URL has the provider's own path after /NAME."""
 _PRIVATE_NAMES = (
     ".cluster.local", ".corp", ".home", ".home.arpa", ".internal", ".intranet", ".invalid", ".lan", ".local", ".localdomain",
     ".localhost", ".private", ".svc", ".test",
@@ -62,7 +75,9 @@ class Upstream:
 
 
 def parse_upstream(text: str) -> Upstream:
-    """Parse `URL` (named after its host) or `NAME=URL`. Raises ValueError."""
+    """Parse `URL` (named after its host), `NAME=URL`, or a name of `PRESETS`. Raises ValueError."""
+    if text in PRESETS:
+        text = f"{text}={PRESETS[text]}"
     head, sep, tail = text.partition("=")
     named = bool(sep) and "://" not in head
     name, url = (head, tail) if named else ("", text)
@@ -73,7 +88,7 @@ def parse_upstream(text: str) -> Upstream:
         raise ValueError(f"{text!r}: {e}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(
-            f"{text!r} is not a URL such as http://localhost:4000 or litellm=http://localhost:4000"
+            f"{text!r} is not a URL such as http://localhost:4000 or litellm=http://localhost:4000, and not one of {', '.join(PRESETS)}"
         )
     if parts.query or parts.fragment or parts.username:
         raise ValueError(f"{text!r}: the URL of an upstream cannot have a query, fragment or user name")

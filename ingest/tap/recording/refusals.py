@@ -34,6 +34,7 @@ _EXPLANATIONS: dict[str, str] = {
     "target_too_long": "the request target is too long",
     "tls": "TLS on a port without TLS. Use an http URL in the client, or pass --tls-cert",
     "unknown_upstream": "the path or x-streamgauge-upstream names no configured upstream",
+    "websocket": "--websockets refuse is set, so that clients use HTTP",
 }
 
 

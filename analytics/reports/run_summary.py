@@ -1,0 +1,56 @@
+"""What happened in a time range, for the summary of `streamgauge run`: measures by model, times of tools, errors, stalls, cost."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.overview import SUMMARY, SUMMARY_COLUMNS
+from streamgauge.analytics.reports.selection import MODEL, Selection
+from streamgauge.analytics.schema.outcomes import IS_REQUEST
+
+
+def by_model(query: Query, selection: Selection) -> pl.DataFrame:
+    """`model` (NULL: all together, the first row) and the columns of `SUMMARY_COLUMNS`. Empty without requests."""
+    return query(f"""
+        SELECT model, {SUMMARY_COLUMNS} FROM (
+            SELECT {MODEL} AS model, grouping({MODEL}) AS is_total, {SUMMARY} FROM streams
+            WHERE {selection.where()} AND {IS_REQUEST} GROUP BY GROUPING SETS ((), ({MODEL})))
+        WHERE requests > 0 ORDER BY is_total DESC, requests DESC, model""").drop("is_total")
+
+
+def times(query: Query, selection: Selection) -> tuple[int, int, int]:
+    """Nanoseconds in which at least one request was open, pauses for tools of sessions, and the number of sessions."""
+    row = query(f"""
+        WITH chosen AS (
+            SELECT session_id, epoch_ns(started_at) AS from_ns, from_ns + coalesce(end_ns, 0) AS until_ns
+            FROM streams WHERE {selection.where()} AND {IS_REQUEST}
+        ), ordered AS (
+            SELECT *, max(until_ns) OVER (ORDER BY from_ns, until_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS covered_ns
+            FROM chosen
+        )
+        SELECT coalesce(sum(greatest(0, until_ns - greatest(from_ns, coalesce(covered_ns, 0)))), 0)::BIGINT AS model_ns,
+            (SELECT coalesce(sum(tool_ns), 0)::BIGINT FROM sessions WHERE session_id IN (SELECT session_id FROM chosen)) AS tool_ns,
+            (SELECT count(*) FROM sessions WHERE session_id IN (SELECT session_id FROM chosen)) AS sessions
+        FROM ordered""").row(0)
+    return int(row[0]), int(row[1]), int(row[2])
+
+
+def stalls(query: Query, selection: Selection) -> pl.DataFrame:
+    """`cause, stalls, streams, longest_ns`, the most frequent cause first."""
+    return query(f"""
+        SELECT cause, count(*) AS stalls, count(DISTINCT stream_id) AS streams, max(gap_ns) AS longest_ns
+        FROM stalls WHERE stream_id IN (SELECT stream_id FROM streams WHERE {selection.where()})
+        GROUP BY cause ORDER BY stalls DESC, cause""")
+
+
+def cost(query: Query, selection: Selection) -> pl.DataFrame:
+    """`currency, cost, requests` of the requests with tokens and a price. Empty without prices."""
+    return query(f"""
+        SELECT currency, sum(coalesce(output_tokens, 0) * output
+                + greatest(coalesce(input_tokens, 0) - coalesce(cached_input_tokens, 0), 0) * input
+                + least(coalesce(cached_input_tokens, 0), coalesce(input_tokens, 0)) * cached_input) / 1e6 AS cost, count(*) AS requests
+        FROM streams JOIN prices AS price ON price.priority = (
+            SELECT min(candidate.priority) FROM prices AS candidate WHERE {MODEL} GLOB candidate.model)
+        WHERE {selection.where()} AND coalesce(input_tokens, output_tokens) IS NOT NULL
+        GROUP BY currency ORDER BY currency""")

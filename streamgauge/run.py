@@ -1,0 +1,299 @@
+"""`streamgauge run`: one command whose model requests pass through a tap, and a summary of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import cloup
+
+from streamgauge.analytics.extras import require
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.reports import Query, errors, formatting, run_summary, stream_lists
+from streamgauge.analytics.reports.overview import STORED_AFTER
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.background import Background
+from streamgauge.client_programs import Call, Routes
+from streamgauge.flags import load
+from streamgauge.ingest.listening import bind, join_address
+from streamgauge.ingest.private_files import prepare_data_folder
+from streamgauge.ingest.ready_file import read_of_running
+from streamgauge.ingest.tap.http.upstreams import NAME, Upstream, parse_upstream, parse_upstreams
+
+NOT_FOUND = 127
+"""Exit code of a shell for a command that does not exist."""
+POLL_S = 0.02
+ROWS_TIMEOUT_S = 10.0
+FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+KEYS = (signal.SIGINT, signal.SIGQUIT)
+"""Signals of the terminal, which the command gets itself."""
+
+
+def _upstreams(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[Upstream, ...]:
+    try:
+        return parse_upstreams(value)
+    except ValueError as e:
+        raise click.BadParameter(str(e)) from None
+
+
+@cloup.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@cloup.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@cloup.option(
+    "--upstream",
+    multiple=True,
+    metavar="[NAME=]URL",
+    callback=_upstreams,
+    help="Gateway to send the requests to, or the upstream of one provider, such as openai=URL; repeatable.  [default: the base URLs in "
+    "the environment, else the providers]",
+)
+@cloup.option(
+    "--name",
+    metavar="NAME",
+    help="Name of the run, in the column `tap`.  [default: the command and the time]",
+)
+@cloup.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Data folder.  [default: a folder of the run's name below ~/.local/share/streamgauge/runs]",
+)
+@cloup.option(
+    "--join", is_flag=True, help="Use the tap that `up` runs on the data folder, and start nothing."
+)
+@cloup.option("--no-dashboard", is_flag=True, help="Do not start the dashboard.")
+@cloup.option(
+    "--price-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    help="CSV or TOML file with prices of tokens, for the cost of the run.",
+)  # fmt: skip
+def run_command(command: tuple[str, ...], **options: Any) -> int:
+    """Run a command, and measure its model requests.
+
+    \b
+    streamgauge run -- claude -p "explain this repository"
+    streamgauge run --upstream http://localhost:4000 -- python agent.py
+
+    Starts a tap on a free port and points the command at it: Claude Code, Codex, Gemini CLI, opencode, Qwen Code, aider, llm, and any
+    program with the SDK of OpenAI, Anthropic or Google. The command has the terminal, and its exit code is that of `run`. The
+    summary at its end is on stderr.
+    """
+    require("duckdb" if options["no_dashboard"] or options["join"] else "streamlit")
+    if (path := shutil.which(command[0])) is None:
+        click.echo(f"streamgauge: cannot run {command[0]}: no such command", err=True)
+        return NOT_FOUND
+    return Run(path, command, **options).run()
+
+
+class Run:
+    """One run of a command."""
+
+    def __init__(
+        self, program: str, command: Sequence[str], *, upstream: tuple[Upstream, ...], name: str | None, data: Path | None,
+        join: bool, no_dashboard: bool, price_file: Path | None,
+    ) -> None:  # fmt: skip
+        """`program`: path of the command. Raises click.UsageError."""
+        self._program, self._command, self._given, self._join = program, command, upstream, join
+        self._began_at = datetime.now(UTC)
+        self._name = name or f"{Path(program).name}-{self._began_at.astimezone():%Y%m%d-%H%M%S}"
+        if not NAME.fullmatch(self._name):
+            raise click.UsageError(
+                f"--name: {self._name!r} is not a name: use letters, digits, '.', '_', '-'"
+            )
+        self._data = data or (_default_data() if join else _runs_folder() / self._name)
+        self._dashboard = not no_dashboard and not join
+        self._price_file = price_file
+        self._background = Background(say)
+
+    def run(self) -> int:
+        """Returns the exit code of the command. Raises OSError if the tap cannot start."""
+        try:
+            tap, routes = self._running_tap() if self._join else self._start()
+            call = routes.point([self._program, *self._command[1:]], tap, self._data)
+            for note in call.notes:
+                say(note)
+            code = run_in_terminal(call)
+            if not self._join:
+                self._await("analyze")  # a short command may have ended before analytics started
+        finally:
+            self._background.stop("up")
+        try:
+            self._summarize(call)
+        except QueryError as e:
+            say(f"no summary: {e}")
+        if code < 0:
+            _end_by(-code)
+        return code
+
+    def _running_tap(self) -> tuple[str, Routes]:
+        tap = read_of_running(self._data / "run" / "tap.json")
+        if tap is None:
+            raise click.UsageError(
+                f"no tap runs on {self._data}. Pass its folder with --data, or leave out --join."
+            )
+        # The tap adds the paths of its upstreams itself.
+        upstreams = [replace(parse_upstream(text), base_path="") for text in tap["upstreams"]]
+        return str(tap["listen"]), Routes(self._given or upstreams, os.environ)
+
+    def _start(self) -> tuple[str, Routes]:
+        try:
+            routes = Routes(self._given, os.environ)
+        except ValueError as e:
+            raise click.UsageError(str(e)) from None
+        prepare_data_folder(self._data)
+        run = self._data / "run"
+        flags = [word for upstream in routes.upstreams for word in ("--upstream", str(upstream))]
+        flags += ["--data", str(self._data), "--tap-name", self._name, "--websockets", "refuse"]
+        flags += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+        if self._price_file is not None:
+            flags += ["--price-file", str(self._price_file)]
+        if self._dashboard:
+            # The port is chosen here, so that its address can be said before the command takes the terminal.
+            address = join_address(*_free_address())
+            flags += ["--dashboard-listen", address]
+            say(f"dashboard: http://{address}")
+        else:
+            flags += ["--no-dashboard"]
+        self._log = self._data / "up.log"
+        with self._log.open("wb") as log:
+            self._background.spawn("up", ["up", *flags], [run / "tap.json", run / "analyze.json"], log)
+        return str(self._await("tap")["listen"]), routes
+
+    def _await(self, part: str) -> dict[str, Any]:
+        while True:
+            try:
+                found = self._background.ready("up", self._data / "run" / f"{part}.json")
+            except SystemExit:
+                lines = self._log.read_text(errors="replace").splitlines()
+                raise OSError(f"cannot start {part}: {lines[-1] if lines else f'see {self._log}'}") from None
+            if found is not None:
+                return found
+            time.sleep(POLL_S)
+
+    def _summarize(self, call: Call) -> None:
+        until = datetime.now(UTC)
+        selection = Selection(since=self._began_at, until=until)
+        with contextlib.closing(QueryPool(locate(SQLITE, self._data), untrusted=False)) as tables:
+            if self._join:
+                _await_rows(tables.query, selection)
+            lines = [
+                f"{self._name}: {formatting.duration((until - self._began_at) / timedelta(microseconds=1) * 1e3)}",
+                *summary_lines(tables.query, selection),
+            ]
+        if len(lines) == 1:
+            url = call.environment["OPENAI_BASE_URL"]
+            lines.append(
+                f"  no request reached the tap: {self._command[0]} may take its base URL from a flag or a file. With {url}, or "
+                f"{call.environment['ANTHROPIC_BASE_URL']} for Anthropic, its requests are measured."
+            )
+        elif not self._join:
+            lines.append(f"  dashboard  streamgauge dashboard --data {shlex.quote(str(self._data))}")
+        for line in lines:
+            say(line)
+
+
+def summary_lines(query: Query, selection: Selection) -> list[str]:
+    """The summary of the requests of a range, a line each. Empty without requests."""
+    rows = run_summary.by_model(query, selection).to_dicts()
+    if not rows:
+        return []
+    duration, count = formatting.duration, formatting.count
+    model_ns, tool_ns, sessions = run_summary.times(query, selection)
+    total = rows[0]
+    lines = [
+        ("requests", f"{count(total['requests'])}, {count(total['errors'])} failed"),
+        (
+            "time",
+            f"{duration(model_ns)} in requests" + (f", {duration(tool_ns)} in tools" if sessions else ""),
+        ),
+        *((row["model"], _measures(row)) for row in rows[1:]),
+    ]
+    for error in errors.causes(query, selection, most=3).to_dicts():
+        cause = " ".join(
+            dict.fromkeys(str(error[name]) for name in ("http_status", "error_type") if error[name])
+        )
+        lines.append(("failed", f"{count(error['n'])} × {cause} ({error['error_phase']})"))
+    lines += [
+        ("stalls", f"{count(row['stalls'])} of {row['cause']}, longest {duration(row['longest_ns'])}")
+        for row in run_summary.stalls(query, selection).to_dicts()
+    ]
+    lines += [
+        ("cost", f"{row['cost']:.4f} {row['currency']} ({count(row['requests'])} requests with a price)")
+        for row in run_summary.cost(query, selection).to_dicts()
+    ]
+    width = max(len(name) for name, _ in lines)
+    return [f"  {name:<{width}}  {text}" for name, text in lines]
+
+
+def _measures(row: Mapping[str, Any]) -> str:
+    duration = formatting.duration
+    return (
+        f"{formatting.count(row['requests'])} requests · TTFT p50 {duration(row['ttft_p50_ns'])}, p95 {duration(row['ttft_p95_ns'])} · "
+        f"ITL p50 {duration(row['itl_p50_ns'])}, p95 {duration(row['itl_p95_ns'])} · "
+        f"{formatting.count(row['output_tokens'])} tokens out, {formatting.rate(row['tps_user_p50'])}"
+    )
+
+
+def _await_rows(query: Query, selection: Selection) -> None:
+    """Wait until analytics has stored the streams of the range, at most `ROWS_TIMEOUT_S`."""
+    give_up_s = time.monotonic() + ROWS_TIMEOUT_S
+    time.sleep(STORED_AFTER.total_seconds())
+    while time.monotonic() < give_up_s and stream_lists.count_open(query, selection)[0]:
+        time.sleep(0.2)
+
+
+def run_in_terminal(call: Call) -> int:
+    """Run a command with this terminal. Returns its exit code, or minus the number of the signal that ended it."""
+    process: subprocess.Popen[bytes] | None = None
+
+    def forward(number: int, frame: object) -> None:
+        if process is not None:
+            process.send_signal(number)
+
+    def ignore(number: int, frame: object) -> None:
+        """A handler, because the command would inherit SIG_IGN."""
+
+    for number, handler in ((n, h) for numbers, h in ((FORWARDED, forward), (KEYS, ignore)) for n in numbers):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+    process = subprocess.Popen(call.argv, env=call.environment)
+    return process.wait()
+
+
+def _end_by(number: int) -> None:
+    """End this process by a signal, as the command did."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own core file, if any
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _free_address() -> tuple[str, int]:
+    with bind("127.0.0.1:0") as sock:
+        host, port = sock.getsockname()[:2]
+        return host, port
+
+
+def _runs_folder() -> Path:
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "streamgauge" / "runs"
+
+
+def _default_data() -> Path:
+    return load({}).data
+
+
+def say(line: str) -> None:
+    """Write a line to stderr: stdout is the command's."""
+    click.echo(line, err=True)
