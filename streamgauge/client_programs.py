@@ -1,4 +1,4 @@
-"""How programs are told to send their model requests to the tap instead of a provider: the base URLs of `streamgauge run`.
+"""How programs come to send their model requests to the tap instead of a provider: the base URLs of `streamgauge run`.
 
 A base URL is that of the provider with another host: `https://api.openai.com/v1` becomes `http://127.0.0.1:PORT/openai/v1`. Programs
 with the SDK of a provider read it from a variable. `PROGRAMS` has those that need more.

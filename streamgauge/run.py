@@ -88,7 +88,7 @@ def run_command(command: tuple[str, ...], **options: Any) -> int:
 
     Starts a tap on a free port and points the command at it: Claude Code, Codex, Gemini CLI, opencode, Qwen Code, aider, llm, and any
     program with the SDK of OpenAI, Anthropic or Google. The command has the terminal, and its exit code is that of `run`. The
-    summary at its end is on stderr.
+    summary is on stderr.
     """
     require("duckdb" if options["no_dashboard"] or options["join"] else "streamlit")
     if (path := shutil.which(command[0])) is None:

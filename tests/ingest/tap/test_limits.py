@@ -426,10 +426,17 @@ def _routed(path: str, *names: str) -> tuple[str, str] | None:
     return None if route is None else (route.upstream.name, route.target)
 
 
-async def test_single_upstream_serves_every_path():
-    async with running_tap(_echo_target(b"x"), upstreams=["a=http://127.0.0.1:{port}"]) as tap:
-        _, body = await tap.request(b"GET /a/v1 HTTP/1.1\r\nHost: h\r\n\r\n")
-        assert body == b"x /a/v1"
+@pytest.mark.parametrize(
+    ("path", "forwarded"),
+    [("/gw/v1/messages", "/v1/messages"), ("/gw", "/"), ("/gw?a=1", "/?a=1"), ("/gwx/v1", "/gwx/v1"), ("/v1/x", "/v1/x"),
+     ("/claude/v1/messages", "/claude/v1/messages"), ("/openai/v1/responses", "/openai/v1/responses")],
+)  # fmt: skip
+@pytest.mark.parametrize("base", ["", "/base"])
+def test_single_upstream_serves_every_path_and_its_name_is_stripped(path: str, forwarded: str, base: str):
+    head = read_request_head(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode(), HeadLimits())
+    route = Router(parse_upstreams([f"gw=http://localhost{base}"])).route(head)
+    assert route is not None
+    assert route.target == base + forwarded
 
 
 async def test_head_limits_are_configurable():

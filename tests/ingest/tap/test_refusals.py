@@ -26,6 +26,9 @@ REFUSED = {
     "large head": (b"POST /v1 HTTP/1.1\r\nHost: h\r\nX: " + b"y" * 66_000, "headers_too_large", 431, "POST", "/v1"),
     "many fields": (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 500 + b"\r\n", "headers_too_large", 431, "GET", "/"),
     "no upstream": (b"GET /c/x HTTP/1.1\r\nHost: h\r\nx-streamgauge-upstream: c\r\n\r\n", "unknown_upstream", 404, "GET", "/c/x"),
+    "WebSocket": (
+        b"GET /a/v1 HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n", "websocket", 426, "GET", "/a/v1",
+    ),
     "slow head": (b"GET /a/x HTTP/1.1\r\nHost", "request_timeout", 408, "GET", "/a/x"),
     "slow first line": (b"GET /a", "request_timeout", 408, "", ""),
     "HTTP/2": (PREFACE + EMPTY_SETTINGS, "http2", 505, "", ""),
@@ -54,7 +57,7 @@ def opened_and_closed(records: list[AnyRecord]) -> tuple[Opened, Closed]:
 @pytest.mark.parametrize("name", REFUSED)
 async def test_refused_request_is_recorded_with_its_reason(name: str):
     raw, refusal, status, method, path = REFUSED[name]
-    limits = {"head_timeout_s": 0.1, "body_timeout_s": 0.1, "max_request_bytes": 1000}
+    limits = {"head_timeout_s": 0.1, "body_timeout_s": 0.1, "max_request_bytes": 1000, "websockets": "refuse"}
     async with running_tap(respond_with(b""), upstreams=UPSTREAMS, **limits) as tap:
         client = await tap.client()
         await client.send(raw)

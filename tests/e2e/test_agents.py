@@ -1,0 +1,119 @@
+"""Real coding agents under `streamgauge run`, in a network namespace without a way out, against the simulator.
+
+Their packages are installed into `build/agents` by the first test that needs them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from streamgauge.simulator import measurement_check
+from streamgauge.simulator.ledger import LedgerRow
+from tests.e2e.running import ROOT
+from tests.tables import tables
+
+pytestmark = pytest.mark.slow
+
+PACKAGES = ROOT / "tests" / "agents"
+INSTALLED = ROOT / "build" / "agents"
+SIMULATOR = "http://127.0.0.1:4299"
+IN_NAMESPACE = f"""
+ip link set lo up || exit 1
+{sys.executable} -m streamgauge simulate --listen 127.0.0.1:4299 --rate-faults 0 >/dev/null &
+until {sys.executable} -c 'import urllib.request; urllib.request.urlopen("{SIMULATOR}/v1/models")' 2>/dev/null; do sleep 0.1; done
+"$@" </dev/null
+code=$?
+{sys.executable} -c 'import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1]).read())' \\
+    {SIMULATOR}/simulator/ledger >"$LEDGER"
+kill %1
+exit $code
+"""
+KEYS = {"OPENAI_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-ant-1", "GEMINI_API_KEY": "k", "CI": "1"}
+AGENTS: dict[str, tuple[list[str], dict[str, str]]] = {
+    "claude": (["claude", "-p", "hi"], {"ANTHROPIC_BASE_URL": SIMULATOR}),
+    "codex": (["codex", "exec", "--skip-git-repo-check", "hi"], {}),
+    "gemini": (["gemini", "--skip-trust", "-m", "gemini-2.5-pro", "-p", "hi"], {}),
+    "opencode": (["opencode", "run", "hi"], {}),
+    "qwen": (["qwen", "-p", "hi"], {}),
+}
+"""Name → command, and the environment that sends its requests to the simulator without a tap, where one does."""
+WITH_SESSION = {"claude", "codex", "opencode"}
+
+
+@pytest.fixture(scope="module")
+def agents() -> Path:
+    if shutil.which("npm") is None or subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
+        pytest.skip("needs npm, and unshare for a network namespace")
+    lock = PACKAGES / "package-lock.json"
+    ready = INSTALLED / "ready"
+    if not ready.exists() or ready.stat().st_mtime < lock.stat().st_mtime:
+        INSTALLED.mkdir(parents=True, exist_ok=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(PACKAGES / name, INSTALLED)
+        command = ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(INSTALLED)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        if done.returncode:
+            pytest.skip(f"npm cannot install the agents: {done.stderr[-300:]}")
+        ready.touch()
+    return INSTALLED / "node_modules" / ".bin"
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder whose parents only its owner may change: Gemini CLI reads settings from no other."""
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+        yield Path(folder)
+
+
+def run(
+    agents: Path, home: Path, *argv: str, **environment: str
+) -> tuple[subprocess.CompletedProcess[str], list[LedgerRow]]:
+    """Returns the result and the simulator's requests."""
+    path = f"{agents}{os.pathsep}{os.environ['PATH']}"
+    ledger = home / "ledger.json"
+    own = {"HOME": str(home), "XDG_DATA_HOME": str(home / "data"), "LEDGER": str(ledger), "PATH": path}
+    done = subprocess.run(
+        ["unshare", "-rn", "bash", "-mc", IN_NAMESPACE, "bash", *argv], env={**os.environ, **KEYS, **own, **environment}, cwd=home,
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    return done, msgspec.json.Decoder(LedgerRow).decode_lines(ledger.read_bytes())
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_requests_of_an_agent_are_rows_and_its_output_is_unchanged(
+    agents: Path, home: Path, name: str
+) -> None:
+    command, direct = AGENTS[name]
+    if not (agents / name).exists():
+        pytest.skip(f"npm has no build of {name} for this machine")
+    options = ("--no-dashboard", "--upstream", f"sim={SIMULATOR}", "--name", "run")
+    since = datetime.now(UTC)
+    done, requests = run(agents, home, sys.executable, "-m", "streamgauge", "run", *options, "--", *command)
+    assert done.returncode == 0, done.stderr
+    stored = tables(home / "data" / "streamgauge" / "runs" / "run")
+    # Claude Code asks whether the server is there. A response to HEAD has no body with its error.
+    heads = {row.request_id for row in requests if row.method == "HEAD"}
+    requests = [row for row in requests if row.request_id not in heads]
+    streams = [
+        row for row in measurement_check.streams_since(stored, since) if row["request_id"] not in heads
+    ]
+    measurement_check.report_discrepancies(
+        found := measurement_check.check_measurements(requests, streams), write=print
+    )
+    assert not found
+    answers = stored.query("SELECT turn, session_id FROM streams WHERE ttft_ns IS NOT NULL").to_dicts()
+    assert answers
+    assert name not in WITH_SESSION or all(row["session_id"] for row in answers)
+    if direct:
+        without, _ = run(agents, home, *command, **direct)
+        assert (without.stdout, without.returncode) == (done.stdout, done.returncode)
