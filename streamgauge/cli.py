@@ -24,7 +24,7 @@ SECTIONS = {
 }
 COMMAND_ORDER = [name for names in SECTIONS.values() for name in names]
 LAZY_COMMANDS = {
-    "run": ("streamgauge.run:run_command", "Run a command, such as a coding agent, and measure its model requests."),
+    "run": ("streamgauge.run:run_command", "Run a command, and measure its model requests."),
     "up": ("streamgauge.process_commands:up", "Run tap, analytics and dashboard; with --kafka also ship."),
     "demo": ("streamgauge.demo:demo_command", "Run everything with simulated traffic."),
     "tap": ("streamgauge.process_commands:tap", "Run the tap: forward requests and write the record log."),

@@ -19,7 +19,7 @@ import json, os, signal, sys, urllib.request
 print("out", sys.stdin.read(), os.isatty(0))
 print("err", file=sys.stderr)
 for model in sys.argv[2:]:
-    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    body = {"model": model, "stream": True, "stream_options": {"include_usage": True}, "messages": [{"role": "user", "content": "hi"}]}
     path = "/nowhere" if model == "none" else "/chat/completions"
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode(), headers)
