@@ -6,7 +6,7 @@ it converts nothing.
 
 Calls
 - `Recorders.new` when the request's head is complete, then the methods of `Recorder` in the order in which things happened.
-  Every call is optional except `ended`, and `drained` or `client_left` as the last one.
+  Every call is optional except `ended`, and `drained` as the last one.
 - Bodies are passed without transfer coding and with their content coding, one call for each read.
 
 Times are in ns, on one clock that never goes back. `Recorders.wall_ns` says which Unix time they are.

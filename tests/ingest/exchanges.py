@@ -21,7 +21,7 @@ import uvloop
 import zstandard
 
 from streamgauge.ingest.records import Closed, Frames
-from streamgauge.ingest.tap.connections.sockets import reset_on_close, unacknowledged_bytes
+from streamgauge.ingest.tap.connections.sockets import queued_bytes, reset_on_close
 from tests.ingest.running_tap import Client, RunningTap, chunk, read_request, running_tap
 
 AT_ONCE = 16
@@ -154,7 +154,7 @@ class Upstream:
                 await asyncio.sleep(0)
             if planned.fault == "reset":
                 sock = writer.get_extra_info("socket")
-                while writer.transport.get_write_buffer_size() or unacknowledged_bytes(sock):  # noqa: ASYNC110 - no event exists
+                while writer.transport.get_write_buffer_size() or queued_bytes(sock):  # noqa: ASYNC110 - no event exists
                     await asyncio.sleep(0.001)
                 reset_on_close(sock)
                 writer.transport.abort()

@@ -24,7 +24,7 @@ from streamgauge.ingest.tap.connections.upstream_connection import UpstreamPool
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.exchange import Exchange
 from streamgauge.ingest.tap.exchanges.sides import ClientSide
-from streamgauge.ingest.tap.exchanges.states import ABORT, KEEP_OPEN, LINGER, RESET
+from streamgauge.ingest.tap.exchanges.states import ABORT, KEEP_OPEN, LINGER, RESET, TUNNELING
 from streamgauge.ingest.tap.exchanges.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S, expired
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
 from streamgauge.ingest.tap.http.heads import (
@@ -140,7 +140,7 @@ class ClientConnection(ClientSide):
     def _last_response_undelivered(self) -> None:
         self.tcp_ends()
         if self.draining is not None:
-            self.draining.on_undelivered(self._clock_ns(), self._undelivered_bytes())
+            self.draining.on_drained(None, None, self._clock_ns(), self._undelivered_bytes())
 
     def tcp_ends(self) -> None:
         """The client leaves. It may have received the last response since the last poll."""
@@ -241,7 +241,7 @@ class ClientConnection(ClientSide):
         self._ended_exchanges_bytes += exchange.written_bytes
         if self.closed or then == ABORT:
             if self.draining is not None:
-                self.draining.on_undelivered(0, self._undelivered_bytes())
+                self.draining.on_drained(None, None, now_ns, self._undelivered_bytes())
             if not self.closed:
                 self.transport.abort()
             return
@@ -290,8 +290,7 @@ class ClientConnection(ClientSide):
     def _queued_bytes(self, unsent: bool = False) -> int | None:
         """Bytes written that the client's kernel has not acknowledged; with `unsent`, those that have not left this machine. With
         TLS, the size of its records. None: the kernel cannot tell."""
-        count = sockets.unsent_bytes if unsent else sockets.unacknowledged_bytes
-        queued = count(self._socket)
+        queued = sockets.queued_bytes(self._socket, unsent)
         if queued is None:
             return None
         below_tls = 0 if self.reading is self.transport else self.reading.get_write_buffer_size()
@@ -342,7 +341,7 @@ class ClientConnection(ClientSide):
         exchange, drained_ns = self.draining, self._drained_ns
         self._drained_ns = 0
         if exchange is not None:
-            exchange.on_drained(drained_ns or delivered_ns, delivered_ns, left_bytes)
+            exchange.on_drained(drained_ns or delivered_ns, delivered_ns, None, left_bytes)
         if self._close_when_delivered:
             self._close_when_delivered = False
             if left_bytes:
@@ -359,12 +358,11 @@ class ClientConnection(ClientSide):
 
     @property
     def _tunneling(self) -> bool:
-        return self.exchange is not None and self.exchange.tunneling
+        return self.exchange is not None and self.exchange.response == TUNNELING
 
     def pause_reading(self) -> None:
         if not self.read_paused and not self.closed:
-            self.read_paused = True
-            self.reading.pause_reading()
+            super().pause_reading()
             self._watched = self._hangups.watch(self._socket, self._hangup_while_paused)
 
     def resume_reading(self) -> None:
@@ -396,12 +394,9 @@ class ClientConnection(ClientSide):
 
     def _refuse(self, response: ErrorResponse, received: RequestHead | bytes, now_ns: int) -> None:
         """Answer a request that has no exchange, and close. `received`: its head, or the bytes of an invalid one."""
-        refusals = self._context.refusals
-        try:
-            refusals.count(response.code, now_ns)
-            refusals.record(response, received, self._buffer_since_ns, now_ns)
-        except Exception as e:
-            self._context.failures.count(e)
+        refusals, attempt = self._context.refusals, self._context.failures.attempt
+        attempt(refusals.count, response.code, now_ns)
+        attempt(refusals.record, response, received, self._buffer_since_ns, now_ns)
         self._buffer = None
         without_body = isinstance(received, RequestHead) and received.method == "HEAD"
         self.transport.write(response.encode(without_body=without_body))
@@ -473,7 +468,7 @@ class ClientConnection(ClientSide):
         if exchange is None and self._buffer:
             if expired(timeouts.request_head_ns, now_ns, self._buffer_since_ns, self.ready_ns):
                 error = BadRequest(408, "the request's head did not arrive in time")
-                self._refuse(ErrorResponse.bad_request(error), self._buffer.take(), now_ns)
+                self._refuse_malformed(error, self._buffer.take(), now_ns)
         elif exchange is None:
             if expired(timeouts.keep_alive_ns, now_ns, self.last_byte_ns, self.ready_ns):
                 self._close_transport()

@@ -36,18 +36,10 @@ def acknowledged_bytes(sock: socket.socket) -> int | None:
         return None
 
 
-def unacknowledged_bytes(sock: socket.socket) -> int | None:
-    """Bytes written that the peer's kernel has not acknowledged; None if unavailable."""
-    return _queued_bytes(sock, termios.TIOCOUTQ)
-
-
-def unsent_bytes(sock: socket.socket) -> int | None:
-    """Bytes written that have not left this kernel, because the peer's receive window is full or for congestion; None if
-    unavailable."""
-    return _queued_bytes(sock, _SIOCOUTQNSD)
-
-
-def _queued_bytes(sock: socket.socket, request: int) -> int | None:
+def queued_bytes(sock: socket.socket, unsent: bool = False) -> int | None:
+    """Bytes written that the peer's kernel has not acknowledged; with `unsent`, those that have not left this kernel, because the
+    peer's receive window is full or for congestion. None if unavailable."""
+    request = _SIOCOUTQNSD if unsent else termios.TIOCOUTQ
     try:
         return int.from_bytes(fcntl.ioctl(sock.fileno(), request, b"\0\0\0\0"), sys.byteorder)
     except (OSError, ValueError):  # ValueError: the socket was closed
@@ -121,7 +113,7 @@ def close_when_sent(
 
     def left() -> int:
         unwritten = transport.get_write_buffer_size() + tcp.get_write_buffer_size()
-        return unwritten and unwritten + (unacknowledged_bytes(sock) or 0)
+        return unwritten and unwritten + (queued_bytes(sock) or 0)
 
     sock = tcp.get_extra_info("socket")
     # A close of the plain transport sends what is buffered first. One of TLS is called only when nothing is left, because

@@ -25,7 +25,7 @@ cdef class UpstreamPool(Pool):
     cdef public TapContext context
     cdef readonly object _idle
     cdef public object tls
-    cdef object _connect_tasks, _expiry_timer, _time_s, _upstream
+    cdef object _expiry_timer, _time_s, _upstream
     cdef Py_ssize_t _max_idle
     cdef double _max_idle_s
 

@@ -120,7 +120,6 @@ class UpstreamPool(Pool):
         self._idle: deque[UpstreamConnection] = deque()
         self._max_idle = context.options.pool_idle
         self._max_idle_s = context.options.pool_idle_s
-        self._connect_tasks: set[asyncio.Task[None]] = set()
         self._expiry_timer: asyncio.TimerHandle | None = None
 
     def acquire(self) -> UpstreamConnection | None:
@@ -157,10 +156,7 @@ class UpstreamPool(Pool):
             self._idle.remove(connection)
 
     def connect(self, exchange: Exchange) -> asyncio.Task[None]:
-        task = self.context.loop.create_task(self._connect(exchange))
-        self._connect_tasks.add(task)
-        task.add_done_callback(self._connect_tasks.discard)
-        return task
+        return self.context.loop.create_task(self._connect(exchange))
 
     def close(self) -> None:
         if self._expiry_timer is not None:

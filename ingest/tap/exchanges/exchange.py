@@ -80,14 +80,6 @@ class Exchange(Forwarding):
 
     # --- what ends an exchange
 
-    def _refuse(self, error: BadRequest) -> None:
-        """End a request with an unacceptable body, before the upstream has received all of it."""
-        try:
-            self._context.refusals.count(error.refusal, self._context.clock_ns())
-        except Exception as e:
-            self._context.failures.count(e)
-        self._end_by(states.REFUSED, error.refusal, ErrorResponse.bad_request(error))
-
     def on_end(self, side: Side) -> bool:
         """A side sent its last byte. True: it still receives (half-closed tunnel)."""
         from_client = side is self._client
@@ -132,9 +124,6 @@ class Exchange(Forwarding):
             response = upstream_errors.closed_too_early(self._route.upstream, fresh=fresh)
         self._end_by(event, _error_name(error), response)
 
-    def _malformed(self, error: Exception) -> None:
-        self._end_by(states.MALFORMED, None, upstream_errors.malformed(self._route.upstream, error))
-
     def on_deadline(self, now_ns: int) -> None:
         """Called regularly. End if a peer was silent for too long while the tap was ready to receive from it."""
         client, timeouts = self._client, self._context.timeouts
@@ -153,10 +142,7 @@ class Exchange(Forwarding):
         ready_ns = self._ready_ns
         if self.response == RESPONDING:
             if self._recorder is not None:
-                try:
-                    output_ns = self._recorder.last_output_ns
-                except Exception as e:
-                    self._recording_failed(e)
+                output_ns = self._recorder.last_output_ns
         elif self.response == RELAYED and self._relay is not None:
             try:
                 last_ns, output_ns, ready_ns, blocked = self._relay.progress(self._relay_number)
@@ -201,11 +187,8 @@ class Exchange(Forwarding):
     ) -> None:
         """Detach, release, record. A second call does nothing: both connections may report the same end."""
         if self.response == RELAYED and self._relay is not None:
-            try:
-                self._relay.take_back(self._relay_number, now_ns)
-            except Exception as e:  # closing the connections ends the relay's part
-                self._context.failures.count(e)
-                self.response = RESPONDING
+            if not self._context.failures.attempt(self._relay.take_back, self._relay_number, now_ns):
+                self.response = RESPONDING  # closing the connections ends the relay's part
             # `take_back` reports what is in the relay's queue. That may be the end itself, which comes back here
             # through `relay_ended`: the body had already ended in the relay.
             # The relay's clock reads may be newer than the caller's: an end before the last byte would be a negative
@@ -280,25 +263,15 @@ class Exchange(Forwarding):
     # --- after the end
 
     def on_drained(
-        self, drained_ns: int | None, delivered_ns: int | None = None, undelivered_bytes: int = 0
+        self, drained_ns: int | None, delivered_ns: int | None, left_ns: int | None, undelivered_bytes: int
     ) -> None:
-        """The client's socket had accepted the whole response, and the client's kernel had received it. None: this was not
-        observed. `undelivered_bytes`: what it had not received when the tap stopped watching."""
+        """The end of the delivery; None: this was not observed. `drained_ns`: the client's socket had accepted the whole response.
+        `delivered_ns`: its kernel had received it. `left_ns`: it disconnected before. `undelivered_bytes`: what it lacks now."""
         recorder = self._recorder
         self._drained()
         if recorder is not None:
             try:
-                recorder.drained(drained_ns, delivered_ns, undelivered_bytes)
-            except Exception as e:
-                self._context.failures.failed(e, recorder)
-
-    def on_undelivered(self, now_ns: int, undelivered_bytes: int) -> None:
-        """The client disconnected before its socket had accepted the whole response."""
-        recorder = self._recorder
-        self._drained()
-        if recorder is not None:
-            try:
-                recorder.client_left(now_ns, undelivered_bytes)
+                recorder.drained(drained_ns, delivered_ns, left_ns, undelivered_bytes)
             except Exception as e:
                 self._context.failures.failed(e, recorder)
 

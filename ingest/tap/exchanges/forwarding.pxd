@@ -46,4 +46,3 @@ cdef class Forwarding:
     @cython.locals(recorder=Recorder)
     cdef _record_response(self, ResponseHead head, bytes payload, int64_t now_ns)
     cdef _end_by(self, int event, detail, response, int64_t now_ns=*)
-    cdef _lost(self, int event, error)

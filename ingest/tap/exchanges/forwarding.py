@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 
 from streamgauge.ingest.records import WaitedFor
-from streamgauge.ingest.tap.exchanges import states
+from streamgauge.ingest.tap.exchanges import states, upstream_errors
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.sides import ClientSide, Pool, Side, UpstreamSide
 from streamgauge.ingest.tap.exchanges.states import RECEIVING, RELAYED, RESPONDING, TUNNELING, after
@@ -77,7 +77,7 @@ class Forwarding:
         self._last_ns = now_ns  # time of the last byte from either side
         self._ready_ns = 0  # when the client last resumed reading; the upstream's silence counts from then
         self._request_body: BodyReader | None = None  # None: the request has no body
-        if head.body is not NO_BODY:
+        if head.body != NO_BODY:
             self._request_body = BodyReader(head.body, head.length, of_request=True)
             self.request = RECEIVING
         self.request_bytes = 0
@@ -108,10 +108,6 @@ class Forwarding:
     def takes_client_bytes(self) -> bool:
         """The client still has to send bytes that belong to this exchange."""
         return self.request == RECEIVING or self.response == TUNNELING
-
-    @property
-    def tunneling(self) -> bool:
-        return self.response == TUNNELING
 
     def stream_waiting_for_client(self, relay_blocks: bool) -> str | None:
         """Id of its stream if the client does not read the response, has not received all of it, or still sends the request.
@@ -315,15 +311,14 @@ class Forwarding:
         request = self._head
         body, length = response_body(head, request.method)
         # HTTP/1.0 has no chunks. The client gets the payload, ended by the close of its connection.
-        payload_only = body is CHUNKED and request.minor == 0
-        relay = self._context.relay
+        payload_only = body == CHUNKED and request.minor == 0
         reader = BodyReader(body, length)
         payload = b""
         if len(data) > end:
             payload = reader.feed(data[end:])
             if reader.excess:
                 data = self._without_excess(data, reader.excess)
-        if payload_only or body is UNTIL_CLOSE:
+        if payload_only or body == UNTIL_CLOSE:
             self._payload_only, self._close_delimited = payload_only, True
         else:
             self._keep_client = request.keep_alive and not self._context.stopping
@@ -337,11 +332,8 @@ class Forwarding:
         self._response_head = head
         self._response_body = reader
         plain_tcp = self._route.upstream.scheme == self._client.scheme == "http"
-        if relay is not None and plain_tcp and not payload_only:
-            try:
-                self._relay = relay if relay.accepts(reader) else None
-            except Exception as e:
-                self._context.failures.count(e)
+        if plain_tcp and not payload_only and not reader.is_shorter_than(body_relay.MIN_BODY_BYTES):
+            self._relay = self._context.relay
         self._received = None
         self.response_bytes = len(payload)
         self._record_response(head, payload, now_ns)
@@ -485,18 +477,23 @@ class Forwarding:
             # Later: this may run within a report of the relay, which is still using its queue.
             self._context.call_next_iteration(self.take_back)
 
-    # --- the end, in `Exchange`
+    # --- invalid bytes
 
-    def _end_by(
-        self, event: int, detail: str | None, response: ErrorResponse | None, now_ns: int = 0
-    ) -> None:
-        raise NotImplementedError
+    def _refuse(self, error: BadRequest) -> None:
+        """End a request with an unacceptable body, before the upstream has received all of it."""
+        context = self._context
+        context.failures.attempt(context.refusals.count, error.refusal, context.clock_ns())
+        self._end_by(states.REFUSED, error.refusal, ErrorResponse.bad_request(error))
+
+    def _malformed(self, error: Exception) -> None:
+        self._end_by(states.MALFORMED, None, upstream_errors.malformed(self._route.upstream, error))
+
+    # --- the end, in `Exchange`
 
     def _lost(self, event: int, error: Exception | None) -> None:
         raise NotImplementedError
 
-    def _malformed(self, error: Exception) -> None:
-        raise NotImplementedError
-
-    def _refuse(self, error: BadRequest) -> None:
+    def _end_by(
+        self, event: int, detail: str | None, response: ErrorResponse | None, now_ns: int = 0
+    ) -> None:
         raise NotImplementedError

@@ -25,8 +25,7 @@ class Tunnel:
         self._client_ended = False
         self._upstream_ended = False
         self._first_to_end: Cause | None = None
-        self._client_close = CloseFrameFinder() if websocket else None
-        self._upstream_close = CloseFrameFinder() if websocket else None
+        self._client_close, self._upstream_close = CloseFrameFinder(websocket), CloseFrameFinder(websocket)
         self.client_bytes = 0
         self.upstream_bytes = 0
         self.first_byte_ns: int | None = None
@@ -35,7 +34,7 @@ class Tunnel:
     def client_data(self, data: bytes) -> None:
         self.client_bytes += len(data)
         self._upstream.transport.write(data)
-        if self._client_close is not None and not self._upstream_ended:
+        if not self._upstream_ended:
             self._client_close.feed(data)
 
     def upstream_data(self, data: bytes, now_ns: int) -> None:
@@ -43,7 +42,7 @@ class Tunnel:
             self.first_byte_ns = now_ns
         self.upstream_bytes += len(data)
         self._client.transport.write(data)
-        if self._upstream_close is not None and not self._client_ended:
+        if not self._client_ended:
             self._upstream_close.feed(data)
 
     def client_eof(self) -> bool:
@@ -63,8 +62,6 @@ class Tunnel:
     def cause(self, broken: Cause | None = None) -> Cause:
         """Why the tunnel is over. `broken`: the cause if a connection broke, None after both sides have ended."""
         client_close, upstream_close = self._client_close, self._upstream_close
-        if client_close is None or upstream_close is None:
-            return broken or "complete"
         if client_close.found or upstream_close.found:
             return "complete"
         if client_close.gave_up or upstream_close.gave_up:

@@ -13,7 +13,7 @@ import re
 from operator import eq
 
 from streamgauge.ingest.tap.http.fields import FRAMING_NAMES, TOKEN, normalized_name
-from streamgauge.ingest.tap.http.heads import CHUNKED, UNTIL_CLOSE, BadRequest, BadUpstream, Body
+from streamgauge.ingest.tap.http.heads import CHUNKED, UNTIL_CLOSE, BadRequest, BadUpstream
 
 MAX_CHUNK_LINE_BYTES = 4096
 MAX_TRAILER_BYTES = 16_384
@@ -97,7 +97,7 @@ _FEW_CHUNKS, _RUN_BYTES = 4, 4096
 class BodyReader:
     """Reads one body. `length`: of a body of known length."""
 
-    def __init__(self, framing: Body, length: int, *, of_request: bool = False) -> None:
+    def __init__(self, framing: int, length: int, *, of_request: bool = False) -> None:
         self._of_request = of_request
         self._left_bytes = 0  # of the payload that is being received
         self._chunk_bytes = 0  # size in the chunk line that is being received
@@ -106,8 +106,8 @@ class BodyReader:
         self.complete = False
         self.excess = 0
         self.is_payload = False
-        self.until_close = framing is UNTIL_CLOSE
-        if framing is CHUNKED:
+        self.until_close = framing == UNTIL_CLOSE
+        if framing == CHUNKED:
             self._state = _CHUNK
         elif self.until_close:
             self._state, self._left_bytes = _UNTIL_CLOSE, _TOO_LARGE_BYTES

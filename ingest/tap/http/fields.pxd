@@ -16,7 +16,7 @@ cdef class Field(FieldFacts):
 cdef class FieldTable:
     cdef readonly dict cached
     cdef dict _special
-    cdef object _recorded
+    cdef object _malformed, _recorded
     cdef bint _strict
 
     @cython.locals(cached=dict, line=bytes)

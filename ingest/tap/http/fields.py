@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from streamgauge.ingest.header_fields import request_field, response_field
 from streamgauge.ingest.tap.facts import FieldFacts
 from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS
 
@@ -32,10 +31,6 @@ class Field(FieldFacts):
     special: int  # not 0: the tap interprets the field, replaces it or does not forward it; see `FieldTable`
 
 
-class MalformedField(Exception):
-    """The line is not a header field, or its name resembles a framing field. The message is the reason."""
-
-
 FRAMING_NAMES = (b"content-length", b"transfer-encoding")
 _FRAMING_LENGTHS = frozenset(map(len, FRAMING_NAMES))
 _SEPARATOR = re.compile(rb"[^0-9a-z]")
@@ -55,41 +50,42 @@ def reads_as_framing(name: bytes) -> bool:
 class FieldTable:
     """Parses the field lines of requests or of responses, and keeps the usual ones.
 
+    `malformed` makes the exception for a line that is not a header field, or whose name resembles a framing field, from the reason.
     `special`: names of special fields. `Field.special` is their position, from 1 on, or -1 for the tap's own fields.
     `strict`, for requests: names that resemble framing fields are malformed, and framing fields are forwarded without
     whitespace around the value, because servers differ in the whitespace that they strip.
     """
 
-    __slots__ = ("_recorded", "_special", "_strict", "cached")
-
     def __init__(
         self,
         special: Iterable[bytes],
         recorded: Callable[[bytes, bytes], tuple[str, str] | None],
+        malformed: Callable[[str], Exception],
         *,
         strict: bool = False,
     ) -> None:
         self.cached: dict[bytes, Field] = {}  # by line
         self._special = {name: position for position, name in enumerate(special, 1)}
         self._recorded = recorded
+        self._malformed = malformed
         self._strict = strict
 
     def read(self, lines: list[bytes]) -> list[Field]:
-        """The fields of lines without CRLF. Raises `MalformedField`."""
+        """The fields of lines without CRLF."""
         cached = self.cached
         return [cached.get(line) or self._parse(line) for line in lines]
 
     def _parse(self, line: bytes) -> Field:
         match = _LINE.fullmatch(line)
         if match is None:
-            raise MalformedField("a header field is malformed")
+            raise self._malformed("a header field is malformed")
         name, value = match[1], match[2]
         field = Field.__new__(Field)
         field.name = name = name.lower()
         field.value = value = value.strip(b" \t")
         framing = name in FRAMING_NAMES
         if self._strict and not framing and reads_as_framing(name):
-            raise MalformedField("a header field resembles Content-Length or Transfer-Encoding")
+            raise self._malformed("a header field resembles Content-Length or Transfer-Encoding")
         field.special = -1 if name.startswith(OWN_PREFIX) else self._special.get(name, 0)
         field.recorded = self._recorded(name, value)
         field.line = (line[: len(name)] + b": " + value if framing and self._strict else line) + b"\r\n"
@@ -117,5 +113,3 @@ SPECIAL_IN_REQUESTS = (
 SPECIAL_IN_RESPONSES = tuple(
     b"connection keep-alive proxy-connection upgrade content-length transfer-encoding trailer content-type".split()
 )
-REQUEST_FIELDS = FieldTable(SPECIAL_IN_REQUESTS, request_field, strict=True)
-RESPONSE_FIELDS = FieldTable(SPECIAL_IN_RESPONSES, response_field)

@@ -43,8 +43,6 @@ class Router:
     """Chooses one of the configured upstreams."""
 
     def __init__(self, upstreams: tuple[Upstream, ...]) -> None:
-        if not upstreams:
-            raise ValueError("no upstream is configured. Pass one with --upstream URL.")
         self._upstreams = upstreams
         self._default = None if upstreams[0].is_public else 0
         self._by_name = {u.name: i for i, u in enumerate(upstreams)}

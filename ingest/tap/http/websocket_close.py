@@ -16,13 +16,12 @@ MAX_FRAMES = 4096
 
 
 class CloseFrameFinder:
-    """Reads the bytes of one direction in any pieces. `found`: a Close frame began. `gave_up`: unknown whether one did."""
+    """Reads the bytes of one direction in any pieces. `found`: a Close frame began. `gave_up`: unknown whether one did, as from the
+    start on if they are no WebSocket."""
 
-    __slots__ = ("_header", "_skip_bytes", "found", "gave_up")
-
-    def __init__(self) -> None:
+    def __init__(self, is_websocket: bool = True) -> None:
         self.found = False
-        self.gave_up = False
+        self.gave_up = not is_websocket
         self._skip_bytes = 0
         """Bytes until the next frame."""
         self._header = b""

@@ -301,7 +301,7 @@ class TapWorker:
             counters=self.stats(),
             waiting_for_client=self._waiting_for_client(),
         )
-        is_queued = buffer.add(alive, _ALIVE_BYTES)
+        is_queued = buffer.has_room(_ALIVE_BYTES, True) and buffer.append(alive) > 0
         self._wrote_last_alive = stopping and is_queued
 
 

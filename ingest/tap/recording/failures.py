@@ -9,6 +9,7 @@ the stream. Later uses of the recorder raise an exception that is not counted: i
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from streamgauge.ingest.generated_ids import uuid7
@@ -48,6 +49,15 @@ class RecordingFailures:
         """Count and log an exception that ends no stream's recording."""
         self.counters.recording_failed += 1
         self._guard.failed(error)
+
+    def attempt(self, step: Callable[..., object], *args: object) -> bool:
+        """Call `step(*args)`. False: it raised an exception, which is counted."""
+        try:
+            step(*args)
+        except Exception as e:
+            self.count(e)
+            return False
+        return True
 
     def failed(self, error: Exception, recorder: FailedRecorder) -> None:
         """End the recording of a stream."""

@@ -1,5 +1,6 @@
 """The types of `record_buffer.py` for the compiled build."""
 
+cimport cython
 from libc.stdint cimport int64_t
 
 from streamgauge.ingest.tap.counters cimport Counters
@@ -22,7 +23,7 @@ cdef class RecordBuffer:
     cpdef bint has_room(self, int64_t size_bytes, bint margin=*)
     cpdef bint reserve(self, int64_t size_bytes, bint margin=*)
     cpdef int64_t epoch(self)
+    @cython.locals(encoded=bytes, size_bytes=int64_t)
     cpdef int64_t append(self, record)
-    cdef int64_t _append(self, bytes encoded)
     cpdef flush_later(self, recorder)
     cpdef end_later(self, recorder)

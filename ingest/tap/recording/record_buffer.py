@@ -170,10 +170,6 @@ class RecordBuffer:
 
     # --- records
 
-    def add(self, record: AnyRecord, size_bytes: int) -> bool:
-        """Append a record of about this size if it fits with the margin. False: no room, or `append` failed."""
-        return self.has_room(size_bytes, True) and self.append(record) > 0
-
     def append(self, record: AnyRecord) -> int:
         """Append a record without a check for room: its data was reserved. Returns its size in the queue; 0: it cannot be
         encoded, which is a bug."""
@@ -184,18 +180,6 @@ class RecordBuffer:
         except Exception as e:
             self._failures.count(e)
             return 0
-        return self._append(encoded)
-
-    def append_relayed(self, records: RelayedBatch) -> None:
-        """Append records that the relay has encoded. The relay's grant covers their bytes. The log thread copies them: on one
-        core, copies here would delay the chunks that arrive meanwhile."""
-        self._put_pending()
-        self.sink.put(records, records.size_bytes)
-        self.used_bytes += records.size_bytes
-        self._put_bytes += records.size_bytes
-        self.counters.records += records.count
-
-    def _append(self, encoded: bytes) -> int:
         size_bytes = len(encoded) + _ENCODED_BYTES
         self._pending.append(encoded)
         self.used_bytes += size_bytes
@@ -207,6 +191,15 @@ class RecordBuffer:
         elif self._timer is None:
             self.arm()
         return size_bytes
+
+    def append_relayed(self, records: RelayedBatch) -> None:
+        """Append records that the relay has encoded. The relay's grant covers their bytes. The log thread copies them: on one
+        core, copies here would delay the chunks that arrive meanwhile."""
+        self._put_pending()
+        self.sink.put(records, records.size_bytes)
+        self.used_bytes += records.size_bytes
+        self._put_bytes += records.size_bytes
+        self.counters.records += records.count
 
     # --- losses
 
@@ -228,10 +221,6 @@ class RecordBuffer:
             self.counters.lost_untold += 1
         self.arm()
 
-    def loss_cause(self) -> str:
-        """Why there is no room: `Lost.cause`."""
-        return self.sink.failing or "queue_full"
-
     def report(self, stream: str) -> bool:
         """Append the unreported losses of a stream, before its next record. False: there is no room for them."""
         losses = self.unreported.get(stream)
@@ -248,7 +237,7 @@ class RecordBuffer:
         """Account for records that the log thread dropped, or that could not be appended because of `error`, a bug."""
         if error is not None:
             self._failures.count(error)
-        if not self._attempt(self._lose_batch, records, "log_error" if error is None else CAUSE):
+        if not self._failures.attempt(self._lose_batch, records, "log_error" if error is None else CAUSE):
             self.counters.lost_untold += len(records)
 
     # --- flushing
@@ -274,7 +263,7 @@ class RecordBuffer:
 
     def flush_all(self) -> None:
         """Hand over everything, before the worker stops."""
-        attempt = self._attempt
+        attempt = self._failures.attempt
         attempt(self._take_from_relay, self._clock_ns())
         attempt(self._end_recorders, _NEVER_NS)
         for waiting in (self._waiting_longer, self._waiting):
@@ -283,7 +272,7 @@ class RecordBuffer:
 
     def _end_batch(self) -> None:
         self._ended_batch = None
-        if self._attempt(self._end_recorders, self._clock_ns() + _BATCH_NS) and self._ended:
+        if self._failures.attempt(self._end_recorders, self._clock_ns() + _BATCH_NS) and self._ended:
             self._ended_batch = self._loop.call_soon(self._end_batch)
         self.arm()
 
@@ -311,12 +300,12 @@ class RecordBuffer:
             self._timer = self._loop.call_later(_TICK_S, self._on_timer)
 
     def _on_timer(self) -> None:
-        if not self._attempt(self._tick):
+        if not self._failures.attempt(self._tick):
             self._timer = None
             self.arm()
 
     def _tick(self) -> None:
-        attempt, waiting = self._attempt, self._waiting_longer
+        attempt, waiting = self._failures.attempt, self._waiting_longer
         # First, because records from the relay have the room of its grant only: what Python appends before them would
         # otherwise use it up. Records younger than half a tick stay and grow: with few streams, one record then holds a
         # tick's frames.
@@ -340,15 +329,6 @@ class RecordBuffer:
         left = waiting or self._waiting_longer or self._ended or self.unreported or self._pending
         if relaying or left or not worked:
             self.arm()
-
-    def _attempt(self, step: Callable[..., None], *args: object) -> bool:
-        """False: an exception, which must not stop the later steps."""
-        try:
-            step(*args)
-        except Exception as e:
-            self._failures.count(e)
-            return False
-        return True
 
     def _flush(self, waiting: dict[WaitingRecorder, None], until_ns: int) -> None:
         while waiting:

@@ -42,15 +42,13 @@ cdef class Recorder:
     cdef Recorders _group
     cdef RecordBuffer _buffer
     cdef RequestFacts _request
-    cdef RouteFacts _route
-    cdef TraceContext _trace
     cdef ResponseFacts _response
     cdef object _connected_ns, _request_sent_ns
     cdef object _body  # bytes or bytearray
-    cdef tuple _delivery, _end
+    cdef tuple _delivery, _end, _opening
     cdef list _frames
-    cdef bint _opened, _body_ready, _body_truncated, _event_stream
-    cdef int64_t _client_start_ns, _t0_ns, _responded_ns, _seq, _body_left_bytes, _remaining_bytes, _uncaptured_bytes
+    cdef bint _body_truncated, _event_stream
+    cdef int64_t _t0_ns, _responded_ns, _seq, _body_left_bytes, _remaining_bytes, _uncaptured_bytes
     cdef int64_t _frame_bytes, _dropped_bytes, _held_bytes, _new_bytes, _epoch
 
     cpdef connected(self, int64_t now_ns)
@@ -64,13 +62,14 @@ cdef class Recorder:
     cdef _hold(self, int64_t size_bytes)
     cdef _end_dropped_run(self)
     cpdef ended(self, cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits)
-    cpdef drained(self, now_ns, delivered_ns=*, int64_t undelivered_bytes=*)
+    cpdef drained(self, now_ns, delivered_ns=*, left_ns=*, int64_t undelivered_bytes=*)
     cpdef flush(self)
     cpdef end(self)
     cdef _wait(self)
     cdef _write_waiting(self)
     @cython.locals(
-        group=Recorders, request=RequestFacts, trace=TraceContext, known=dict, method=str, target=str, wall_ns=int64_t
+        group=Recorders, request=RequestFacts, route=RouteFacts, trace=TraceContext, known=dict, method=str, target=str,
+        client_start_ns=int64_t, wall_ns=int64_t
     )
     cdef _write_opened(self)
     cdef _write_request(self)

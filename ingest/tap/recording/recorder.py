@@ -110,43 +110,10 @@ def _recorded(fields: Sequence[FieldFacts]) -> list[tuple[str, str]]:
 
 
 class Recorder:
-    """Records one exchange."""
+    """Records one exchange.
 
-    __slots__ = (
-        "_body",
-        "_body_left_bytes",
-        "_body_ready",
-        "_body_truncated",
-        "_buffer",
-        "_client_start_ns",
-        "_connected_ns",
-        "_delivery",
-        "_dropped_bytes",
-        "_end",
-        "_epoch",
-        "_event_stream",
-        "_frame_bytes",
-        "_frames",
-        "_group",
-        "_held_bytes",
-        "_new_bytes",
-        "_opened",
-        "_remaining_bytes",
-        "_request",
-        "_request_sent_ns",
-        "_responded_ns",
-        "_response",
-        "_route",
-        "_seq",
-        "_t0_ns",
-        "_trace",
-        "_uncaptured_bytes",
-        "first_byte_ns",
-        "last_output_ns",
-        "refused_status",
-        "stream",
-        "waiting",
-    )
+    It has at most 30 attributes: with more, Python 3.11 would give each interpreted instance a hash table of 1.3 KiB.
+    """
 
     def __init__(
         self,
@@ -160,22 +127,19 @@ class Recorder:
         buffer = self._buffer = group.buffer
         self._group = group
         self._request = request
-        self._route = route
-        self._trace = trace
-        self._client_start_ns = client_start_ns
         self._t0_ns = t0_ns
         self.stream = ""
         """Set with the first record: most of an id's cost then falls into the batch."""
         self._seq = 0
-        self._opened = True
-        """The room for `Opened` is not reserved: it is written, lost, or not yet reserved."""
+        self._opening: tuple[RouteFacts, TraceContext, int] | None = None
+        """What `Opened` is made of, while room is reserved for it: until it is written."""
         self._connected_ns: int | None = None
         self._request_sent_ns: int | None = None
         self._body: bytes | bytearray = b""
         """Captured part of the request's body, until it is written."""
         self._body_left_bytes = -1
         """Bytes of it that may still be captured; -1 before the first one."""
-        self._body_ready = self._body_truncated = False
+        self._body_truncated = False
         self._response: ResponseFacts | None = None
         """The head of the response, until it is written with the first `Frames`."""
         self._responded_ns = 0
@@ -204,7 +168,7 @@ class Recorder:
         # With the margin: `Opened` is small and gives all later records their meaning. A stream without it could not
         # even say that it lost something.
         if buffer.reserve(request.size_bytes + _RECORD_BYTES, True):
-            self._opened = False
+            self._opening = (route, trace, client_start_ns)
         else:
             self._lose(0)
         buffer.counters.streams_opened += 1  # last: a stream without a recorder is counted elsewhere
@@ -254,7 +218,7 @@ class Recorder:
             self._body_ends(not over)
 
     def _body_ends(self, truncated: bool) -> None:
-        self._body_ready, self._body_truncated = True, truncated
+        self._body_truncated = truncated
         if not self.waiting:
             self._wait()
 
@@ -395,16 +359,16 @@ class Recorder:
         self._end = (cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits)
 
     def drained(
-        self, now_ns: int | None, delivered_ns: int | None = None, undelivered_bytes: int = 0
+        self,
+        now_ns: int | None,
+        delivered_ns: int | None = None,
+        left_ns: int | None = None,
+        undelivered_bytes: int = 0,
     ) -> None:
-        """The client's socket had accepted everything, and the client's kernel had received it. None: this was not observed.
-        `undelivered_bytes`: what it had not received at this call. The last call."""
-        self._delivery = (now_ns, delivered_ns, None, undelivered_bytes)
-        self._buffer.end_later(self)
-
-    def client_left(self, now_ns: int, undelivered_bytes: int) -> None:
-        """The client disconnected before its socket had accepted everything. The last call."""
-        self._delivery = (None, None, now_ns, undelivered_bytes)
+        """The end of the delivery, the last call; None: this was not observed. `now_ns`: the client's socket had accepted the whole
+        response. `delivered_ns`: the client's kernel had received it. `left_ns`: the client disconnected before.
+        `undelivered_bytes`: what it had not received at this call."""
+        self._delivery = (now_ns, delivered_ns, left_ns, undelivered_bytes)
         self._buffer.end_later(self)
 
     # --- the records
@@ -421,7 +385,7 @@ class Recorder:
         assert self._end is not None
         buffer, t0_ns = self._buffer, self._t0_ns
         cause, detail, end_ns, request_bytes, response_bytes, reused, tunnel, waits = self._end
-        drained_ns, delivered_ns, client_left_ns, undelivered_bytes = self._delivery
+        drained_ns, delivered_ns, left_ns, undelivered_bytes = self._delivery
         first_byte_ns = self.first_byte_ns
         buffer.counters.streams_closed += 1
         buffer.counters.closed_by_cause[cause] += 1
@@ -437,7 +401,7 @@ class Recorder:
             response_bytes,
             max(0, response_bytes - undelivered_bytes),
             None if drained_ns is None else max(end_ns, drained_ns) - t0_ns,
-            None if client_left_ns is None else max(end_ns, client_left_ns) - t0_ns,
+            None if left_ns is None else max(end_ns, left_ns) - t0_ns,
             reused,
             tunnel,
             self.refused_status,
@@ -472,7 +436,7 @@ class Recorder:
     def _reserved_bytes(self) -> int:
         """Bytes reserved for what is not written yet."""
         size_bytes = self._frame_bytes + _FRAME_BYTES * len(self._frames) + len(self._body)
-        if not self._opened:
+        if self._opening is not None:
             size_bytes += self._request.size_bytes + _RECORD_BYTES
         if self._response is not None:
             size_bytes += self._response.size_bytes
@@ -484,9 +448,9 @@ class Recorder:
 
     def _write_waiting(self) -> None:
         """Write all waiting data as records, in the order of the protocol."""
-        if not self._opened:
+        if self._opening is not None:
             self._write_opened()
-        if self._body_ready:
+        if self._body and not self._body_left_bytes:
             self._write_request()
         if self._frames or self._response is not None or self._uncaptured_bytes:
             self._write_frames()
@@ -495,8 +459,10 @@ class Recorder:
     # `abandon` would otherwise release the room a second time.
 
     def _write_opened(self) -> None:
-        group, request, trace, target = self._group, self._request, self._trace, self._route.target
-        upstream, options, known, method = self._route.upstream, group.options, request.known, request.method
+        assert self._opening is not None
+        route, trace, client_start_ns = self._opening
+        group, request, upstream, target = self._group, self._request, route.upstream, route.target
+        options, known, method = group.options, request.known, request.method
         wall_ns = group._wall_ns(self._t0_ns)
         stream = self.stream = uuid7(wall_ns)
         opened = Opened(
@@ -514,7 +480,7 @@ class Recorder:
             else identifiers.path(target),
             wall_ns,
             self._t0_ns,
-            min(0, self._client_start_ns - self._t0_ns),
+            min(0, client_start_ns - self._t0_ns),
             trace.trace_id,
             trace.span_id,
             trace.parent_span_id,
@@ -525,7 +491,7 @@ class Recorder:
             identifiers.query_model(target) if "?" in target else None,
             options.clock_id,
         )
-        self._opened = True
+        self._opening = None
         self._buffer.used_bytes -= request.size_bytes + _RECORD_BYTES
         if not self._write(opened):
             self._lose(0)
@@ -533,7 +499,7 @@ class Recorder:
     def _write_request(self) -> None:
         body = bytes(self._body)
         request = Request(self.stream, self._seq, body, self._body_truncated)
-        self._body, self._body_ready = b"", False
+        self._body = b""
         self._buffer.used_bytes -= len(body)
         if not self._write(request):
             self._lose(0)
@@ -588,5 +554,6 @@ class Recorder:
         buffer, seq, now_ns = self._buffer, self._seq, time.time_ns()
         if not self.stream:  # `Opened` has no room
             self.stream = uuid7(self._group._wall_ns(self._t0_ns))
-        buffer.lose(Lost(self.stream, seq, seq, buffer.loss_cause(), now_ns, size_bytes, last))
+        cause = buffer.sink.failing or "queue_full"
+        buffer.lose(Lost(self.stream, seq, seq, cause, now_ns, size_bytes, last))
         self._seq = seq + 1

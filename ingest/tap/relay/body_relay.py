@@ -23,7 +23,7 @@ from streamgauge.ingest.tap.relay.choice import native_relay
 
 COMPLETE, UPSTREAM_LOST, CLIENT_LOST, MALFORMED = range(4)
 """Causes of an end, as in `native_relay`. Any other value: the exchange took its body back."""
-_MIN_BODY_BYTES = 262_144
+MIN_BODY_BYTES = 262_144
 """Bodies of a known shorter length stay with the event loop: they end within a few reads."""
 
 
@@ -71,10 +71,6 @@ class BodyRelay:
         """Whether the client of any body does not read."""
         return bool(self._native.counts()[2])
 
-    def accepts(self, reader: BodyReader) -> bool:
-        """Whether the relay forwards this body. Short bodies stay on the event loop."""
-        return not reader.is_shorter_than(_MIN_BODY_BYTES)
-
     def add(
         self,
         exchange: RelayedExchange,
@@ -113,10 +109,7 @@ class BodyRelay:
 
     def take(self, records_before_ns: int = 0) -> None:
         """Process the relay's reports, and records whose first frame arrived before a time."""
-        try:
-            self._take(records_before_ns)
-        except Exception as e:  # the event loop would only log it; the next tick takes what is left
-            self._failures.count(e)
+        self._failures.attempt(self._take, records_before_ns)  # the next tick takes what is left
 
     def _take(self, records_before_ns: int) -> None:
         events = self._native.take(records_before_ns)
@@ -126,11 +119,8 @@ class BodyRelay:
         for kind, number, a, b in events:
             if kind == native_relay.RECORD:
                 self._append(a)
-                continue
-            try:
-                self._report(kind, number, a, b)
-            except Exception as e:  # a bug; it must not stop the other exchanges
-                self._failures.count(e)
+            else:
+                self._failures.attempt(self._report, kind, number, a, b)
         # Last, when the appended records have been counted: before, half of the free room would still include theirs.
         self._grant(more=bool(self._exchanges))
 

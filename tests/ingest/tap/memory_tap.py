@@ -274,9 +274,6 @@ class MemoryRelay:
         """Reports wait for `report`, or for the exchange to take its body back."""
         self._held_end: tuple[int, int] | None = None
 
-    def accepts(self, reader: Any) -> bool:
-        return True
-
     def add(
         self,
         exchange: Any,

@@ -136,11 +136,12 @@ async def test_response_is_delivered_when_a_slow_client_has_taken_it(
 async def test_response_that_a_client_reads_is_delivered_when_it_is_written(monkeypatch: pytest.MonkeyPatch):
     asked: list[socket.socket] = []
 
-    def unsent_bytes(sock: socket.socket) -> int:
-        asked.append(sock)
+    def queued_bytes(sock: socket.socket, unsent: bool = False) -> int:
+        if unsent:
+            asked.append(sock)
         return 0
 
-    monkeypatch.setattr(sockets, "unsent_bytes", unsent_bytes)
+    monkeypatch.setattr(sockets, "queued_bytes", queued_bytes)
     for size, count in ((SMALL, 1), (2000, 0)):
         asked.clear()
         async with running_tap(sends(size)) as tap:
@@ -151,7 +152,7 @@ async def test_response_that_a_client_reads_is_delivered_when_it_is_written(monk
 
 
 async def test_response_of_an_unknown_queue_has_no_time_of_delivery(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sockets, "unsent_bytes", lambda sock: None)
+    monkeypatch.setattr(sockets, "queued_bytes", lambda sock, unsent=False: None)
     async with running_tap(sends(SMALL)) as tap:
         await tap.request(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
         closed, _ = await closed_of(tap)

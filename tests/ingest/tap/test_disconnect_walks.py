@@ -16,7 +16,7 @@ from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.ingest.records import AnyRecord
 from streamgauge.ingest.tap.connections.client_connection import ClientConnection
-from streamgauge.ingest.tap.connections.sockets import unacknowledged_bytes
+from streamgauge.ingest.tap.connections.sockets import queued_bytes
 from tests.ingest import peers
 from tests.ingest.disconnects import SWITCH, UPGRADE, run, tls_contexts
 from tests.ingest.running_tap import running_tap
@@ -118,9 +118,9 @@ async def test_last_bytes_of_an_upstream_that_left_without_reading_reach_a_slow_
         while acknowledged:
             sock.sendall(b"x" * 32_768)
             until_s = time.monotonic() + 0.5
-            while unacknowledged_bytes(sock) and time.monotonic() < until_s:
+            while queued_bytes(sock) and time.monotonic() < until_s:
                 time.sleep(0.001)
-            acknowledged = not unacknowledged_bytes(sock)
+            acknowledged = not queued_bytes(sock)
             total += 32_768 * acknowledged
         sock.close()
         sent.set_result(total)

@@ -145,7 +145,7 @@ async def test_host_of_a_request_that_is_signed_for_aws_is_kept():
 
 
 def test_uncached_lines_are_parsed_and_keys_are_not_cached():
-    from streamgauge.ingest.tap.http.fields import REQUEST_FIELDS
+    from streamgauge.ingest.tap.http.heads import REQUEST_FIELDS
 
     planted = f"sk-{'x' * 20}"
     for _ in range(2):
@@ -157,7 +157,8 @@ def test_uncached_lines_are_parsed_and_keys_are_not_cached():
 
 
 def test_field_cache_is_bounded():
-    from streamgauge.ingest.tap.http.fields import _MAX_LINES, REQUEST_FIELDS
+    from streamgauge.ingest.tap.http.fields import _MAX_LINES
+    from streamgauge.ingest.tap.http.heads import REQUEST_FIELDS
 
     for number in range(_MAX_LINES + 10):
         raw = f"GET / HTTP/1.1\r\nHost: h\r\nX-Request-Id: {number}\r\n\r\n"

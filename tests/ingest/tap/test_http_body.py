@@ -13,7 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamgauge.ingest.tap.http.bodies import MAX_CHUNK_LINE_BYTES, MAX_TRAILER_BYTES, BodyReader
-from streamgauge.ingest.tap.http.heads import BadRequest, BadUpstream, Body
+from streamgauge.ingest.tap.http.heads import (
+    CHUNKED,
+    LENGTH,
+    NO_BODY,
+    UNTIL_CLOSE,
+    BadRequest,
+    BadUpstream,
+)
 
 CHUNKS = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
 EXTENSION = st.sampled_from([b"", b";a", b";a=b", b';a="b c"'])
@@ -27,11 +34,11 @@ def chunked(parts: Sequence[bytes], extension: bytes = b"", trailer: bytes = b""
 
 
 def request() -> BodyReader:
-    return BodyReader(Body.CHUNKED, 0, of_request=True)
+    return BodyReader(CHUNKED, 0, of_request=True)
 
 
 def response() -> BodyReader:
-    return BodyReader(Body.CHUNKED, 0)
+    return BodyReader(CHUNKED, 0)
 
 
 def cut(raw: bytes, at: Sequence[int]) -> list[bytes]:
@@ -308,7 +315,7 @@ def test_work_for_small_chunks_does_not_grow_with_their_number(sizes: tuple[int,
 
 @given(st.binary(min_size=1, max_size=50), CUTS, st.binary(max_size=10))
 def test_body_of_known_length_ends_after_that_length(payload: bytes, cuts, junk: bytes):
-    body = BodyReader(Body.LENGTH, len(payload))
+    body = BodyReader(LENGTH, len(payload))
     pieces = cut(payload, cuts)
     pieces[-1] += junk
     assert b"".join(body.feed(p) for p in pieces) == payload
@@ -316,19 +323,19 @@ def test_body_of_known_length_ends_after_that_length(payload: bytes, cuts, junk:
 
 
 def test_bodies_without_length_or_chunks():
-    until_close = BodyReader(Body.CLOSE, 0)
+    until_close = BodyReader(UNTIL_CLOSE, 0)
     assert until_close.feed(b"abc") == b"abc"
     assert (until_close.complete, until_close.excess, until_close.until_close) == (False, 0, True)
-    none = BodyReader(Body.NONE, 0)
+    none = BodyReader(NO_BODY, 0)
     assert none.complete
     assert none.feed(b"abc") == b""
     assert none.excess == 3
 
 
 def test_only_a_known_length_is_shorter():
-    length = BodyReader(Body.LENGTH, 10)
+    length = BodyReader(LENGTH, 10)
     assert (length.is_shorter_than(10), length.is_shorter_than(11)) == (False, True)
     assert length.feed(b"a") == b"a"
     assert length.is_shorter_than(10)
-    assert not BodyReader(Body.CLOSE, 0).is_shorter_than(10)
+    assert not BodyReader(UNTIL_CLOSE, 0).is_shorter_than(10)
     assert not response().is_shorter_than(10)

@@ -31,7 +31,7 @@ async def test_heads_and_small_records_may_use_the_margin_above_the_limit():
     assert not buffer.reserve(1)
     assert buffer.reserve(250, margin=True)
     assert not buffer.reserve(1, margin=True)
-    assert not buffer.add(Lost("s", 0, 0, "queue_full", 0), RECORD_OVERHEAD_BYTES)
+    assert not buffer.has_room(RECORD_OVERHEAD_BYTES, True)
 
 
 async def test_frames_over_the_limit_are_dropped_and_reported_with_their_numbers_and_bytes():

@@ -87,7 +87,7 @@ def exchanges(draw: Callable[[Any], Any]) -> list[Call]:
     calls.append(
         draw(
             st.sampled_from(
-                [("drained", (None,)), ("drained", (T0_NS + 5,)), ("client_left", (T0_NS + 9, 7))]
+                [("drained", (None,)), ("drained", (T0_NS + 5,)), ("drained", (None, None, T0_NS + 9, 7))]
             )
         )
     )

@@ -198,7 +198,7 @@ async def test_an_abandoned_recorder_writes_nothing_and_its_buffer_is_not_used()
     calls: list[Callable[[], object]] = [
         lambda: recorder.request_data(b"q"), lambda: recorder.response_head(head, 3), lambda: recorder.response_data(b"x", 3),
         recorder.state_for_relay, lambda: recorder.relay_lost_frames(3, 9), lambda: recorder.drained(None),
-        lambda: recorder.client_left(3, 0), recorder.end, recorder.abandon,
+        lambda: recorder.drained(None, left_ns=3), recorder.end, recorder.abandon,
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(AttributeError):

@@ -31,7 +31,7 @@ from tests.ingest.running_tap import running_tap as run
 RECORDING = (Recorders, Recorder, RecordBuffer, BodyRelay, Refusals, LogThread, MemoryLog)
 NOT_INJECTED = {
     # They contain the exceptions of all others, each in its own few lines.
-    "RecordBuffer._on_timer", "RecordBuffer._end_batch", "RecordBuffer._attempt", "RecordBuffer.lose_records",
+    "RecordBuffer._on_timer", "RecordBuffer._end_batch", "RecordBuffer.lose_records",
     # They run before the first or after the last exchange.
     "RecordBuffer.__init__", "RecordBuffer.flush_all", "BodyRelay.__init__", "BodyRelay.record_in", "BodyRelay.close",
     "Recorders.__init__", "Refusals.__init__", "LogThread.__init__", "LogThread.start", "LogThread.stop",
