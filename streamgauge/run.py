@@ -28,7 +28,7 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.background import Background
 from streamgauge.client_programs import Call, Routes
-from streamgauge.flags import load
+from streamgauge.flags import load_with_running_parts
 from streamgauge.ingest.listening import bind, join_address
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import read_of_running
@@ -112,7 +112,10 @@ class Run:
             raise click.UsageError(
                 f"--name: {self._name!r} is not a name: use letters, digits, '.', '_', '-'"
             )
-        self._data = data or (_default_data() if join else _runs_folder() / self._name)
+        # The store of the running analytics: it need not be in the data folder.
+        joined = load_with_running_parts({"data": data}) if join else None
+        self._data = joined.data if joined else data or _runs_folder() / self._name
+        self._location = locate(joined.store if joined else SQLITE, self._data)
         self._dashboard = not no_dashboard and not join
         self._price_file = price_file
         self._background = Background(say)
@@ -185,7 +188,7 @@ class Run:
     def _summarize(self, call: Call) -> None:
         until = datetime.now(UTC)
         selection = Selection(since=self._began_at, until=until)
-        with contextlib.closing(QueryPool(locate(SQLITE, self._data), untrusted=False)) as tables:
+        with contextlib.closing(QueryPool(self._location, untrusted=False)) as tables:
             if self._join:
                 _await_rows(tables.query, selection)
             lines = [
@@ -288,10 +291,6 @@ def _free_address() -> tuple[str, int]:
 def _runs_folder() -> Path:
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "streamgauge" / "runs"
-
-
-def _default_data() -> Path:
-    return load({}).data
 
 
 def say(line: str) -> None:
