@@ -268,8 +268,8 @@ class ClientConnection(ClientSide):
     # --- progress of written bytes
 
     @property
-    def _socket(self) -> socket.socket:
-        found: socket.socket = self.reading.get_extra_info("socket")
+    def _socket(self) -> socket.socket | None:
+        found: socket.socket | None = self.reading.get_extra_info("socket")
         return found
 
     def _unwritten_bytes(self) -> int:

@@ -27,8 +27,11 @@ _SIOCOUTQNSD = 0x894B  # linux/sockios.h
 _TCP_INFO_BYTES, _TCPI_BYTES_ACKED_OFFSET = 128, 120
 
 
-def acknowledged_bytes(sock: socket.socket) -> int | None:
-    """Bytes that the peer's kernel has acknowledged on this connection (tcpi_bytes_acked); None if unavailable."""
+def acknowledged_bytes(sock: socket.socket | None) -> int | None:
+    """Bytes that the peer's kernel has acknowledged on this connection (tcpi_bytes_acked); None if unavailable, as for a `sock` of
+    None: the transport has closed it."""
+    if sock is None:
+        return None
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         return int(struct.unpack_from("Q", info, _TCPI_BYTES_ACKED_OFFSET)[0])
@@ -36,9 +39,11 @@ def acknowledged_bytes(sock: socket.socket) -> int | None:
         return None
 
 
-def queued_bytes(sock: socket.socket, unsent: bool = False) -> int | None:
+def queued_bytes(sock: socket.socket | None, unsent: bool = False) -> int | None:
     """Bytes written that the peer's kernel has not acknowledged; with `unsent`, those that have not left this kernel, because the
-    peer's receive window is full or for congestion. None if unavailable."""
+    peer's receive window is full or for congestion. None if unavailable, as in `acknowledged_bytes`."""
+    if sock is None:
+        return None
     request = _SIOCOUTQNSD if unsent else termios.TIOCOUTQ
     try:
         return int.from_bytes(fcntl.ioctl(sock.fileno(), request, b"\0\0\0\0"), sys.byteorder)
@@ -61,9 +66,10 @@ def unread(transport: asyncio.Transport, error: Exception | None) -> Iterator[by
                 yield data
 
 
-def reset_on_close(sock: socket.socket) -> None:
+def reset_on_close(sock: socket.socket | None) -> None:
     """Make closing this socket send a RST. Raises OSError."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def limit_silence(sock: socket.socket, limit_s: float) -> None:
@@ -134,10 +140,10 @@ class HangupWatch:
         self._callbacks: dict[int, Callable[[bool], None]] = {}
         loop.add_reader(self._epoll.fileno(), self._dispatch)
 
-    def watch(self, sock: socket.socket, on_hangup: Callable[[bool], None]) -> int:
+    def watch(self, sock: socket.socket | None, on_hangup: Callable[[bool], None]) -> int:
         """Call `on_hangup` when the peer of `sock` ends its direction (False) or breaks the connection (True). Returns the
         descriptor."""
-        descriptor = sock.fileno()
+        descriptor = sock.fileno() if sock is not None else -1
         if descriptor >= 0:
             # Edge-triggered: a peer that has closed its direction would otherwise be reported in every iteration of the
             # loop. EPOLLIN is not asked for: unread data is the reason why the connection is not read.
