@@ -61,6 +61,9 @@ CodingFault = Literal[
 ]
 
 
+Times = Literal["reads", "exchange", "none"]
+"""What is timed: each read of the body, only the start, the head and the end (a HAR file), or nothing (a recorded body)."""
+
 WaitedFor = Literal["client", "tap"]
 Wait = tuple[int, int, WaitedFor]
 """(start, end, who delayed the exchange), in ns since t0: a wait for the client to send its request or to read the response,
@@ -141,6 +144,8 @@ class Opened(Record, frozen=True):
     """The model that the query names (`streamgauge.ingest.identifiers.query_model`)."""
     clock_id: str | None = None
     """Clock of `mono_ns`: records with the same id can be compared. None in old logs: the clock of this incarnation."""
+    times: Times = "reads"
+    """Other times are not those of the events, and are not stored as such."""
 
 
 class Request(Record, frozen=True):

@@ -17,7 +17,7 @@ from streamgauge import __version__
 from streamgauge.values import format_option, one_of, print_report
 
 SECTIONS = {
-    "Run": ("run", "up", "demo", "tap", "ship", "analyze", "dashboard", "serve"),
+    "Run": ("run", "open", "up", "demo", "tap", "ship", "analyze", "dashboard", "serve"),
     "Query": ("top", "sql", "export", "mcp"),
     "Operate": ("status", "alerts", "silence", "mark", "rebuild", "config", "completion", "version"),
     "Develop": ("read", "simulate"),
@@ -25,6 +25,7 @@ SECTIONS = {
 COMMAND_ORDER = [name for names in SECTIONS.values() for name in names]
 LAZY_COMMANDS = {
     "run": ("streamgauge.run:run_command", "Run a command, and measure its model requests."),
+    "open": ("streamgauge.open_files:open_command", "Measure the requests in HAR files and recorded responses."),
     "up": ("streamgauge.process_commands:up", "Run tap, analytics and dashboard; with --kafka also ship."),
     "demo": ("streamgauge.demo:demo_command", "Run everything with simulated traffic."),
     "tap": ("streamgauge.process_commands:tap", "Run the tap: forward requests and write the record log."),

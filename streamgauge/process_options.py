@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from streamgauge.analytics.query.serve import ServeOptions
     from streamgauge.analytics.schema.prices import Price
     from streamgauge.dashboard.launch import DashboardOptions
+    from streamgauge.ingest.redaction.record_redactor import Redactor
     from streamgauge.ingest.ship import ShipOptions
     from streamgauge.ingest.tap.options import TapOptions
 
@@ -57,11 +58,7 @@ def tap_options(settings: Settings) -> TapOptions:
 
 def ship_options(settings: Settings) -> ShipOptions:
     """Raises click.UsageError without Kafka brokers."""
-    from streamgauge.analytics.decoding.content_coding import BodyDecoder
-    from streamgauge.analytics.decoding.conversation import ConversationReader
-    from streamgauge.ingest.keyed_ids import FILE, load_client_key
     from streamgauge.ingest.private_files import prepare_data_folder
-    from streamgauge.ingest.redaction.record_redactor import Redactor
     from streamgauge.ingest.ship import ShipOptions
 
     if settings.kafka is None:
@@ -71,9 +68,24 @@ def ship_options(settings: Settings) -> ShipOptions:
         )
     # Before the key: a new key file must be in a folder that only its owner reads.
     prepare_data_folder(settings.data)
-    key = _client_key(settings) or load_client_key(settings.data / FILE)
-    redactor = Redactor(BodyDecoder, capture=settings.captured_routes, conversation=ConversationReader(key))
-    return options_of(ShipOptions, settings, redactor=redactor)
+    return options_of(ShipOptions, settings, redactor=redactor(settings))
+
+
+def redactor(settings: Settings) -> Redactor:
+    """Raises OSError and ValueError as `load_client_key`."""
+    from streamgauge.analytics.decoding.content_coding import BodyDecoder
+    from streamgauge.analytics.decoding.conversation import ConversationReader
+    from streamgauge.ingest.redaction.record_redactor import Redactor
+
+    conversation = ConversationReader(client_key(settings))
+    return Redactor(BodyDecoder, capture=settings.captured_routes, conversation=conversation)
+
+
+def client_key(settings: Settings) -> bytes:
+    """The one of the settings or of the data folder, where it is created if it is missing."""
+    from streamgauge.ingest.keyed_ids import FILE, load_client_key
+
+    return _client_key(settings) or load_client_key(settings.data / FILE)
 
 
 def prices(settings: Settings) -> tuple[Price, ...]:

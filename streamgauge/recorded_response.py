@@ -27,6 +27,7 @@ import msgspec
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.outcome import Transport, facts_of, judge
+from streamgauge.ingest.files.exchange_log import Exchange
 from streamgauge.stream_measures import Event, Measures, measures_of_decoder
 from streamgauge.values import WholeNumber, format_option
 
@@ -46,7 +47,8 @@ class ExchangeHints(msgspec.Struct, frozen=True):
     path: str | None = None
     status: int | None = None
     content_type: str | None = None
-    stream_requested: bool = False
+    request: dict[str, Any] | None = None
+    """The request in JSON."""
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +171,31 @@ def _read_body(source: BinaryIO, hints: ExchangeHints, file: str | None, notes: 
     return _response(decoder, exchange, file=file, end_ns=decoder.body_bytes, notes=notes, is_timed=False)
 
 
+def exchange_of_file(file: Path, content: bytes) -> Exchange:
+    """The exchange of a recorded response, for the record log. Its path and request are those of the sidecar. Raises OSError."""
+    hints, _ = _with_sidecar(ExchangeHints(), file)
+    head, body = _curl_head(content)
+    info = _exchange(hints, head, body)
+    is_json = body.lstrip()[:1] in (b"{", b"[")
+    kind = info.content_type or ("application/json" if is_json else "text/event-stream")
+    return Exchange(
+        method="POST",
+        url=hints.path or "/",
+        request_headers=[("content-type", "application/json")],
+        request_body=msgspec.json.encode(hints.request) if hints.request is not None else b"",
+        started_wall_ns=file.stat().st_mtime_ns,
+        status=info.status if 100 <= info.status <= 999 else 200,
+        response_headers=[
+            *((n, v) for n, v in info.response_headers.items() if n != "content-type"),
+            ("content-type", kind),
+        ],
+        headers_ns=0,
+        reads=[(0, body)] if body else [],
+        end_ns=0,
+        times="none",
+    )
+
+
 def read_timed(reads: Iterable[tuple[int, bytes]], hints: ExchangeHints) -> Response:
     """Decode reads: (ns since the request, bytes of the body), in order."""
     rest = iter(reads)
@@ -196,7 +223,7 @@ def _exchange(hints: ExchangeHints, head: _Head | None, body_start: bytes) -> Ex
         content_type=hints.content_type or headers.get("content-type", ""),
         response_headers=headers,
         # An empty recording has no other description. It is no success.
-        stream_requested=hints.stream_requested or (head is None and not body_start),
+        stream_requested=(hints.request or {}).get("stream") is True or (head is None and not body_start),
     )
 
 
@@ -307,7 +334,7 @@ def _with_sidecar(hints: ExchangeHints, file: Path) -> tuple[ExchangeHints, bool
         hints.path if hints.path is not None else _member(value, "url", str),
         hints.status if hints.status is not None else _member(value, "http_status", int),
         hints.content_type if hints.content_type is not None else _member(value, "content_type", str),
-        (_member(value, "request", dict) or {}).get("stream") is True,
+        _member(value, "request", dict),
     ), True
 
 

@@ -114,7 +114,7 @@ class Run:
             )
         # The store of the running analytics: it need not be in the data folder.
         joined = load_with_running_parts({"data": data}) if join else None
-        self._data = joined.data if joined else data or _runs_folder() / self._name
+        self._data = joined.data if joined else data or runs_folder() / self._name
         self._location = locate(joined.store if joined else SQLITE, self._data)
         self._dashboard = not no_dashboard and not join
         self._price_file = price_file
@@ -164,7 +164,7 @@ class Run:
             flags += ["--price-file", str(self._price_file)]
         if self._dashboard:
             # The port is chosen here, so that its address can be said before the command takes the terminal.
-            address = join_address(*_free_address())
+            address = join_address(*free_address())
             flags += ["--dashboard-listen", address]
             say(f"dashboard: http://{address}")
         else:
@@ -282,13 +282,13 @@ def _end_by(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def _free_address() -> tuple[str, int]:
+def free_address() -> tuple[str, int]:
     with bind("127.0.0.1:0") as sock:
         host, port = sock.getsockname()[:2]
         return host, port
 
 
-def _runs_folder() -> Path:
+def runs_folder() -> Path:
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "streamgauge" / "runs"
 

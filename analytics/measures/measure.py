@@ -4,7 +4,8 @@ docs/explanation/measurement.md has the definitions. Rules of this file:
 
 - Unknown values are NULL, never 0. A stream with missing records (`tap_lost`) is not measured: its row has its identity and the
   transport's counts, and only events before the first gap are stored. If part of the body is not recorded by rule, only the
-  first times (ttfb, ttfc, ttft, ttfo, ttst) are kept, because later data cannot change them.
+  first times (ttfb, ttfc, ttft, ttfo, ttst) are kept, because later data cannot change them. A stream of a file without times
+  (`Opened.times`) has no latencies.
 - N, the token count of the rates, is `output_tokens`, minus reasoning tokens that were reported but never seen in the response.
   It is NULL if the last usage report is older than the last output and the stream did not end `ok`: the report is then partial.
 - Non-numeric server statistics are reduced to known words (`streamgauge.ingest.redaction`) unless content is captured.
@@ -42,6 +43,7 @@ from streamgauge.analytics.schema.outcomes import OK
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_WAITS, SERVER_STATS, STREAMS, USAGE_REPORTS
 from streamgauge.ingest import identifiers
+from streamgauge.ingest.records import Times
 from streamgauge.ingest.redaction.body_redactor import numbers_only
 
 _MAX_COUNT = 2**62
@@ -66,6 +68,17 @@ _DECODED = (
 )  # fmt: skip
 _CHUNKS = ("icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "icl_max_ns", "stall_count", "stalled_ns", "burstiness")
 """Columns with the names of attributes."""
+_OF_READS = (
+    "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns", "ttst_ns", "last_output_ns", "terminator_ns", *_CHUNKS,
+    "itl_ns", "tps_user", "tps_e2e",
+)  # fmt: skip
+_OF_EXCHANGE = ("client_start_ns", "connected_ns", "request_sent_ns", "headers_ns", "end_ns")
+_UNKNOWN: dict[Times, dict[str, None]] = {
+    "reads": {},
+    "exchange": dict.fromkeys(_OF_READS),
+    "none": dict.fromkeys((*_OF_READS, *_OF_EXCHANGE)),
+}
+"""Columns without a value, by what is timed."""
 _of_opened, _of_closed, _of_decoder, _of_chunks = (
     attrgetter(*names) for names in (_OPENED, _CLOSED, _DECODED, _CHUNKS)
 )
@@ -126,6 +139,8 @@ def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> d
     if stream.opened is not None and not stream.opened.gateway:  # refused before it had an upstream
         row.update(dict.fromkeys(_UNKNOWN_WITHOUT_UPSTREAM))
         row["method"], row["path"] = row["method"] or None, row["path"] or None
+    if stream.opened is not None:
+        row.update(_UNKNOWN[stream.opened.times])
     return row
 
 

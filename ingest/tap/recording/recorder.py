@@ -35,6 +35,7 @@ from streamgauge.ingest.records import (
     Opened,
     Request,
     ResponseHeaders,
+    Times,
     Wait,
     frames_prefix,
 )
@@ -73,6 +74,7 @@ class Recorders:
         incarnation: str,
         client_key: bytes,
         wall_ns: Callable[[int], int],
+        times: Times = "reads",
     ) -> None:
         """`wall_ns`: the Unix time of a time of the exchanges' clock."""
         self.buffer = buffer
@@ -82,6 +84,7 @@ class Recorders:
         self._session_headers = SessionHeaders(options.session_headers, client_key)
         self._session_names = self._session_headers.names
         self._wall_ns = wall_ns
+        self._times = times
 
     def new(
         self, request: RequestFacts, route: RouteFacts, trace: TraceContext, client_start_ns: int, t0_ns: int
@@ -490,6 +493,7 @@ class Recorder:
             capture.capture_content(known),
             identifiers.query_model(target) if "?" in target else None,
             options.clock_id,
+            group._times,
         )
         self._opening = None
         self._buffer.used_bytes -= request.size_bytes + _RECORD_BYTES

@@ -1,0 +1,199 @@
+"""Write exchanges that were observed before into the record log of a data folder, through the recorders of the tap.
+
+The same fields are recorded as by a tap. Bodies are redacted before they are written (`streamgauge.ingest.redaction`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.header_fields import request_field, response_field
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.record_log.interface import LogWriter
+from streamgauge.ingest.records import Alive, Cause, Times, pack, unpack
+from streamgauge.ingest.redaction.record_redactor import Redactor
+from streamgauge.ingest.tap.counters import NAMES, Counters
+from streamgauge.ingest.tap.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
+from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS
+from streamgauge.ingest.tap.http.fields import TOKEN
+from streamgauge.ingest.tap.http.trace_context import join_trace
+from streamgauge.ingest.tap.http.upstreams import NAME
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.recording.failures import RecordingFailures
+from streamgauge.ingest.tap.recording.log_thread import LogThread
+from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.recording.recorder import Recorders
+
+PARTITION = "w0"
+UNKNOWN_GATEWAY = "unknown"
+_NO_CAP_BYTES = 2**50
+_MAX_WAITING_BYTES = 16 * 2**20
+_READ_BYTES = 65_536
+"""A longer read is recorded in parts with one time: an entry of the log has a limit."""
+_POLL_S = 0.005
+_STOP_S = 600.0
+_FIELD_NAME = re.compile(TOKEN + b"+")
+_KNOWN = (b"content-type", b"x-streamgauge-capture", b"traceparent", *API_KEY_FIELDS)
+
+Pairs = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A request and its response. `*_ns` and the times of the reads are since `started_wall_ns`; None is unknown."""
+
+    method: str
+    url: str
+    """Or a path, if the host is unknown."""
+    request_headers: Pairs
+    request_body: bytes
+    started_wall_ns: int
+    connected_ns: int | None = None
+    request_sent_ns: int | None = None
+    status: int | None
+    """None: no response."""
+    response_headers: Pairs
+    headers_ns: int
+    reads: Sequence[tuple[int, bytes]]
+    """In order. Without transfer coding, with the content coding that the headers name."""
+    end_ns: int
+    cause: Cause = "complete"
+    detail: str | None = None
+    times: Times
+
+
+class _Upstream(NamedTuple):
+    name: str
+    host: str
+    port: int
+
+
+class _RedactingWriter:
+    """A `LogWriter` that redacts."""
+
+    def __init__(self, writer: LogWriter, redactor: Redactor) -> None:
+        self._writer, self._redactor = writer, redactor
+        self.close = writer.close
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        entries = [self._redactor.redact(unpack(payload)[0]) for payload in payloads]
+        self._redactor.mark_saved()  # every stream ends here: no state is needed again
+        self._writer.append([pack(records, compress=True) for records in entries])
+
+
+class ExchangeLog(AbstractContextManager["ExchangeLog"]):
+    """Appends exchanges to the log of a data folder. Needs a running event loop, which it never waits for.
+
+    All methods raise OSError if the log cannot be written, such as on a full disk, or if another process writes it.
+    """
+
+    def __init__(self, options: TapOptions, redactor: Redactor, client_key: bytes) -> None:
+        self._options, self._client_key = options, client_key
+        self._incarnation, self._started_ns = str(uuid.uuid4()), time.time_ns()
+        self._counters = Counters()
+        self.end = 0
+        """The offset after the last entry, once the log is closed."""
+
+        def open_writer() -> LogWriter:
+            self._writer = EmbeddedWriter(options.data / "log", PARTITION, cap_bytes=_NO_CAP_BYTES)
+            return _RedactingWriter(self._writer, redactor)
+
+        self._log = LogThread(open_writer)
+        self._log.start()
+        failures = RecordingFailures(self._counters, Guards())
+        self._buffer = RecordBuffer(self._log, failures, queue_bytes=_NO_CAP_BYTES)
+        self._recorders: dict[tuple[str, Times], Recorders] = {}
+
+    def recorders(self, source: str, times: Times) -> Recorders:
+        """Those of a file. `source` is in the column `tap`. Their clock is the Unix time."""
+        name = _name(source)
+        if (name, times) not in self._recorders:
+            self._recorders[name, times] = Recorders(
+                self._buffer, replace(self._options, tap_name=name), incarnation=self._incarnation, client_key=self._client_key,
+                wall_ns=lambda at_ns: at_ns, times=times,
+            )  # fmt: skip
+        return self._recorders[name, times]
+
+    def add(self, exchange: Exchange, source: str) -> None:
+        """Record an exchange. Raises ValueError for an invalid URL."""
+        # JSON text can have surrogates, which no record can.
+        method, address = (
+            text.encode("utf-8", "replace").decode() for text in (exchange.method, exchange.url)
+        )
+        url, t0_ns = urlsplit(address), exchange.started_wall_ns
+        host, port = url.hostname or "", url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
+        target = url._replace(scheme="", netloc="", fragment="").geturl() or "/"
+        fields, known, size = _fields(exchange.request_headers, request_field)
+        recorder = self.recorders(source, exchange.times).new(
+            RequestFacts(method, fields, known, size), RouteFacts(_Upstream(_name(host), host, port), target),
+            join_trace(known.get(b"traceparent")), t0_ns, t0_ns,
+        )  # fmt: skip
+        if exchange.connected_ns is not None:
+            recorder.connected(t0_ns + exchange.connected_ns)
+        if exchange.request_body:
+            recorder.request_data(exchange.request_body)
+        if exchange.request_sent_ns is not None:
+            recorder.request_sent(t0_ns + exchange.request_sent_ns)
+        recorder.record_request(True)
+        if exchange.status is not None:
+            fields, known, size = _fields(exchange.response_headers, response_field)
+            head = ResponseFacts(exchange.status, fields, known.get(b"content-type", b""), size)
+            recorder.response_head(head, t0_ns + exchange.headers_ns)
+        for at_ns, data in exchange.reads if exchange.status is not None else ():
+            for start in range(0, len(data), _READ_BYTES):
+                recorder.response_data(data[start : start + _READ_BYTES], t0_ns + at_ns)
+        end_ns, response_bytes = t0_ns + exchange.end_ns, sum(len(data) for _, data in exchange.reads)
+        recorder.ended(
+            exchange.cause, exchange.detail, end_ns, len(exchange.request_body), response_bytes, False, False, None
+        )  # fmt: skip
+        recorder.drained(None)
+        self.flush(_MAX_WAITING_BYTES)
+
+    def flush(self, most_bytes: int = 0) -> None:
+        """Hand the records over to the log, and wait until at most this much is queued."""
+        self._buffer.flush_all()
+        while self._buffer.queued_bytes > most_bytes:
+            if self._log.failing:
+                self._log.stop(0)
+                raise OSError(f"cannot write the log in {self._options.data}: {self._log.failing_reason}")
+            time.sleep(_POLL_S)
+
+    def __exit__(self, *error: object) -> None:
+        now_ns, name = time.time_ns(), self._options.tap_name
+        counters = {name: value for name in NAMES if isinstance(value := getattr(self._counters, name), int)}
+        self._buffer.append(
+            Alive(name, 0, self._incarnation, now_ns, now_ns, self._started_ns, True, counters)
+        )
+        self.flush()
+        self._log.stop(_STOP_S)
+        self.end = self._writer.next_offset
+
+
+def _name(text: str) -> str:
+    """As the names of upstreams and taps are."""
+    found = NAME.match(re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-"))
+    return found[0] if found else UNKNOWN_GATEWAY
+
+
+def _fields(
+    pairs: Pairs, recorded: Callable[[bytes, bytes], tuple[str, str] | None]
+) -> tuple[list[FieldFacts], dict[bytes, bytes], int]:
+    """The fields, the first values of those in `RequestFacts.known`, and about the memory."""
+    found: list[FieldFacts] = []
+    known: dict[bytes, bytes] = {}
+    for name, value in (
+        (n.lower().encode("utf-8", "replace"), v.encode("utf-8", "replace")) for n, v in pairs
+    ):
+        if _FIELD_NAME.fullmatch(name):  # not `:authority`, which browsers list, too
+            found.append(FieldFacts(name, value, recorded(name, value)))
+            if name in _KNOWN:
+                known.setdefault(name, value)
+    return found, known, sum(len(field.name) + len(field.value) for field in found)

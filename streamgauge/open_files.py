@@ -1,0 +1,227 @@
+"""`streamgauge open`: the requests of HAR files and recorded responses, in a data folder and on the dashboard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlencode
+
+import click
+import cloup
+
+from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.analytics.extras import require
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.flags import load, settings_options
+from streamgauge.ingest.files import har
+from streamgauge.ingest.files.exchange_log import PARTITION, Exchange, ExchangeLog
+from streamgauge.ingest.listening import join_address
+from streamgauge.ingest.private_files import prepare_data_folder
+from streamgauge.ingest.ready_file import read_of_running
+from streamgauge.ingest.record_log.reader_cursors import highest_cursor
+from streamgauge.process_options import analyze_options, client_key, redactor, tap_options
+from streamgauge.recorded_response import exchange_of_file
+from streamgauge.run import free_address, runs_folder, say, summary_lines
+from streamgauge.settings import Settings
+from streamgauge.values import Address
+
+REPORT_EVERY_S = 2.0
+MAX_PROBLEMS = 20
+"""Lines about unreadable entries of one file."""
+_SLICE_BYTES, _START_BYTES = 2**20, 1024
+_MAX_RATIO = 10_000
+"""A file that grows more when it is decompressed is a bomb."""
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_UNUSED = ("kafka", "lake_path", "otlp_listen", "alert_webhook", "alert_routing_key")
+_RETENTION = ("retain_events", "retain_streams", "retain_rollups")
+
+
+@cloup.command("open")
+@cloup.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
+@cloup.option(
+    "--data", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+    help="Data folder.  [default: a folder of the first file's name below ~/.local/share/streamgauge/runs]",
+)  # fmt: skip
+@cloup.option("--no-dashboard", is_flag=True, help="Do not start the dashboard.")
+@cloup.option(
+    "--dashboard-listen", type=Address(), metavar="HOST:PORT", help="Address of the dashboard.  [default: any free port of this machine]"
+)  # fmt: skip
+@settings_options("capture_content", "price_file")
+def open_command(
+    files: tuple[Path, ...], data: Path | None, no_dashboard: bool, dashboard_listen: str | None, **given: Any
+) -> int:
+    """Measure the requests in HAR files and recorded responses.
+
+    \b
+    streamgauge open session.har
+    streamgauge open --no-dashboard --data captured/ *.sse
+
+    Reads HAR files of browsers, Playwright and mitmproxy, and files that `streamgauge read` decodes; also compressed by gzip or zstd.
+    Stores their requests in a data folder, prints a summary on stderr, and runs the dashboard until Ctrl-C.
+    """
+    require("duckdb" if no_dashboard else "streamlit")
+    name = f"{files[0].name.partition('.')[0]}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    settings = load({"data": data or runs_folder() / name, **given})
+    # Only what the files hold: no other log or store, no retention of old traffic, no messages about it.
+    only = {**dict.fromkeys(_UNUSED), **dict.fromkeys(_RETENTION, "forever"), "store": SQLITE, "metrics": ""}
+    settings, data = settings.model_copy(update=only), settings.data
+    os.environ["OTEL_SDK_DISABLED"] = "true"
+    if read_of_running(data / "run" / "analyze.json") is not None:
+        raise click.UsageError(f"analytics runs on {data}. Stop it, or pass another folder with --data.")
+    prepare_data_folder(data)
+    opened = asyncio.run(_read_all(files, settings))
+    if not opened.exchanges:
+        raise click.ClickException("no request to a model was found in the files")
+    if _analyze(settings, opened.log.end):
+        raise OSError(f"cannot store the requests in {data}")
+    since, until = opened.range()
+    _summarize(settings, Selection(since=since, until=until))
+    if not no_dashboard:
+        _run_dashboard(data, dashboard_listen or join_address(*free_address()), since, until)
+    query = "SELECT started_at, gateway, request_model, outcome, output_tokens FROM streams"
+    say(f"  query      streamgauge sql --data {shlex.quote(str(data))} {shlex.quote(query)}")
+    return 0
+
+
+class _Progress:
+    """Writes a line at most every `REPORT_EVERY_S`."""
+
+    def __init__(self) -> None:
+        self._due_s = time.monotonic() + REPORT_EVERY_S
+
+    def __call__(self, line: str) -> None:
+        if time.monotonic() > self._due_s:
+            self._due_s = time.monotonic() + REPORT_EVERY_S
+            say(line)
+
+
+async def _read_all(files: Iterable[Path], settings: Settings) -> _Opened:
+    """Write the exchanges of the files into the log. A coroutine, because recorders belong to an event loop."""
+    with ExchangeLog(tap_options(settings), redactor(settings), client_key(settings)) as log:
+        opened = _Opened(log)
+        for file in files:
+            try:
+                opened.read(file)
+            except (OSError, ValueError) as e:
+                say(f"{file}: cannot be read: {getattr(e, 'strerror', None) or e}")
+    return opened
+
+
+class _Opened:
+    """What was read from the files."""
+
+    def __init__(self, log: ExchangeLog) -> None:
+        self.log = log
+        self.exchanges = 0
+        self._first_ns, self._last_ns = 2**63, 0
+
+    def range(self) -> tuple[datetime, datetime]:
+        """The traffic's first start, and a time after its last end."""
+        first, last = (datetime.fromtimestamp(ns // 10**9, UTC) for ns in (self._first_ns, self._last_ns))
+        return first, last + timedelta(seconds=1)
+
+    def read(self, file: Path) -> None:
+        """Raises OSError, and ValueError for an invalid URL in a sidecar."""
+        content = _decompressed(file)
+        text = content.decode("utf-8-sig", "replace")
+        if har.is_har(text):
+            self._read_har(file, text)
+        elif not content:
+            say(f"{file}: the file is empty")
+        elif file.suffix == ".har" or b"\0" in content[:_START_BYTES]:
+            say(f"{file}: neither a HAR file with entries nor a recorded response")
+        else:
+            self._add(exchange_of_file(file, content), file)
+            say(f"{file}: a recorded response. It has no times, so latencies are unknown")
+
+    def _add(self, exchange: Exchange, file: Path) -> None:
+        self.log.add(exchange, file.name)
+        self.exchanges += 1
+        self._first_ns = min(self._first_ns, exchange.started_wall_ns)
+        self._last_ns = max(self._last_ns, exchange.started_wall_ns + exchange.end_ns)
+
+    def _read_har(self, file: Path, text: str) -> None:
+        read, left_out, untimed, unreadable, progress = 0, 0, 0, 0, _Progress()
+        for number, (end, found) in enumerate(har.exchanges(text, file.stat().st_mtime_ns), 1):
+            if isinstance(found, Exchange):
+                self._add(found, file)
+                read += 1
+                untimed += found.times != "reads"
+            elif found is None:
+                left_out += 1
+            else:
+                unreadable += 1
+                if unreadable <= MAX_PROBLEMS:
+                    say(f"{file}: entry {number} cannot be read: {found}")
+            progress(f"{file}: {100 * end // len(text)} % read, {read:,} requests")
+        if unreadable > MAX_PROBLEMS:
+            say(f"{file}: {unreadable - MAX_PROBLEMS:,} more entries cannot be read")
+        say(
+            f"{file}: {read:,} requests read, {left_out:,} left out (neither an event stream nor a POST with JSON)"
+        )
+        if untimed:
+            say(
+                f"{file}: {untimed:,} without times of events: their TTFT, inter-token latency and rates are unknown"
+            )
+
+
+def _decompressed(file: Path) -> bytes:
+    content = file.read_bytes()
+    coding = next((coding for magic, coding in _MAGIC.items() if content.startswith(magic)), None)
+    if coding is None:
+        return content
+    decoder = BodyDecoder(coding, max_ratio=_MAX_RATIO)
+    parts = [decoder.feed(content[at : at + _SLICE_BYTES]) for at in range(0, len(content), _SLICE_BYTES)]
+    if decoder.broken or decoder.bomb or decoder.unfinished:
+        say(f"{file}: its {coding} data is damaged. Only its beginning was read")
+    return b"".join(parts)
+
+
+class _Stored(threading.Event):
+    """Set once analytics has stored a log up to its end."""
+
+    def __init__(self, log: Path, end: int) -> None:
+        super().__init__()
+        self._log, self._end, self._progress = log, end, _Progress()
+
+    def is_set(self) -> bool:
+        stored = highest_cursor(self._log, PARTITION)
+        self._progress(f"{100 * stored // self._end} % analysed")
+        return stored >= self._end
+
+
+def _analyze(settings: Settings, log_end: int) -> int:
+    from streamgauge.analytics.main import run_until  # imports much that an error before does not need
+
+    return run_until(analyze_options(settings), _Stored(settings.data / "log", log_end))
+
+
+def _summarize(settings: Settings, selection: Selection) -> None:
+    with contextlib.closing(QueryPool(locate(SQLITE, settings.data), untrusted=False)) as tables:
+        try:
+            lines = summary_lines(tables.query, selection)
+        except QueryError as e:
+            lines = [f"  no summary: {e}"]
+    for line in lines:
+        say(line)
+
+
+def _run_dashboard(data: Path, address: str, since: datetime, until: datetime) -> NoReturn:
+    """Become the dashboard: the memory of the analysis is free then."""
+    ends = {"from": since, "until": until + timedelta(minutes=1)}  # the address has whole minutes
+    shown = {"range": "custom", **{key: f"{at:%Y-%m-%dT%H:%M}" for key, at in ends.items()}, "refresh": "off"}
+    say(f"  dashboard  http://{address}/?{urlencode(shown, safe=':')}")
+    command = [sys.executable, "-P", "-m", "streamgauge", "dashboard", "--data", str(data), "--store", SQLITE]
+    os.execv(command[0], [*command, "--dashboard-listen", address])  # noqa: S606

@@ -1,0 +1,136 @@
+"""Exchanges of files become the records of a tap in the log of a data folder, without secrets and text."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.analytics.decoding.conversation import ConversationReader
+from streamgauge.ingest.files import har
+from streamgauge.ingest.files.exchange_log import Exchange, ExchangeLog
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, unpack
+from streamgauge.ingest.redaction.record_redactor import Redactor
+from tests.analytics.stream_records import rows_of
+from tests.ingest.files.hars import BODY, STARTED_NS, entry, fields
+from tests.ingest.files.hars import har as har_text
+from tests.options import tap_options
+
+KEY = b"k" * 32
+
+
+def redactor() -> Redactor:
+    return Redactor(BodyDecoder, conversation=ConversationReader(KEY))
+
+
+async def written(data: Path, exchanges: Iterable[Exchange], source: str = "a b.har") -> list[AnyRecord]:
+    """The records in the log. Exchanges with an invalid URL are left out."""
+    with ExchangeLog(tap_options(data=data), redactor(), KEY) as log:
+        for exchange in exchanges:
+            with contextlib.suppress(ValueError):
+                log.add(exchange, source)
+    with EmbeddedReader(data / "log", "test") as reader:
+        records = [record for found in reader.poll(1, 2**30) for record in unpack(found.payload)[0]]
+        assert reader.end("w0") == log.end
+    alive = records.pop()
+    assert isinstance(alive, Alive)
+    assert alive.counters["recording_failed"] == alive.counters["lost_records"] == 0
+    assert alive.counters["streams_closed"] == sum(isinstance(record, Closed) for record in records)
+    return records
+
+
+def exchange(one: Any) -> Exchange:
+    ((_, found),) = har.exchanges(har_text(one), STARTED_NS)
+    assert isinstance(found, Exchange)
+    return found
+
+
+async def test_records_are_those_of_a_tap(tmp_path: Path) -> None:
+    one = entry()
+    one["request"]["headers"] += fields(("User-Agent", "OpenAI/1"), (":authority", "x"), ("Ünknown", "x"))
+    records = await written(tmp_path, [exchange(one)])
+    assert [type(record) for record in records] == [Opened, Request, Frames, Closed]
+    opened, _, frames, closed = records
+    assert isinstance(opened, Opened)
+    assert isinstance(frames, Frames)
+    assert isinstance(closed, Closed)
+    assert (opened.tap, opened.gateway, opened.server_port) == ("a-b.har", "api.openai.com", 443)
+    assert (opened.path, opened.wall_ns, opened.times) == ("/v1/chat/completions", STARTED_NS, "exchange")
+    assert ("user-agent", "OpenAI/1") in opened.headers
+    assert (closed.end_ns, closed.response_bytes, closed.cause) == (1_000_000_000, len(BODY), "complete")
+
+
+async def test_a_body_of_many_megabytes_is_whole(tmp_path: Path) -> None:
+    body = (b": " + b"x" * 998 + b"\n\n") * 40_000 + BODY.encode()
+    records = await written(tmp_path, [replace(exchange(entry()), reads=[(1, body)])])
+    frames = [frame for record in records if isinstance(record, Frames) for frame in record.frames]
+    assert sum(len(data) for _, data in frames) == len(body)
+    assert {at_ns for at_ns, _ in frames} == {1}
+
+
+async def test_a_log_that_another_process_writes_is_refused(tmp_path: Path) -> None:
+    with (
+        EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**20),
+        pytest.raises(OSError, match="already writes"),
+    ):
+        await written(tmp_path, [])
+
+
+async def test_arbitrary_exchanges_are_whole_streams(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    texts = (
+        "",
+        "\ud800",
+        "é\r\n",
+        "x" * 5000,
+        "http://[",
+        "http://h:99999/",
+        "//",
+        "http://u:p@host/?key=k#f",
+        "data:,x",
+        "a b",
+    )
+
+    def text() -> str:
+        return rng.choice(texts) + rng.choice(texts)
+
+    def pairs() -> list[tuple[str, str]]:
+        names = (
+            "content-type",
+            "content-encoding",
+            "authorization",
+            "traceparent",
+            "session-id",
+            "content-length",
+        )
+        return [
+            (rng.choice((*names, text())), rng.choice((text(), "gzip", "text/event-stream")))
+            for _ in range(5)
+        ]
+
+    def one() -> Exchange:
+        times = sorted(rng.choice((0, 1, 10**15)) for _ in range(4))
+        return replace(
+            exchange(entry()), method=text(), url=text(), request_headers=pairs(), response_headers=pairs(),
+            request_body=text().encode("utf-8", "replace"), status=rng.choice((None, 100, 200, 500, 999)),
+            started_wall_ns=rng.choice((1, 2**61 - 1)), connected_ns=times[0], headers_ns=times[1],
+            reads=[(at_ns, rng.randbytes(rng.randint(1, 300))) for at_ns in times[2:]], end_ns=times[3],
+            cause=rng.choice(("complete", "client_left")),
+        )  # fmt: skip
+
+    records = await written(tmp_path, [one() for _ in range(300)])
+    assembler = Assembler()
+    assembler.feed("w0", 0, records)
+    outcomes = Counter(row["outcome"] for row in rows_of(assembler))
+    assert "tap_lost" not in outcomes
+    assert outcomes.total() == sum(isinstance(record, Opened) for record in records) > 100

@@ -1,0 +1,180 @@
+"""`streamgauge open`: files become streams of a data folder, without secrets, and a dashboard shows them."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import zstandard
+from click.testing import CliRunner
+
+from streamgauge.cli import cli
+from streamgauge.ingest.ready_file import write_ready_file
+from streamgauge.ingest.record_log.segments import list_segments, open_segment, read_rows
+from streamgauge.ingest.records import encode, unpack
+from tests.e2e.running import until
+from tests.ingest.files.hars import BODY, STARTED_NS, entry, fields, har
+from tests.tables import tables
+
+SECRETS = 200
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+
+
+def with_secrets() -> dict[str, Any]:
+    """An entry with secrets in each place that a HAR has for them, and in the prompt."""
+    secrets = iter([f"planted-{n:03}-secret" for n in range(SECRETS)])
+
+    def take(count: int) -> list[str]:
+        return [next(secrets) for _ in range(count)]
+
+    names = (
+        "Authorization",
+        "Cookie",
+        "X-Api-Key",
+        "Api-Key",
+        "X-Goog-Api-Key",
+        "Proxy-Authorization",
+        "X-Custom",
+        "Referer",
+    )
+    one = entry()
+    request, response = one["request"], one["response"]
+    request["headers"] += fields(*zip(names * 5, take(40), strict=True))
+    response["headers"] += fields(*(("Set-Cookie", value) for value in take(40)))
+    request["url"] += "?" + "&".join(f"key={value}" for value in take(40))
+    request["queryString"] = fields(*(("key", value) for value in take(20)))
+    request["cookies"] = fields(*zip(take(10), take(10), strict=True))
+    message = {"role": "user", "content": " ".join(take(20))}
+    request["postData"]["text"] = json.dumps({"model": "gpt-5", "stream": True, "messages": [message]})
+    response["content"]["text"] = (
+        f'data: {{"choices": [{{"delta": {{"content": "{" ".join(take(20))}"}}}}]}}\n\n' + BODY
+    )
+    assert next(secrets, None) is None
+    return one
+
+
+def bytes_below(folder: Path) -> bytes:
+    """All bytes of the files, and the records in compressed entries."""
+    found = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
+    for segment in list_segments(folder / "log" / "w0"):
+        with closing(open_segment(segment.path)) as connection:
+            found += [
+                encode(record) for row in read_rows(connection, 0, 2**30)[0] for record in unpack(row[1])[0]
+            ]
+    return b"".join(found)
+
+
+def test_files_become_streams_without_secrets_and_the_dashboard_shows_their_time(tmp_path: Path) -> None:
+    timed = entry(_eventSourceMessages=[
+        {"time": STARTED_NS / 1e9 + at_s, "data": event.removeprefix("data: ")}
+        for at_s, event in zip((0.3, 0.4, 0.5, 0.6, 0.7), BODY.strip().split("\n\n"), strict=False)
+    ])  # fmt: skip
+    refused = entry(status=0)
+    refused["response"]["_error"] = "net::ERR_CONNECTION_REFUSED"
+    (tmp_path / "page.har").write_text(
+        har(with_secrets(), timed, refused, {"request": 1}, entry(content={"size": 5}))
+    )
+    (tmp_path / "cut.har.gz").write_bytes(
+        gzip.compress(har(entry(), entry(comment=os.urandom(2000).hex())).encode())[:-400]
+    )
+    (tmp_path / "one.sse.zst").write_bytes(zstandard.compress(HEAD + BODY.encode()))
+    os.utime(tmp_path / "one.sse.zst", (STARTED_NS // 10**9 + 600,) * 2)
+    (tmp_path / "empty.har").touch()
+    files = ["page.har", "cut.har.gz", "one.sse.zst", "empty.har", "missing.har"]
+    data, log = tmp_path / "data", tmp_path / "log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "streamgauge", "open", "--data", str(data), *files],
+            stderr=sink,
+            cwd=tmp_path,
+        )
+    try:
+        found = until(
+            lambda: log.read_text() if "dashboard ready" in log.read_text() else None, "the dashboard"
+        )
+        address = urlsplit(
+            next(line.split()[-1] for line in found.splitlines() if line.startswith("  dashboard"))
+        )
+        connection = http.client.HTTPConnection(address.netloc, timeout=10)
+        connection.request("GET", "/_stcore/health")
+        assert connection.getresponse().status == 200
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert parse_qs(address.query) == {
+        "range": ["custom"], "from": ["2026-03-01T12:00"], "until": ["2026-03-01T12:11"], "refresh": ["off"],
+    }  # fmt: skip
+    for line in (
+        "page.har: entry 4 cannot be read: it has no URL",
+        "page.har: entry 5 cannot be read: the file has no body",
+        "page.har: 3 requests read, 0 left out",
+        "page.har: 2 without times of events",
+        "cut.har.gz: its gzip data is damaged",
+        "cut.har.gz: 1 requests read",
+        "one.sse.zst: a recorded response. It has no times",
+        "empty.har: the file is empty",
+        "missing.har: cannot be read: No such file",
+        "  requests  5, 1 failed",
+    ):
+        assert line in found
+    query = tables(data).query
+    rows = query("SELECT * FROM streams ORDER BY tap, outcome DESC, ttft_ns NULLS LAST").to_dicts()
+    times = query(
+        "SELECT DISTINCT at_ns FROM events JOIN streams USING (stream_id) WHERE tap = 'cut.har.gz'"
+    ).to_dicts()
+    assert [(row["tap"], row["outcome"], row["ttft_ns"] and round(row["ttft_ns"] / 1e6)) for row in rows] == [
+        ("cut.har.gz", "ok", None), ("one.sse.zst", "ok", None), ("page.har", "ok", 300), ("page.har", "ok", None),
+        ("page.har", "connect_error", None),
+    ]  # fmt: skip
+    assert times == [{"at_ns": 1_000_000_000}]
+    for row in rows[:2]:
+        unknown = (
+            "ttfb_ns",
+            "ttft_ns",
+            "itl_ns",
+            "icl_p50_ns",
+            "tps_user",
+            "tps_e2e",
+            "stall_count",
+            "burstiness",
+        )
+        assert [row[name] for name in unknown] == [None] * len(unknown)
+        assert (row["streamed"], row["output_tokens"], row["meets_objective"]) == (True, 20, None)
+    assert [(row["headers_ns"], row["end_ns"]) for row in rows[:2]] == [
+        (200_000_000, 1_000_000_000),
+        (None, None),
+    ]
+    assert rows[3]["client_id"] is not None
+    assert b"planted-" not in bytes_below(data)
+
+
+def refusal(*argv: str) -> str:
+    done = CliRunner().invoke(cli, ["open", "--no-dashboard", *argv])
+    assert done.exit_code != 0
+    return done.output + str(done.exception)
+
+
+def test_files_without_requests_and_a_folder_in_use_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "false")  # the command sets it
+    (tmp_path / "x.har").write_text(har({"request": {"method": "GET", "url": "http://a/x.png"}}))
+    (tmp_path / "y.har").write_text("not a HAR")
+    found = refusal("--data", str(tmp_path / "data"), str(tmp_path / "x.har"), str(tmp_path / "y.har"))
+    assert "0 requests read, 1 left out" in found
+    assert "y.har: neither a HAR file with entries nor a recorded response" in found
+    assert "no request to a model was found in the files" in found
+    write_ready_file(tmp_path / "data" / "run" / "analyze.json", {"pid": os.getpid()})
+    assert "Stop it, or pass another folder" in refusal(
+        "--data", str(tmp_path / "data"), str(tmp_path / "x.har")
+    )
