@@ -31,8 +31,9 @@ ICONS = {
 }
 MAX_FURTHER = 3
 MAX_DIAGNOSES = 32
-RECENT_S = 30.0
-"""Age of a diagnosis that a page shows when it is opened, and of the onsets in charts."""
+RECENT_S, RECENT_SHARE = 30.0, 1 / 300
+"""Age of a diagnosis that a page shows when it is opened, and of the onsets in charts: seconds, or a share of a longer range. A point
+of a chart is a 60th of the range."""
 Link = tuple[str, str, str, Mapping[str, str]]
 """Page, label, icon, and filters that differ from those of the page."""
 AFFECTED_STREAMS = {name: {"kind": "errors"} for name in diagnosis.FAILURES} | {
@@ -97,8 +98,8 @@ def prefetch_marks(chosen: Selection) -> None:
 
 
 def recent_diagnosis(chosen: Selection) -> Diagnosis:
-    """The latest diagnosis of the selection if it is at most `RECENT_S` old, else a new one. Raises QueryError."""
-    return diagnosis_of(chosen, max_age_s=RECENT_S)
+    """The latest diagnosis of the selection if it is recent (`RECENT_S`), else a new one. Raises QueryError."""
+    return diagnosis_of(chosen, max_age_s=max(RECENT_S, chosen.length.total_seconds() * RECENT_SHARE))
 
 
 def marks(chosen: Selection, found: Diagnosis) -> list[tuple[datetime, str]]:

@@ -58,7 +58,7 @@ POOLED_GAPS = "icl_ns"
 MIN_RANGE = timedelta(hours=36)
 """Longer ranges use roll-ups. For shorter ranges, reading all streams of a busy gateway is fast enough."""
 QUANTILE_ERROR = "1 %"
-MAX_BUCKETS_READ = 150_000
+MAX_BUCKETS_READ = 100_000
 """Histogram buckets that one query reads at most. Above it, it reads one of every n minutes, and the page shows n."""
 MAX_MINUTES_LISTED = 1000
 """Minutes that a condition lists. Of more, it has their remainder, whose query reads the histograms of all minutes."""

@@ -35,9 +35,9 @@ from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import CATALOG_FILE, SQLITE, locate
-from streamgauge.dashboard.verdict import RECENT_S
 from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.top.command import MAX_ROWS
+from streamgauge.values import parse_duration_s
 from tests.dashboard.browser import reader
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,9 +101,10 @@ def pages(url: str, data: Path, ranges: list[str], rounds: int) -> None:
                 timing = look_up_stream(seen.page, *ids.pop())
                 if number:
                     found.setdefault(("Stream", chosen), []).append(timing)
-            for _ in range(rounds):
-                click_page(seen.page, PAGES[-1])
-                time.sleep(RECENT_S + 1)
+            length_s = parse_duration_s(chosen) or 0.0
+            for number in range(1, rounds + 1):
+                # A range of its own, of which there is no diagnosis.
+                seen.open(f"{PAGES[-1].lower()}?range={length_s / 60 - number:.0f}m")
                 first.setdefault(chosen, []).append(click_page(seen.page, PAGES[0]).verdict_s)
         problems = len(seen.problems)
     print("| page | " + " | ".join(f"{r}: answered | drawn | slowest" for r in ranges) + " |")
