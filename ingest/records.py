@@ -227,7 +227,8 @@ class Lost(Record, frozen=True):
     seq: int
     last_seq: int
     cause: str
-    """queue_full | log_full | log_aged | log_error | record_too_large | recording_failed | redaction_state_lost"""
+    """queue_full | log_full | log_aged | log_error | record_too_large | recording_failed | redaction_state_lost
+    | packets_missing | capture_evicted"""
     at_wall_ns: int
     """When the loss was recorded."""
     bytes: int = 0

@@ -17,7 +17,7 @@ from streamgauge import __version__
 from streamgauge.values import format_option, one_of, print_report
 
 SECTIONS = {
-    "Run": ("run", "open", "up", "demo", "tap", "ship", "analyze", "dashboard", "serve"),
+    "Run": ("run", "open", "up", "demo", "tap", "capture", "ship", "analyze", "dashboard", "serve"),
     "Query": ("top", "sql", "export", "mcp"),
     "Operate": ("status", "alerts", "silence", "mark", "rebuild", "config", "completion", "version"),
     "Develop": ("read", "simulate"),
@@ -29,6 +29,7 @@ LAZY_COMMANDS = {
     "up": ("streamgauge.process_commands:up", "Run tap, analytics and dashboard; with --kafka also ship."),
     "demo": ("streamgauge.demo:demo_command", "Run everything with simulated traffic."),
     "tap": ("streamgauge.process_commands:tap", "Run the tap: forward requests and write the record log."),
+    "capture": ("streamgauge.process_commands:capture", "Record the requests that packets show, without a proxy."),
     "ship": ("streamgauge.process_commands:ship", "Send the record log to Kafka."),
     "analyze": ("streamgauge.process_commands:analyze", "Run analytics: measure streams and write the tables."),
     "dashboard": ("streamgauge.process_commands:dashboard", "Run the dashboard on the tables of a data folder."),

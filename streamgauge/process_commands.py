@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 import cloup
@@ -13,6 +15,9 @@ import cloup
 from streamgauge.flags import SettingsCommand, load_used, load_with_running_parts, settings_options
 from streamgauge.process_logging import configure_logging
 from streamgauge.settings import Settings, settings_of, unknown_variables
+
+if TYPE_CHECKING:
+    from streamgauge.ingest.tap.options import TapOptions
 
 
 @cloup.command(cls=SettingsCommand)
@@ -35,6 +40,62 @@ def tap(**given: Any) -> int:
     from streamgauge.process_options import tap_options
 
     return run(tap_options(_load_settings(given)))
+
+
+@cloup.command(cls=SettingsCommand)
+@cloup.option(
+    "--interface", metavar="NAME", help="Network interface, such as lo or eth0; any = all. Needs CAP_NET_RAW."
+)
+@cloup.option(
+    "--pcap", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Read a pcap or pcapng file (also gzip, zstd) instead of an interface.",
+)  # fmt: skip
+@cloup.option(
+    "--port", "ports", type=click.IntRange(1, 65535), multiple=True, metavar="N",
+    help="Port of a server that speaks HTTP/1.x; repeatable.  [default: all]",
+)  # fmt: skip
+@cloup.option(
+    "--admin",
+    metavar="HOST:PORT",
+    help="Address of /healthz, /readyz, /recordingz and /metrics, with --interface.",
+)
+@settings_options(*settings_of("capture"))
+def capture(
+    interface: str | None, pcap: Path | None, ports: tuple[int, ...], admin: str | None, **given: Any
+) -> int:
+    """Record the requests that packets show, without a proxy.
+
+    The records go to the record log in the data folder, which `up` or `analyze` reads.
+    """
+    from streamgauge.process_options import tap_options
+
+    if (interface is None) == (pcap is None):
+        raise click.UsageError("Pass either --interface NAME or --pcap FILE.", click.get_current_context())
+    options = tap_options(_load_settings(given))
+    if interface is not None:
+        from streamgauge.ingest.capture.live import run
+
+        return run(options, interface, ports, admin)
+    assert pcap is not None
+    return _read_pcap(pcap, options, ports)
+
+
+def _read_pcap(path: Path, options: TapOptions, ports: tuple[int, ...]) -> int:
+    """Returns 1 if a part of the file cannot be read."""
+    from streamgauge.ingest.capture.pcap import record_pcap
+
+    with click.progressbar(length=100, label=f"Reading {path.name}", file=sys.stderr) as bar:
+        report = asyncio.run(
+            record_pcap(
+                path, options, lambda read, size: bar.update(100 * read // max(1, size) - bar.pos), ports
+            )
+        )
+    click.echo(f"{report.streams} requests in {report.counters['packets']} packets.")
+    for note in report.notes:
+        click.echo(note, err=True)
+    if report.problem is not None:
+        click.echo(f"cannot read all of {path}: {report.problem}.", err=True)
+    return int(report.problem is not None)
 
 
 @cloup.command(cls=SettingsCommand)

@@ -54,7 +54,7 @@ from streamgauge.setting_tables import (
     parse_objectives,
     parse_saved_views,
 )
-from streamgauge.values import check_age, parse_capture, parse_duration_s, parse_seconds
+from streamgauge.values import check_age, parse_capture, parse_duration_s, parse_interface, parse_seconds
 
 CONFIG_FILE = "streamgauge.toml"
 PREFIX = "STREAMGAUGE_"
@@ -309,7 +309,7 @@ HostNames = Annotated[
 ]
 LEAST_HUNG_AFTER_S = 10.0
 """`up` needs 5 s to detect that a starting part uses the CPU, and longer on a busy machine."""
-PARTS_OF_UP = ("tap", "ship", "analyze", "serve", "dashboard")
+PARTS_OF_UP = ("tap", "capture", "ship", "analyze", "serve", "dashboard")
 PARTS = " ".join(PARTS_OF_UP)
 
 
@@ -367,12 +367,16 @@ class Settings(BaseSettings):
 
     admin: Address = _setting(
         TAP, "tap", "HOST:PORT", "Address of the tap's /healthz, /readyz, /recordingz and /metrics.", default="127.0.0.1:4101")
-    tap_name: str = _setting(TAP, "tap", "NAME", "Name of this tap in every row.", default_factory=socket.gethostname)
+    tap_name: str = _setting(TAP, "tap capture", "NAME", "Name of this tap in every row.", default_factory=socket.gethostname)
+    capture: Annotated[str, _checked(parse_interface)] = _setting(
+        TAP, "up", "INTERFACE[:PORT,…]",
+        "Also record the requests that packets on this interface show (`capture`), such as lo:4000. Needs CAP_NET_RAW.", default="")
     client_key: SecretStr | None = _setting(
-        TAP, "tap ship analyze", "SECRET", "Secret for hashing API keys and session ids; by default generated in the data folder.")
+        TAP, "tap capture ship analyze", "SECRET", "Secret for hashing API keys and session ids; by default generated in the data folder.")
     session_header: SessionHeaders = _setting(
-        TAP, "tap", "NAME[:plain]", "Header with a session id, besides those of well-known clients; repeatable. Values are hashed unless "
-        "declared :plain.", default=())
+        TAP, "tap capture", "NAME[:plain]",
+        "Header with a session id, besides those of well-known clients; repeatable. Values are hashed unless declared :plain.",
+        default=())
     headers_timeout: Seconds = _setting(
         TAP, "tap", "DURATION", "Longest upstream silence before the first response byte; 0 = no limit.", default=0.0, ge=0)
     idle_timeout: Seconds = _setting(
@@ -403,7 +407,7 @@ class Settings(BaseSettings):
         default="private")
 
     record_log_max_bytes: ByteSize = _setting(
-        RECORD_LOG, "tap", "BYTES", "Size limit of the tap's record log, for all workers together.",
+        RECORD_LOG, "tap capture", "BYTES", "Size limit of the tap's record log, for all workers together.",
         default=ByteSize(2 * 2**30), ge=2**20)
     kafka_topic: Annotated[str, AfterValidator(_check_topic)] = _setting(
         RECORD_LOG, "ship analyze", "TOPIC", "Kafka topic of the record log.", default="streamgauge")
@@ -445,7 +449,7 @@ class Settings(BaseSettings):
         TELEMETRY, "analyze", "SECRET",
         "Bearer token of senders of spans and markers; required if they are on other machines.")
     allowed_host: HostNames = _setting(
-        TELEMETRY, "tap analyze dashboard mcp", "NAME",
+        TELEMETRY, "tap capture analyze dashboard mcp", "NAME",
         "Host name in requests, such as that of a reverse proxy, besides localhost and this machine's name; repeatable. IP addresses "
         "are always allowed. For --dashboard-listen, --admin, --metrics, --mcp-listen and, without a token, --otlp-listen.", default=())
     log_format: Literal["text", "json"] = _setting(

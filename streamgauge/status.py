@@ -46,7 +46,7 @@ FULL_BYTES = 2**20
 """A disk with less free space is full: an append of the log, a commit or a file of it may fail."""
 Kafka = tuple[str, str, Mapping[str, Any]]
 """Brokers, topic, client options."""
-PARTS = ("tap", "ship", "analyze", "serve", "dashboard")
+PARTS = ("tap", "capture", "ship", "analyze", "serve", "dashboard")
 
 
 @click.command("status")
@@ -296,6 +296,7 @@ def _as_json(
         "faults": faults(data),
         "tap": dict(tap) if tap is not None else None,
         "ship": ship,
+        "capture": ready_file.read_ready_file(data / "run" / "capture.json"),
         "tap_runs": [
             {name: getattr(run, name) for name in ("tap", "worker", "incarnation", "stopped", "counters")}
             for run in counts.taps
@@ -390,6 +391,7 @@ def render(status: Mapping[str, Any]) -> str:
         lines.append(f"{stage:<24} {counters}")
     for title, numbers in (
         ("tap", status["tap"]),
+        ("capture", status["capture"]),
         ("ship", status["ship"]),
         ("log", {k: v for k, v in status["log"].items() if k != "partitions"}),
         ("analytics", status["analytics"]),

@@ -7,7 +7,7 @@
   run meanwhile. The reason is the part's newest error line. It is logged, and `run/up.json` has it until the part is ready.
 - A part that makes no progress (`PartProgress`) is reported after `SILENT_AFTER_S`, and killed and restarted after
   `--hung-after`.
-- Parts stop in the order of the data flow: tap (drains), ship, analytics, dashboard.
+- Parts stop in the order of the data flow: tap (drains), capture, ship, analytics, dashboard.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from streamgauge.ingest.ready_file import (
 from streamgauge.process_logging import VARIABLE, LastError
 from streamgauge.process_options import start_faults
 from streamgauge.settings import Settings, settings_of, unknown_variables, variable
+from streamgauge.values import parse_interface
 
 MAX_INTERVAL_S = 2.0
 WINDOW_S = 5.0
@@ -390,16 +391,16 @@ def run(settings: Settings, invalid: Collection[str] = ()) -> int:
     `invalid`: settings of other parts than the tap that have an invalid value. These parts read them on their own, refuse them,
     and start when they are corrected.
     """
-    if not settings.upstream:
+    if not settings.upstream and not settings.capture:
         raise click.UsageError(
             "no upstream. Pass the URL of a gateway, such as --upstream http://localhost:4000.",
             click.get_current_context(silent=True),
         )
-    if faults := start_faults(settings, "tap"):
+    if settings.upstream and (faults := start_faults(settings, "tap")):
         raise OSError(faults[0].message)
     with lock_data_folder(settings.data, UP):
         # Here and not in the tap: one line before anything starts is clearer than a part that is started again and again.
-        for name in ("listen", "admin"):
+        for name in ("listen", "admin") if settings.upstream else ():
             bind(getattr(settings, name), flag=flag(name)).close()
         return _run_parts(settings, invalid)
 
@@ -451,7 +452,12 @@ def _parts(settings: Settings, invalid: Collection[str]) -> list[Part]:
         argv = [sys.executable, "-P", "-m", "streamgauge", name, *flags(settings, valid)]
         return Part(name, argv, environment, **options)
 
-    parts = [part("tap", grace_s=settings.drain_timeout + STOP_GRACE_S)]
+    parts = [part("tap", grace_s=settings.drain_timeout + STOP_GRACE_S)] if settings.upstream else []
+    if settings.capture:
+        interface, ports = parse_interface(settings.capture)
+        capture = part("capture")
+        capture.argv += ["--interface", interface, *(f"--port={port}" for port in ports)]
+        parts.append(capture)
     if settings.kafka or "kafka" in invalid:
         parts.append(part("ship"))
     parts.append(part("analyze", works_silently=True))
@@ -466,9 +472,15 @@ def _welcome(pipeline: Pipeline, settings: Settings) -> None:
     ready = {part.name: pipeline.ready(part) or {} for part in pipeline.parts if part.is_ready}
     analyze = ready.get("analyze", {})
     upstreams = ", ".join(f"{u.name} = {u.url}" for u in settings.upstream)
-    lines = [
-        ("tap", f"{ready['tap'].get('listen')}  →  {upstreams}"),
-        ("metrics", f"{ready['tap'].get('admin')}/metrics   {analyze.get('metrics') or ''}".rstrip()),
+    tap = ready.get("tap")
+    lines = [("tap", f"{tap.get('listen')}  →  {upstreams}")] if tap is not None else []
+    if "capture" in ready:
+        lines.append(("capture", settings.capture))
+    metrics = [f"{tap.get('admin')}/metrics"] if tap is not None else []
+    if analyze.get("metrics"):
+        metrics.append(analyze["metrics"])
+    lines += [
+        *([("metrics", "   ".join(metrics))] if metrics else []),
         ("sql", f'streamgauge sql --data {settings.data} "FROM streams LIMIT 10"'),
     ]
     if analyze.get("otlp"):
@@ -481,7 +493,7 @@ def _welcome(pipeline: Pipeline, settings: Settings) -> None:
     if settings.kafka:
         lines.append(("kafka", f"{settings.kafka}, topic {settings.kafka_topic}"))
     lines += [("not ready", f"{part.name}: {part.failure}") for part in pipeline.parts if not part.is_ready]
-    click.echo("streamgauge is ready: point your clients at the tap. Ctrl-C stops.")
+    click.echo(f"streamgauge is ready{': point your clients at the tap' if tap else ''}. Ctrl-C stops.")
     for name, value in lines:
         click.echo(f"  {name:<10} {value}")
     sys.stdout.flush()

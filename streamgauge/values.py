@@ -45,6 +45,15 @@ def check_age(text: str | None) -> str | None:
     return text
 
 
+def parse_interface(text: str) -> tuple[str, tuple[int, ...]]:
+    """Interface and ports of `INTERFACE[:PORT[,PORT]]`. Raises ValueError."""
+    interface, colon, ports = text.partition(":")
+    numbers = tuple(int(port) if port.isdecimal() else 0 for port in ports.split(",")) if colon else ()
+    if not interface or not all(0 < number < 65536 for number in numbers):
+        raise ValueError(f"{text!r} is not an interface with ports such as lo:4000")
+    return interface, numbers
+
+
 def parse_capture(value: object) -> object:
     """Globs of request paths: `*` for true, None for false. Raises ValueError for a text that matches no path."""
     text = str(value).strip().lower()

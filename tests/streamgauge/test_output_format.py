@@ -30,7 +30,20 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTED = {
     row["command"]: row["keys"] for row in csv.DictReader((ROOT / "docs" / "data" / "json_output.csv").open())
 }
-PROCESSES = {"run", "open", "up", "demo", "tap", "ship", "analyze", "dashboard", "serve", "mcp", "simulate"}
+PROCESSES = {
+    "run",
+    "open",
+    "up",
+    "demo",
+    "tap",
+    "capture",
+    "ship",
+    "analyze",
+    "dashboard",
+    "serve",
+    "mcp",
+    "simulate",
+}
 """Commands that run until they are stopped."""
 RECORDED = ROOT / "tests" / "analytics" / "captures" / "fireworks" / "responses.sse"
 OF_THE_QUERY = "streams"

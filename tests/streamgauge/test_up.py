@@ -20,6 +20,7 @@ import pytest
 from streamgauge import up
 from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.process_logging import LastError
+from streamgauge.settings import Settings
 from streamgauge.up import Part, PartProgress, Pipeline
 from tests.guard_injection import Fault, derived, methods
 
@@ -326,3 +327,23 @@ def test_stop_removes_the_ready_file_of_a_killed_part(quick: None, tmp_path: Pat
     part.process.wait()
     supervised.stop()
     assert not (tmp_path / "run" / "analyze.json").exists()
+
+
+def test_capture_needs_no_tap(tmp_path: Path) -> None:
+    capture, analyze = up._parts(Settings(data=tmp_path, capture="eth0:4000,5000", no_dashboard=True), ())
+    assert (capture.name, analyze.name) == ("capture", "analyze")
+    assert capture.argv[capture.argv.index("--interface") :] == [
+        "--interface",
+        "eth0",
+        "--port=4000",
+        "--port=5000",
+    ]
+    assert str(tmp_path) in capture.argv
+    (capture,) = up._parts(Settings(capture="lo", no_dashboard=True), ())[:1]
+    assert capture.argv[-2:] == ["--interface", "lo"]
+
+
+@pytest.mark.parametrize("text", [":4000", "lo:", "lo:0", "lo:65536", "lo:x", "lo:1,,2"])
+def test_capture_of_an_invalid_interface_or_port_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="interface"):
+        Settings(capture=text)

@@ -65,7 +65,10 @@ class TapWorker:
         client_key: bytes,
         open_log: Callable[[], LogWriter] | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ns: Callable[[int], int] | None = None,
+        more_stats: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
+        """`wall_ns`: the Unix time of a time of the exchanges, if `clock_ns` is not their clock."""
         self.options = options
         self.loop = asyncio.get_running_loop()
         self.context = TapContext(options, self.loop, clock_ns)
@@ -75,6 +78,7 @@ class TapWorker:
         self.ready = False
         self.address: tuple[str, int] = ("", 0)
         self._client_key = client_key
+        self._wall_ns, self._more_stats = wall_ns, more_stats
         self._started_wall_ns = time.time_ns()
         self._open_log = open_log or self._open_embedded
         self._log: LogThread | None = None
@@ -147,16 +151,20 @@ class TapWorker:
                     raise
                 logger.warning("the native relay cannot be used, so the tap uses its Python code: %s", e)
         if options.log:
-            self._log = LogThread(self._open_log, context.guards)
-            context.guards.check("record log", self._log_fault)
-            self._log.start()
-            context.guards.guard("start of recording").attempt(self._start_recording, self._log)
+            self.start_log()
         limit_silence(sock, options.peer_timeout_s)
         self._server = await self.loop.create_server(self._accept, sock=sock, backlog=options.backlog)
         name = sock.getsockname()
         self.address = (name[0], name[1])
         context.loop_monitor.start()
         self.ready = True
+
+    def start_log(self) -> None:
+        """Open the log and record the exchanges that begin from now on. Raises LogInUse."""
+        self._log = LogThread(self._open_log, self.context.guards)
+        self.context.guards.check("record log", self._log_fault)
+        self._log.start()
+        self.context.guards.guard("start of recording").attempt(self._start_recording, self._log)
 
     def _start_recording(self, log: LogThread) -> None:
         """Record the exchanges that begin from now on. After an exception they are forwarded without a record."""
@@ -167,7 +175,7 @@ class TapWorker:
             self.options,
             incarnation=self.incarnation,
             client_key=self._client_key,
-            wall_ns=lambda at_ns: time.time_ns() - context.clock_ns() + at_ns,
+            wall_ns=self._wall_ns or (lambda at_ns: time.time_ns() - context.clock_ns() + at_ns),
         )
         if context.relay is not None:
             context.relay.record_in(buffer)
@@ -210,7 +218,7 @@ class TapWorker:
             attempt(pool.close)
         await asyncio.sleep(0)
         attempt(self.hangups.close)
-        self._close_log(attempt)
+        self.close_log(attempt)
         if context.relay is not None:
             attempt(context.relay.close)
 
@@ -219,7 +227,8 @@ class TapWorker:
         while not met() and self.loop.time() < deadline_s:  # noqa: ASYNC110 - only during a stop
             await asyncio.sleep(STOP_CHECK_S)
 
-    def _close_log(self, attempt: Callable[..., bool]) -> None:
+    def close_log(self, attempt: Callable[..., bool]) -> None:
+        """Write the last records and close the log. `attempt`: that of a guard."""
         if self._buffer is None or self._log is None:
             return
         attempt(self._buffer.flush_all)
@@ -249,6 +258,7 @@ class TapWorker:
         stats["loop_lag_last_max_ns"] = context.loop_monitor.lag_ns
         stats["loop_blocked_ns"] = context.loop_monitor.blocked_ns
         stats["faults_now"] = len(context.guards.faults())
+        stats.update(self._more_stats())
         if self._log is not None and self._buffer is not None:
             stats["queue_bytes_now"] = self._buffer.queued_bytes
             stats["log_append_errors"] = self._log.append_errors

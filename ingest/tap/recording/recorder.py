@@ -416,8 +416,8 @@ class Recorder:
         if not buffer.has_room(_RECORD_BYTES, True) or not self._write(closed):
             self._lose(0, True)
 
-    def abandon(self) -> None:
-        """After an exception: write what is known and report the rest as lost."""
+    def abandon(self, cause: str = CAUSE, lost_bytes: int = 0) -> None:
+        """After an exception, or a loss elsewhere: write what is known and report the rest as lost."""
         buffer = self._buffer
         # Written first, because these records are complete and only what follows is unknown.
         with contextlib.suppress(Exception):  # this may be what has failed
@@ -425,14 +425,14 @@ class Recorder:
         # From here on every use of the buffer raises: no call can write after the last `Lost`.
         self._buffer = None  # type: ignore[assignment]
         buffer.used_bytes -= self._reserved_bytes()
-        lost_bytes = self._frame_bytes + max(0, self._dropped_bytes)
+        lost_bytes += self._frame_bytes + max(0, self._dropped_bytes)
         self._frames, self._body, self._response = [], b"", None
         # The failure may have come before `Opened`. The stream gets its id nevertheless, so that the loss is a row of
         # its own.
         now_ns = time.time_ns()
         stream, seq = self.stream or uuid7(now_ns), self._seq
         try:
-            buffer.lose(Lost(stream, seq, seq, CAUSE, now_ns, lost_bytes, True))
+            buffer.lose(Lost(stream, seq, seq, cause, now_ns, lost_bytes, True))
         except Exception:
             buffer.counters.lost_untold += 1
 

@@ -1,0 +1,1 @@
+"""Record the exchanges that packets show: of a capture file, or of a network interface."""

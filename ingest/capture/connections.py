@@ -1,0 +1,304 @@
+"""The TCP connections in a sequence of packets. No I/O, no clock: the packets have the time.
+
+- A connection is known from its SYN, or from the first packet that begins like an HTTP request. What came before is not recorded.
+- Missing bytes are given up when their receiver has acknowledged them and `_GRACE_NS` have passed, because capturing may reorder
+  packets a little; or when too much waits for them. Without the acknowledgement they may still be sent again.
+- TLS, HTTP/2 and other protocols cannot be read. Their connections are counted.
+- Memory is bounded. Connections above the limits are dropped, the longest idle ones or those with the most bytes first, and counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+
+from streamgauge.ingest.capture.byte_stream import ByteStream
+from streamgauge.ingest.capture.exchanges import EVICTED, Exchanges
+from streamgauge.ingest.capture.tcp_packets import ACK, FIN, RST, SYN, Segment, address, opposite, tcp_segment
+from streamgauge.ingest.listening import join_address
+from streamgauge.ingest.tap.http.heads import BadRequest, other_protocol
+from streamgauge.ingest.tap.http.upstreams import Upstream
+from streamgauge.ingest.tap.recording.failures import RecordingFailures
+from streamgauge.ingest.tap.recording.recorder import Recorders
+
+MAX_CONNECTIONS = 65_536
+MAX_HELD_BYTES = 256 * 2**20
+"""Bytes of all connections that wait for others."""
+MAX_AHEAD_BYTES = 2**20
+"""Bytes of one direction that wait for missing ones."""
+_GRACE_NS = 10_000_000
+_SWEEP_NS = 1_000_000_000
+_CLOSED_NS, _IDLE_NS = 10_000_000_000, 600_000_000_000
+"""How long a closed connection, and one that has no exchange, is remembered."""
+_MAX_NS = 2**61
+_REQUEST = re.compile(rb"[A-Z]{3,16} (?:/|\*|https?://)[\x21-\x7e]* ?")
+_TLS = re.compile(rb"[\x14-\x17]\x03[\x00-\x04]")
+
+
+class _Connection:
+    def __init__(
+        self,
+        recorders: Recorders,
+        failures: RecordingFailures,
+        client_source: bytes,
+        wall_ns: Callable[[int], int],
+    ) -> None:
+        self.client_source = client_source
+        self.client, self.server = ByteStream(), ByteStream()
+        host, port = address(opposite(client_source))
+        server = Upstream(join_address(host, port), "http", host, port, "")
+        self.exchanges = Exchanges(recorders, failures, server, self.client, self.server, wall_ns)
+        self.seeks_request = True
+        """The next request is found by its start: nothing is known of the client's bytes before it."""
+        self.ignored = self.closed = self.client_ended = self.server_ended = False
+        self.window_is_open = True
+        self.gap_since_ns = self.last_ns = self.held_bytes = 0
+
+
+class Connections:
+    """All connections of one source of packets."""
+
+    def __init__(
+        self,
+        recorders: Recorders,
+        failures: RecordingFailures,
+        ports: Collection[int] = (),
+        wall_ns: Callable[[int], int] = int,
+    ) -> None:
+        """`ports`: record only servers that listen there. Empty: all. `wall_ns`: the Unix time of a packet's time."""
+        self._recorders, self._failures = recorders, failures
+        self._wall_ns = wall_ns
+        self._ports = frozenset(ports)
+        self._by_source: dict[bytes, tuple[_Connection, bool]] = {}
+        """By the addresses of each direction; with whether it is the client's."""
+        self._held_bytes = 0
+        self._sweep_at_ns = 0
+        self.counters = dict.fromkeys(
+            (
+                "packets", "packets_not_tcp", "connections", "connections_tls", "connections_http2", "connections_other",
+                "connections_evicted", "gaps", "gap_bytes",
+            ), 0,
+        )  # fmt: skip
+
+    def packet(self, at_ns: int, link: int, data: bytes) -> None:
+        """Take one packet. Never raises for bad data."""
+        self.counters["packets"] += 1
+        segment = tcp_segment(link, data)
+        if segment is None or not 0 <= at_ns < _MAX_NS:
+            self.counters["packets_not_tcp"] += 1
+            return
+        if at_ns >= self._sweep_at_ns:
+            self.sweep(at_ns)
+        found = self._by_source.get(segment.source)
+        if found is None or (segment.flags & SYN and self._is_new(segment, *found)):
+            found = self._open(segment)
+            if found is None:
+                return
+        try:
+            self._take(found[0], found[1], segment, at_ns)
+        except Exception as e:  # a bug; the other connections go on
+            self._failures.count(e)
+            self._evict([found[0]])
+
+    def stop(self) -> None:
+        """The packets end here."""
+        for connection, from_client in self._by_source.values():
+            if from_client:
+                self._give_up(connection, at_once=True)
+                connection.exchanges.stop()
+        self._by_source.clear()
+
+    # --- which connection
+
+    def _is_new(self, segment: Segment, connection: _Connection, from_client: bool) -> bool:
+        """Whether a SYN begins another connection with the same addresses."""
+        stream = connection.client if from_client else connection.server
+        if stream.at < 0 or stream.first_seq == segment.seq + 1 & 0xFFFFFFFF:
+            return False
+        self._give_up(connection, at_once=True)
+        connection.exchanges.stop()
+        self._forget(connection)
+        return True
+
+    def _open(self, segment: Segment) -> tuple[_Connection, bool] | None:
+        """The connection that a packet begins; None if it says nothing of one."""
+        source, other = segment.source, opposite(segment.source)
+        is_tls = _TLS.match(segment.payload)
+        if segment.flags & SYN:
+            from_client = not segment.flags & ACK
+        elif is_tls or _REQUEST.match(segment.payload):
+            from_client = True
+        else:
+            return None
+        client_source = source if from_client else other
+        if self._ports and int.from_bytes(client_source[-2:]) not in self._ports:
+            return None
+        if len(self._by_source) >= 2 * MAX_CONNECTIONS:
+            self._evict(sorted(self._all(), key=lambda one: one.last_ns)[: MAX_CONNECTIONS // 16])
+        connection = _Connection(self._recorders, self._failures, client_source, self._wall_ns)
+        self.counters["connections"] += 1
+        self._by_source[client_source] = connection, True
+        self._by_source[other if from_client else source] = connection, False
+        if not segment.flags & SYN and is_tls:
+            self._ignore(connection, "connections_tls")
+        return connection, from_client
+
+    def _forget(self, connection: _Connection) -> None:
+        self._held_bytes -= connection.held_bytes
+        connection.held_bytes = 0
+        self._by_source.pop(connection.client_source, None)
+        self._by_source.pop(opposite(connection.client_source), None)
+
+    def _all(self) -> list[_Connection]:
+        return [connection for connection, from_client in self._by_source.values() if from_client]
+
+    def _ignore(self, connection: _Connection, counter: str) -> None:
+        self.counters[counter] += 1
+        connection.ignored = True
+
+    # --- the packets of a connection
+
+    def _take(self, connection: _Connection, from_client: bool, segment: Segment, at_ns: int) -> None:
+        now_ns = connection.last_ns = max(at_ns, connection.last_ns)
+        if connection.ignored:
+            connection.closed = connection.closed or segment.flags & (FIN | RST) > 0
+            return
+        if connection.gap_since_ns and now_ns - connection.gap_since_ns > _GRACE_NS:
+            self._give_up(connection)
+        client, server, exchanges = connection.client, connection.server, connection.exchanges
+        mine, other = (client, server) if from_client else (server, client)
+        _, seq, ack, flags, window, payload = segment
+        if flags & SYN:
+            if mine.at < 0:
+                mine.start(seq + 1 & 0xFFFFFFFF)
+                connection.seeks_request = connection.seeks_request and not from_client
+            seq += 1
+        if flags & ACK:
+            if other.at < 0 and (from_client or not payload):
+                # The packet that would say where the other side begins is missing.
+                other.start(ack)
+                connection.seeks_request = connection.seeks_request and from_client
+            if other.at >= 0:
+                other.acknowledged = max(other.acknowledged, other.position(ack))
+            if from_client:
+                exchanges.acknowledged(now_ns)
+        if payload:
+            self._payload(connection, from_client, seq, payload, now_ns)
+        if flags & FIN and mine.at >= 0:
+            mine.ends_at = mine.position(seq + len(payload) & 0xFFFFFFFF)
+        if client.ended and not connection.client_ended:
+            connection.client_ended = True
+            exchanges.client_ended(now_ns)
+        if server.ended and not connection.server_ended:
+            connection.server_ended = True
+            exchanges.server_ended(now_ns)
+        if flags & RST:
+            self._give_up(connection, at_once=True)
+            exchanges.reset(now_ns, by_client=from_client)
+        elif from_client and (window > 0) != connection.window_is_open:
+            connection.window_is_open = window > 0
+            exchanges.client_window(window > 0, now_ns)
+        connection.closed = flags & RST > 0 or (connection.client_ended and connection.server_ended)
+        if (
+            server.at < server.acknowledged
+            or client.at < client.acknowledged
+            or client.ahead_bytes
+            or server.ahead_bytes
+        ):
+            self._watch_gap(connection, now_ns)
+        else:
+            connection.gap_since_ns = 0
+        held_bytes = client.ahead_bytes + server.ahead_bytes + exchanges.held_bytes
+        if held_bytes != connection.held_bytes:
+            self._held_bytes += held_bytes - connection.held_bytes
+            connection.held_bytes = held_bytes
+            if self._held_bytes > MAX_HELD_BYTES:
+                self._evict_largest()
+
+    def _payload(
+        self, connection: _Connection, from_client: bool, seq: int, payload: bytes, now_ns: int
+    ) -> None:
+        stream, exchanges = (connection.client if from_client else connection.server), connection.exchanges
+        if from_client and connection.seeks_request:
+            if not _REQUEST.match(payload):
+                return
+            stream.start(seq)
+            connection.seeks_request = False
+        if stream.at < 0:
+            return
+        data = stream.take(seq, payload)
+        if not data:
+            return
+        if not from_client:
+            exchanges.server_data(data, now_ns)
+            return
+        try:
+            exchanges.client_data(data, now_ns)
+        except BadRequest:
+            if exchanges.count:
+                exchanges.gap(0, 0, by_client=True)
+                connection.seeks_request = True
+                return
+            refusal = other_protocol(data)
+            kind = "other" if refusal is None else refusal.refusal
+            self._ignore(connection, f"connections_{kind}")
+
+    # --- gaps
+
+    def _watch_gap(self, connection: _Connection, now_ns: int) -> None:
+        client, server = connection.client, connection.server
+        if not client.missing_bytes and not server.missing_bytes:
+            connection.gap_since_ns = 0
+        elif not connection.gap_since_ns:
+            connection.gap_since_ns = now_ns
+        if max(client.ahead_bytes, server.ahead_bytes) > MAX_AHEAD_BYTES:
+            self._give_up(connection)
+
+    def _give_up(self, connection: _Connection, *, at_once: bool = False) -> None:
+        """Lose what is missing, as far as it cannot arrive any more."""
+        for stream in (connection.client, connection.server):
+            size_bytes = stream.missing_bytes
+            acknowledged = stream.acknowledged > stream.at
+            if not size_bytes or not (at_once or acknowledged or stream.ahead_bytes > MAX_AHEAD_BYTES):
+                continue
+            by_client = stream is connection.client
+            if by_client and connection.seeks_request:
+                continue
+            ahead = stream.skip_gap()
+            if size_bytes == 1 and not ahead:  # the FIN
+                continue
+            self.counters["gaps"] += 1
+            self.counters["gap_bytes"] += size_bytes
+            requests = 0
+            if by_client:
+                connection.seeks_request = True
+                requests = sum(_REQUEST.match(payload) is not None for payload in ahead)
+                requests += not connection.exchanges.receives_request
+            connection.exchanges.gap(size_bytes, requests, by_client=by_client)
+        connection.gap_since_ns = 0
+
+    # --- limits
+
+    def sweep(self, now_ns: int) -> None:
+        """Give up gaps of silent connections, and forget those that are over."""
+        self._sweep_at_ns = now_ns + _SWEEP_NS
+        for connection in self._all():
+            idle_ns = now_ns - connection.last_ns
+            if connection.gap_since_ns and idle_ns > _GRACE_NS:
+                self._give_up(connection)
+            limit_ns = _CLOSED_NS if connection.closed else _IDLE_NS
+            if idle_ns > limit_ns and not connection.exchanges.is_open:
+                connection.exchanges.stop()
+                self._forget(connection)
+
+    def _evict(self, connections: Collection[_Connection]) -> None:
+        for connection in connections:
+            self.counters["connections_evicted"] += connection.exchanges.is_open
+            connection.exchanges.lose_all(EVICTED)
+            self._forget(connection)
+
+    def _evict_largest(self) -> None:
+        by_size = sorted(self._all(), key=lambda one: one.held_bytes, reverse=True)
+        while by_size and self._held_bytes > MAX_HELD_BYTES // 2:
+            self._evict(by_size[:1])
+            del by_size[0]

@@ -1,0 +1,468 @@
+"""The HTTP/1.x exchanges of one connection, from the bytes that both sides sent.
+
+Grammar, body framings, tunnels and recorder are those of the tap; only the order of the calls is decided here. Both directions may be
+ahead of each other, as captured packets can be: bytes of a response wait until its request is complete. Times are in ns.
+
+- The response's time is that of the packet that completed it, and t0 that of the packet that completed the request's head.
+- After a gap, the exchanges whose bytes are missing are lost from there on (`Lost`), never measured over it. The next request whose
+  start is seen is recorded again.
+- A client that ends its direction within a response may still receive. How the connection ends decides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+from streamgauge.ingest.capture.byte_stream import ByteStream
+from streamgauge.ingest.generated_ids import uuid7
+from streamgauge.ingest.records import Cause, Lost
+from streamgauge.ingest.tap.exchanges.loop_monitor import LoopMonitor
+from streamgauge.ingest.tap.exchanges.sides import Side
+from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
+from streamgauge.ingest.tap.exchanges.waits import Waits
+from streamgauge.ingest.tap.facts import RouteFacts
+from streamgauge.ingest.tap.http import rewriting
+from streamgauge.ingest.tap.http.bodies import BodyReader
+from streamgauge.ingest.tap.http.heads import (
+    NO_BODY,
+    BadUpstream,
+    HeadLimits,
+    RequestHead,
+    check_partial_head,
+    check_partial_response_head,
+    read_request_head,
+    read_response_head,
+    response_body,
+)
+from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer
+from streamgauge.ingest.tap.http.trace_context import join_trace
+from streamgauge.ingest.tap.http.upstreams import Upstream
+from streamgauge.ingest.tap.recording.failures import RecordingFailures
+from streamgauge.ingest.tap.recording.recorder import Recorder, Recorders
+
+LOST = "packets_missing"
+"""`Lost.cause` of exchanges with a gap."""
+EVICTED = "capture_evicted"
+"""`Lost.cause` of exchanges that were dropped because of the limits of memory."""
+MAX_EARLY_BYTES = 2**20
+_LIMITS = HeadLimits(head_bytes=262_144, target_bytes=65_536, fields=1000)
+"""Those of the server apply: a request that it accepts is recorded."""
+
+
+class _NoTransport:
+    """Stands for both transports of a tunnel, which forwards nothing here."""
+
+    @property
+    def transport(self) -> _NoTransport:
+        return self
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> None: ...
+    def end_writing(self) -> None: ...
+
+
+class _NoBlocks:
+    """Stands for the tap's event loop, which delays nothing here."""
+
+    def block_before(self, at_ns: int) -> None:
+        return None
+
+
+_NO_BLOCKS = cast(LoopMonitor, _NoBlocks())
+
+
+class _Exchange:
+    def __init__(self, head: RequestHead, waits: Waits, *, reused: bool) -> None:
+        self.head = head
+        self.waits = waits
+        self.reused = reused
+        self.recorder: Recorder | None = None
+        self.body: BodyReader | None = None
+        """Of the response; None before its head."""
+        self.tunnel: Tunnel | None = None
+        self.request_bytes = self.response_bytes = 0
+
+
+class Exchanges:
+    """The exchanges of one connection. Calls raise `BadRequest` if what a client sends is not HTTP/1.x."""
+
+    def __init__(
+        self,
+        recorders: Recorders,
+        failures: RecordingFailures,
+        server: Upstream,
+        received: ByteStream,
+        sent: ByteStream,
+        wall_ns: Callable[[int], int],
+    ) -> None:
+        """`server`: the side that answers. `received`, `sent`: the bytes that it receives and sends."""
+        self._recorders, self._failures = recorders, failures
+        self._wall_ns = wall_ns
+        self._server = server
+        self._received = received
+        self._sent = sent
+        self.count = 0
+        self._buffer = self._new_buffer()
+        self._since_ns = 0  # the first byte of the request in the buffer
+        self._sending: _Exchange | None = None  # its request's body is being received
+        self._request_body: BodyReader | None = None
+        self._open: deque[_Exchange] = deque()
+        """Those whose response is not complete, the one that is being answered first."""
+        self._early: deque[tuple[int, bytes]] = deque()
+        """Bytes of responses to requests that are not there yet."""
+        self.early_bytes = 0
+        self._head_buffer: ReceiveBuffer | None = None  # of the response
+        self._out_of_step = False
+        """After a gap, it is unknown which request the server answers."""
+        self._guessed = False
+        """The start of the next response is known only from an acknowledgement."""
+        self._client_ended_ns = self._server_ended_ns = 0
+        self._delivering: tuple[Recorder, int] | None = None
+        """The last ended exchange, and how many bytes the server had sent then."""
+        self._last_ns = 0
+
+    @property
+    def is_open(self) -> bool:
+        """An exchange is in progress."""
+        return bool(self._open) or self._sending is not None
+
+    @property
+    def receives_request(self) -> bool:
+        """The client sends the body of a request."""
+        return self._sending is not None
+
+    @property
+    def held_bytes(self) -> int:
+        head_bytes = len(self._head_buffer) if self._head_buffer is not None else 0
+        return self.early_bytes + len(self._buffer) + head_bytes
+
+    @staticmethod
+    def _new_buffer() -> ReceiveBuffer:
+        return ReceiveBuffer(partial(check_partial_head, _LIMITS), skip_empty_line=True)
+
+    # --- the request
+
+    def client_data(self, data: bytes, now_ns: int) -> None:
+        self._last_ns = now_ns
+        if self._open and self._open[0].tunnel is not None:
+            self._open[0].tunnel.client_data(data)
+            return
+        while data:
+            if self._sending is not None:
+                data = self._body_data(self._sending, data, now_ns)
+                continue
+            if not self._buffer:
+                self._since_ns = now_ns
+            self._buffer.add(data)
+            section = self._buffer.head()
+            if section is None:
+                return
+            self._buffer.skip(len(section))
+            data = self._buffer.take()
+            self._start(section, now_ns)
+        self._answer_early()
+
+    def _start(self, section: bytes, now_ns: int) -> None:
+        head = read_request_head(section, _LIMITS)
+        exchange = _Exchange(head, Waits(_NO_BLOCKS, now_ns), reused=self.count > 0)
+        self.count += 1
+        self._end_delivery(None)
+        try:
+            route, trace = RouteFacts(self._server, head.target), join_trace(head.known.get(b"traceparent"))
+            exchange.recorder = self._recorders.new(head, route, trace, self._since_ns, now_ns)
+        except Exception as e:
+            self._failures.not_started(e)
+        self._call(exchange, "connected", now_ns)
+        if head.body != NO_BODY:
+            self._sending = exchange
+            self._request_body = BodyReader(head.body, head.length, of_request=True)
+            exchange.waits.begin(now_ns)
+        else:
+            self._call(exchange, "request_sent", now_ns)
+        if not self._out_of_step:
+            self._open.append(exchange)
+        elif self._open:  # pipelined, after a gap
+            self._lose(exchange, LOST, 0)
+        else:
+            self._open.append(exchange)
+            self._out_of_step, self._guessed = False, True
+            # A client has received, and mostly acknowledged, all earlier responses before it sends the next request.
+            self._sent.skip_gap()
+            self._drop_early()
+
+    def _body_data(self, exchange: _Exchange, data: bytes, now_ns: int) -> bytes:
+        """Part of the request's body. Returns the bytes after it."""
+        reader = self._request_body
+        assert reader is not None
+        payload = reader.feed(data)
+        exchange.request_bytes += len(payload)
+        self._call(exchange, "request_data", payload)
+        if not reader.complete:
+            return b""
+        self._sending = self._request_body = None
+        exchange.waits.end(now_ns)
+        self._call(exchange, "request_sent", now_ns)
+        self._call(exchange, "record_request", True)
+        return data[-reader.excess :] if reader.excess else b""
+
+    # --- the response
+
+    def server_data(self, data: bytes, now_ns: int) -> None:
+        self._last_ns = now_ns
+        if self._early or self._is_early:
+            self._keep_early(self._early.append, data, now_ns)
+        else:
+            self._answer(data, now_ns)
+
+    @property
+    def _is_early(self) -> bool:
+        """The request that the server answers is not there, or a part of it that the server has received."""
+        return not self._open or (
+            self._sending is not None and self._received.at < self._received.acknowledged
+        )
+
+    def _answer(self, data: bytes, now_ns: int) -> None:
+        while data:
+            if not self._open:
+                self._keep_early(self._early.appendleft, data, now_ns)
+                return
+            exchange = self._open[0]
+            if exchange.tunnel is not None:
+                exchange.tunnel.upstream_data(data, now_ns)
+                return
+            try:
+                if exchange.body is None:
+                    data = self._head_data(exchange, data, now_ns)
+                else:
+                    data = self._payload(exchange, exchange.body, data, now_ns)
+            except BadUpstream:
+                if self._guessed:  # the guess was wrong
+                    self.gap(0, 0, by_client=False)
+                else:
+                    self._end("bad_upstream", None, now_ns)
+                    self.lose_all(LOST)
+                    self._out_of_step = True
+                return
+
+    def _keep_early(self, add: Callable[[tuple[int, bytes]], None], data: bytes, now_ns: int) -> None:
+        """Bytes of a response whose request is not there, or never will be."""
+        if (self._out_of_step and not self._open) or self.early_bytes > MAX_EARLY_BYTES:
+            self._out_of_step = True
+            self._drop_early()
+        else:
+            add((now_ns, data))
+            self.early_bytes += len(data)
+
+    def _drop_early(self) -> None:
+        self._early.clear()
+        self.early_bytes = 0
+
+    def _head_data(self, exchange: _Exchange, data: bytes, now_ns: int) -> bytes:
+        """Bytes before the response's body. Returns those after the final head."""
+        if self._head_buffer is None:
+            self._head_buffer = ReceiveBuffer(check_partial_response_head)
+        received = self._head_buffer
+        received.add(data)
+        while (section := received.head()) is not None:
+            head = read_response_head(section)
+            received.skip(head.size_bytes)
+            if 101 != head.status < 200:
+                continue
+            if head.status == 101 and not rewriting.asks_for_tunnel(exchange.head):
+                raise BadUpstream("it switched protocols without a request to do so")
+            rest, self._head_buffer, self._guessed = received.take(), None, False
+            if self._sending is exchange:
+                self._call(exchange, "record_request", False)
+                exchange.waits.end(now_ns)
+            self._call(exchange, "response_head", head, now_ns)
+            if head.status == 101:
+                side = cast(Side, _NoTransport())
+                websocket = (exchange.head.upgrade or b"").lower() == b"websocket"
+                exchange.tunnel = Tunnel(side, side, websocket=websocket)
+                return rest
+            exchange.body = BodyReader(*response_body(head, exchange.head.method))
+            if exchange.body.complete:
+                self._end("complete", None, now_ns)
+            return rest
+        return b""
+
+    def _payload(self, exchange: _Exchange, reader: BodyReader, data: bytes, now_ns: int) -> bytes:
+        """Part of the response's body. Returns the bytes after it. The hot path."""
+        payload = reader.feed(data)
+        if payload:
+            exchange.response_bytes += len(payload)
+            recorder = exchange.recorder
+            if recorder is not None:
+                try:
+                    recorder.response_data(payload, now_ns)
+                except Exception as e:
+                    self._recording_failed(exchange, e)
+        if not reader.complete:
+            return b""
+        self._end("complete", None, now_ns)
+        return data[-reader.excess :] if reader.excess else b""
+
+    def _answer_early(self) -> None:
+        """Take the bytes of responses whose request was not there before."""
+        while self._early and not self._is_early:
+            at_ns, data = self._early.popleft()
+            self.early_bytes -= len(data)
+            self._answer(data, max(at_ns, self._last_ns))
+        if self._server_ended_ns:
+            self._server_is_over()
+
+    # --- evidence for blame
+
+    def client_window(self, is_open: bool, now_ns: int) -> None:
+        """The client's kernel has room for more of the response, or has none because the client does not read."""
+        if self._open and self._sending is None:
+            exchange = self._open[0]
+            if is_open:
+                exchange.waits.end(now_ns)
+            else:
+                exchange.waits.begin(now_ns)
+
+    def acknowledged(self, now_ns: int) -> None:
+        """The client has acknowledged bytes of the server."""
+        if self._delivering is not None and self._sent.acknowledged >= self._delivering[1]:
+            self._end_delivery(now_ns)
+
+    def _end_delivery(self, at_ns: int | None, left_ns: int | None = None) -> None:
+        """`at_ns`: when the client's kernel had the last response. `left_ns`: when the client left before. None: unknown."""
+        delivering, self._delivering = self._delivering, None
+        if delivering is not None:
+            recorder, end = delivering
+            undelivered_bytes = max(0, end - self._sent.acknowledged) if left_ns is not None else 0
+            try:
+                recorder.drained(None, at_ns, left_ns, undelivered_bytes)
+            except Exception as e:
+                self._failures.failed(e, recorder)
+
+    # --- the end
+
+    def client_ended(self, now_ns: int) -> None:
+        """The client has sent its last byte."""
+        self._client_ended_ns = now_ns
+        if self._open and (tunnel := self._open[0].tunnel) is not None and tunnel.client_eof():
+            self._end(tunnel.cause(), None, now_ns)
+
+    def server_ended(self, now_ns: int) -> None:
+        """The server has sent its last byte."""
+        self._server_ended_ns = now_ns
+        self._server_is_over()
+
+    def _server_is_over(self) -> None:
+        while self._open and not self._early:
+            exchange, at_ns = self._open[0], max(self._server_ended_ns, self._last_ns)
+            if exchange.tunnel is not None:
+                if not exchange.tunnel.upstream_eof():
+                    return
+                self._end(exchange.tunnel.cause(), None, at_ns)
+            elif self._client_ended_ns:
+                self._end("client_left", None, max(self._client_ended_ns, self._last_ns))
+            elif exchange.body is not None and exchange.body.until_close:
+                self._end("complete", None, at_ns)
+            else:
+                self._end("upstream_reset", None, at_ns)
+
+    def reset(self, now_ns: int, *, by_client: bool) -> None:
+        """One side has broken the connection."""
+        by_client = by_client or self._client_ended_ns > 0
+        cause: Cause = "client_left" if by_client else "upstream_reset"
+        while self._open:
+            tunnel = self._open[0].tunnel
+            self._end(cause if tunnel is None else tunnel.cause(cause), "ConnectionResetError", now_ns)
+        self._end_delivery(None, now_ns if by_client else None)
+
+    def stop(self) -> None:
+        """The capture ends here."""
+        while self._open:
+            self._end("tap_stopped", None, self._last_ns)
+        self._end_delivery(None)
+
+    def gap(self, size_bytes: int, requests: int, *, by_client: bool) -> None:
+        """Bytes of one side are missing, with the starts of at least so many requests."""
+        if by_client:
+            if self._sending is not None:
+                self._lose(self._sending, LOST, size_bytes)
+                self._sending = self._request_body = None
+            for _ in range(requests):
+                self._lose_request()
+            self._buffer = self._new_buffer()
+        else:
+            self.lose_all(LOST, size_bytes)
+        self._out_of_step = True
+        self._answer_early()
+
+    def lose_all(self, cause: str, size_bytes: int = 0) -> None:
+        """The rest of all open exchanges is lost."""
+        for exchange in self._open:
+            self._lose(exchange, cause, size_bytes)
+        self._open.clear()
+        self._drop_early()
+        self._head_buffer = None
+        self._end_delivery(None)
+
+    def _lose(self, exchange: _Exchange, cause: str, size_bytes: int) -> None:
+        recorder, exchange.recorder = exchange.recorder, None
+        if recorder is not None and not recorder.abandoned:
+            self._failures.attempt(recorder.abandon, cause, size_bytes)
+
+    def _lose_request(self) -> None:
+        """Report an exchange of which nothing was seen."""
+        self._failures.counters.streams_opened += 1
+        lost = Lost(uuid7(self._wall_ns(self._last_ns)), 0, 0, LOST, time.time_ns(), 0, True)
+        self._failures.attempt(self._recorders.buffer.lose, lost)
+
+    def _end(self, cause: Cause, detail: str | None, now_ns: int) -> None:
+        """End the exchange that is being answered."""
+        exchange = self._open.popleft()
+        self._head_buffer = None
+        tunnel, recorder = exchange.tunnel, exchange.recorder
+        exchange.recorder = None
+        if tunnel is not None:
+            exchange.request_bytes += tunnel.client_bytes
+            exchange.response_bytes += tunnel.upstream_bytes
+        counters = self._failures.counters
+        counters.request_bytes += exchange.request_bytes
+        counters.body_bytes += exchange.response_bytes
+        if recorder is None:
+            return
+        exchange.waits.end(now_ns)
+        try:
+            if self._sending is exchange:
+                recorder.record_request(False)
+            if tunnel is not None:
+                recorder.first_byte_ns = tunnel.first_byte_ns
+            recorder.ended(
+                cause, detail, now_ns, exchange.request_bytes, exchange.response_bytes, exchange.reused, tunnel is not None,
+                exchange.waits.found,
+            )  # fmt: skip
+        except Exception as e:
+            self._failures.failed(e, recorder)
+            return
+        self._end_delivery(None)
+        self._delivering = recorder, self._sent.at
+        if cause == "client_left":
+            self._end_delivery(None, now_ns)
+        else:
+            self.acknowledged(now_ns)
+
+    def _call(self, exchange: _Exchange, name: str, *args: Any) -> None:
+        """Call a method of the recorder, if there is one. Not on the hot path."""
+        if exchange.recorder is not None:
+            try:
+                getattr(exchange.recorder, name)(*args)
+            except Exception as e:
+                self._recording_failed(exchange, e)
+
+    def _recording_failed(self, exchange: _Exchange, error: Exception) -> None:
+        recorder, exchange.recorder = exchange.recorder, None
+        if recorder is not None:
+            self._failures.failed(error, recorder)

@@ -1,0 +1,131 @@
+"""`streamgauge capture --interface`: record the exchanges that an interface carries, until SIGTERM or SIGINT.
+
+DATA/run/capture.json exists while packets are captured, and has the counters of the last second. Packets that the kernel drops are a
+fault for a minute; the streams that lack them are recorded as `tap_lost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from streamgauge.ingest.capture.connections import Connections
+from streamgauge.ingest.capture.packet_socket import PacketSocket, drop_capability
+from streamgauge.ingest.capture.pcap import notes
+from streamgauge.ingest.capture.recording import recording
+from streamgauge.ingest.listening import AllowedHosts, bind, join_address, split_address
+from streamgauge.ingest.ready_file import HEARTBEAT_S, remove_ready_file, write_ready_file
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.process.admin import Admin
+from streamgauge.ingest.tap.process.metrics import Report
+from streamgauge.ingest.tap.process.worker import TapWorker, reduce_gc, stop_on_signals
+
+logger = logging.getLogger("streamgauge.capture")
+
+_BLOCKS_AT_ONCE = 4
+"""Other tasks of the event loop run after these."""
+_FAULT_S = 60.0
+
+
+def run(options: TapOptions, interface: str, ports: Sequence[int], admin: str | None = None) -> int:
+    """Returns 0. Raises OSError or ValueError, with one line, if the capture cannot start. `admin`: as that of a tap; None: no port."""
+    source = PacketSocket(interface, ports)
+    drop_capability()  # before any thread is started: each thread has its own capabilities
+    reduce_gc()
+    asyncio.run(_Capture(source, ports).run(options, admin))
+    return 0
+
+
+class _Capture:
+    def __init__(self, source: PacketSocket, ports: Sequence[int]) -> None:
+        self._source = source
+        self._ports = ports
+        self._connections: Connections | None = None
+        self._drops_seen_s = 0.0
+        self._noted: set[str] = set()
+        self._stop = asyncio.Event()
+        self._content: dict[str, object] = {"interface": source.interface}
+        """Of the ready file, besides the counters."""
+
+    async def run(self, options: TapOptions, admin: str | None) -> None:
+        source, loop = self._source, asyncio.get_running_loop()
+        async with recording(options, self._stats, wall_ns=None) as worker:
+            context = worker.context
+            assert context.recorders is not None
+            self._connections = Connections(
+                context.recorders, context.failures, self._ports, lambda at_ns: at_ns + source.offset_ns
+            )
+            worker.context.guards.check("packets", self._fault)
+            server = await self._serve(options, worker, admin) if admin is not None else None
+            stop_on_signals(self._stop.set)
+            loop.add_reader(source.socket, self._take)
+            path = options.data / "run" / "capture.json"
+            logger.info(
+                "capturing on %s, ports: %s", source.interface, ", ".join(map(str, self._ports)) or "all"
+            )
+            worker.ready = True
+            guard = worker.context.guards.guard("capture")
+            try:
+                while not self._stop.is_set():
+                    guard.attempt(self._observe)
+                    faults = worker.context.guards.faults()
+                    content = {**self._content, "faults": faults, **self._stats()}
+                    guard.attempt(write_ready_file, path, content)
+                    await asyncio.wait([asyncio.ensure_future(self._stop.wait())], timeout=HEARTBEAT_S)
+            finally:
+                loop.remove_reader(source.socket)
+                if server is not None:
+                    server.close()
+                while source.take(self._connections.packet):
+                    pass
+                self._connections.stop()
+                remove_ready_file(path)
+        source.close()
+
+    def _take(self) -> None:
+        assert self._connections is not None
+        for _ in range(_BLOCKS_AT_ONCE):
+            if not self._source.take(self._connections.packet):
+                break
+
+    def _observe(self) -> None:
+        """Count drops, end what is silent, and log what cannot be recorded, once."""
+        assert self._connections is not None
+        dropped = self._source.dropped
+        if self._source.count_drops() > dropped:
+            self._drops_seen_s = time.monotonic()
+        self._connections.sweep(time.monotonic_ns())
+        counters = self._connections.counters
+        for name in counters:
+            if name not in self._noted and (
+                found := notes({**dict.fromkeys(counters, 0), name: counters[name]})
+            ):
+                self._noted.add(name)
+                logger.warning("%s", found[0])
+
+    def _fault(self) -> str | None:
+        if not self._drops_seen_s or time.monotonic() - self._drops_seen_s > _FAULT_S:
+            return None
+        return (
+            f"the kernel dropped {self._source.dropped} packets because this process was too slow. "
+            "Capture fewer ports, or give it a CPU of its own"
+        )
+
+    def _stats(self) -> dict[str, int]:
+        counters = self._connections.counters if self._connections is not None else {}
+        return {
+            f"capture_{name}": value for name, value in {**counters, "dropped": self._source.dropped}.items()
+        }
+
+    async def _serve(self, options: TapOptions, worker: TapWorker, address: str) -> Admin:
+        async def report() -> Report:
+            return worker.report()
+
+        hosts = AllowedHosts(options.allowed_hosts, listen_host=split_address(address)[0])
+        server = Admin(report, lambda: worker.ready, worker.context.guards.faults, hosts)
+        sock = bind(address, flag="--admin")
+        self._content["admin"] = f"http://{join_address(*sock.getsockname()[:2])}"
+        await server.start(sock)
+        return server

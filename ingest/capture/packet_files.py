@@ -1,0 +1,184 @@
+"""Read pcap and pcapng files, plain or compressed with gzip or zstd. Nothing is read ahead: files may be larger than memory.
+
+Contract: `packets` yields every packet up to the first fault. It never raises for bad data; `problem` then says what is wrong and
+where. Times are in ns since 1970.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import zstandard
+
+MAX_PACKET_BYTES = 2**20
+"""A longer packet is a fault: even packets that the kernel has joined (BIG TCP) are shorter."""
+_MAX_BLOCK_BYTES = 2**24
+_PCAP = {
+    b"\xd4\xc3\xb2\xa1": ("<", 1000),
+    b"\x4d\x3c\xb2\xa1": ("<", 1),
+    b"\xa1\xb2\xc3\xd4": (">", 1000),
+    b"\xa1\xb2\x3c\x4d": (">", 1),
+}
+"""Byte order, and ns in the unit of the second time field, by magic number."""
+_SECTION = b"\x0a\x0d\x0d\x0a"
+_ORDERS = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
+_INTERFACE, _OLD_PACKET, _PACKET = 1, 2, 6
+_RESOLUTION, _OFFSET = 9, 14  # options of an interface
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_BINARY = 0x80
+
+
+class Packet(NamedTuple):
+    at_ns: int
+    link: int
+    """Link type (https://www.tcpdump.org/linktypes.html)."""
+    data: bytes
+
+
+class _Fault(Exception):
+    """The rest of the file cannot be read."""
+
+
+class _Interface(NamedTuple):
+    link: int
+    units_per_s: int
+    offset_ns: int
+
+    def at_ns(self, high: int, low: int) -> int:
+        return (high << 32 | low) * 1_000_000_000 // self.units_per_s + self.offset_ns
+
+
+class PacketFile:
+    """One file. Use it as a context manager. Opening raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self.size_bytes = path.stat().st_size
+        self.problem: str | None = None
+        """Why the rest of the file cannot be read."""
+        start = self._file.peek(4)[:4]
+        self._source: BinaryIO = self._file
+        if start.startswith(_GZIP):
+            self._source = gzip.GzipFile(fileobj=self._file)  # type: ignore[assignment]
+        elif start == _ZSTD:
+            self._source = zstandard.ZstdDecompressor().stream_reader(self._file, read_across_frames=True)
+
+    def __enter__(self) -> PacketFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._source.close()
+        self._file.close()
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the file that have been read."""
+        return self._file.tell()
+
+    def packets(self) -> Iterator[Packet]:
+        count = 0
+        try:
+            for packet in self._packets():
+                yield packet
+                count += 1
+        except _Fault as e:
+            self.problem = f"{e}, after {count} packets"
+        except (OSError, EOFError, zlib.error, zstandard.ZstdError) as e:
+            self.problem = f"its compressed data or the disk is damaged ({e}), after {count} packets"
+
+    def _packets(self) -> Iterator[Packet]:
+        magic = self._exactly(4)
+        if magic in _PCAP:
+            yield from self._pcap(*_PCAP[magic])
+        elif magic == _SECTION:
+            yield from self._pcapng()
+        else:
+            raise _Fault("it is neither pcap nor pcapng")
+
+    def _exactly(self, size: int, *, may_end: bool = False) -> bytes:
+        """Read this many bytes. b"" at the end of the file, if it may end here."""
+        data = self._source.read(size)
+        while 0 < len(data) < size and (more := self._source.read(size - len(data))):
+            data += more
+        if len(data) < size and (data or not may_end):
+            raise _Fault("it is cut off")
+        return data
+
+    def _pcap(self, order: str, unit_ns: int) -> Iterator[Packet]:
+        # The upper bits have the length of the frame check sequence.
+        link = struct.unpack(order + "16xI", self._exactly(20))[0] & 0xFFFF
+        header = struct.Struct(order + "IIII")
+        while head := self._exactly(header.size, may_end=True):
+            seconds, fraction, size, _ = header.unpack(head)
+            if size > MAX_PACKET_BYTES:
+                raise _Fault(f"a packet has {size} bytes")
+            yield Packet(seconds * 1_000_000_000 + fraction * unit_ns, link, self._exactly(size))
+
+    def _pcapng(self) -> Iterator[Packet]:
+        order, interfaces = self._section(), list[_Interface]()
+        while head := self._exactly(8, may_end=True):
+            if head[:4] == _SECTION:
+                order, interfaces = self._section(head[4:]), []
+                continue
+            kind, size = struct.unpack(order + "II", head)
+            body = self._body(size)
+            try:
+                if kind == _INTERFACE:
+                    interfaces.append(_interface(order, body))
+                elif (packet := _packet(order, kind, body, interfaces)) is not None:
+                    yield packet
+            except (struct.error, IndexError):
+                raise _Fault("a block is malformed") from None
+
+    def _body(self, size: int) -> bytes:
+        """The body of a block of this size, which counts the two fields before and the one after it."""
+        if size % 4 or not 12 <= size <= _MAX_BLOCK_BYTES:
+            raise _Fault(f"a block has {size} bytes")
+        return self._exactly(size - 8)[:-4]
+
+    def _section(self, size: bytes = b"") -> str:
+        """Read a section's header; returns the byte order of the section."""
+        size = size or self._exactly(4)
+        order = _ORDERS.get(self._exactly(4))
+        if order is None:
+            raise _Fault("a section has no byte order")
+        size_bytes = int(struct.unpack(order + "I", size)[0])
+        if size_bytes < 16:
+            raise _Fault(f"a block has {size_bytes} bytes")
+        self._body(size_bytes - 4)
+        return order
+
+
+def _interface(order: str, body: bytes) -> _Interface:
+    link = struct.unpack_from(order + "H", body)[0]
+    units_per_s, offset_ns, at = 1_000_000, 0, 8
+    while at + 4 <= len(body):
+        code, size = struct.unpack_from(order + "HH", body, at)
+        if code == _RESOLUTION and size == 1:
+            exponent = body[at + 4]
+            units_per_s = 1 << (exponent & ~_BINARY) if exponent & _BINARY else 10 ** min(exponent, 30)
+        elif code == _OFFSET and size == 8:
+            offset_ns = struct.unpack_from(order + "q", body, at + 4)[0] * 1_000_000_000
+        at += 4 + (size + 3 & ~3)
+    return _Interface(link, units_per_s, offset_ns)
+
+
+def _packet(order: str, kind: int, body: bytes, interfaces: list[_Interface]) -> Packet | None:
+    """The packet in a block, None if it has none. Raises struct.error or IndexError if it is malformed."""
+    if kind == _PACKET:
+        number, high, low, size, _ = struct.unpack_from(order + "IIIII", body)
+        start = 20
+    elif kind == _OLD_PACKET:
+        number, _, high, low, size, _ = struct.unpack_from(order + "HHIIII", body)
+        start = 20
+    else:  # also a simple packet: it has no time, so that nothing could be measured
+        return None
+    interface = interfaces[number]
+    if size > len(body) - start:
+        raise IndexError
+    return Packet(interface.at_ns(high, low), interface.link, body[start : start + size])

@@ -1,0 +1,96 @@
+"""Record the exchanges in a capture file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from streamgauge.ingest.capture.connections import Connections
+from streamgauge.ingest.capture.packet_files import PacketFile
+from streamgauge.ingest.capture.recording import NO_LIMIT_BYTES, flush, recording
+from streamgauge.ingest.tap.options import TapOptions
+from streamgauge.ingest.tap.recording.failures import RecordingFailures
+from streamgauge.ingest.tap.recording.recorder import Recorders
+
+_FLUSH_BYTES = 2**20
+
+
+class PcapReport(NamedTuple):
+    """What was read of a file."""
+
+    streams: int
+    """Recorded exchanges, with those that were lost."""
+    counters: dict[str, int]
+    """As `Connections.counters`."""
+    problem: str | None
+    """Why the rest of the file could not be read."""
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for everything that was not recorded."""
+        return notes(self.counters)
+
+
+def notes(counters: dict[str, int]) -> list[str]:
+    """A line for everything that a capture could not record, and what to do."""
+    found = (
+        (
+            "connections_tls",
+            "connections are TLS, which packets do not show. Capture behind the proxy that ends TLS, or use the tap",
+        ),
+        (
+            "connections_http2",
+            "connections are HTTP/2, which is not read. Use the tap, to which clients speak HTTP/1.1",
+        ),
+        ("connections_other", "connections are not HTTP"),
+        ("gaps", "gaps: packets are missing, and the streams with a gap are recorded as tap_lost"),
+        (
+            "connections_evicted",
+            "connections were dropped at the limit of memory, and their streams recorded as tap_lost",
+        ),
+    )
+    return [f"{counters[name]} {text}" for name, text in found if counters[name]]
+
+
+def read_pcap(
+    path: Path,
+    recorders: Recorders,
+    failures: RecordingFailures,
+    flush: Callable[[], object],
+    progress: Callable[[int, int], object] = lambda read_bytes, size_bytes: None,
+    ports: Collection[int] = (),
+) -> PcapReport:
+    """Record the exchanges in a pcap or pcapng file. `recorders`: with times in ns since 1970. Needs a running event loop.
+
+    `flush` waits until the log has taken enough. It is called after each MiB, and not at the end. `progress` is called with the bytes of
+    the file that were read, and all. `ports`: of the servers to record; empty: all. What is wrong with the file is in the report. Raises
+    OSError if it cannot be opened.
+    """
+    connections = Connections(recorders, failures, ports)
+    opened, waiting_bytes = failures.counters.streams_opened, 0
+    with PacketFile(path) as file:
+        for at_ns, link, data in file.packets():
+            connections.packet(at_ns, link, data)
+            waiting_bytes += len(data)
+            if waiting_bytes >= _FLUSH_BYTES:
+                waiting_bytes = 0
+                progress(file.read_bytes, file.size_bytes)
+                flush()
+        connections.stop()
+        progress(file.size_bytes, file.size_bytes)
+        streams = failures.counters.streams_opened - opened
+        return PcapReport(streams, connections.counters, file.problem)
+
+
+async def record_pcap(
+    path: Path, options: TapOptions, progress: Callable[[int, int], object], ports: Collection[int] = ()
+) -> PcapReport:
+    """As `read_pcap`, into the log of `options.data`. Raises OSError also if the log cannot be written."""
+    async with recording(replace(options, record_log_max_bytes=NO_LIMIT_BYTES)) as worker:
+        context = worker.context
+        assert context.recorders is not None
+        report = read_pcap(path, context.recorders, context.failures, lambda: flush(worker), progress, ports)
+        flush(worker, 0)
+        return report

@@ -1,0 +1,180 @@
+"""Capture files: formats, damage, and what is recorded of them."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamgauge.ingest.capture.packet_files import PacketFile
+from streamgauge.ingest.capture.pcap import record_pcap
+from streamgauge.ingest.capture.tcp_packets import tcp_segment
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.records import Closed, Opened, unpack
+from streamgauge.ingest.tap.http.upstreams import parse_upstreams
+from tests.ingest.capture.packets import START_NS, Sent, Talk, pcap
+from tests.ingest.capture.test_exchanges import BODY, GET, PLAIN, REQUEST
+from tests.ingest.running_tap import END, SSE_HEAD, chunk
+from tests.options import tap_options
+
+PACKETS = (
+    Talk()
+    .open()
+    .client(REQUEST + BODY)
+    .server(SSE_HEAD + chunk(b"data: 1\n\n") + END)
+    .client(GET)
+    .server(PLAIN)
+    .close()
+    .packets
+)
+
+
+def block(kind: int, body: bytes, order: str = "<") -> bytes:
+    body += bytes(-len(body) % 4)
+    size = struct.pack(order + "I", len(body) + 12)
+    return struct.pack(order + "I", kind) + size + body + size
+
+
+def pcapng(packets: list[Sent], order: str = "<") -> bytes:
+    """Two interfaces with different times and links, of which the second has the packets, and a block that is not known."""
+    section = block(0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1), order)
+    first = block(1, struct.pack(order + "HHI", 1, 0, 0), order)
+    options = struct.pack(order + "HHBxxxHHqHH", 9, 1, 9, 14, 8, 1, 0, 0)  # ns, after 1 s
+    second = block(1, struct.pack(order + "HHI", 101, 0, 0) + options, order)
+    parts = [section, first, second, block(0xBAD, b"x", order)]
+    for packet in packets:
+        high, low = divmod(packet.at_ns - 1_000_000_000, 2**32)
+        size = len(packet.data)
+        parts.append(block(6, struct.pack(order + "IIIII", 1, high, low, size, size) + packet.data, order))
+    return b"".join(parts)
+
+
+FORMATS = {
+    "pcap": pcap(PACKETS),
+    "pcapng": pcapng(PACKETS),
+    "big endian": pcapng(PACKETS, ">"),
+    "two sections": pcapng(PACKETS[:5]) + pcapng(PACKETS[5:], ">"),
+    "gzip": gzip.compress(pcap(PACKETS)),
+    "zstd": zstandard.compress(pcapng(PACKETS)),
+}
+
+
+def packets_of(path: Path, content: bytes) -> tuple[list[Sent], str | None]:
+    path.write_bytes(content)
+    with PacketFile(path) as file:
+        return [Sent(packet.at_ns, packet.data) for packet in file.packets()], file.problem
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats_of_files_have_the_same_packets(tmp_path: Path, name: str):
+    assert packets_of(tmp_path / "file", FORMATS[name]) == (PACKETS, None)
+
+
+def test_times_in_microseconds(tmp_path: Path):
+    content = struct.pack(">IHHiIIIIIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1, 5, 7, 1, 1) + b"x"
+    assert packets_of(tmp_path / "file", content) == ([Sent(5_000_007_000, b"x")], None)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_file_that_is_cut_off_keeps_what_could_be_read(tmp_path: Path, name: str):
+    found, problem = packets_of(tmp_path / "file", FORMATS[name][:-60])
+    assert found == PACKETS[: len(found)]
+    assert len(found) < len(PACKETS)
+    assert problem is not None
+    assert f"after {len(found)} packets" in problem
+    assert "\n" not in problem
+
+
+def test_other_file_is_no_capture(tmp_path: Path):
+    assert packets_of(tmp_path / "file", b"PK\x03\x04 and more") == (
+        [],
+        "it is neither pcap nor pcapng, after 0 packets",
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(sorted(FORMATS)), at=st.integers(0, 3000), data=st.binary(min_size=1, max_size=12)
+)
+def test_damaged_files_never_raise(
+    tmp_path_factory: pytest.TempPathFactory, name: str, at: int, data: bytes
+) -> None:
+    content = FORMATS[name]
+    at %= len(content)
+    _, problem = packets_of(
+        tmp_path_factory.getbasetemp() / "damaged", content[:at] + data + content[at + len(data) :]
+    )
+    assert problem is None or "\n" not in problem
+
+
+ADDRESSES_6 = bytes(15) + b"\1" + bytes(15) + b"\2"
+TCP = struct.pack(">HHIIHHHH", 1, 2, 3, 4, 5 << 12 | 0x10, 6, 0, 0) + b"data"
+IP_4 = PACKETS[3].data
+IP_6 = struct.pack(">IHBB", 6 << 28, len(TCP), 6, 64) + ADDRESSES_6 + TCP
+IP_6_OPTIONS = struct.pack(">IHBB", 6 << 28, len(TCP) + 8, 0, 64) + ADDRESSES_6 + b"\x06\0" + bytes(6) + TCP
+
+
+@pytest.mark.parametrize(
+    ("link", "header"),
+    [
+        (1, bytes(12) + b"\x08\0"),
+        (1, bytes(12) + b"\x81\0\0\x05\x08\0"),
+        (1, bytes(12) + b"\x88\xa8\0\x05\x81\0\0\x05\x08\0"),
+        (0, b"\x02\0\0\0"),
+        (101, b""),
+        (113, bytes(14) + b"\x08\0"),
+        (276, b"\x08\0" + bytes(18)),
+    ],
+)
+def test_link_types(link: int, header: bytes):
+    expected = tcp_segment(101, IP_4)
+    assert expected is not None
+    assert tcp_segment(link, header + IP_4 + bytes(4)) == expected  # Ethernet pads
+    assert tcp_segment(link, header[:-1]) is None
+
+
+@pytest.mark.parametrize("data", [IP_6, IP_6_OPTIONS, IP_6 + b"trailer"])
+def test_ipv6(data: bytes):
+    segment = tcp_segment(101, data)
+    assert segment is not None
+    assert segment.payload == b"data"
+    assert segment.source == ADDRESSES_6 + b"\0\1\0\2"
+
+
+def test_udp_and_fragments_are_no_segments():
+    udp, fragment = bytearray(IP_4), bytearray(IP_4)
+    udp[9], fragment[6] = 17, 0x20
+    assert tcp_segment(101, bytes(udp)) is None
+    assert tcp_segment(101, bytes(fragment)) is None
+
+
+async def test_file_becomes_records_in_the_log(tmp_path: Path):
+    path = tmp_path / "file.pcap"
+    secrets = [f"sk-{n:030x}" for n in range(200)]
+    heads = [
+        f"POST /v1/chat/completions?key={secret}&model=m HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {secret}\r\nCookie: a={secret}\r\n"
+        f"x-api-key: {secret}\r\nx-{secret}: {secret}\r\n\r\n".encode()
+        for secret in secrets
+    ]
+    talk = Talk().open()
+    for head, secret in zip(heads, secrets, strict=True):
+        talk.client(head).server(PLAIN.replace(b"\r\n\r\n", f"\r\nSet-Cookie: {secret}\r\n\r\n".encode()))
+    path.write_bytes(pcap(talk.close().packets)[:-5])
+    steps: list[tuple[int, int]] = []
+    options = tap_options(upstreams=parse_upstreams(["http://localhost:1"]), data=tmp_path / "data")
+    report = await record_pcap(path, options, lambda *step: steps.append(step))
+    assert (report.streams, report.problem is not None) == (200, True)
+    assert steps[-1] == (path.stat().st_size, path.stat().st_size)
+    reader = EmbeddedReader(tmp_path / "data" / "log", "test")
+    records = [record for entry in reader.poll(1.0) for record in unpack(entry.payload)[0]]
+    reader.close()
+    assert sum(isinstance(record, Closed) for record in records) == 200
+    assert {record.query_model for record in records if isinstance(record, Opened)} == {"m"}
+    assert min(record.wall_ns for record in records if isinstance(record, Opened)) > START_NS
+    text = repr(records)
+    assert not [secret for secret in secrets if secret in text]
