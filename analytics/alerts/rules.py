@@ -134,7 +134,8 @@ SELECT gateway, model, objective || ' ' || indicator AS metric,
         WHEN burn_6h > {SLOW_BURN} AND burn_30m > {SLOW_BURN} THEN {SLOW_BURN} ELSE {STEADY_BURN} END::DOUBLE AS threshold,
     format('{{}}: error budget of objective {{}} ({{}}) burns {{:.1f}} times too fast', burn_rates.severity, objective, indicator, value)
         AS message,
-    now() - CASE threshold WHEN {FAST_BURN} THEN INTERVAL 1 HOUR WHEN {SLOW_BURN} THEN INTERVAL 6 HOUR ELSE INTERVAL 3 DAY END
+    greatest((SELECT min(first_at) FROM stream_minutes),
+        now() - CASE threshold WHEN {FAST_BURN} THEN INTERVAL 1 HOUR WHEN {SLOW_BURN} THEN INTERVAL 6 HOUR ELSE INTERVAL 3 DAY END)
         AS began_at, if(highest = 'ticket', 'ticket', burn_rates.severity) AS severity
 FROM burn_rates LEFT JOIN (SELECT name AS objective, severity AS highest FROM objectives) USING (objective)
 WHERE burn_rates.severity IS NOT NULL AND highest IS DISTINCT FROM 'none'

@@ -171,7 +171,9 @@ def show_worst(found: pl.DataFrame, time: TimeRange) -> None:
             errors_of, n = int(pair["total_errors"][0]), int(pair["total_n"][0])
             with st.container(border=True):
                 pair_of = filters.address_with({"model": (model,), "gateway": (gateway,)})
-                st.html(f'<a href="{escape(pair_of)}" target="_self"><b>{escape(title)}</b></a>')
+                st.html(
+                    f'<a class="sg-title" href="{escape(pair_of)}" target="_self"><b>{escape(title)}</b></a>'
+                )
                 lines = rate_lines(pair, time, top=top, height=SMALL_PX, objective=objective)
                 opens = filters.opens_streams(time, kind="errors", model=model, gateway=gateway)
                 draw(lines, f"Error rate of {title}", key=f"chart-worst-{title}", on_click=opens)

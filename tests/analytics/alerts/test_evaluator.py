@@ -198,8 +198,8 @@ INSERT INTO stream_minutes BY NAME SELECT
     1 AS meeting_objective, 1 AS complete_answers, 0 AS cut_answers, 0 AS refusals, 0 AS empty_answers, 0 AS answers_with_tools,
     0 AS streams_with_malformed_tools, 0 AS streams_with_tools, 0 AS failed_with_tools,
     0 AS stalled_streams, 20_000 AS input_tokens_with_cache_known, if(n < 15, {recent}, 16_000) AS cached_input_tokens,
-    now() AS first_at, now() AS last_at
-FROM range(120) AS minutes(n)
+    minute AS first_at, minute AS last_at
+FROM range({minutes}) AS minutes(n)
 """
 
 
@@ -213,7 +213,7 @@ def evaluate(store: Store, alerts: AlertEvaluator, at_s: float) -> None:
 @pytest.mark.parametrize(("recent", "fires"), [(16_000, False), (9_000, False), (2_000, True)])
 def test_drop_of_the_prompt_cache_hit_rate_fires(store: Store, recent: int, fires: bool) -> None:
     with store.cursor() as cursor:
-        cursor.execute(CACHED.format(recent=recent))
+        cursor.execute(CACHED.format(recent=recent, minutes=120))
     with evaluator(store) as alerts:
         evaluate(store, alerts, 0)
         evaluate(store, alerts, 61)
@@ -224,7 +224,11 @@ def test_drop_of_the_prompt_cache_hit_rate_fires(store: Store, recent: int, fire
     assert found == ([("cache_hit_rate", "gw", "m", 0.1, 0.4, message)] if fires else [])
 
 
-def test_burning_error_budget_fires_with_its_objective(store: Store) -> None:
+@pytest.mark.parametrize(("data_minutes", "since_minutes"), [(50, 50), (70, 60)])
+def test_burning_error_budget_fires_with_its_objective(
+    store: Store, data_minutes: int, since_minutes: int
+) -> None:
+    """It began an hour ago, with the window that it fills, but not before the first data."""
     with store.cursor() as cursor:
         cursor.execute("DELETE FROM objectives")
         cursor.execute(
@@ -234,14 +238,16 @@ def test_burning_error_budget_fires_with_its_objective(store: Store) -> None:
         cursor.execute(
             "INSERT INTO client_minutes BY NAME SELECT now() - INTERVAL 1 MINUTE * n AS minute, 'gw' AS gateway, 'm' AS model, "
             "'fast' AS objective, true AS settled, 100 AS streams, 100 AS counted, 50 AS errors, 0 AS meeting_objective "
-            "FROM range(70) AS minutes(n)"
+            f"FROM range({data_minutes}) AS minutes(n)"
         )
+        cursor.execute(CACHED.format(recent=16_000, minutes=data_minutes + 1))
     with evaluator(store) as alerts:
         evaluate(store, alerts, 0)
         evaluate(store, alerts, 10)
-    assert ask(store, "SELECT rule, gateway, model, metric, round(value), threshold, message, state FROM alerts") == [
+    since = "round(date_diff('second', began_at, now()) / 60)"
+    assert ask(store, f"SELECT rule, gateway, model, metric, round(value), threshold, message, state, {since} FROM alerts") == [
         ("burn_rate", "gw", "m", "fast error_rate", 50, 14.4,
-         "m at gw: page: error budget of objective fast (error_rate) burns 50.0 times too fast", "firing"),
+         "m at gw: page: error budget of objective fast (error_rate) burns 50.0 times too fast", "firing", since_minutes),
     ]  # fmt: skip
 
 
@@ -267,7 +273,7 @@ def test_ttft_drift_that_jumps_fires_and_names_a_stream(store: Store, late_ms: i
 
 def test_processes_elected_in_turn_fire_and_resolve_once(store: Store) -> None:
     with store.cursor() as cursor:
-        cursor.execute(CACHED.format(recent=0))
+        cursor.execute(CACHED.format(recent=0, minutes=120))
     with evaluator(store, "a") as first, evaluator(store, "b") as second:
         evaluate(store, first, 0)
         evaluate(store, first, 61)
