@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from streamgauge.ingest.records import Closed, Wait
+from streamgauge.ingest.records import Closed, Opened, Wait
 from streamgauge.ingest.tap.exchanges.waits import MAX_WAITS, Waits, merge_closest
 from tests.ingest.running_tap import END, SSE_HEAD, chunk, read_request, respond_with, running_tap
 
@@ -143,13 +143,17 @@ async def test_a_slow_request_body_is_a_wait_for_the_client():
     async with running_tap(respond_with(RESPONSE)) as tap:
         client = await tap.client()
         await client.send(b"POST /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nab")
+        await tap.wait_until(lambda: bool(tap.worker.context.exchanges))
         await asyncio.sleep(0.12)
+        sent_ns = time.monotonic_ns()
         await client.send(b"cd")
         await client.response()
+        [[opened, *_]] = await tap.records()
         closed = await closed_of(tap)
+    assert isinstance(opened, Opened)
     assert longest(closed, "client") > 100 * MS
     assert closed.waits is not None
-    assert closed.waits[0][0] < 20 * MS
+    assert opened.mono_ns + closed.waits[0][0] < sent_ns - 100 * MS
     assert closed.request_sent_ns is not None
     assert closed.waits[-1][1] <= closed.request_sent_ns + MS
 
@@ -170,8 +174,7 @@ async def test_an_upload_that_the_upstream_does_not_read_is_no_wait_for_the_clie
         client.writer.write(bytes(size))
         await client.response()
         closed = await closed_of(tap)
-    assert closed.end_ns > 250 * MS
-    assert sums(closed.waits or [])["client"] < 200 * MS
+    assert sums(closed.waits or [])["client"] < closed.end_ns - 250 * MS  # a busy machine's client is slow
 
 
 async def test_an_early_response_ends_the_wait_for_the_request():
