@@ -22,9 +22,9 @@ _RX_RING, _STATISTICS, _VERSION, _IGNORE_OUTGOING = 5, 6, 10, 23
 _TPACKET_V3 = 2
 _SO_ATTACH_FILTER = 26
 _ETH_P_ALL = 3
-_BLOCK_BYTES, _BLOCKS = 2**20, 64
-_BLOCK_MS = 10
-"""The kernel hands over a block after this time, although it is not full."""
+_BLOCK_BYTES, _BLOCKS = 2**19, 128
+_BLOCK_MS = 40
+"""The kernel hands over a block after this time, although it is not full: the ring then has packets of 5 s at least."""
 _FRAME_BYTES = 2**11
 _TO_KERNEL, _TO_USER = 0, 1
 _STATUS_AT = 8
