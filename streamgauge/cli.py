@@ -25,7 +25,7 @@ SECTIONS = {
 COMMAND_ORDER = [name for names in SECTIONS.values() for name in names]
 LAZY_COMMANDS = {
     "run": ("streamgauge.run:run_command", "Run a command, and measure its model requests."),
-    "open": ("streamgauge.open_files:open_command", "Measure the requests in HAR files and recorded responses."),
+    "open": ("streamgauge.open_files:open_command", "Measure the requests in files: HAR, packets, recorded responses."),
     "up": ("streamgauge.process_commands:up", "Run tap, analytics and dashboard; with --kafka also ship."),
     "demo": ("streamgauge.demo:demo_command", "Run everything with simulated traffic."),
     "tap": ("streamgauge.process_commands:tap", "Run the tap: forward requests and write the record log."),

@@ -1,4 +1,4 @@
-"""`streamgauge open`: the requests of HAR files and recorded responses, in a data folder and on the dashboard."""
+"""`streamgauge open`: the requests in files, in a data folder and on the dashboard."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.flags import load, settings_options
+from streamgauge.ingest.capture.packet_files import is_packet_file
+from streamgauge.ingest.capture.pcap import read_pcap
 from streamgauge.ingest.files import har
 from streamgauge.ingest.files.exchange_log import PARTITION, Exchange, ExchangeLog
 from streamgauge.ingest.listening import join_address
@@ -62,14 +64,14 @@ _RETENTION = ("retain_events", "retain_streams", "retain_rollups")
 def open_command(
     files: tuple[Path, ...], data: Path | None, no_dashboard: bool, dashboard_listen: str | None, **given: Any
 ) -> int:
-    """Measure the requests in HAR files and recorded responses.
+    """Measure the requests in files: HAR, packets, recorded responses.
 
     \b
     streamgauge open session.har
     streamgauge open --no-dashboard --data captured/ *.sse
 
-    Reads HAR files of browsers, Playwright and mitmproxy, and files that `streamgauge read` decodes; also compressed by gzip or zstd.
-    Stores their requests in a data folder, prints a summary on stderr, and runs the dashboard until Ctrl-C.
+    Reads HAR files of browsers, Playwright and mitmproxy, pcap and pcapng files, and files that `streamgauge read` decodes; also compressed
+    by gzip or zstd. Stores their requests in a data folder, prints a summary on stderr, and runs the dashboard until Ctrl-C.
     """
     require("duckdb" if no_dashboard else "streamlit")
     name = f"{files[0].name.partition('.')[0]}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
@@ -81,12 +83,13 @@ def open_command(
     if read_of_running(data / "run" / "analyze.json") is not None:
         raise click.UsageError(f"analytics runs on {data}. Stop it, or pass another folder with --data.")
     prepare_data_folder(data)
-    opened = asyncio.run(_read_all(files, settings))
-    if not opened.exchanges:
+    log = asyncio.run(_read_all(files, settings))
+    if not log.exchanges:
         raise click.ClickException("no request to a model was found in the files")
-    if _analyze(settings, opened.log.end):
+    if _analyze(settings, log.end):
         raise OSError(f"cannot store the requests in {data}")
-    since, until = opened.range()
+    since, last = (datetime.fromtimestamp(ns // 10**9, UTC) for ns in (log.first_ns, log.last_ns))
+    until = last + timedelta(seconds=1)
     _summarize(settings, Selection(since=since, until=until))
     if not no_dashboard:
         _run_dashboard(data, dashboard_listen or join_address(*free_address()), since, until)
@@ -107,74 +110,69 @@ class _Progress:
             say(line)
 
 
-async def _read_all(files: Iterable[Path], settings: Settings) -> _Opened:
+async def _read_all(files: Iterable[Path], settings: Settings) -> ExchangeLog:
     """Write the exchanges of the files into the log. A coroutine, because recorders belong to an event loop."""
     with ExchangeLog(tap_options(settings), redactor(settings), client_key(settings)) as log:
-        opened = _Opened(log)
         for file in files:
             try:
-                opened.read(file)
+                _read(file, log)
             except (OSError, ValueError) as e:
                 say(f"{file}: cannot be read: {getattr(e, 'strerror', None) or e}")
-    return opened
+    return log
 
 
-class _Opened:
-    """What was read from the files."""
+def _read(file: Path, log: ExchangeLog) -> None:
+    """Raises OSError, and ValueError for an invalid URL in a sidecar."""
+    if is_packet_file(file):
+        _read_packets(file, log)
+        return
+    content = _decompressed(file)
+    text = content.decode("utf-8-sig", "replace")
+    if har.is_har(text):
+        _read_har(file, text, log)
+    elif not content:
+        say(f"{file}: the file is empty")
+    elif file.suffix == ".har" or b"\0" in content[:_START_BYTES]:
+        say(f"{file}: neither a HAR file with entries, nor packets, nor a recorded response")
+    else:
+        log.add(exchange_of_file(file, content), file.name)
+        say(f"{file}: a recorded response. It has no times, so latencies are unknown")
 
-    def __init__(self, log: ExchangeLog) -> None:
-        self.log = log
-        self.exchanges = 0
-        self._first_ns, self._last_ns = 2**63, 0
 
-    def range(self) -> tuple[datetime, datetime]:
-        """The traffic's first start, and a time after its last end."""
-        first, last = (datetime.fromtimestamp(ns // 10**9, UTC) for ns in (self._first_ns, self._last_ns))
-        return first, last + timedelta(seconds=1)
+def _read_packets(file: Path, log: ExchangeLog) -> None:
+    progress = _Progress()
+    report = read_pcap(
+        file, log.recorders(file.name, "reads"), log.failures, log.flush,
+        lambda read_bytes, size_bytes: progress(f"{file}: {100 * read_bytes // max(1, size_bytes)} % read"),
+    )  # fmt: skip
+    say(f"{file}: {report.streams:,} requests in {report.counters['packets']:,} packets")
+    for line in (*report.notes, *([f"not all could be read: {report.problem}"] if report.problem else [])):
+        say(f"{file}: {line}")
 
-    def read(self, file: Path) -> None:
-        """Raises OSError, and ValueError for an invalid URL in a sidecar."""
-        content = _decompressed(file)
-        text = content.decode("utf-8-sig", "replace")
-        if har.is_har(text):
-            self._read_har(file, text)
-        elif not content:
-            say(f"{file}: the file is empty")
-        elif file.suffix == ".har" or b"\0" in content[:_START_BYTES]:
-            say(f"{file}: neither a HAR file with entries nor a recorded response")
+
+def _read_har(file: Path, text: str, log: ExchangeLog) -> None:
+    read, left_out, untimed, unreadable, progress = 0, 0, 0, 0, _Progress()
+    for number, (end, found) in enumerate(har.exchanges(text, file.stat().st_mtime_ns), 1):
+        if isinstance(found, Exchange):
+            log.add(found, file.name)
+            read += 1
+            untimed += found.times != "reads"
+        elif found is None:
+            left_out += 1
         else:
-            self._add(exchange_of_file(file, content), file)
-            say(f"{file}: a recorded response. It has no times, so latencies are unknown")
-
-    def _add(self, exchange: Exchange, file: Path) -> None:
-        self.log.add(exchange, file.name)
-        self.exchanges += 1
-        self._first_ns = min(self._first_ns, exchange.started_wall_ns)
-        self._last_ns = max(self._last_ns, exchange.started_wall_ns + exchange.end_ns)
-
-    def _read_har(self, file: Path, text: str) -> None:
-        read, left_out, untimed, unreadable, progress = 0, 0, 0, 0, _Progress()
-        for number, (end, found) in enumerate(har.exchanges(text, file.stat().st_mtime_ns), 1):
-            if isinstance(found, Exchange):
-                self._add(found, file)
-                read += 1
-                untimed += found.times != "reads"
-            elif found is None:
-                left_out += 1
-            else:
-                unreadable += 1
-                if unreadable <= MAX_PROBLEMS:
-                    say(f"{file}: entry {number} cannot be read: {found}")
-            progress(f"{file}: {100 * end // len(text)} % read, {read:,} requests")
-        if unreadable > MAX_PROBLEMS:
-            say(f"{file}: {unreadable - MAX_PROBLEMS:,} more entries cannot be read")
+            unreadable += 1
+            if unreadable <= MAX_PROBLEMS:
+                say(f"{file}: entry {number} cannot be read: {found}")
+        progress(f"{file}: {100 * end // len(text)} % read, {read:,} requests")
+    if unreadable > MAX_PROBLEMS:
+        say(f"{file}: {unreadable - MAX_PROBLEMS:,} more entries cannot be read")
+    say(
+        f"{file}: {read:,} requests read, {left_out:,} left out (neither an event stream nor a POST with JSON)"
+    )
+    if untimed:
         say(
-            f"{file}: {read:,} requests read, {left_out:,} left out (neither an event stream nor a POST with JSON)"
+            f"{file}: {untimed:,} without times of events: their TTFT, inter-token latency and rates are unknown"
         )
-        if untimed:
-            say(
-                f"{file}: {untimed:,} without times of events: their TTFT, inter-token latency and rates are unknown"
-            )
 
 
 def _decompressed(file: Path) -> bytes:

@@ -53,6 +53,15 @@ class _Interface(NamedTuple):
         return (high << 32 | low) * 1_000_000_000 // self.units_per_s + self.offset_ns
 
 
+def is_packet_file(path: Path) -> bool:
+    """Whether a file begins as pcap or pcapng, also compressed. Raises OSError if it cannot be opened."""
+    with PacketFile(path) as file:
+        try:
+            return file._exactly(4) in (*_PCAP, _SECTION)
+        except (_Fault, OSError, EOFError, zlib.error, zstandard.ZstdError):
+            return False
+
+
 class PacketFile:
     """One file. Use it as a context manager. Opening raises OSError."""
 

@@ -101,6 +101,8 @@ class ExchangeLog(AbstractContextManager["ExchangeLog"]):
         self._counters = Counters()
         self.end = 0
         """The offset after the last entry, once the log is closed."""
+        self.first_ns, self.last_ns = 2**62, 0
+        """First and last start of an exchange."""
 
         def open_writer() -> LogWriter:
             self._writer = EmbeddedWriter(options.data / "log", PARTITION, cap_bytes=_NO_CAP_BYTES)
@@ -108,8 +110,8 @@ class ExchangeLog(AbstractContextManager["ExchangeLog"]):
 
         self._log = LogThread(open_writer)
         self._log.start()
-        failures = RecordingFailures(self._counters, Guards())
-        self._buffer = RecordBuffer(self._log, failures, queue_bytes=_NO_CAP_BYTES)
+        self.failures = RecordingFailures(self._counters, Guards())
+        self._buffer = RecordBuffer(self._log, self.failures, queue_bytes=_NO_CAP_BYTES)
         self._recorders: dict[tuple[str, Times], Recorders] = {}
 
     def recorders(self, source: str, times: Times) -> Recorders:
@@ -118,9 +120,13 @@ class ExchangeLog(AbstractContextManager["ExchangeLog"]):
         if (name, times) not in self._recorders:
             self._recorders[name, times] = Recorders(
                 self._buffer, replace(self._options, tap_name=name), incarnation=self._incarnation, client_key=self._client_key,
-                wall_ns=lambda at_ns: at_ns, times=times,
+                wall_ns=self._start, times=times,
             )  # fmt: skip
         return self._recorders[name, times]
+
+    def _start(self, at_ns: int) -> int:
+        self.first_ns, self.last_ns = min(self.first_ns, at_ns), max(self.last_ns, at_ns)
+        return at_ns
 
     def add(self, exchange: Exchange, source: str) -> None:
         """Record an exchange. Raises ValueError for an invalid URL."""
@@ -155,9 +161,14 @@ class ExchangeLog(AbstractContextManager["ExchangeLog"]):
             exchange.cause, exchange.detail, end_ns, len(exchange.request_body), response_bytes, False, False, None
         )  # fmt: skip
         recorder.drained(None)
-        self.flush(_MAX_WAITING_BYTES)
+        self.flush()
 
-    def flush(self, most_bytes: int = 0) -> None:
+    @property
+    def exchanges(self) -> int:
+        """Recorded exchanges."""
+        return self._counters.streams_opened
+
+    def flush(self, most_bytes: int = _MAX_WAITING_BYTES) -> None:
         """Hand the records over to the log, and wait until at most this much is queued."""
         self._buffer.flush_all()
         while self._buffer.queued_bytes > most_bytes:
@@ -172,7 +183,7 @@ class ExchangeLog(AbstractContextManager["ExchangeLog"]):
         self._buffer.append(
             Alive(name, 0, self._incarnation, now_ns, now_ns, self._started_ns, True, counters)
         )
-        self.flush()
+        self.flush(0)
         self._log.stop(_STOP_S)
         self.end = self._writer.next_offset
 

@@ -23,7 +23,9 @@ from streamgauge.ingest.ready_file import write_ready_file
 from streamgauge.ingest.record_log.segments import list_segments, open_segment, read_rows
 from streamgauge.ingest.records import encode, unpack
 from tests.e2e.running import until
+from tests.ingest.capture.packets import Sent, Talk, pcap
 from tests.ingest.files.hars import BODY, STARTED_NS, entry, fields, har
+from tests.ingest.running_tap import END, SSE_HEAD, chunk
 from tests.tables import tables
 
 SECRETS = 200
@@ -74,6 +76,19 @@ def bytes_below(folder: Path) -> bytes:
     return b"".join(found)
 
 
+def packets_of_a_stream() -> list[Sent]:
+    """A stream with its first token after 200 ms, and secrets in the request."""
+    body = json.dumps(
+        {"model": "gpt-5", "stream": True, "messages": [{"role": "user", "content": "planted-prompt"}]}
+    )
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: gw\r\nAuthorization: planted-key\r\nContent-Length: {len(body)}\r\n\r\n"
+    first, rest = (part.encode() for part in (BODY[: BODY.index("\n\n") + 2], BODY[BODY.index("\n\n") + 2 :]))
+    talk = Talk()
+    talk.at_ns = STARTED_NS
+    talk.open().client((head + body).encode()).wait(200).server(SSE_HEAD + chunk(first)).wait(50)
+    return talk.server(chunk(rest) + END).close().packets
+
+
 def test_files_become_streams_without_secrets_and_the_dashboard_shows_their_time(tmp_path: Path) -> None:
     timed = entry(_eventSourceMessages=[
         {"time": STARTED_NS / 1e9 + at_s, "data": event.removeprefix("data: ")}
@@ -90,7 +105,8 @@ def test_files_become_streams_without_secrets_and_the_dashboard_shows_their_time
     (tmp_path / "one.sse.zst").write_bytes(zstandard.compress(HEAD + BODY.encode()))
     os.utime(tmp_path / "one.sse.zst", (STARTED_NS // 10**9 + 600,) * 2)
     (tmp_path / "empty.har").touch()
-    files = ["page.har", "cut.har.gz", "one.sse.zst", "empty.har", "missing.har"]
+    (tmp_path / "lo.pcap").write_bytes(pcap(packets_of_a_stream()))
+    files = ["page.har", "cut.har.gz", "one.sse.zst", "empty.har", "missing.har", "lo.pcap"]
     data, log = tmp_path / "data", tmp_path / "log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -124,7 +140,8 @@ def test_files_become_streams_without_secrets_and_the_dashboard_shows_their_time
         "one.sse.zst: a recorded response. It has no times",
         "empty.har: the file is empty",
         "missing.har: cannot be read: No such file",
-        "  requests  5, 1 failed",
+        "lo.pcap: 1 requests in",
+        "  requests  6, 1 failed",
     ):
         assert line in found
     query = tables(data).query
@@ -133,11 +150,12 @@ def test_files_become_streams_without_secrets_and_the_dashboard_shows_their_time
         "SELECT DISTINCT at_ns FROM events JOIN streams USING (stream_id) WHERE tap = 'cut.har.gz'"
     ).to_dicts()
     assert [(row["tap"], row["outcome"], row["ttft_ns"] and round(row["ttft_ns"] / 1e6)) for row in rows] == [
-        ("cut.har.gz", "ok", None), ("one.sse.zst", "ok", None), ("page.har", "ok", 300), ("page.har", "ok", None),
+        ("cut.har.gz", "ok", None), ("lo.pcap", "ok", 200), ("one.sse.zst", "ok", None), ("page.har", "ok", 300), ("page.har", "ok", None),
         ("page.har", "connect_error", None),
     ]  # fmt: skip
     assert times == [{"at_ns": 1_000_000_000}]
-    for row in rows[:2]:
+    untimed = [rows[0], rows[2]]
+    for row in untimed:
         unknown = (
             "ttfb_ns",
             "ttft_ns",
@@ -150,11 +168,11 @@ def test_files_become_streams_without_secrets_and_the_dashboard_shows_their_time
         )
         assert [row[name] for name in unknown] == [None] * len(unknown)
         assert (row["streamed"], row["output_tokens"], row["meets_objective"]) == (True, 20, None)
-    assert [(row["headers_ns"], row["end_ns"]) for row in rows[:2]] == [
+    assert [(row["headers_ns"], row["end_ns"]) for row in untimed] == [
         (200_000_000, 1_000_000_000),
         (None, None),
     ]
-    assert rows[3]["client_id"] is not None
+    assert rows[4]["client_id"] is not None
     assert b"planted-" not in bytes_below(data)
 
 
@@ -172,7 +190,7 @@ def test_files_without_requests_and_a_folder_in_use_are_refused(
     (tmp_path / "y.har").write_text("not a HAR")
     found = refusal("--data", str(tmp_path / "data"), str(tmp_path / "x.har"), str(tmp_path / "y.har"))
     assert "0 requests read, 1 left out" in found
-    assert "y.har: neither a HAR file with entries nor a recorded response" in found
+    assert "y.har: neither a HAR file with entries, nor packets, nor a recorded response" in found
     assert "no request to a model was found in the files" in found
     write_ready_file(tmp_path / "data" / "run" / "analyze.json", {"pid": os.getpid()})
     assert "Stop it, or pass another folder" in refusal(
