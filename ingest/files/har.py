@@ -33,6 +33,10 @@ _MAX_NS = 10**15
 _MAX_WALL_NS = 2**61
 _CODED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """First bytes of gzip and zstd. A tool that could not decode a body saves it as it was."""
+_WINDOWS_1252 = {
+    ord(bytes([byte]).decode("cp1252", "ignore") or chr(byte)): byte for byte in range(0x80, 0xA0)
+}
+"""Chromium and mitmproxy read event streams as Windows-1252, although they are always UTF-8. Text that can be either was UTF-8."""
 _CAUSES: dict[str, Cause] = {
     "ABORTED": "client_left",
     "CONNECTION_REFUSED|NAME_NOT_RESOLVED|ADDRESS_UNREACHABLE|TIMED_OUT|CERT|SSL": "connect_error",
@@ -127,7 +131,12 @@ def _body(content: dict[str, Any], status: int, cause: Cause) -> bytes:
 def _encoded(content: dict[str, Any]) -> bytes:
     text = _get(content, "text", str)
     if _get(content, "encoding", str).lower() != "base64":
-        return text.encode("utf-8", "replace")
+        try:
+            body = text.translate(_WINDOWS_1252).encode("latin-1")
+            body.decode()
+        except UnicodeError:
+            return text.encode("utf-8", "replace")
+        return body
     try:
         return base64.b64decode(text.encode("ascii", "replace"))
     except ValueError:

@@ -125,24 +125,34 @@ def proxy(name: str, folder: Path, upstream: int, change: Callable[[str], str] =
         yield port
 
 
-async def request(port: int, name: str, case: Case, version: str) -> None:
-    """One request by curl, which is killed to leave."""
+def simulated(case: Case) -> tuple[str, str]:
+    """The header `x-simulate` and the body of the request."""
     forced = {"ttft_ms": 20, "gap_ms": 2, "tokens": 24, "chunk_tokens": 2, "fault_after": 4, **case.simulate}
+    message = {"role": "user", "content": "a"}
     body = {
         "model": "gpt-sim-mini",
         "stream": True,
         "stream_options": {"include_usage": True},
-        "messages": [{"role": "user", "content": "a"}],
+        "messages": [message],
     }
-    headers = ("content-type: application/json", f"x-request-id: {name}", f"x-simulate: {json.dumps(forced)}")
+    return json.dumps(forced), json.dumps(body)
+
+
+async def request(port: int, name: str, case: Case, *options: str) -> None:
+    """One request by curl, which is killed to leave."""
+    header, body = simulated(case)
     argv = [
         "curl",
         "-sN",
-        version,
-        *(word for header in headers for word in ("-H", header)),
+        *options,
         "-d",
-        json.dumps(body),
+        body,
+        "-H",
+        "content-type: application/json",
+        "-H",
+        f"x-request-id: {name}",
     ]
+    argv += ["-H", f"x-simulate: {header}"]
     process = await asyncio.create_subprocess_exec(
         *argv, f"http://127.0.0.1:{port}/v1/chat/completions", stdout=asyncio.subprocess.PIPE
     )
@@ -153,9 +163,7 @@ async def request(port: int, name: str, case: Case, version: str) -> None:
         else:
             await process.stdout.readexactly(case.leave_after)
             if not case.leave_after:
-                await asyncio.sleep(
-                    0.5
-                )  # the request must have reached the simulator; nothing shows it to the client
+                await asyncio.sleep(0.5)  # nothing shows the client that its request has arrived
             process.kill()
         await process.wait()
 

@@ -52,6 +52,15 @@ def test_base64_is_decoded_and_a_body_that_is_still_compressed_keeps_its_coding(
     assert ("content-encoding", "br") in coded(b"\x1f\x8b rest").response_headers
 
 
+@pytest.mark.parametrize("charset", ["latin-1", "cp1252"])
+def test_utf_8_that_a_tool_read_as_another_charset_is_restored(charset: str) -> None:
+    text = "data: café — é\n\n"
+    misread = text.encode().decode(charset)
+    assert exchange(entry(content={"text": misread})).reads[0][1] == text.encode()
+    for other in (text, "data: é\n\n"):
+        assert exchange(entry(content={"text": other})).reads[0][1] == other.encode()
+
+
 def test_events_with_times_are_reads_with_these_times() -> None:
     at_s = STARTED_NS / 1e9
     messages = [
