@@ -94,7 +94,7 @@ def body(chosen: Selection) -> None:
                 "filters all pages.",
             )
             by_what = report.offenders_by(found, judged_by)
-            st.caption(f"By {by_what}.")
+            st.caption(f"Affected: {by_what}")
             show_contributors(contributors(), missed_objective=by_what == report.MISSED)
         with st.container():
             section(
