@@ -28,7 +28,7 @@ from streamgauge.flags import load, settings_options
 from streamgauge.ingest.capture.packet_files import is_packet_file
 from streamgauge.ingest.capture.pcap import read_pcap
 from streamgauge.ingest.files import har
-from streamgauge.ingest.files.exchange_log import PARTITION, Exchange, ExchangeLog
+from streamgauge.ingest.files.exchange_log import Exchange, ExchangeLog, exchange_log
 from streamgauge.ingest.listening import join_address
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import read_of_running
@@ -82,11 +82,11 @@ def open_command(
     os.environ["OTEL_SDK_DISABLED"] = "true"
     if read_of_running(data / "run" / "analyze.json") is not None:
         raise click.UsageError(f"analytics runs on {data}. Stop it, or pass another folder with --data.")
-    prepare_data_folder(data)
+    prepare_data_folder(data)  # before the key, which must be in a private folder
     log = asyncio.run(_read_all(files, settings))
     if not log.exchanges:
         raise click.ClickException("no request to a model was found in the files")
-    if _analyze(settings, log.end):
+    if _analyze(settings, log):
         raise OSError(f"cannot store the requests in {data}")
     since, last = (datetime.fromtimestamp(ns // 10**9, UTC) for ns in (log.first_ns, log.last_ns))
     until = last + timedelta(seconds=1)
@@ -112,7 +112,7 @@ class _Progress:
 
 async def _read_all(files: Iterable[Path], settings: Settings) -> ExchangeLog:
     """Write the exchanges of the files into the log. A coroutine, because recorders belong to an event loop."""
-    with ExchangeLog(tap_options(settings), redactor(settings), client_key(settings)) as log:
+    async with exchange_log(tap_options(settings), redactor(settings), client_key(settings)) as log:
         for file in files:
             try:
                 _read(file, log)
@@ -190,20 +190,20 @@ def _decompressed(file: Path) -> bytes:
 class _Stored(threading.Event):
     """Set once analytics has stored a log up to its end."""
 
-    def __init__(self, log: Path, end: int) -> None:
+    def __init__(self, folder: Path, log: ExchangeLog) -> None:
         super().__init__()
-        self._log, self._end, self._progress = log, end, _Progress()
+        self._folder, self._log, self._progress = folder, log, _Progress()
 
     def is_set(self) -> bool:
-        stored = highest_cursor(self._log, PARTITION)
-        self._progress(f"{100 * stored // self._end} % analysed")
-        return stored >= self._end
+        stored = highest_cursor(self._folder, self._log.partition)
+        self._progress(f"{100 * stored // max(1, self._log.end)} % analysed")
+        return stored >= self._log.end
 
 
-def _analyze(settings: Settings, log_end: int) -> int:
+def _analyze(settings: Settings, log: ExchangeLog) -> int:
     from streamgauge.analytics.main import run_until  # imports much that an error before does not need
 
-    return run_until(analyze_options(settings), _Stored(settings.data / "log", log_end))
+    return run_until(analyze_options(settings), _Stored(settings.data / "log", log))
 
 
 def _summarize(settings: Settings, selection: Selection) -> None:

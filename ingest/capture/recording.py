@@ -10,10 +10,11 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from streamgauge.ingest.keyed_ids import FILE, load_client_key
 from streamgauge.ingest.private_files import prepare_data_folder
-from streamgauge.ingest.record_log.interface import LogInUse
+from streamgauge.ingest.record_log.interface import LogInUse, LogWriter
 from streamgauge.ingest.tap.http.upstreams import Upstream
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.process.worker import TapWorker
@@ -32,10 +33,13 @@ async def recording(
     options: TapOptions,
     more_stats: Callable[[], Mapping[str, int]] = dict,
     wall_ns: Callable[[int], int] | None = int,
+    wrap_log: Callable[[LogWriter], LogWriter] = lambda writer: writer,
 ) -> AsyncIterator[TapWorker]:
     """A worker that records. Times are in ns since 1970, unless `wall_ns` makes these of them; None: those of CLOCK_MONOTONIC.
 
-    `more_stats`: further counters of it. Raises OSError or ValueError, with one line, if it cannot start.
+    `more_stats`: further counters of it. `wrap_log`: makes its writer from that of the embedded log.
+
+    Raises OSError or ValueError, with one line, if it cannot start.
     """
     prepare_data_folder(options.data)
     key = options.client_key or load_client_key(options.data / FILE)
@@ -44,6 +48,7 @@ async def recording(
         worker = TapWorker(
             replace(options, worker=number), client_key=key, wall_ns=wall_ns, more_stats=more_stats
         )
+        worker.open_log = partial(_opened, worker.open_log, wrap_log)
         with contextlib.suppress(LogInUse):
             worker.start_log()
             break
@@ -54,6 +59,10 @@ async def recording(
     finally:
         worker.context.stopping = True
         worker.close_log(worker.context.guards.guard("stop").attempt)
+
+
+def _opened(open_log: Callable[[], LogWriter], wrap_log: Callable[[LogWriter], LogWriter]) -> LogWriter:
+    return wrap_log(open_log())
 
 
 def flush(worker: TapWorker, most_bytes: int = QUEUED_BYTES) -> None:

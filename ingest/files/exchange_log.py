@@ -6,40 +6,30 @@ The same fields are recorded as by a tap. Bodies are redacted before they are wr
 from __future__ import annotations
 
 import re
-import time
-import uuid
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.capture.recording import NO_LIMIT_BYTES, flush, recording
 from streamgauge.ingest.header_fields import request_field, response_field
-from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.interface import LogWriter
-from streamgauge.ingest.records import Alive, Cause, Times, pack, unpack
+from streamgauge.ingest.record_log.segments import list_segments, open_segment, sealed_at
+from streamgauge.ingest.records import Cause, Times, pack, unpack
 from streamgauge.ingest.redaction.record_redactor import Redactor
-from streamgauge.ingest.tap.counters import NAMES, Counters
 from streamgauge.ingest.tap.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
 from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS
 from streamgauge.ingest.tap.http.fields import TOKEN
 from streamgauge.ingest.tap.http.trace_context import join_trace
 from streamgauge.ingest.tap.http.upstreams import NAME
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.recording.failures import RecordingFailures
-from streamgauge.ingest.tap.recording.log_thread import LogThread
-from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
+from streamgauge.ingest.tap.process.worker import TapWorker
 from streamgauge.ingest.tap.recording.recorder import Recorders
 
-PARTITION = "w0"
 UNKNOWN_GATEWAY = "unknown"
-_NO_CAP_BYTES = 2**50
-_MAX_WAITING_BYTES = 16 * 2**20
 _READ_BYTES = 65_536
 """A longer read is recorded in parts with one time: an entry of the log has a limit."""
-_POLL_S = 0.005
-_STOP_S = 600.0
 _FIELD_NAME = re.compile(TOKEN + b"+")
 _KNOWN = (b"content-type", b"x-streamgauge-capture", b"traceparent", *API_KEY_FIELDS)
 
@@ -89,38 +79,33 @@ class _RedactingWriter:
         self._writer.append([pack(records, compress=True) for records in entries])
 
 
-class ExchangeLog(AbstractContextManager["ExchangeLog"]):
-    """Appends exchanges to the log of a data folder. Needs a running event loop, which it never waits for.
+class ExchangeLog:
+    """Records exchanges. Its methods raise OSError if the log cannot be written, such as on a full disk."""
 
-    All methods raise OSError if the log cannot be written, such as on a full disk, or if another process writes it.
-    """
-
-    def __init__(self, options: TapOptions, redactor: Redactor, client_key: bytes) -> None:
-        self._options, self._client_key = options, client_key
-        self._incarnation, self._started_ns = str(uuid.uuid4()), time.time_ns()
-        self._counters = Counters()
+    def __init__(self, worker: TapWorker, client_key: bytes) -> None:
+        self._worker, self._client_key = worker, client_key
+        self.failures = worker.context.failures
+        self.partition = f"w{worker.options.worker}"
         self.end = 0
         """The offset after the last entry, once the log is closed."""
         self.first_ns, self.last_ns = 2**62, 0
         """First and last start of an exchange."""
-
-        def open_writer() -> LogWriter:
-            self._writer = EmbeddedWriter(options.data / "log", PARTITION, cap_bytes=_NO_CAP_BYTES)
-            return _RedactingWriter(self._writer, redactor)
-
-        self._log = LogThread(open_writer)
-        self._log.start()
-        self.failures = RecordingFailures(self._counters, Guards())
-        self._buffer = RecordBuffer(self._log, self.failures, queue_bytes=_NO_CAP_BYTES)
         self._recorders: dict[tuple[str, Times], Recorders] = {}
+
+    @property
+    def exchanges(self) -> int:
+        """Recorded exchanges."""
+        return self._worker.counters.streams_opened
 
     def recorders(self, source: str, times: Times) -> Recorders:
         """Those of a file. `source` is in the column `tap`. Their clock is the Unix time."""
         name = _name(source)
         if (name, times) not in self._recorders:
+            of_worker = self._worker.context.recorders
+            assert of_worker is not None
             self._recorders[name, times] = Recorders(
-                self._buffer, replace(self._options, tap_name=name), incarnation=self._incarnation, client_key=self._client_key,
-                wall_ns=self._start, times=times,
+                of_worker.buffer, replace(of_worker.options, tap_name=name), incarnation=of_worker.incarnation,
+                client_key=self._client_key, wall_ns=self._start, times=times,
             )  # fmt: skip
         return self._recorders[name, times]
 
@@ -163,29 +148,24 @@ class ExchangeLog(AbstractContextManager["ExchangeLog"]):
         recorder.drained(None)
         self.flush()
 
-    @property
-    def exchanges(self) -> int:
-        """Recorded exchanges."""
-        return self._counters.streams_opened
+    def flush(self) -> None:
+        """Hand the records over to the log, and wait while too many are queued."""
+        flush(self._worker)
 
-    def flush(self, most_bytes: int = _MAX_WAITING_BYTES) -> None:
-        """Hand the records over to the log, and wait until at most this much is queued."""
-        self._buffer.flush_all()
-        while self._buffer.queued_bytes > most_bytes:
-            if self._log.failing:
-                self._log.stop(0)
-                raise OSError(f"cannot write the log in {self._options.data}: {self._log.failing_reason}")
-            time.sleep(_POLL_S)
 
-    def __exit__(self, *error: object) -> None:
-        now_ns, name = time.time_ns(), self._options.tap_name
-        counters = {name: value for name in NAMES if isinstance(value := getattr(self._counters, name), int)}
-        self._buffer.append(
-            Alive(name, 0, self._incarnation, now_ns, now_ns, self._started_ns, True, counters)
-        )
-        self.flush(0)
-        self._log.stop(_STOP_S)
-        self.end = self._writer.next_offset
+@asynccontextmanager
+async def exchange_log(
+    options: TapOptions, redactor: Redactor, client_key: bytes
+) -> AsyncIterator[ExchangeLog]:
+    """A log in the data folder of the options, beside that of a tap. Raises OSError or ValueError if it cannot be opened."""
+    options = replace(options, record_log_max_bytes=NO_LIMIT_BYTES, queue_bytes=NO_LIMIT_BYTES)
+    async with recording(options, wrap_log=lambda writer: _RedactingWriter(writer, redactor)) as worker:
+        log = ExchangeLog(worker, client_key)
+        yield log
+        flush(worker, 0)
+    for segment in list_segments(options.data / "log" / log.partition)[-1:]:
+        with closing(open_segment(segment.path)) as connection:
+            log.end = sealed_at(connection) or 0
 
 
 def _name(text: str) -> str:

@@ -68,7 +68,7 @@ def with_secrets() -> dict[str, Any]:
 def bytes_below(folder: Path) -> bytes:
     """All bytes of the files, and the records in compressed entries."""
     found = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
-    for segment in list_segments(folder / "log" / "w0"):
+    for segment in list_segments(folder / "log" / "w256"):
         with closing(open_segment(segment.path)) as connection:
             found += [
                 encode(record) for row in read_rows(connection, 0, 2**30)[0] for record in unpack(row[1])[0]

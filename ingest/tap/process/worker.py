@@ -80,7 +80,7 @@ class TapWorker:
         self._client_key = client_key
         self._wall_ns, self._more_stats = wall_ns, more_stats
         self._started_wall_ns = time.time_ns()
-        self._open_log = open_log or self._open_embedded
+        self.open_log = open_log or self._open_embedded
         self._log: LogThread | None = None
         self._writer_stats: Callable[[], Mapping[str, int]] = dict
         self._buffer: RecordBuffer | None = None
@@ -161,7 +161,7 @@ class TapWorker:
 
     def start_log(self) -> None:
         """Open the log and record the exchanges that begin from now on. Raises LogInUse."""
-        self._log = LogThread(self._open_log, self.context.guards)
+        self._log = LogThread(self.open_log, self.context.guards)
         self.context.guards.check("record log", self._log_fault)
         self._log.start()
         self.context.guards.guard("start of recording").attempt(self._start_recording, self._log)

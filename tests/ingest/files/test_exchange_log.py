@@ -10,15 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.ingest.files import har
-from streamgauge.ingest.files.exchange_log import Exchange, ExchangeLog
+from streamgauge.ingest.files.exchange_log import Exchange, exchange_log
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
-from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, unpack
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from tests.analytics.stream_records import rows_of
@@ -35,18 +32,19 @@ def redactor() -> Redactor:
 
 async def written(data: Path, exchanges: Iterable[Exchange], source: str = "a b.har") -> list[AnyRecord]:
     """The records in the log. Exchanges with an invalid URL are left out."""
-    with ExchangeLog(tap_options(data=data), redactor(), KEY) as log:
+    async with exchange_log(tap_options(data=data, client_key=KEY), redactor(), KEY) as log:
         for exchange in exchanges:
             with contextlib.suppress(ValueError):
                 log.add(exchange, source)
     with EmbeddedReader(data / "log", "test") as reader:
         records = [record for found in reader.poll(1, 2**30) for record in unpack(found.payload)[0]]
-        assert reader.end("w0") == log.end
+        assert reader.end(log.partition) == log.end
     alive = records.pop()
     assert isinstance(alive, Alive)
+    assert alive.stopping
     assert alive.counters["recording_failed"] == alive.counters["lost_records"] == 0
     assert alive.counters["streams_closed"] == sum(isinstance(record, Closed) for record in records)
-    return records
+    return [record for record in records if not isinstance(record, Alive)]
 
 
 def exchange(one: Any) -> Exchange:
@@ -76,14 +74,6 @@ async def test_a_body_of_many_megabytes_is_whole(tmp_path: Path) -> None:
     frames = [frame for record in records if isinstance(record, Frames) for frame in record.frames]
     assert sum(len(data) for _, data in frames) == len(body)
     assert {at_ns for at_ns, _ in frames} == {1}
-
-
-async def test_a_log_that_another_process_writes_is_refused(tmp_path: Path) -> None:
-    with (
-        EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**20),
-        pytest.raises(OSError, match="already writes"),
-    ):
-        await written(tmp_path, [])
 
 
 async def test_arbitrary_exchanges_are_whole_streams(tmp_path: Path) -> None:
