@@ -22,7 +22,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from streamgauge.analytics.reports import formatting, overview, stream_lists
-from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
 from streamgauge.analytics.schema.clients import NO_CLIENT_NAMES, shortened
 from streamgauge.dashboard import page_settings, query_runner, zoom
 from streamgauge.dashboard.charts import colors
@@ -38,7 +38,7 @@ ENDS = {"from": "From (UTC)", "until": "Until (UTC)"}
 """URL parameter of each end of a custom range → its label."""
 REFRESH_S: dict[str, int | None] = {"5s": 5, "15s": 15, "60s": 60, "off": None}
 DEFAULT_REFRESH = "5s"
-FILTERS = {"model": "Models", "gateway": "Gateways", "client": "Clients"}
+FILTERS = {name: f"{name.capitalize()}s" for name in DIMENSIONS}
 """Dimension → label of its filter."""
 _OPENS = "opens-address"
 PAGE_FILTERS: dict[str, dict[str, str]] = {
@@ -259,13 +259,7 @@ def selection(now: datetime | None = None) -> Selection:
         if until <= since:
             since, until = until, since + timedelta(minutes=1)
     since, until = zoom.current() or (since, until)
-    return Selection(
-        since=since,
-        until=until,
-        models=selected("model"),
-        gateways=selected("gateway"),
-        clients=selected("client"),
-    )
+    return Selection(since=since, until=until).filtered({name: selected(name) for name in FILTERS})
 
 
 def length_of(text: str) -> timedelta | None:
@@ -315,8 +309,7 @@ def describe(chosen: Selection) -> str:
     begin, end = chosen.since.astimezone(zone), chosen.until.astimezone(zone)
     until = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
     parts = [f"{formatting.span(chosen.length)}: {begin:%Y-%m-%d %H:%M:%S} – {until} {zone.key}"]
-    by_name = (("model", chosen.models), ("gateway", chosen.gateways), ("client", chosen.clients))
-    for label, values in (*by_name, *chosen.further):
+    for label, values in (*chosen.chosen.items(), *chosen.further):
         if values:
             parts.append(f"{label} {', '.join(values)}")
     return " · ".join(parts)

@@ -32,9 +32,11 @@ _NO_COLUMN = re.compile(
 )
 _CANDIDATES = re.compile(r" ?Candidate (?:bindings|tables): :? ?(?P<names>.*)$")
 _SIGNATURES = re.compile(r"^No function matches the given name and argument types '(?P<call>.*?)'\.")
+COLUMNS = {"model": "request_model", "gateway": "gateway", "client": "client_id", "app": "client_app"}
+"""Variable with the values of a filter → its column."""
 _TOKEN = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$"""
-    r"|\$(?P<variable>from|to|model|gateway|client)\b",
+    rf"|\$(?P<variable>from|to|{'|'.join(COLUMNS)})\b",
     re.DOTALL,
 )
 """Texts and comments, in which nothing is a variable, and variables."""

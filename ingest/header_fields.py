@@ -15,6 +15,7 @@ import re
 
 from streamgauge.ingest.identifiers import MAX_CHARS, hashed, identifier, is_hash, is_name, product
 from streamgauge.ingest.keyed_ids import RECORDED as SESSION_ID
+from streamgauge.ingest.keyed_ids import RECORDED_AGENT as AGENT_ID
 
 MAX_VALUE_CHARS = 512
 """Longer values are replaced by their hash. Claude Code sends lists of 200 characters in `anthropic-beta`."""
@@ -105,14 +106,14 @@ SERVER_INSTANCES = (
 _WORKER_ID = "x-worker-id"
 _IDS = _names(
     "cf-ray x-correlation-id x-generation-id x-litellm-call-id x-ms-client-request-id x-ms-request-id x-trace-id"
-).union(REQUEST_IDS, SERVER_INSTANCES, (SESSION_ID,))
+).union(REQUEST_IDS, SERVER_INSTANCES, (SESSION_ID, AGENT_ID))
 """Fields whose value is an id. Ids are random, so names may not have their form."""
 
 _REQUEST = _names(
     """
     accept accept-encoding anthropic-beta anthropic-version content-encoding content-length content-type mcp-protocol-version
-    openai-beta transfer-encoding user-agent x-request-id x-stainless-arch x-stainless-async x-stainless-lang x-stainless-os
-    x-stainless-package-version x-stainless-retry-count x-stainless-runtime x-stainless-runtime-version x-stainless-timeout
+    openai-beta originator transfer-encoding upgrade user-agent x-request-id x-stainless-arch x-stainless-async x-stainless-lang
+    x-stainless-os x-stainless-package-version x-stainless-retry-count x-stainless-runtime x-stainless-runtime-version x-stainless-timeout
     """
 )
 _RESPONSE = _IDS | _names(

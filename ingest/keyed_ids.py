@@ -4,8 +4,8 @@ Equal values have equal hashes under one key. A value cannot be derived from its
 folder share the key, so a session has the same id in a header and in a body.
 
 A session, conversation or thread is named by a client in a header or in the request's body. The tap records the hash of a header
-as the field `RECORDED`; the header itself is never recorded. Values of headers that are declared safe (`NAME:plain`) are recorded
-as they are, if they are identifiers.
+as the field `RECORDED`, and that of a subagent as `RECORDED_AGENT`; the headers themselves are never recorded. Values of headers
+that are declared safe (`NAME:plain`) are recorded as they are, if they are identifiers.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ def load_client_key(path: Path) -> bytes:
 
 RECORDED = "x-streamgauge-session-id"
 """Name of the recorded field with the session id. A client's own field of this name is not recorded."""
+RECORDED_AGENT = "x-streamgauge-agent-id"
+"""As `RECORDED`: the subagent of the session that sent the request."""
+AGENT_HEADER = b"x-claude-code-agent-id"
 HEADERS = (
     "x-claude-code-session-id", "session-id", "session_id", "x-session-id", "x-opencode-session", "x-session-affinity",
     "x-litellm-session-id", "x-litellm-trace-id", "langfuse_session_id", "x-langfuse-session-id", "x-bf-session-id",
@@ -105,18 +108,23 @@ class SessionHeaders:
     def __init__(self, configured: Sequence[str], key: bytes) -> None:
         """`configured`: as `parse_session_header` takes them. Raises ValueError."""
         own = dict(map(parse_session_header, configured))
-        self.names = {name.encode(): number for number, name in enumerate(dict.fromkeys((*own, *HEADERS)))}
+        names = dict.fromkeys((*own, *HEADERS))
+        self.names = {name.encode(): number for number, name in enumerate(names)} | {AGENT_HEADER: len(names)}
         self._plain = {name.encode() for name, is_plain in own.items() if is_plain}
         self._key = key
 
-    def recorded(self, fields: Iterable[Any]) -> tuple[str, str] | None:
-        """The field to record, None without a session. `fields`: each with its `name` in lower case and its `value`."""
+    def recorded(self, fields: Iterable[Any]) -> list[tuple[str, str]]:
+        """The fields to record. `fields`: each with its `name` in lower case and its `value`."""
         rank = self.names
         found = [field for field in fields if field.name in rank and 0 < len(field.value) <= MAX_VALUE_BYTES]
-        if not found:
-            return None
-        field = min(found, key=lambda field: rank[field.name])
-        text = field.value.decode("utf-8", "replace")
-        if field.name in self._plain:
-            return RECORDED, identifier(text) or ""
-        return RECORDED, session_hash(text, self._key)
+        found.sort(key=lambda field: rank[field.name])
+        texts = [(field.name, field.value.decode("utf-8", "replace")) for field in found]
+        name, text = texts[0] if texts else (AGENT_HEADER, "")
+        recorded: list[tuple[str, str]] = []
+        if name in self._plain:
+            recorded.append((RECORDED, identifier(text) or ""))
+        elif name != AGENT_HEADER:
+            recorded.append((RECORDED, session_hash(text, self._key)))
+        if texts and texts[-1][0] == AGENT_HEADER:  # unique in its session only
+            recorded.append((RECORDED_AGENT, session_hash(f"{text}/{texts[-1][1]}", self._key)))
+        return recorded

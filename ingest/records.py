@@ -96,6 +96,8 @@ class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The messages are the whole conversation. False: the server keeps the earlier ones."""
     can_be_continued: bool = True
     """The server may keep the response, so that a later request can continue it."""
+    has_tools: bool | None = None
+    """The model may call tools. None: unknown."""
 
 
 class Opened(Record, frozen=True):
@@ -149,7 +151,7 @@ class Opened(Record, frozen=True):
 
 
 class Request(Record, frozen=True):
-    """The first bytes (64 KiB by default) of the request's body."""
+    """The request's body. A longer one than 64 KiB (by default) is condensed if it is JSON, else cut."""
 
     stream: str
     seq: int
@@ -160,6 +162,8 @@ class Request(Record, frozen=True):
     """The content coding was decoded by `streamgauge.ingest.redaction`."""
     conversation: Conversation | None = None
     """Read by `streamgauge.ingest.redaction` before it removed the text. None: not read."""
+    condensed: bool = False
+    """Long strings and what is nested deeply are empty (`streamgauge.ingest.condensed_body`)."""
 
 
 class Frames(Record, frozen=True):

@@ -109,7 +109,7 @@ class OpenStream:
             if request.model is None and by_query is not None:
                 request = msgspec.structs.replace(request, model=by_query)
             self.request = request
-            self.request_body = None if record.truncated else record.body
+            self.request_body = None if record.truncated or record.condensed else record.body
 
     def add_wire_bytes(self, wire_bytes: Sequence[int], fault: CodingFault | None) -> None:
         self.pending_wire_bytes = (self.pending_wire_bytes or 0) + sum(wire_bytes)

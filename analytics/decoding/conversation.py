@@ -3,6 +3,7 @@
 Rules
 1. A run of user messages is one turn. System and developer messages do not end it, those of the model and of tools do. A message
    with tool results is a tool's, whatever its role. The number is unknown if the body is cut.
+   Code Assist has both in the member `request`.
 2. The session is the first of `_METADATA` and `_MEMBERS` with a value. Only its keyed hash leaves this module
    (`streamgauge.ingest.keyed_ids`).
 3. `prompt_cache_key` is used only if it has the form of an id, because applications also use one key for all conversations.
@@ -42,6 +43,7 @@ _ID = re.compile(
     r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|[0-9a-f]{32}|(?:ses|sess|session|conv|thread|chat)[_-][A-Za-z0-9_-]{8,}"
 )
 _TOOL_RESULTS = (b'"tool_result"', b'"toolResult"', b'"functionResponse"', b'"function_response"')
+_TOOL_LIST = re.compile(rb'"type"\s*:\s*"additional_tools"')
 _NOTHING = msgspec.Raw()
 
 
@@ -59,6 +61,8 @@ class _Body(msgspec.Struct):
     messages: msgspec.Raw = _NOTHING
     input: msgspec.Raw = _NOTHING
     contents: msgspec.Raw = _NOTHING
+    request: msgspec.Raw = _NOTHING
+    tools: msgspec.Raw = _NOTHING
 
 
 class _Message(msgspec.Struct):
@@ -75,7 +79,7 @@ class _Block(msgspec.Struct):
     function_response: msgspec.Raw = _NOTHING
 
 
-_SCANNED = frozenset(_Body.__struct_fields__) - {"messages", "input", "contents"}
+_SCANNED = frozenset(_Body.__struct_fields__) - {"messages", "input", "contents", "request", "tools"}
 _body_decoder = msgspec.json.Decoder(_Body)
 _messages_decoder = msgspec.json.Decoder(list[_Message])
 _blocks_decoder = msgspec.json.Decoder(list[_Block])
@@ -92,6 +96,8 @@ class ConversationReader:
         found = decode_members(_body_decoder, body, truncated, _SCANNED)
         if found is None:
             return None
+        if bytes(found.request).startswith(b"{"):
+            found = decode_members(_body_decoder, bytes(found.request), truncated, _SCANNED) or found
         session, previous = _session(found), found.previous_response_id
         return Conversation(
             session=session_hash(session, self._key) if session else None,
@@ -99,6 +105,7 @@ class ConversationReader:
             previous_response_id=identifiers.identifier(previous) if isinstance(previous, str) else None,
             has_history=not found.previous_response_id and not found.conversation,
             can_be_continued=found.store is not False,
+            has_tools=None if truncated else _has_tools(found),
         )
 
 
@@ -157,6 +164,11 @@ def _turns(body: _Body) -> int | None:
         if speaker is not None:
             in_turn = speaker == "user"
     return turns
+
+
+def _has_tools(body: _Body) -> bool:
+    """Codex lists its tools among the messages."""
+    return bytes(body.tools) not in (b"", b"[]", b"null") or bool(_TOOL_LIST.search(bytes(body.input)))
 
 
 def _speaker(message: _Message) -> str | None:

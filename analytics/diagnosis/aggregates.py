@@ -24,7 +24,7 @@ import polars as pl
 from streamgauge.analytics.diagnosis.diagnosis import Unit
 from streamgauge.analytics.reports import blame, quality
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.analytics.schema.dimensions import CLIENT, GATEWAY, MODEL, is_client
+from streamgauge.analytics.schema.dimensions import CLIENT, GATEWAY, INPUT_TOKENS, MODEL, is_client
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_COUNTED, IS_ERROR, IS_REQUEST, OK
 from streamgauge.analytics.schema.sql_quoting import instant, literal
@@ -210,10 +210,10 @@ def affected(name: str | None, objectives: Sequence[Objective]) -> str | None:
 
 # SQL
 
-MOST = {"model": 8, "gateway": 5, "client": 6, "tap": 6, "server": 12}
+MOST = {"model": 8, "gateway": 5, "client": 6, "app": 6, "tap": 6, "server": 12}
 """Dimension → values that are looked at, those with the most streams and failures. The others are one value, NULL."""
 CUBE = ("model", "gateway", "client")
-SINGLE = ("tap", "server")
+SINGLE = ("app", "tap", "server")
 """Dimensions that are looked at alone. Means of them are adjusted for the models, gateways and strata of the streams."""
 SILENT_S = 20.0
 SILENT_FACTOR = 1.5
@@ -232,13 +232,13 @@ def source(chosen: Selection, begin: datetime | None = None, end: datetime | Non
     names += f", lost_bytes, objective, waited_client_ns, end_ns, delivered_ns, {', '.join(quality.COLUMNS)}"
     # ttfb_ns and last_output_ns: the last time a stream that then fell silent was active
     return f"""
-        SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, tap, server_instance AS server,
+        SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, client_app AS app, tap, server_instance AS server,
             started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS ended_at,
             started_at + to_microseconds(coalesce(last_output_ns, ttfb_ns, request_sent_ns, 0) // 1000) AS active_at
-        FROM streams WHERE {where} AND {IS_REQUEST}
+        FROM (SELECT * REPLACE ({INPUT_TOKENS} AS input_tokens) FROM streams WHERE {where} AND {IS_REQUEST})
         UNION ALL BY NAME
         SELECT stream_id, started_at, 'silent' AS outcome, http_status, ttft_ns, last_output_ns, output_event_count,
-            model, gateway, client, tap, active_at, active_at AS ended_at
+            model, gateway, client, client_app AS app, tap, active_at, active_at AS ended_at
         FROM (
             SELECT * REPLACE ({GATEWAY} AS gateway), {MODEL} AS model, {CLIENT} AS client,
                 started_at + to_microseconds(coalesce(last_event_ns, 0) // 1000) AS active_at
@@ -309,7 +309,7 @@ def _columns(expressions: Mapping[str, str]) -> str:
 def cells(chosen: Selection, objectives: Sequence[Objective]) -> str:
     """SQL of the aggregates that `read` takes.
 
-    `part` (cube, total or one of `SINGLE`), `bucket`, `model`, `gateway`, `client`, `tap`, `server`, and for each metric `n_*`, `x_*`
+    `part` (cube, total or one of `SINGLE`), `bucket`, the dimensions of `CUBE` and `SINGLE`, and for each metric `n_*`, `x_*`
     and `xx_*`, in the cube with the stratum at the end if `Metric.by_input`; `l_*` if the least change differs between streams.
     Totals have `objective` and the measured values.
     """
@@ -343,7 +343,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective]) -> str:
     )
     return f"""
         WITH chosen AS MATERIALIZED (
-            SELECT {_bucket(chosen)} AS bucket, model, gateway, client, tap, server, outcome, started_at, ttft_ns, itl_ns, input_tokens,
+            SELECT {_bucket(chosen)} AS bucket, {", ".join(MOST)}, outcome, started_at, ttft_ns, itl_ns, input_tokens,
             {STRATUM} AS stratum, {objective_name(objectives)} AS objective, {_values(compared)}
             FROM ({source(chosen)}) WHERE ended_at >= {instant(chosen.before().since)}),
         {tops},

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal
 
 from streamgauge.analytics.schema.clients import shortened
+from streamgauge.analytics.schema.dimensions import DIMENSIONS
 from streamgauge.analytics.schema.objectives import DEFAULT
 
 State = Literal["healthy", "incident", "unclear", "no_data"]
@@ -75,7 +76,7 @@ class Cause:
     @property
     def filters(self) -> dict[str, str]:
         """The values that the filters of the pages can select."""
-        return {name: value for name, value in self.where.items() if name in ("model", "gateway", "client")}
+        return {name: value for name, value in self.where.items() if name in DIMENSIONS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +230,9 @@ def place(cause: Cause, name: Name = plain_name) -> str:
     served = ("model", "gateway") if "model" in where else ()
     parts = [" @ ".join(where[d] for d in served if d in where)]
     parts += [
-        f"{d} {where[d]}" for d in ("gateway", "client", "tap", "server") if d in where and d not in served
+        f"{d} {where[d]}"
+        for d in ("gateway", "client", "app", "tap", "server")
+        if d in where and d not in served
     ]
     return ", ".join(p for p in parts if p) or "all streams"
 

@@ -242,7 +242,7 @@ def unaffected(table: Table, found: Found, variance: float) -> tuple[str | None,
     interval = (np.array([found.begin]), np.array([found.end]))
     compared = compare(table, found.metric, interval, variance)
     by_name = dict(zip(table.dimensions, range(len(table.dimensions)), strict=True))
-    for dimension in ("gateway", "model", "client", "tap", "server"):
+    for dimension in ("gateway", "model", "client", "app", "tap", "server"):
         if dimension not in found.where:
             continue
         axis, good = by_name[dimension], []

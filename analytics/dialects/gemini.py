@@ -87,6 +87,8 @@ class _Chunk(msgspec.Struct, gc=False):
     response_id: str | None = msgspec.field(default=None, name="responseId")
     feedback: _Feedback | None = msgspec.field(default=None, name="promptFeedback")
     error: Any = None
+    total: Any = msgspec.field(default=None, name="totalTokens")
+    """Of a prompt (`:countTokens`)."""
 
 
 class _Wrapped(_Chunk):
@@ -108,6 +110,7 @@ class GeminiReader(DialectReader):
     """Decodes one stream; numbers its calls and keeps the open one of each candidate."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:
+        self.operation = "count_tokens" if exchange.route.endswith(":countTokens") else None
         self._ids_known = False
         self._call_count = 0
         self._open: dict[int, tuple[int, ArgumentJoiner]] = {}
@@ -117,6 +120,8 @@ class GeminiReader(DialectReader):
         whole = decode_or_none(_chunk, data)
         if whole is None or whole.error:
             return failed_event(whole, data, name)
+        if self.operation:
+            return DecodedEvent(kind="usage", usage=Usage(input_tokens=whole_number(whole.total)))
         return self._chunk(whole.response or whole)
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
@@ -244,7 +249,7 @@ def _value(argument: _PartialArgument) -> Any:
     return argument.number if argument.number is not None else argument.boolean
 
 
-_claims = by_path(r":(streamGenerateContent|generateContent)$")
+_claims = by_path(r":(streamGenerateContent|generateContent|countTokens)$")
 DIALECT = Dialect("gemini", "gcp.gemini", "generate_content", _claims, _recognises, GeminiReader)
 
 

@@ -32,11 +32,17 @@ from streamgauge.analytics.dialects.events import ServerStat, Usage
 from streamgauge.analytics.measures import latency
 from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.fingerprints import fingerprints, malformed_tool_calls
-from streamgauge.analytics.measures.headers import request_id_of, server_instance_of, stored_headers
-from streamgauge.analytics.measures.operation import operation_of
+from streamgauge.analytics.measures.headers import (
+    client_app_of,
+    request_id_of,
+    server_instance_of,
+    stored_headers,
+)
+from streamgauge.analytics.measures.operation import is_side_call, operation_of
 from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.measures.waits import split_stream
+from streamgauge.analytics.schema.dimensions import SIDE_CALL
 from streamgauge.analytics.schema.frames import frame, frame_of_rows, polars_types
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.outcomes import OK
@@ -136,6 +142,9 @@ def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> d
             if not stream.uncaptured_bytes:
                 row["output_fingerprint"], row["tool_fingerprint"] = fingerprints(decoder, fingerprint_key)
                 add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok")
+    has_tools = stream.conversation.has_tools if stream.conversation is not None else None
+    if is_side_call(row["operation"], row["client_app"], has_tools):
+        row["operation"] = SIDE_CALL
     if stream.opened is not None and not stream.opened.gateway:  # refused before it had an upstream
         row.update(dict.fromkeys(_UNKNOWN_WITHOUT_UPSTREAM))
         row["method"], row["path"] = row["method"] or None, row["path"] or None
@@ -160,6 +169,7 @@ def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
     if opened is None:
         return
     row["request_headers"] = stored_headers(opened.headers)
+    row["client_app"] = client_app_of(opened.headers)
     row["operation"] = operation_of(opened.path)
     row.update(zip(_OPENED, _of_opened(opened), strict=True))
     row["clock_id"] = opened.clock_id or opened.incarnation

@@ -17,6 +17,7 @@ import polars as pl
 
 from streamgauge.analytics.measures.latency import gap_rows, stall_rows
 from streamgauge.analytics.reports import quality
+from streamgauge.analytics.schema.dimensions import INPUT_TOKENS
 from streamgauge.analytics.schema.frames import with_all_columns
 from streamgauge.analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
 from streamgauge.analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK
@@ -176,6 +177,7 @@ def _histogram_minutes(streams: pl.LazyFrame, gaps: pl.DataFrame, keys: pl.LazyF
 _DERIVED = [
     pl.col("started_at").dt.truncate("1m").alias("minute"),
     pl.coalesce("request_model", "response_model").alias("model"),
+    pl.sql_expr(INPUT_TOKENS).alias("input_tokens"),
 ]
 _VALUES = [pl.col(name).cast(pl.Float64) for name in METRICS]
 _GAP_VALUES = [pl.lit("icl_ns").alias("metric"), pl.col("upstream_ns").cast(pl.Float64).alias("value")]

@@ -18,6 +18,7 @@ from typing import Literal
 import polars as pl
 
 from streamgauge.analytics.assembly.open_stream import OpenStream
+from streamgauge.analytics.measures.headers import client_app_of
 from streamgauge.analytics.measures.latency import first_output_ns, last_output_ns
 from streamgauge.analytics.measures.operation import operation_of
 from streamgauge.analytics.schema.dimensions import INFERENCE
@@ -47,6 +48,7 @@ def _row(stream: OpenStream) -> dict[str, object]:
     usage = decoder.usage if decoder is not None and not decoder.usage_denies_output else None
     return {
         "stream_id": stream.stream_id,
+        "client_app": client_app_of(opened.headers) if opened is not None else None,
         "request_model": stream.request.model,
         "started_at": stream.started_wall_ns // 1000,
         "http_status": stream.response.status if stream.response else None,

@@ -1,11 +1,19 @@
-"""The operation of a request (`gen_ai.operation.name`) by its path alone."""
+"""The operation of a request (`gen_ai.operation.name`): by its path, and side calls of agents.
+
+Coding agents send their tools with each request of a conversation, and none with titles, summaries, routers and warm-ups.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
+from streamgauge.analytics.schema.dimensions import COUNT_TOKENS, INFERENCE
+
 _OPERATIONS: tuple[tuple[str, str], ...] = (
     # end of the path → operation
+    ("/messages/count_tokens", COUNT_TOKENS),
+    ("/responses/input_tokens", COUNT_TOKENS),
+    (":counttokens", COUNT_TOKENS),
     ("/chat/completions", "chat"),
     ("/completions", "text_completion"),
     ("/responses", "chat"),
@@ -37,3 +45,12 @@ def operation_of(path: str) -> str | None:
     """None if the path belongs to no known API."""
     bare = path.partition("?")[0].rstrip("/").lower()
     return next((operation for end, operation in _OPERATIONS if bare.endswith(end)), None)
+
+
+_AGENTS = ("claude-cli/", "codex", "geminicli", "opencode/", "qwencode/")
+"""Starts of `client_app`, in lower case."""
+
+
+def is_side_call(operation: str | None, client_app: str | None, has_tools: bool | None) -> bool:
+    """Whether a request of an agent belongs to none of its conversations."""
+    return has_tools is False and operation in INFERENCE and (client_app or "").lower().startswith(_AGENTS)

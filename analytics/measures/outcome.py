@@ -10,6 +10,7 @@ Rules (docs/explanation/measurement.md has them as a table):
 - If output followed a finish reason, finish reasons prove the end of the stream only together with a clean end.
 - A stream with missing records is always `tap_lost`.
 - In an unfinished stream, the transport's cause takes precedence over invalid JSON: `malformed` requires a clean end.
+- An upgrade to WebSocket that the server does not have is refused, as if the tap had refused it: clients probe for it.
 - The provider's message is kept only if content is captured, because it can quote the prompt.
 
 A clean end is `ok` where no terminal is expected: a non-streamed body (its end is its terminal), a tunnel or an open-ended
@@ -30,7 +31,7 @@ from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.events import ErrorReport
 from streamgauge.analytics.measures.latency import first_output_ns
 from streamgauge.ingest import identifiers
-from streamgauge.ingest.records import Cause, Refusal
+from streamgauge.ingest.records import Cause, Opened, Refusal
 
 Outcome = Literal[
     "ok", "http_error", "connect_error", "inband_error", "truncated", "upstream_reset", "idle_timeout", "client_abort",
@@ -41,6 +42,9 @@ Phase = Literal["pre_headers", "pre_first_output", "mid_stream", "post_finish"]
 REFUSALS: tuple[str, ...] = get_args(Refusal)
 """The values of `error_type` of a refused request."""
 MAX_MESSAGE_CHARS = 500
+
+NO_WEBSOCKET = (404, 405, 426, 501)
+"""Statuses of a server that has no WebSocket at this path. Clients then use HTTP."""
 
 _BY_CAUSE: dict[str, tuple[Outcome, str | None]] = {
     # transport cause → outcome, error_type (None: use the detail, an exception class)
@@ -69,6 +73,8 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: int | None = None
     client_left_ns: int | None = None
     tunnel: bool = False
+    upgrade: bool = False
+    """The client asked for a WebSocket."""
     partial: bool = False
     """Part of the body is not recorded, by rule."""
 
@@ -137,6 +143,7 @@ def verdict_of(stream: FinishedStream) -> Verdict:
         end_ns=closed.end_ns,
         client_left_ns=closed.client_left_ns,
         tunnel=closed.tunnel,
+        upgrade=stream.opened is not None and _asks_for_websocket(stream.opened),
         partial=stream.uncaptured_bytes > 0,
     )
     facts = facts_of(stream.decoder) if stream.decoder is not None and response is not None else NO_BODY
@@ -144,6 +151,10 @@ def verdict_of(stream: FinishedStream) -> Verdict:
     if facts.first_output_ns is None:
         facts = msgspec.structs.replace(facts, first_output_ns=closed.first_byte_ns)
     return judge(transport, facts, capture_content=stream.capture_content)
+
+
+def _asks_for_websocket(opened: Opened) -> bool:
+    return any(name == "upgrade" and value.lower() == "websocket" for name, value in opened.headers)
 
 
 def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool = False) -> Verdict:
@@ -224,6 +235,8 @@ def _http_error(transport: Transport, facts: Facts, status: int, capture_content
     client_left_ns, headers_ns = transport.client_left_ns, transport.headers_ns
     if client_left_ns is not None and headers_ns is not None and client_left_ns < headers_ns:
         return _client_abort(transport, "pre_headers")
+    if transport.upgrade and status in NO_WEBSOCKET:
+        return Verdict("refused", "websocket", "pre_headers")
     error = facts.error
     error_type = identifiers.error_type(error.type) if error is not None else None
     return Verdict("http_error", error_type or str(status), "pre_headers", _message(error, capture_content))

@@ -1,4 +1,4 @@
-"""The columns `session_id` and `turn` of finished streams. No I/O, no clock.
+"""The columns `session_id`, `parent_session_id` and `turn` of finished streams. No I/O, no clock.
 
 Rules
 1. A session in a header takes precedence over one in the body, and that over the chain of responses.
@@ -7,7 +7,9 @@ Rules
    leave out sessions of one such response (view `session_turns`).
 3. `turn` is the number of turns in the messages of the request. If the server keeps the earlier messages, it is the turn of the
    previous response, or of the session's last request, plus the new ones. NULL if unknown.
-4. Responses are remembered up to `MAX_REMEMBERED`; the oldest is removed. Then its continuation begins a new session.
+   Requests of `SIDE_OPERATIONS` are no turns.
+4. A subagent has a session of its own. Its parent is the session that it belongs to.
+5. Responses are remembered up to `MAX_REMEMBERED`; the oldest is removed. Then its continuation begins a new session.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.schema.dimensions import SIDE_OPERATIONS
 from streamgauge.ingest.identifiers import identifier
-from streamgauge.ingest.keyed_ids import RECORDED
+from streamgauge.ingest.keyed_ids import RECORDED, RECORDED_AGENT
 from streamgauge.ingest.records import Conversation
 
 MAX_REMEMBERED = 50_000
@@ -44,11 +47,13 @@ class Sessions:
         pairs = zip(rows, finished, strict=True)
         # By start: a request that continues a response must find it, even if both ended in one commit.
         for row, stream in sorted(pairs, key=lambda pair: pair[1].started_wall_ns):
-            headers = stream.opened.headers if stream.opened is not None else ()
-            named = next((value for name, value in headers if name == RECORDED), None)
-            row["session_id"], row["turn"] = self._session_of(
-                row, stream.conversation or _UNKNOWN, identifier(named)
-            )
+            headers = dict(stream.opened.headers if stream.opened is not None else ())
+            conversation = stream.conversation or _UNKNOWN
+            named, agent = (identifier(headers.get(name)) for name in (RECORDED, RECORDED_AGENT))
+            row["session_id"], row["turn"] = self._session_of(row, conversation, agent or named)
+            row["parent_session_id"] = (named or identifier(conversation.session)) if agent else None
+            if row["operation"] in SIDE_OPERATIONS:
+                row["turn"] = None
 
     def _session_of(
         self, row: dict[str, Any], conversation: Conversation, named: str | None
@@ -65,9 +70,9 @@ class Sessions:
         is_chained = row["dialect"] in _CHAINED and response_id is not None
         if session is None and is_chained and conversation.can_be_continued and conversation is not _UNKNOWN:
             session = response_id
-        if session is None:
+        if session is None and not conversation.has_history:
             return None, None
-        if not conversation.has_history:
+        if session is not None and not conversation.has_history:
             if previous is None and before is None:
                 before = (session, 0)  # the first request of a conversation that the server keeps
             known = before[1] if before is not None else None
@@ -75,7 +80,7 @@ class Sessions:
             if previous is None:
                 self._remember(session, session, turn)
         turn = turn if turn is not None and 0 < turn <= MAX_TURN else None
-        if is_chained:
+        if is_chained and session is not None:
             self._remember(response_id, session, turn)
         return session, turn
 

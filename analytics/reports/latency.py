@@ -146,7 +146,7 @@ class Source:
 
 def source_of(query: Query, selection: Selection, metric: str, group: str) -> Source | None:
     """The source of a metric by group. None: only roll-ups have it, and they lack the grouping or the filters."""
-    has_minutes = group in MINUTE_GROUPS and not selection.clients
+    has_minutes = group in MINUTE_GROUPS and not (selection.clients or selection.apps)
     if metric == POOLED_GAPS and not has_minutes:
         return None
     if not has_minutes or (metric != POOLED_GAPS and selection.length <= MIN_RANGE):

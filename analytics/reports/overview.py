@@ -9,7 +9,6 @@ import polars as pl
 
 from streamgauge.analytics.reports import Query, has_rows
 from streamgauge.analytics.reports.selection import (
-    CLIENT,
     DIMENSIONS,
     GATEWAY,
     MAX_STREAM_S,
@@ -230,25 +229,26 @@ def largest_changes(query: Query, selection: Selection, *, least: int = 5, most:
 def top_contributors(
     query: Query, selection: Selection, bad: str = IS_BAD, *, least: int = LEAST_BAD, most: int = 8
 ) -> pl.DataFrame:
-    """Models, gateways and clients with clearly more bad streams than their share of the requests, and at least `least` of them.
+    """Values of DIMENSIONS with clearly more bad streams than their share of the requests, and at least `least` of them.
 
     `bad` is the SQL condition of a bad stream. Clearly: by more than `CLEAR` standard deviations of the expected number.
 
     `dimension, name, requests, bad, bad_share` (of its requests), `of_all_bad` (its share of all bad streams), `of_all`
     (its share of all requests), `error_rate, ttft_p95_ns, itl_p95_ns`. Sorted by the number of bad streams above its share.
     """
-    dimension = "WHEN 3 THEN 'model' WHEN 5 THEN 'gateway' ELSE 'client'"
+    names = ", ".join(DIMENSIONS)
+    columns = ", ".join(f"{column} AS {name}" for name, column in DIMENSIONS.items())
+    dimension = " ".join(f"WHEN grouping({name}) = 0 THEN '{name}'" for name in DIMENSIONS)
     return query(f"""
         WITH chosen AS (
-                SELECT {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, coalesce({bad}, FALSE) AS is_bad,
-                    outcome, ttft_ns, itl_ns
+                SELECT {columns}, coalesce({bad}, FALSE) AS is_bad, outcome, ttft_ns, itl_ns
                 FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
             grouped AS (
-                SELECT CASE GROUPING(model, gateway, client) {dimension} END AS dimension,
-                    coalesce(model, gateway, client) AS name, count(*) AS requests, count(*) FILTER (is_bad) AS bad,
+                SELECT CASE {dimension} END AS dimension,
+                    coalesce({names}) AS name, count(*) AS requests, count(*) FILTER (is_bad) AS bad,
                     {ERROR_RATE} AS error_rate, quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns,
                     quantile_cont(itl_ns, 0.95) AS itl_p95_ns
-                FROM chosen GROUP BY GROUPING SETS ((model), (gateway), (client))),
+                FROM chosen GROUP BY GROUPING SETS ({", ".join(f"({d})" for d in DIMENSIONS)})),
             total AS (SELECT count(*) AS n, count(*) FILTER (is_bad) AS bad FROM chosen)
         SELECT g.dimension, g.name, g.requests, g.bad, g.bad / g.requests AS bad_share, g.bad / total.bad AS of_all_bad,
             g.requests / total.n AS of_all, g.error_rate, g.ttft_p95_ns, g.itl_p95_ns
@@ -258,19 +258,20 @@ def top_contributors(
 
 
 def filter_options(query: Query, selection: Selection, *, most: int = 200) -> dict[str, list[str]]:
-    """Models, gateways and clients of the time range and of the streams in flight, busiest first."""
+    """The values of each dimension in the time range and in the streams in flight, busiest first."""
+    columns = ", ".join(f"{column} AS {name}" for name, column in DIMENSIONS.items())
     union = " UNION ALL ".join(
-        f"SELECT * FROM (SELECT '{name}' AS dimension, {column} AS name, count(*) AS n FROM seen GROUP BY ALL "
+        f"SELECT * FROM (SELECT '{name}' AS dimension, {name} AS name, count(*) AS n FROM seen GROUP BY ALL "
         f"ORDER BY n DESC LIMIT {most:d})"
-        for name, column in (("model", MODEL), ("gateway", GATEWAY), ("client", CLIENT))
+        for name in DIMENSIONS
     )
     frame = query(f"""
         WITH seen AS (
-            SELECT request_model, response_model, gateway, client_id FROM streams
+            SELECT {columns} FROM streams
             WHERE started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}
-            UNION ALL SELECT request_model, response_model, gateway, client_id FROM open_streams)
+            UNION ALL SELECT {columns} FROM open_streams)
         {union} ORDER BY dimension, n DESC, name""")
-    found: dict[str, list[str]] = {"model": [], "gateway": [], "client": []}
+    found: dict[str, list[str]] = {name: [] for name in DIMENSIONS}
     for dimension, name in frame.select("dimension", "name").iter_rows():
         found[dimension].append(name)
     return found

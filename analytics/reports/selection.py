@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import polars as pl
 
@@ -40,17 +41,28 @@ MAX_STREAM_S = 3600
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Streams that started in [since, until). Empty filters match all models, gateways or clients."""
+    """Streams that started in [since, until). An empty filter matches all values of its dimension."""
 
     since: datetime
     until: datetime
     models: tuple[str, ...] = ()
     gateways: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
+    apps: tuple[str, ...] = ()
     further: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Names of FURTHER_DIMENSIONS with their values."""
     least_bucket_s: float = 0.0
     """Lower limit of `bucket_s`."""
+
+    @property
+    def chosen(self) -> dict[str, tuple[str, ...]]:
+        """Dimension → values of its filter. The attributes have the plural of its name."""
+        return {dimension: getattr(self, f"{dimension}s") for dimension in DIMENSIONS}
+
+    def filtered(self, chosen: Mapping[str, tuple[str, ...]]) -> Selection:
+        """With other values of these filters."""
+        values: dict[str, Any] = {f"{dimension}s": names for dimension, names in chosen.items()}
+        return replace(self, **values)
 
     @property
     def length(self) -> timedelta:
@@ -99,11 +111,13 @@ class Selection:
 
     def filters(self) -> str:
         """SQL condition of the filters without the time range."""
-        by_column = [(MODEL, self.models), (GATEWAY, self.gateways)]
+        by_column = [(DIMENSIONS[name], values) for name, values in self.chosen.items()]
         by_column += [(FURTHER_DIMENSIONS[name], values) for name, values in self.further]
-        parts = [is_one_of(column, values) for column, values in by_column if values]
-        if self.clients:
-            parts.append(is_client(CLIENT, self.clients))
+        parts = [
+            (is_client if column == DIMENSIONS["client"] else is_one_of)(column, values)
+            for column, values in by_column
+            if values
+        ]
         return " AND ".join(parts) or "TRUE"
 
     def where(self) -> str:

@@ -8,6 +8,7 @@ import polars as pl
 
 from streamgauge.analytics.reports import Query, quality
 from streamgauge.analytics.reports.selection import DIMENSIONS, MAX_STREAM_S, Selection, instant
+from streamgauge.analytics.schema.dimensions import INPUT_TOKENS
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
 
 CACHE_HIT_SHARE = (
@@ -24,7 +25,7 @@ def tokens_timeline(query: Query, selection: Selection) -> pl.DataFrame:
     return query(f"""
         WITH t AS (
             SELECT {selection.bucket()} AS "at",
-                sum(input_tokens - coalesce(cached_input_tokens, 0))::BIGINT AS "input, fresh",
+                sum({INPUT_TOKENS} - coalesce(cached_input_tokens, 0))::BIGINT AS "input, fresh",
                 sum(cached_input_tokens)::BIGINT AS "input, cached",
                 sum(reasoning_tokens)::BIGINT AS "output, reasoning",
                 sum(output_tokens - coalesce(reasoning_tokens, 0))::BIGINT AS "output, answer"
@@ -109,7 +110,7 @@ def table(
     Rates are per second of the range since `began`, the first stored data."""
     seconds = selection.seconds_with_data(began)
     return query(f"""
-        SELECT {DIMENSIONS[dimension]} AS name, count(*) AS requests, sum(input_tokens)::BIGINT AS input_tokens,
+        SELECT {DIMENSIONS[dimension]} AS name, count(*) AS requests, sum({INPUT_TOKENS})::BIGINT AS input_tokens,
             {CACHE_HIT_SHARE} AS cached_share,
             sum(output_tokens)::BIGINT AS output_tokens,
             sum(reasoning_tokens) / nullif(sum(output_tokens) FILTER (reasoning_tokens IS NOT NULL), 0) AS reasoning_share,

@@ -11,14 +11,22 @@ MODEL = "coalesce(request_model, response_model, '(no model)')"
 """The requested model, else the one in the response."""
 GATEWAY = "coalesce(gateway, '(no gateway)')"
 CLIENT = "coalesce(client_id, '(no key)')"
+APP = "coalesce(client_app, '(unknown)')"
 INFERENCE = ("chat", "generate_content", "text_completion")
 """Operations that generate output."""
 GENERATES = f"operation IN {INFERENCE}"
+COUNT_TOKENS = "count_tokens"
+"""Operation that counts a prompt and uses none of its tokens."""
+SIDE_CALL = "side_call"
+"""Operation of a program besides its conversations: titles, routers, warm-ups."""
+SIDE_OPERATIONS = (COUNT_TOKENS, SIDE_CALL)
+INPUT_TOKENS = f"CASE WHEN operation IS DISTINCT FROM '{COUNT_TOKENS}' THEN input_tokens END"
+"""SQL of the used input tokens of a stream, for sums and costs."""
 MOST_NAMES = 100
-"""Models, clients and error types that a minute of the roll-ups keeps."""
+"""Models, clients, their programs and error types that a minute of the roll-ups keeps."""
 OTHER = "_other"
 """Name of all others."""
-DIMENSIONS: dict[str, str] = {"model": MODEL, "gateway": GATEWAY, "client": CLIENT}
+DIMENSIONS: dict[str, str] = {"model": MODEL, "gateway": GATEWAY, "client": CLIENT, "app": APP}
 """Dimension → SQL of its value."""
 
 

@@ -11,10 +11,11 @@ CREATE TABLE IF NOT EXISTS streams (
     gateway VARCHAR, -- Name of the upstream.
     tap VARCHAR, -- Name of the tap.
     client_id VARCHAR, -- Keyed hash of the client's API key. NULL without a key.
+    client_app VARCHAR, -- Program of the client, name/version, from its header User-Agent (name: originator if sent). NULL if unknown.
     server_instance VARCHAR, -- Worker, replica or pod of the upstream that answered, from a response header (x-…-worker-id and similar).
     provider VARCHAR, -- Vendor of the API, detected from host, headers or stream.
     dialect VARCHAR, -- Format of the stream (docs/reference/dialects.md). An 'unknown' stream has byte and event measures only.
-    operation VARCHAR, -- Kind of request: chat, text_completion, generate_content, embeddings …; for MCP its method, such as tools/call.
+    operation VARCHAR, -- Kind of request: chat, text_completion, generate_content, embeddings, count_tokens …; side_call: of an agent without its tools (titles …); for MCP its method.
     method VARCHAR, -- HTTP method.
     path VARCHAR, -- Path of the request to the upstream, without parameters, fragment and query except ?alt=sse. A segment that is no identifier is hashed.
     request_model VARCHAR, -- Requested model. Here and in other columns of names and ids, hashed:… replaces a value that is no identifier.
@@ -76,7 +77,8 @@ CREATE TABLE IF NOT EXISTS streams (
     waited_client_ns BIGINT, -- Time in ns that the tap waited for the client: for its request, or for it to read the response.
     tap_delay_ns BIGINT, -- Time in ns by which the tap delayed the stream because its event loop or relay thread was blocked.
     session_id VARCHAR, -- Session of the request, hashed unless its header is declared safe. Else the id of the response that began its chain, which may be its own.
-    turn INTEGER, -- Number of the turn in the session, from 1. NULL if unknown.
+    parent_session_id VARCHAR, -- Session that the agent belongs to whose session is session_id. NULL unless it is a subagent.
+    turn INTEGER, -- Number of the turn in the session, from 1. NULL if unknown, and for side calls.
     objective VARCHAR, -- Name of the stream's objective when it was stored: the first in objectives that matches.
     meets_objective BOOLEAN, -- Whether the stream meets it. False: failed or known to miss a limit. NULL: a limited metric is unknown, or the stream was ended by neither side.
     clock_id VARCHAR, -- Clock of clock_ns: streams with the same clock_id can be compared exactly.
@@ -274,10 +276,11 @@ CREATE TABLE IF NOT EXISTS histogram_minutes (
     counts INTEGER[] NOT NULL -- Number of values in each bucket.
 );
 
--- Counts of streams per minute and client, kept for --retain-rollups. Rows may share a key until settled: sum them.
+-- Counts of streams per minute, client and its program, kept for --retain-rollups. Rows may share a key until settled: sum them.
 CREATE TABLE IF NOT EXISTS client_minutes (
     minute TIMESTAMPTZ NOT NULL,
     client_id VARCHAR, -- As in streams. _other: not among the 100 busiest of the minute.
+    client_app VARCHAR, -- As in streams. _other: not among the 100 busiest of the minute.
     gateway VARCHAR, model VARCHAR, objective VARCHAR,
     settled BOOLEAN NOT NULL, -- As in stream_minutes.
     streams BIGINT NOT NULL,
@@ -397,7 +400,7 @@ CREATE TABLE IF NOT EXISTS alert_events (
     rule VARCHAR NOT NULL, -- Name of the rule.
     gateway VARCHAR, model VARCHAR,
     metric VARCHAR, -- What the rule measured, if it has several metrics.
-    place VARCHAR, -- Further dimension values of an incident as JSON: client, tap or server.
+    place VARCHAR, -- Further dimension values of an incident as JSON: client, app, tap or server.
     state VARCHAR NOT NULL, -- firing, worse or resolved.
     began_at TIMESTAMPTZ NOT NULL, -- When the condition began.
     value DOUBLE NOT NULL, -- The newest value that exceeded the limit: seconds, or a ratio.

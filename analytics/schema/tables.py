@@ -107,7 +107,7 @@ STREAM_MINUTES = _rollup(
 HISTOGRAM_MINUTES = _rollup(
     "histogram_minutes", key="minute, gateway, provider, model, metric", sorted_by="minute, metric"
 )
-CLIENT_MINUTES = _rollup("client_minutes", key="minute, client_id, gateway, model, objective")
+CLIENT_MINUTES = _rollup("client_minutes", key="minute, client_id, client_app, gateway, model, objective")
 OBJECTIVES = _from_settings("objectives", key="priority")
 PRICES = _from_settings("prices", key="priority")
 CLIENTS = _from_settings("clients", key="client_id")

@@ -292,15 +292,16 @@ SELECT
         AS not_sent
 FROM alert_events GROUP BY alert_id;
 
--- One row per request of a session, in order, with the pause before it (user or tool) and its time that no earlier request covers (model_ns).
+-- One row per request of a session except side calls, in order, with the pause before it (user or tool) and its time that no earlier request covers (model_ns).
 CREATE OR REPLACE VIEW session_turns AS
 -- Requests of sessions in order, without the inner streams of hops, which repeat them. A pause is the time in which no request of the
 -- session was in flight. Its kind follows from the turn, else from the tool calls of the response before it.
 WITH requests AS (
-    SELECT session_id, stream_id, client_id, gateway, coalesce(request_model, response_model) AS model, turn, started_at,
+    SELECT session_id, parent_session_id, stream_id, client_id, gateway, coalesce(request_model, response_model) AS model, turn, started_at,
         started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS ended_at,
         ttft_ns, end_ns, outcome, finish_reason, tool_call_count, input_tokens, output_tokens
-    FROM streams WHERE session_id IS NOT NULL AND stream_id NOT IN (SELECT inner_stream_id FROM hops)
+    FROM streams WHERE session_id IS NOT NULL AND $IS_REQUEST AND stream_id NOT IN (SELECT inner_stream_id FROM hops)
+        AND coalesce(operation, '') NOT IN $SIDE_OPERATIONS
     -- A response that no request continued is no session.
     QUALIFY session_id IS DISTINCT FROM response_id OR count(*) OVER (PARTITION BY session_id) > 1
 ), ordered AS (
@@ -311,7 +312,7 @@ WITH requests AS (
         PARTITION BY session_id ORDER BY started_at, stream_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 )
 SELECT
-    session_id, request::INTEGER AS request, turn, stream_id, client_id, gateway, model, started_at, ended_at,
+    session_id, parent_session_id, request::INTEGER AS request, turn, stream_id, client_id, gateway, model, started_at, ended_at,
     CASE WHEN started_at > idle_since THEN 1000 * date_diff('microsecond', idle_since, started_at) END AS pause_ns,
     CASE WHEN started_at > idle_since THEN
         CASE WHEN turn > last_turn THEN 'user' WHEN turn = last_turn OR tools_called THEN 'tool' ELSE 'user' END
@@ -323,7 +324,7 @@ FROM ordered;
 -- One row per session. user_wait_ns + model_ns + tool_ns is the time from first_at to last_at; unfinished_output_tokens are those of requests that did not end ok (see wasted_tokens for tokens without use).
 CREATE OR REPLACE VIEW sessions AS
 SELECT
-    session_id, arg_min(client_id, started_at) AS client_id,
+    session_id, any_value(parent_session_id) AS parent_session_id, arg_min(client_id, started_at) AS client_id,
     min(started_at) AS first_at, max(ended_at) AS last_at,
     coalesce(max(turn), 1 + count(*) FILTER (pause = 'user'))::INTEGER AS turns,
     count(*) AS requests,

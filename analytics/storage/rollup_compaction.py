@@ -61,7 +61,7 @@ def compact_rollups(connection: duckdb.DuckDBPyConnection, now_s: float, folders
             chosen = _choose(connection, int((now_s - 60 - SECONDS_OPEN) * 1e6))
             if chosen:
                 minutes, *ends = chosen
-                for name in ("model", "error_type", "client_id"):
+                for name in ("model", "error_type", "client_id", "client_app"):
                     _fold(connection, name, [table.name for table in ROLLUPS if name in table.types])
                 for table in ROLLUPS:
                     run(f"CREATE OR REPLACE TEMP TABLE added_up AS {_added_up(table)}", ends)

@@ -43,6 +43,7 @@ class Names:
     response_model: str = "gen_ai.response.model"
     response_id: str = "gen_ai.response.id"
     conversation_id: str = "gen_ai.conversation.id"
+    agent_id: str = "gen_ai.agent.id"
     finish_reasons: str = "gen_ai.response.finish_reasons"
     time_to_first_chunk: str = "gen_ai.response.time_to_first_chunk"
     output_type: str = "gen_ai.output.type"

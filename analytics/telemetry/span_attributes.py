@@ -35,7 +35,7 @@ _STREAMGAUGE_COLUMNS = tuple(
         "outcome", "error_phase", "gateway", "dialect", "server_instance", "client_id", "request_id", "token_source",
         "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "stall_count", "stalled_ns",
         "tps_user", "tps_e2e", "burstiness", "event_count", "output_event_count", "tool_call_count", "response_bytes",
-        "lost_bytes",
+        "lost_bytes", "parent_session_id",
     )
 )  # fmt: skip
 _CONVENTIONAL = {
@@ -96,6 +96,8 @@ class SpanAttributes:
             found[names.openai_api_type] = api_type
         if get("operation") in MCP_METHODS:
             found["mcp.method.name"] = get("operation")
+        if get("parent_session_id"):
+            found[names.agent_id] = get("session_id")
         if failed(row):
             found["error.type"] = get("error_type") or get("outcome")
         if get("aborted_after_terminal"):

@@ -83,13 +83,8 @@ def choose_side(
             further = choose_values(dimension.capitalize(), further_values, f"{letter}-value", "all")
 
     def side_of(base: Selection) -> Selection | None:
-        chosen = replace(
-            base,
-            models=selected["model"] or base.models,
-            gateways=selected["gateway"] or base.gateways,
-            clients=selected["client"] or base.clients,
-            further=((dimension, further),) if further else (),
-        )
+        chosen = replace(base, further=((dimension, further),) if further else ())
+        chosen = chosen.filtered({name: values for name, values in selected.items() if values})
         if when in (BEFORE, AFTER):
             return around(chosen, onset, when) if onset is not None else None
         if (span := zoom.from_text(when)) is not None:

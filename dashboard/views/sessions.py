@@ -82,6 +82,8 @@ def show_session(session_id: str) -> None:
     st.markdown(
         f"**{models or 'unknown model'}** · {began:%Y-%m-%d %H:%M:%S} – {ended:%Y-%m-%d %H:%M:%S} {zone.key}"
     )
+    if parent := row["parent_session_id"]:
+        filters.page_link("sessions", "Session of the parent agent", ":material/forum:", {"session": parent})
     unfinished = formatting.count(row["unfinished_output_tokens"])
     cards = [
         ("Turns", formatting.count(row["turns"]), None),

@@ -63,11 +63,8 @@ def variable_values() -> dict[str, str]:
     chosen = filters.selection()
     since, until = instant(chosen.since), instant(chosen.until)
     values = {"from": since, "to": until}
-    for name, column, selected in (
-        ("model", "request_model", chosen.models),
-        ("gateway", "gateway", chosen.gateways),
-        ("client", "client_id", chosen.clients),
-    ):
+    for name, selected in chosen.chosen.items():
+        column = sql_statements.COLUMNS[name]
         of_range = f"SELECT {column} FROM streams WHERE started_at >= {since} AND started_at < {until}"
         if column == "client_id" and selected:  # ids, or names of clients
             values[name] = f"({of_range} AND {is_client(column, selected)})"
@@ -213,7 +210,7 @@ def choose(label: str, columns: list[str], default: str, key: str) -> str:
 st.caption(
     f"One SELECT over the public tables: read-only, at most {MAX_ROWS:,} rows and {query_runner.TIMEOUT_S:g} s. "
     "The time range and the filters apply where the statement has them: `started_at >= $from AND started_at < $to`, "
-    "`request_model IN $model`, `gateway IN $gateway`, `client_id IN $client`."
+    f"{', '.join(f'`{column} IN ${name}`' for name, column in sql_statements.COLUMNS.items())}."
 )
 last: Answer | None = st.session_state.get("sql-answer")
 in_address = st.query_params.get(sql_statements.PARAMETER)

@@ -222,6 +222,7 @@ def show_ids(row: Row) -> None:
     names = (
         ("trace_id", "Trace id"), ("span_id", "Span id"), ("parent_span_id", "Parent span id"),
         ("request_id", "Request id"), ("response_id", "Response id"), ("client_id", "Client (hash of its key)"),
+        ("client_app", "App"),
         ("server_instance", "Server instance"), ("provider", "Provider"),
         ("dialect", "Dialect"), ("operation", "Operation"), ("path", "Path"), ("response_model", "Response model"),
     )  # fmt: skip

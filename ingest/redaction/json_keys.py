@@ -87,7 +87,7 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
     (_COUNT, """
      index output_index content_index contentBlockIndex summary_index
      is_finished is_error isError done stop special thought willContinue stopped_eos stopped_limit
-     generated_token_count input_token_count generated_tokens input_length tokens_evaluated tokens_predicted
+     generated_token_count input_token_count input_tokens totalTokens generated_tokens input_length tokens_evaluated tokens_predicted
      total_duration load_duration prompt_eval_count prompt_eval_duration eval_count eval_duration
      progress load_time_seconds load_time created_at id_slot
      """),

@@ -203,7 +203,12 @@ class Redactor:
             if not state.reported:
                 return self._lost(record, state, 0)
             return Request(
-                record.stream, record.seq, filler.plain(body, filler.EVERY_BYTE), truncated, decoded
+                record.stream,
+                record.seq,
+                filler.plain(body, filler.EVERY_BYTE),
+                truncated,
+                decoded,
+                condensed=record.condensed,
             )
         decoding = self._decoding("" if decoded else state.request_coding)
         if not decoding.plain:
@@ -214,7 +219,9 @@ class Redactor:
             return msgspec.structs.replace(record, conversation=conversation)
         self.counters["redacted_bytes"] += len(body)
         redacted = BodyRedactor(request=True).feed(body)
-        return Request(record.stream, record.seq, redacted, truncated, decoded, conversation)
+        return Request(
+            record.stream, record.seq, redacted, truncated, decoded, conversation, record.condensed
+        )
 
     def _frames(self, record: Frames, stream: _Stream) -> AnyRecord:
         state = stream.state

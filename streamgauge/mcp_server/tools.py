@@ -170,6 +170,9 @@ class Tools:
         models: Annotated[list[str] | None, Field(description="Only these models.")] = None,
         gateways: Annotated[list[str] | None, Field(description="Only these gateways.")] = None,
         clients: Annotated[list[str] | None, Field(description="Only these clients, by id or name.")] = None,
+        apps: Annotated[
+            list[str] | None, Field(description="Only these programs of clients, as in `client_app`.")
+        ] = None,
     ) -> Verdict:
         """The diagnosis of a range of time. Raises QueryError, ValueError."""
         begin, end = _range(range, since, until)
@@ -179,6 +182,7 @@ class Tools:
             models=tuple(models or ()),
             gateways=tuple(gateways or ()),
             clients=tuple(clients or ()),
+            apps=tuple(apps or ()),
         )
         report = as_json(read_report(self._query, selection))
         left_out = len(report["groups"]) - MAX_GROUPS

@@ -53,6 +53,13 @@ KEYS_WAIT_S = 0.1
     "--client", "clients", metavar="ID|NAME", multiple=True, help="Only streams of this client; repeatable."
 )
 @click.option(
+    "--app",
+    "apps",
+    metavar="NAME/VERSION",
+    multiple=True,
+    help="Only streams of this program of a client; repeatable.",
+)
+@click.option(
     "--interval", "interval_s", type=Duration(0.5, 3600), metavar="DURATION", default="2s", show_default=True,
     help="Time between reports.",
 )  # fmt: skip
@@ -66,6 +73,7 @@ def top_command(
     models: tuple[str, ...],
     gateways: tuple[str, ...],
     clients: tuple[str, ...],
+    apps: tuple[str, ...],
     interval_s: float,
     once: bool,
     form: str,
@@ -80,7 +88,9 @@ def top_command(
     def select() -> Selection:
         until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
         since = until - timedelta(seconds=length_s)
-        return Selection(since=since, until=until, models=models, gateways=gateways, clients=clients)
+        return Selection(
+            since=since, until=until, models=models, gateways=gateways, clients=clients, apps=apps
+        )
 
     with contextlib.closing(QueryPool(locate(settings.store, settings.data), untrusted=False)) as tables:
 
@@ -120,8 +130,7 @@ def dashboard_link(data: Path, chosen: Selection) -> str | None:
         return None
     length_s = round(chosen.length.total_seconds())
     unit, seconds = next((u, s) for u, s in formatting.UNITS_S.items() if length_s % s == 0)
-    by_name = (("model", chosen.models), ("gateway", chosen.gateways), ("client", chosen.clients))
-    filters = [(name, value) for name, values in by_name for value in values]
+    filters = [(name, value) for name, values in chosen.chosen.items() for value in values]
     return f"{url}/?{urlencode([('range', f'{length_s // seconds}{unit}'), *filters])}"
 
 

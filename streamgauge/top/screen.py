@@ -105,8 +105,7 @@ def _status(report: Report) -> Text:
         f"last {formatting.span(chosen.length)}",
         f"{formatting.count(report.in_flight)} in flight",
     ]
-    filters = {"model": chosen.models, "gateway": chosen.gateways, "client": chosen.clients}
-    parts += [f"{name} {', '.join(values)}" for name, values in filters.items() if values]
+    parts += [f"{name} {', '.join(values)}" for name, values in chosen.chosen.items() if values]
     return Text("streamgauge top", "bold").append(" · " + " · ".join(parts), "not bold dim")
 
 

@@ -47,6 +47,7 @@ MODELS: dict[str, tuple[float, float, str, str]] = {
 }
 GATEWAYS = ("litellm", "edge-eu", "vllm-direct")
 CLIENTS = ("c0ffee11", "5eed5eed", "0ddba115", "b16b00b5")
+APPS = ("claude-cli/2.1.90", "OpenAI/Python/2.8.0")
 NAMED_CLIENT = "b16b00b5", "nightly evaluation"
 FAULTS = (
     ("http_error", 429, "rate_limit_error", "pre_headers"),
@@ -81,6 +82,7 @@ def one_stream(rng: random.Random, started_at: datetime) -> tuple[dict[str, Any]
         "stall_count": None, "aborted_after_terminal": False, "unterminated_tail": False, "server_address": "10.1.2.3",
         "server_port": 443, "request_headers": '{"user-agent":"generated/1.0"}', "response_headers": '{"server":"generated"}',
     }  # fmt: skip
+    row["client_app"] = APPS[CLIENTS.index(row["client_id"]) % 2]
     row["request_sent_ns"] = row["connected_ns"] + int(rng.uniform(0.05, 0.4) * 1e6)
     fault = rng.choice(FAULTS) if rng.random() < 0.05 else None
     row |= {

@@ -70,7 +70,12 @@ def test_any_name_is_quoted_as_a_value(name: str, store: duckdb.DuckDBPyConnecti
     row = store.execute(f"SELECT {literal(name)}").fetchone()
     assert row == (name.replace("\x00", ""),)
     chosen = Selection(
-        since=NOON, until=NOON + timedelta(hours=1), models=(name,), gateways=(name,), clients=(name,)
+        since=NOON,
+        until=NOON + timedelta(hours=1),
+        models=(name,),
+        gateways=(name,),
+        clients=(name,),
+        apps=(name,),
     )
     assert overview.in_flight_now_and_before(query_of(store), chosen, NOON) == (0, 0)
 
@@ -90,6 +95,20 @@ def test_client_filter_has_ids_and_names(store: duckdb.DuckDBPyConnection) -> No
         2,
         0,
     ]
+
+
+def test_app_is_a_filter_with_its_values_and_a_name_for_unknown_ones(
+    store: duckdb.DuckDBPyConnection,
+) -> None:
+    put(store, *({"client_app": app} for app in ("curl/8", "curl/8", "a/1", None)))
+    chosen = replace(HOUR, apps=("curl/8", "(unknown)"))
+    assert store.execute(f"SELECT count(*) FROM streams WHERE {chosen.where()}").fetchone() == (3,)
+    assert overview.filter_options(query_of(store), HOUR)["app"] == ["curl/8", "(unknown)", "a/1"]
+
+
+def test_counted_prompt_uses_no_tokens(store: duckdb.DuckDBPyConnection) -> None:
+    put(store, {"operation": "chat", "input_tokens": 5}, {"operation": "count_tokens", "input_tokens": 70})
+    assert throughput.table(query_of(store), HOUR, "app")["input_tokens"].to_list() == [5]
 
 
 def test_silence_lasts_until_the_last_heartbeat_of_the_tap(store: duckdb.DuckDBPyConnection) -> None:
@@ -304,6 +323,9 @@ def test_contributors_have_more_than_their_share_of_bad_streams(store: duckdb.Du
         ("model", "slow", 10, 10)
     ]
     assert found[0]["of_all_bad"] == pytest.approx(10 / 16)
+    store.execute("UPDATE streams SET client_app = if(request_model = 'slow', 'curl/8', 'a/1')")
+    both = overview.top_contributors(query_of(store), HOUR)
+    assert {*both.select("dimension", "name").rows()} == {("model", "slow"), ("app", "curl/8")}
     assert found[0]["of_all"] == pytest.approx(10 / 106)
 
 

@@ -47,6 +47,13 @@ AGENTS: dict[str, tuple[list[str], dict[str, str]]] = {
     "qwen": (["qwen", "-p", "hi"], {}),
 }
 """Name → command, and the environment that sends its requests to the simulator without a tap, where one does."""
+APPS = {
+    "claude": "claude-cli/",
+    "codex": "codex",
+    "gemini": "GeminiCLI",
+    "opencode": "opencode/",
+    "qwen": "QwenCode/",
+}
 WITH_SESSION = {"claude", "codex", "opencode"}
 
 
@@ -111,9 +118,25 @@ def test_requests_of_an_agent_are_rows_and_its_output_is_unchanged(
         found := measurement_check.check_measurements(requests, streams), write=print
     )
     assert not found
-    answers = stored.query("SELECT turn, session_id FROM streams WHERE ttft_ns IS NOT NULL").to_dicts()
-    assert answers
-    assert name not in WITH_SESSION or all(row["session_id"] for row in answers)
+    print(measurement_check.ttft_overhead(requests, streams))
+    calls = stored.query(
+        "SELECT operation, client_app, turn, session_id, input_tokens, output_tokens FROM streams "
+        "WHERE outcome = 'ok' AND operation IS NOT NULL"
+    ).to_dicts()
+    print(*calls, sep="\n")
+    assert all(row["client_app"].startswith(APPS[name]) and row["input_tokens"] for row in calls)
+    assert all(row["output_tokens"] for row in calls if row["operation"] != "count_tokens")
+    assert all(row["session_id"] for row in calls if name in WITH_SESSION)
+    turns = {row["turn"] for row in calls if row["operation"] not in ("count_tokens", "side_call")}
+    # Qwen Code begins with a message and an answer of its own. Then an agent of its own continues.
+    assert turns == ({2, 3} if name == "qwen" else {1})
+    assert {row["operation"]: row["turn"] for row in calls}.get("side_call") is None
+    # A refused upgrade, of Codex, is neither an error nor a request of the session.
+    [(upgrades, errors, in_sessions)] = stored.query(
+        "SELECT count(*), count(*) FILTER (outcome <> 'refused'), count(*) FILTER (stream_id IN (SELECT stream_id FROM session_turns)) "
+        "FROM streams WHERE outcome <> 'ok' AND method = 'GET'"
+    ).rows()
+    assert (upgrades > 0, errors, in_sessions) == (name == "codex", 0, 0)
     if direct:
         without, _ = run(agents, home, *command, **direct)
         assert (without.stdout, without.returncode) == (done.stdout, done.returncode)

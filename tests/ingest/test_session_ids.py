@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from streamgauge.ingest.identifiers import is_identifier
-from streamgauge.ingest.keyed_ids import RECORDED, SessionHeaders, parse_session_header, session_hash
+from streamgauge.ingest.keyed_ids import (
+    RECORDED,
+    RECORDED_AGENT,
+    SessionHeaders,
+    parse_session_header,
+    session_hash,
+)
 from streamgauge.ingest.tap.http.heads import HeadLimits, read_request_head
 
 KEY = b"k" * 32
@@ -15,6 +21,11 @@ SESSION = "ses_f84c6ba38ffe6UeTRaX25G3KTr"
 
 
 def recorded(*headers: tuple[str, str], configured: tuple[str, ...] = ()) -> tuple[str, str] | None:
+    """The session."""
+    return next(iter(recorded_fields(*headers, configured=configured)), None)
+
+
+def recorded_fields(*headers: tuple[str, str], configured: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
     raw = f"POST /v1/messages HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n{lines}\r\n"
     return SessionHeaders(configured, KEY).recorded(read_request_head(raw.encode(), HeadLimits()).fields)
@@ -51,6 +62,17 @@ def test_headers_of_clients(headers: list[tuple[str, str]], session: str | None)
     assert found == (None if session is None else (RECORDED, session_hash(session, KEY)))
     if found is not None:
         assert is_identifier(found[1])
+
+
+def test_subagent_is_hashed_with_its_session() -> None:
+    found = [
+        recorded_fields(("X-Claude-Code-Session-Id", session), ("X-Claude-Code-Agent-Id", "a1"))
+        for session in (UUID, "other")
+    ]
+    assert [[name for name, _ in fields] for fields in found] == [[RECORDED, RECORDED_AGENT]] * 2
+    assert found[0][0] == (RECORDED, session_hash(UUID, KEY))
+    assert found[0][1] != found[1][1]
+    assert [name for name, _ in recorded_fields(("x-claude-code-agent-id", "a1"))] == [RECORDED_AGENT]
 
 
 def test_configured_header_comes_first_and_is_hashed_unless_declared_plain() -> None:

@@ -1,7 +1,7 @@
 """Decide which body bytes are captured.
 
-Request: the first bytes (64 KiB by default) of JSON and text. Response: event streams (also Amazon's binary ones) and ndjson
-whole; JSON, text and every body with a status of 400 or more up to 4 MiB. All other bytes are only counted.
+Request: the first bytes (64 KiB by default) of text; JSON is condensed if it is longer. Response: event streams (also Amazon's
+binary ones) and ndjson whole; JSON, text and every body with a status of 400 or more up to 4 MiB. All other bytes are only counted.
 """
 
 from __future__ import annotations

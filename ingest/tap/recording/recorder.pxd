@@ -3,6 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
+from streamgauge.ingest.condensed_body cimport CondensedBody
 from streamgauge.ingest.generated_ids cimport uuid7
 from streamgauge.ingest.tap.counters cimport Counters
 from streamgauge.ingest.tap.facts cimport FieldFacts, RequestFacts, ResponseFacts, RouteFacts
@@ -15,6 +16,7 @@ from streamgauge.ingest.tap.recording.record_buffer cimport RecordBuffer
 cdef int64_t _FLUSH_BYTES, _RECORD_BYTES, _FRAME_BYTES, _UNLIMITED
 cdef int _COLON
 cdef frozenset _METHODS
+cdef bint _CONDENSES
 
 
 cdef class Recorders:
@@ -42,6 +44,7 @@ cdef class Recorder:
     cdef Recorders _group
     cdef RecordBuffer _buffer
     cdef RequestFacts _request
+    cdef CondensedBody _condenser
     cdef ResponseFacts _response
     cdef object _connected_ns, _request_sent_ns
     cdef object _body  # bytes or bytearray
@@ -53,6 +56,8 @@ cdef class Recorder:
 
     cpdef connected(self, int64_t now_ns)
     cpdef request_data(self, bytes payload)
+    @cython.locals(freed_bytes=int64_t)
+    cdef tuple _condense(self, bytes payload, int64_t left_bytes)
     cpdef request_sent(self, int64_t now_ns)
     cpdef record_request(self, bint over)
     cdef _body_ends(self, bint truncated)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamgauge.analytics.decoding.conversation import ConversationReader
+from streamgauge.ingest.condensed_body import CondensedBody
 from streamgauge.ingest.keyed_ids import session_hash
 from streamgauge.ingest.records import Conversation
 
@@ -106,3 +107,49 @@ def test_bad_data_never_raises(body: bytes, truncated: bool) -> None:
     ConversationReader()(body, truncated)
     ConversationReader()(b'{"messages":' + body, truncated)
     ConversationReader()(b'{"messages":[' + body + b"]}", truncated)
+
+
+def test_code_assist_has_contents_and_session_in_its_request() -> None:
+    contents = [
+        {"role": "user", "parts": [{"text": "q"}]},
+        {"role": "model", "parts": []},
+        {"role": "user", "parts": [{"text": "r"}]},
+    ]
+    tools = [{"functionDeclarations": [{"name": "f"}]}]
+    found = read({"model": "m", "request": {"contents": contents, "tools": tools, "session_id": UUID}})
+    assert (found.session, found.turns, found.has_tools) == (session_hash(UUID, KEY), 2, True)
+
+
+def test_tools_of_codex_are_among_its_messages() -> None:
+    listed = {"type": "additional_tools", "role": "developer", "tools": [{"name": "shell"}]}
+    found = [read({"input": [*first, user("additional_tools")]}).has_tools for first in ([], [listed])]
+    assert found == [False, True]
+    assert read({"input": "q"}, truncated=True).has_tools is None
+
+
+RESULTS = [
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "x" * 99}]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "x" * 99},
+    {"type": "function_call_output", "call_id": "call_1", "output": "x" * 99},
+]  # fmt: skip
+BODIES = [
+    *({"messages": [user("x" * 99), {"role": "assistant"}, result, user()], "metadata": {"user_id": json.dumps(CLAUDE_USER)}}
+      for result in RESULTS[:2]),
+    {"input": [user([{"type": "input_text", "text": "x" * 99}]), RESULTS[2], user()], "prompt_cache_key": UUID},
+    {"request": {"session_id": UUID, "contents": [
+        {"role": "user", "parts": [{"text": "x" * 99}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "x" * 99}}}]},
+    ]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("tools", [[], [{"name": "f", "description": "x" * 99}]])
+def test_condensed_body_has_the_same_conversation(body: dict[str, Any], tools: list[Any]) -> None:
+    whole = json.dumps(body | {"tools": tools}).encode()
+    condensed = CondensedBody().feed(whole)
+    assert b"x" * 99 not in condensed
+    found = ConversationReader(KEY)(whole, False)
+    assert found is not None
+    assert ConversationReader(KEY)(condensed, False) == found
+    assert found.session == session_hash(UUID, KEY)

@@ -359,7 +359,7 @@ def test_lone_surrogate_and_invalid_utf8_replace_one_character() -> None:
         ("/v1/projects/p/locations/l/publishers/anthropic/models/claude@1:streamRawPredict", {}, 9),
         ("/v1/projects/p/locations/l/publishers/anthropic/models/claude@1:rawPredict", {}, 9),
         ("/v1/threads/thread_1/messages", {}, 0),
-        ("/v1/messages/count_tokens", {}, 0),
+        ("/v1/messages/count_tokens", {}, 5),
         ("/v1/chat/completions", {}, 0),
     ],
 )
@@ -372,3 +372,11 @@ def test_recognises_its_first_event_named_or_unnamed() -> None:
     assert DIALECT.recognises("", b'{"type": "message_start", "message": {}}') >= 5
     assert DIALECT.recognises("", b'{"id": "x", "choices": []}') == 0
     assert DIALECT.recognises("ping", b'{"type": "ping"}') < 5
+
+
+def test_count_of_a_prompt_has_its_tokens_and_its_operation() -> None:
+    exchange = ExchangeInfo(path="/v1/messages/count_tokens")
+    found = read_body(DIALECT, {"input_tokens": 31}, exchange)
+    assert usage(found) == (31, None, None, None)
+    assert getattr(DIALECT.reader(exchange), "operation", None) == "count_tokens"
+    assert getattr(DIALECT.reader(ExchangeInfo(path="/v1/messages")), "operation", None) is None

@@ -211,8 +211,20 @@ def test_invalid_data_is_malformed(data: bytes) -> None:
         ("/v1beta/models/gemini-2.5-pro:generateContent", 5),
         ("/v1/projects/p/locations/l/publishers/google/models/m:streamGenerateContent", 5),
         ("/v1beta/openai/chat/completions", 0),
-        ("/v1beta/models/m:countTokens", 0),
+        ("/v1beta/models/m:countTokens", 5),
     ],
 )
 def test_claims_by_path(path: str, score: int) -> None:
     assert DIALECT.claims(ExchangeInfo(path=path)) == score
+
+
+def test_count_of_a_prompt_has_its_tokens_and_its_operation() -> None:
+    exchange = ExchangeInfo(path="/v1beta/models/m:countTokens")
+    found = read_body(
+        DIALECT,
+        {"totalTokens": 31, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 31}]},
+        exchange,
+    )
+    assert usage(found) == (31, None, None, None)
+    assert getattr(DIALECT.reader(exchange), "operation", None) == "count_tokens"
+    assert getattr(DIALECT.reader(ExchangeInfo(path="/v1/messages")), "operation", None) is None

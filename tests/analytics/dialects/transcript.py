@@ -42,11 +42,13 @@ def decoded_events(dialect: Dialect, body: bytes, exchange: ExchangeInfo = OK) -
     return [as_decoded_event(reader.read(event.name, event.data)) for event in split(body)]
 
 
-def read_body(dialect: Dialect, body: dict[str, Any] | bytes) -> StreamAccumulator:
+def read_body(
+    dialect: Dialect, body: dict[str, Any] | bytes, exchange: ExchangeInfo = OK
+) -> StreamAccumulator:
     """Decode a body that was not streamed."""
     found = StreamAccumulator(keep_text=True)
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    for event in dialect.reader(OK).read_body(data):
+    for event in dialect.reader(exchange).read_body(data):
         found.add_event(event, None, row=False)
     return found
 

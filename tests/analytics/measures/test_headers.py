@@ -9,6 +9,7 @@ import pytest
 
 from streamgauge.analytics.measures.headers import (
     MAX_FIELDS,
+    client_app_of,
     request_id_of,
     server_instance_of,
     stored_headers,
@@ -72,3 +73,29 @@ def test_header_names_the_server_instance(name: str) -> None:
 @pytest.mark.parametrize("name", ["x-request-id", "x-workers-total-count", "server"])
 def test_other_headers_name_no_server_instance(name: str) -> None:
     assert server_instance_of([(name, "w7")]) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "app"),
+    [
+        ({"user-agent": "claude-cli/2.1.90 (external, cli)"}, "claude-cli/2.1.90"),
+        ({"user-agent": "codex_exec/0.169.0 (Debian 12.0.0; x86_64) unknown", "originator": "codex_exec"}, "codex_exec/0.169.0"),
+        ({"user-agent": "codex_cli_rs/0.160.0", "originator": "codex_vscode"}, "codex_vscode/0.160.0"),
+        ({"user-agent": "codex_cli_rs/0.160.0", "originator": "words of a prompt"}, "codex_cli_rs/0.160.0"),
+        ({"user-agent": "GeminiCLI-tui/0.61.0/gemini-2.5-pro (linux; x64; terminal)"}, "GeminiCLI-tui/0.61.0"),
+        ({"user-agent": "opencode/1.18.25 ai-sdk/provider-utils/4.0.23 runtime/bun/1.3.14"}, "opencode/1.18.25"),
+        ({"user-agent": "OpenAI/Python 2.8.0", "x-stainless-package-version": "2.8.0"}, "OpenAI/Python/2.8.0"),
+        ({"user-agent": "Anthropic/JS", "x-stainless-package-version": "0.70.1"}, "Anthropic/JS/0.70.1"),
+        ({"user-agent": "curl/8.5.0"}, "curl/8.5.0"),
+        ({"user-agent": "node"}, "node"),
+        ({"x-stainless-package-version": "2.8.0"}, None),
+        ({"user-agent": ""}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_app_of_the_client_has_a_name_and_a_version(headers: dict[str, str], app: str | None) -> None:
+    assert client_app_of([*headers.items()]) == app
+
+
+def test_app_that_is_no_name_is_hashed() -> None:
+    assert (client_app_of([("user-agent", "sk-proj-abcdefghijkl0123456789/1.0")]) or "").startswith("hashed:")

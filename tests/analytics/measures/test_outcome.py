@@ -54,6 +54,21 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
         Facts(streamed=False, error=OVERLOADED),
         Verdict("http_error", "overloaded_error", "pre_headers"),
     ),
+    "server without WebSocket": (
+        transport(status=426, upgrade=True),
+        NO_BODY,
+        Verdict("refused", "websocket", "pre_headers"),
+    ),
+    "path that has no WebSocket": (
+        transport(status=404, upgrade=True),
+        NO_BODY,
+        Verdict("refused", "websocket", "pre_headers"),
+    ),
+    "WebSocket without a key": (
+        transport(status=401, upgrade=True),
+        NO_BODY,
+        Verdict("http_error", "401", "pre_headers"),
+    ),
     "status when the body says nothing": (
         transport(status=502),
         NO_BODY,

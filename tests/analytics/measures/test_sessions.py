@@ -25,7 +25,7 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.telemetry.semconv import PROFILES, names_of
 from streamgauge.analytics.telemetry.spans import SpanBuilder
-from streamgauge.ingest.keyed_ids import RECORDED, session_hash
+from streamgauge.ingest.keyed_ids import RECORDED, RECORDED_AGENT, session_hash
 from streamgauge.ingest.records import AnyRecord, Frames, Request, pack
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from tests.analytics.stores import new_store, plain_tables
@@ -55,11 +55,15 @@ def request(
     session: str | None = None,
     cut: bool = False,
     key: str | None = None,
+    agent: str | None = None,
+    app: str | None = None,
 ) -> list[AnyRecord]:
     """The records of a request: to the Responses API with `response_id`, else to the chat API."""
     stream = stream_id(number)
     path = "/v1/responses" if response_id else "/v1/chat/completions"
     headers = [(RECORDED, session_hash(session, KEY))] if session else []
+    headers += [(RECORDED_AGENT, session_hash(agent, KEY))] if agent else []
+    headers += [("user-agent", app)] if app else []
     data = json.dumps({"model": "m", **body}).encode()
     reads = (
         responses_events(response_id) if response_id else [chunk("a"), finish_chunk(), b"data: [DONE]\n\n"]
@@ -107,10 +111,33 @@ def test_header_takes_precedence_over_the_body_and_both_have_one_id() -> None:
 
 
 def test_no_session_and_cut_body() -> None:
-    assert found(Sessions(), request(1, {"messages": [user()]})) == [(None, None)]
+    assert found(Sessions(), request(1, {"messages": [user()]})) == [(None, 1)]
     assert found(Sessions(), request(1, {"messages": [user()]}, session=UUID, cut=True)) == [
         (session_hash(UUID, KEY), None)
     ]
+
+
+def test_subagent_has_a_session_of_its_own_with_its_parent() -> None:
+    streams = finished(
+        request(1, {"messages": [user()]}, session=UUID),
+        request(2, {"messages": [user()]}, session=UUID, agent="a1"),
+    )
+    rows = measure(streams, sessions=Sessions())["streams"].sort("started_at")
+    parent, own = session_hash(UUID, KEY), session_hash("a1", KEY)
+    assert rows["session_id"].to_list() == [parent, own]
+    assert rows["parent_session_id"].to_list() == [None, parent]
+
+
+def test_side_calls_of_agents_are_no_turns() -> None:
+    tools = {"tools": [{"type": "function", "function": {"name": "Read"}}]}
+    streams = finished(
+        request(1, {"messages": [user()]}, session=UUID, app="claude-cli/2.1.90 (external, cli)"),
+        request(2, {"messages": [user()], **tools}, session=UUID, app="claude-cli/2.1.90 (external, cli)"),
+        request(3, {"messages": [user()]}, session=UUID, app="OpenAI/Python 2.8.0"),
+    )
+    rows = measure(streams, sessions=Sessions())["streams"].sort("started_at")
+    assert rows["operation"].to_list() == ["side_call", "chat", "chat"]
+    assert rows["turn"].to_list() == [None, 1, 1]
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -128,9 +155,7 @@ def test_chain_of_responses_is_one_session_with_counted_turns(at_once: bool) -> 
 
 
 def test_response_that_cannot_be_continued_begins_no_session() -> None:
-    assert found(Sessions(), request(1, {"input": "q", "store": False}, response_id="resp_1")) == [
-        (None, None)
-    ]
+    assert found(Sessions(), request(1, {"input": "q", "store": False}, response_id="resp_1")) == [(None, 1)]
 
 
 def test_unknown_previous_response_names_the_session() -> None:

@@ -23,6 +23,7 @@ GENAI_MAIN_ATTRIBUTES = frozenset(
         "gen_ai.operation.name",
         "gen_ai.provider.name",
         "gen_ai.conversation.id",
+        "gen_ai.agent.id",
         "gen_ai.output.type",
         "gen_ai.input.messages",
         "gen_ai.output.messages",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 
 import pytest
 
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened, ResponseHeaders
+from streamgauge.ingest.tap import is_compiled
 from streamgauge.ingest.tap.http.heads import read_response_head
 from streamgauge.ingest.tap.recording.recorder import FLUSH_BYTES
 from tests.ingest.running_tap import assert_complete, body_of, request_of
@@ -77,6 +79,40 @@ async def test_a_request_body_counts_from_its_first_byte_up_to_the_captured_size
     assert group.buffer.queued_bytes == before + 65_536
     recorder.request_data(b"q" * 50_000)
     assert group.buffer.queued_bytes == before + 65_536
+    group.end(recorder)
+    group.settle()
+    request = request_of(group.records_of(recorder))
+    assert request is not None
+    assert (len(request.body), request.truncated) == (65_536, True)
+
+
+@pytest.mark.parametrize("read_bytes", [1_000, 65_536, 200_000])
+@pytest.mark.skipif(not is_compiled(), reason="only compiled code condenses bodies")
+async def test_a_json_body_above_the_captured_size_is_condensed(read_bytes: int):
+    messages = [{"role": "user", "content": "q" * 30_000}, {"role": "assistant", "content": "a" * 60_000}]
+    body = json.dumps({"messages": messages, "stream": True}).encode()
+    group = RecorderGroup(queue_bytes=2**20)
+    recorder = group.start()
+    before = group.buffer.queued_bytes
+    for start in range(0, len(body), read_bytes):
+        recorder.request_data(body[start : start + read_bytes])
+    recorder.record_request(True)
+    group.end(recorder)
+    group.settle()
+    request = request_of(group.records_of(recorder))
+    assert request is not None
+    assert (request.condensed, request.truncated) == (True, False)
+    expected = [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
+    assert json.loads(request.body) == {"messages": expected, "stream": True}
+    assert group.buffer.queued_bytes <= before
+
+
+@pytest.mark.skipif(not is_compiled(), reason="only compiled code condenses bodies")
+async def test_a_condensed_body_above_the_captured_size_is_cut():
+    group = RecorderGroup(queue_bytes=2**20)
+    recorder = group.start()
+    for _ in range(3):
+        recorder.request_data(b'{"messages": [' + b'{"role": "user"},' * 3_000)
     group.end(recorder)
     group.settle()
     request = request_of(group.records_of(recorder))

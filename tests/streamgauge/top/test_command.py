@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from streamgauge.cli import cli
-from tests.dashboard.generated_store import NAMED_CLIENT, filled
+from tests.dashboard.generated_store import APPS, NAMED_CLIENT, filled
 
 DEADLINE_S = 60.0
 
@@ -38,6 +38,19 @@ def test_without_a_terminal_one_report_is_printed(data: Path, monkeypatch: pytes
         "nightly"
     }
     assert "\x1b" not in found.output
+
+
+def test_app_selects_streams(data: Path) -> None:
+    def requests(*apps: str) -> int:
+        chosen = [part for app in apps for part in ("--app", app)]
+        report = json.loads(
+            top("--data", str(data), "--once", "--format", "json", "--range", "1h", *chosen).output
+        )
+        return sum(group["requests"] for group in report["groups"])
+
+    first, second, both = requests(APPS[0]), requests(APPS[1]), requests(*APPS)
+    assert both == first + second
+    assert 0 < first < both
 
 
 def test_json_is_one_document(data: Path) -> None:
