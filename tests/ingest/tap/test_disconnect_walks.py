@@ -116,12 +116,12 @@ async def test_last_bytes_of_an_upstream_that_left_without_reading_reach_a_slow_
         sock.sendall(SWITCH)
         total, acknowledged = 0, True
         while acknowledged:
-            sock.sendall(b"x" * 32_768)
+            sock.sendall(b"x" * 2**19)
             until_s = time.monotonic() + 0.5
             while queued_bytes(sock) and time.monotonic() < until_s:
                 time.sleep(0.001)
             acknowledged = not queued_bytes(sock)
-            total += 32_768 * acknowledged
+            total += 2**19 * acknowledged
         sock.close()
         sent.set_result(total)
 
