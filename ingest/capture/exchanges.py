@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from streamgauge.ingest.capture.byte_stream import ByteStream
 from streamgauge.ingest.generated_ids import uuid7
@@ -25,19 +25,9 @@ from streamgauge.ingest.tap.exchanges.sides import Side
 from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
 from streamgauge.ingest.tap.exchanges.waits import Waits
 from streamgauge.ingest.tap.facts import RouteFacts
-from streamgauge.ingest.tap.http import rewriting
+from streamgauge.ingest.tap.http import heads, rewriting
 from streamgauge.ingest.tap.http.bodies import BodyReader
-from streamgauge.ingest.tap.http.heads import (
-    NO_BODY,
-    BadUpstream,
-    HeadLimits,
-    RequestHead,
-    check_partial_head,
-    check_partial_response_head,
-    read_request_head,
-    read_response_head,
-    response_body,
-)
+from streamgauge.ingest.tap.http.heads import BadUpstream, HeadLimits, RequestHead
 from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer
 from streamgauge.ingest.tap.http.trace_context import join_trace
 from streamgauge.ingest.tap.http.upstreams import Upstream
@@ -51,6 +41,15 @@ EVICTED = "capture_evicted"
 MAX_EARLY_BYTES = 2**20
 _LIMITS = HeadLimits(head_bytes=262_144, target_bytes=65_536, fields=1000)
 """Those of the server apply: a request that it accepts is recorded."""
+
+
+class Sink(NamedTuple):
+    """Where exchanges are recorded."""
+
+    recorders: Recorders
+    failures: RecordingFailures
+    wall_ns: Callable[[int], int]
+    """The Unix time of a packet's time."""
 
 
 class _NoTransport:
@@ -92,18 +91,9 @@ class _Exchange:
 class Exchanges:
     """The exchanges of one connection. Calls raise `BadRequest` if what a client sends is not HTTP/1.x."""
 
-    def __init__(
-        self,
-        recorders: Recorders,
-        failures: RecordingFailures,
-        server: Upstream,
-        received: ByteStream,
-        sent: ByteStream,
-        wall_ns: Callable[[int], int],
-    ) -> None:
+    def __init__(self, sink: Sink, server: Upstream, received: ByteStream, sent: ByteStream) -> None:
         """`server`: the side that answers. `received`, `sent`: the bytes that it receives and sends."""
-        self._recorders, self._failures = recorders, failures
-        self._wall_ns = wall_ns
+        self._recorders, self._failures, self._wall_ns = sink
         self._server = server
         self._received = received
         self._sent = sent
@@ -144,7 +134,7 @@ class Exchanges:
 
     @staticmethod
     def _new_buffer() -> ReceiveBuffer:
-        return ReceiveBuffer(partial(check_partial_head, _LIMITS), skip_empty_line=True)
+        return ReceiveBuffer(partial(heads.check_partial_head, _LIMITS), skip_empty_line=True)
 
     # --- the request
 
@@ -169,7 +159,7 @@ class Exchanges:
         self._answer_early()
 
     def _start(self, section: bytes, now_ns: int) -> None:
-        head = read_request_head(section, _LIMITS)
+        head = heads.read_request_head(section, _LIMITS)
         exchange = _Exchange(head, Waits(_NO_BLOCKS, now_ns), reused=self.count > 0)
         self.count += 1
         self._end_delivery(None)
@@ -179,7 +169,7 @@ class Exchanges:
         except Exception as e:
             self._failures.not_started(e)
         self._call(exchange, "connected", now_ns)
-        if head.body != NO_BODY:
+        if head.body != heads.NO_BODY:
             self._sending = exchange
             self._request_body = BodyReader(head.body, head.length, of_request=True)
             exchange.waits.begin(now_ns)
@@ -266,11 +256,11 @@ class Exchanges:
     def _head_data(self, exchange: _Exchange, data: bytes, now_ns: int) -> bytes:
         """Bytes before the response's body. Returns those after the final head."""
         if self._head_buffer is None:
-            self._head_buffer = ReceiveBuffer(check_partial_response_head)
+            self._head_buffer = ReceiveBuffer(heads.check_partial_response_head)
         received = self._head_buffer
         received.add(data)
         while (section := received.head()) is not None:
-            head = read_response_head(section)
+            head = heads.read_response_head(section)
             received.skip(head.size_bytes)
             if 101 != head.status < 200:
                 continue
@@ -286,7 +276,7 @@ class Exchanges:
                 websocket = (exchange.head.upgrade or b"").lower() == b"websocket"
                 exchange.tunnel = Tunnel(side, side, websocket=websocket)
                 return rest
-            exchange.body = BodyReader(*response_body(head, exchange.head.method))
+            exchange.body = BodyReader(*heads.response_body(head, exchange.head.method))
             if exchange.body.complete:
                 self._end("complete", None, now_ns)
             return rest

@@ -7,12 +7,14 @@ fault for a minute; the streams that lack them are recorded as `tap_lost`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
 
 from streamgauge.ingest.capture.connections import Connections
-from streamgauge.ingest.capture.packet_socket import PacketSocket, drop_capability
+from streamgauge.ingest.capture.exchanges import Sink
+from streamgauge.ingest.capture.packet_socket import BLOCKS, PacketSocket, drop_capability
 from streamgauge.ingest.capture.pcap import notes
 from streamgauge.ingest.capture.recording import recording
 from streamgauge.ingest.listening import AllowedHosts, bind, join_address, split_address
@@ -54,10 +56,9 @@ class _Capture:
         async with recording(options, self._stats, wall_ns=None) as worker:
             context = worker.context
             assert context.recorders is not None
-            self._connections = Connections(
-                context.recorders, context.failures, self._ports, lambda at_ns: at_ns + source.offset_ns
-            )
-            worker.context.guards.check("packets", self._fault)
+            sink = Sink(context.recorders, context.failures, lambda at_ns: at_ns + source.offset_ns)
+            self._connections = Connections(sink, self._ports)
+            context.guards.check("packets", self._fault)
             server = await self._serve(options, worker, admin) if admin is not None else None
             stop_on_signals(self._stop.set)
             loop.add_reader(source.socket, self._take)
@@ -66,27 +67,26 @@ class _Capture:
                 "capturing on %s, ports: %s", source.interface, ", ".join(map(str, self._ports)) or "all"
             )
             worker.ready = True
-            guard = worker.context.guards.guard("capture")
+            guard = context.guards.guard("capture")
             try:
                 while not self._stop.is_set():
                     guard.attempt(self._observe)
-                    faults = worker.context.guards.faults()
-                    content = {**self._content, "faults": faults, **self._stats()}
+                    content = {**self._content, "faults": context.guards.faults(), **self._stats()}
                     guard.attempt(write_ready_file, path, content)
-                    await asyncio.wait([asyncio.ensure_future(self._stop.wait())], timeout=HEARTBEAT_S)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._stop.wait(), HEARTBEAT_S)
             finally:
                 loop.remove_reader(source.socket)
                 if server is not None:
                     server.close()
-                while source.take(self._connections.packet):
-                    pass
+                self._take(BLOCKS)
                 self._connections.stop()
                 remove_ready_file(path)
         source.close()
 
-    def _take(self) -> None:
+    def _take(self, blocks: int = _BLOCKS_AT_ONCE) -> None:
         assert self._connections is not None
-        for _ in range(_BLOCKS_AT_ONCE):
+        for _ in range(blocks):
             if not self._source.take(self._connections.packet):
                 break
 

@@ -22,7 +22,7 @@ _RX_RING, _STATISTICS, _VERSION, _IGNORE_OUTGOING = 5, 6, 10, 23
 _TPACKET_V3 = 2
 _SO_ATTACH_FILTER = 26
 _ETH_P_ALL = 3
-_BLOCK_BYTES, _BLOCKS = 2**19, 128
+_BLOCK_BYTES, BLOCKS = 2**19, 128
 _BLOCK_MS = 40
 """The kernel hands over a block after this time, although it is not full: the ring then has packets of 5 s at least."""
 _FRAME_BYTES = 2**11
@@ -116,12 +116,12 @@ class PacketSocket:
         attached = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
         sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, attached)
         sock.setsockopt(_SOL_PACKET, _VERSION, _TPACKET_V3)
-        frames = _BLOCK_BYTES * _BLOCKS // _FRAME_BYTES
-        ring = struct.pack("=IIIIIII", _BLOCK_BYTES, _BLOCKS, _FRAME_BYTES, frames, _BLOCK_MS, 0, 0)
+        frames = _BLOCK_BYTES * BLOCKS // _FRAME_BYTES
+        ring = struct.pack("=IIIIIII", _BLOCK_BYTES, BLOCKS, _FRAME_BYTES, frames, _BLOCK_MS, 0, 0)
         sock.setsockopt(_SOL_PACKET, _RX_RING, ring)
         if interface == "lo":
             sock.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)  # each packet is seen again when it comes in
-        mapped = mmap.mmap(sock.fileno(), _BLOCK_BYTES * _BLOCKS)
+        mapped = mmap.mmap(sock.fileno(), _BLOCK_BYTES * BLOCKS)
         sock.bind(("" if interface == "any" else interface, _ETH_P_ALL))
         return mapped
 
@@ -141,7 +141,7 @@ class PacketSocket:
             use(seconds * 1_000_000_000 + ns - self.offset_ns, RAW_IP, ring[at + start : at + start + size])
             at += following
         _STATUS.pack_into(ring, base + _STATUS_AT, _TO_KERNEL)
-        self._block = (self._block + 1) % _BLOCKS
+        self._block = (self._block + 1) % BLOCKS
         return True
 
     def count_drops(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamgauge.ingest.capture.connections import Connections
+from streamgauge.ingest.capture.exchanges import Sink
 from streamgauge.ingest.capture.packet_files import PacketFile
 from streamgauge.ingest.capture.recording import NO_LIMIT_BYTES, flush, recording
 from streamgauge.ingest.tap.options import TapOptions
@@ -68,7 +69,7 @@ def read_pcap(
     the file that were read, and all. `ports`: of the servers to record; empty: all. What is wrong with the file is in the report. Raises
     OSError if it cannot be opened.
     """
-    connections = Connections(recorders, failures, ports)
+    connections = Connections(Sink(recorders, failures, int), ports)
     opened, waiting_bytes = failures.counters.streams_opened, 0
     with PacketFile(path) as file:
         for at_ns, link, data in file.packets():

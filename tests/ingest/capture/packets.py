@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamgauge.ingest.capture.connections import Connections
+from streamgauge.ingest.capture.exchanges import Sink
 from streamgauge.ingest.capture.tcp_packets import ACK, FIN, RST, SYN
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request
 from streamgauge.ingest.tap.http.upstreams import parse_upstreams
@@ -129,7 +130,7 @@ async def capturing(
         worker = TapWorker(options, client_key=b"k" * 32, open_log=lambda: log, wall_ns=int)
         worker.start_log()
         assert worker.context.recorders is not None
-        connections = Connections(worker.context.recorders, worker.context.failures, ports)
+        connections = Connections(Sink(worker.context.recorders, worker.context.failures, int), ports)
 
         def records() -> dict[str, list[AnyRecord]]:
             connections.stop()
