@@ -111,7 +111,7 @@ class Exchanges:
         self._out_of_step = False
         """After a gap, it is unknown which request the server answers."""
         self._guessed = False
-        """The start of the next response is known only from an acknowledgement."""
+        """The next response is assumed to begin with the server's next byte."""
         self._client_ended_ns = self._server_ended_ns = 0
         self._delivering: tuple[Recorder, int] | None = None
         """The last ended exchange, and how many bytes the server had sent then."""
@@ -182,8 +182,6 @@ class Exchanges:
         else:
             self._open.append(exchange)
             self._out_of_step, self._guessed = False, True
-            # A client has received, and mostly acknowledged, all earlier responses before it sends the next request.
-            self._sent.skip_gap()
             self._drop_early()
 
     def _body_data(self, exchange: _Exchange, data: bytes, now_ns: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streamgauge.ingest.capture.tcp_packets import RST
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened, Request
 from tests.ingest.capture.packets import MS, START_NS, Sent, Talk, captured
 from tests.ingest.running_tap import END, SSE_HEAD, assert_complete, chunk
@@ -216,3 +217,31 @@ async def test_interim_responses_are_skipped():
     assert records[1].response is not None
     assert records[1].response.status == 200
     assert records[1].response.headers_ns > 5 * MS
+
+
+async def test_requests_within_a_gap_are_lost_streams_of_their_own():
+    talk = (
+        Talk()
+        .open()
+        .client(REQUEST, size=1000)
+        .server(PLAIN)
+        .client(GET)
+        .server(PLAIN)
+        .wait(20)
+        .client(GET)
+        .server(PLAIN)
+    )
+    lost, also_lost, whole = await captured(without(talk.packets, REQUEST))
+    assert [type(record) for record in (*lost, *also_lost)] == [Lost, Lost]
+    assert closed_of(whole).cause == "complete"
+
+
+async def test_client_that_resets_before_it_has_the_response_has_left():
+    talk = Talk().open().client(GET).server(PLAIN, ack=False)
+    reset = bytearray(talk.packets[3].data[:40])
+    reset[33] = RST
+    talk.packets.append(Sent(talk.at_ns, bytes(reset)))
+    [records] = await captured(talk.packets)
+    closed = closed_of(records)
+    assert (closed.cause, closed.delivered_bytes, closed.delivered_ns) == ("complete", 0, None)
+    assert closed.client_left_ns is not None

@@ -90,6 +90,13 @@ def test_file_that_is_cut_off_keeps_what_could_be_read(tmp_path: Path, name: str
     assert "\n" not in problem
 
 
+def test_times_in_powers_of_two(tmp_path: Path):
+    section = block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
+    interface = block(1, struct.pack("<HHIHHBxxx", 101, 0, 0, 9, 1, 0x8A))  # 2**-10 s
+    packet = block(6, struct.pack("<IIIII", 0, 0, 1536, 1, 1) + b"x")
+    assert packets_of(tmp_path / "file", section + interface + packet) == ([Sent(1_500_000_000, b"x")], None)
+
+
 def test_other_file_is_no_capture(tmp_path: Path):
     assert packets_of(tmp_path / "file", b"PK\x03\x04 and more") == (
         [],
