@@ -55,15 +55,17 @@ class ByteStream:
             known_at = self.ends_at
         return max(0, known_at - self.at)
 
-    def skip_gap(self) -> list[bytes]:
-        """Give up the missing bytes. Returns what has arrived after them, which is not in order."""
-        ahead = [payload for _, payload in self._ahead]
-        last = self._ahead[-1][0] + len(ahead[-1]) if ahead else self.at
-        self.at = max(self.at, last, self.acknowledged)
+    def skip_gap(self) -> None:
+        """Give up the missing bytes, and those that have arrived after them."""
+        self.at = max(self.at, self.acknowledged, *(at + len(payload) for at, payload in self._ahead))
         if 0 <= self.ends_at < self.at:  # a FIN is acknowledged like a byte
             self.at = self.ends_at
         self._ahead, self.ahead_bytes = [], 0
-        return ahead
+
+    def skip_to(self, position: int) -> bytes:
+        """Give up what is missing before a position. Returns the bytes whose turn it is then."""
+        self.at = max(self.at, position)
+        return self.take(self.at & _MASK, b"")
 
     def take(self, seq: int, payload: bytes) -> bytes:
         """The bytes whose turn it is, after these have arrived."""
@@ -74,7 +76,7 @@ class ByteStream:
             return b""
         if position < at:
             payload = payload[at - position :]
-        if not payload or not self._ahead:
+        if not self._ahead:
             self.at = at + len(payload)
             return payload
         parts = [payload]

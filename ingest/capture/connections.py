@@ -221,7 +221,7 @@ class Connections:
             exchanges.client_data(data, now_ns)
         except BadRequest:
             if exchanges.count:
-                exchanges.gap(0, 0, by_client=True)
+                exchanges.client_gap(0)
                 connection.seeks_request = True
                 return
             refusal = other_protocol(data)
@@ -241,26 +241,25 @@ class Connections:
 
     def _give_up(self, connection: _Connection, *, at_once: bool = False) -> None:
         """Lose what is missing, as far as it cannot arrive any more."""
-        for stream in (connection.client, connection.server):
-            size_bytes = stream.missing_bytes
-            acknowledged = stream.acknowledged > stream.at
-            if not size_bytes or not (at_once or acknowledged or stream.ahead_bytes > MAX_AHEAD_BYTES):
-                continue
-            by_client = stream is connection.client
-            if by_client and connection.seeks_request:
-                continue
-            ahead = stream.skip_gap()
-            if size_bytes == 1 and not ahead:  # the FIN
-                continue
-            self.counters["gaps"] += 1
-            self.counters["gap_bytes"] += size_bytes
-            requests = 0
-            if by_client:
-                connection.seeks_request = True
-                requests = sum(_REQUEST.match(payload) is not None for payload in ahead)
-                requests += not connection.exchanges.receives_request
-            connection.exchanges.gap(size_bytes, requests, by_client=by_client)
+        client, server, exchanges = connection.client, connection.server, connection.exchanges
+        if not connection.seeks_request and (size_bytes := self._lost_bytes(client, at_once=at_once)):
+            connection.seeks_request = True
+            client.skip_gap()
+            exchanges.client_gap(size_bytes)
+        if size_bytes := self._lost_bytes(server, at_once=at_once):
+            exchanges.server_gap(size_bytes)
         connection.gap_since_ns = 0
+
+    def _lost_bytes(self, stream: ByteStream, *, at_once: bool) -> int:
+        size_bytes = stream.missing_bytes
+        if not (at_once or stream.acknowledged > stream.at or stream.ahead_bytes > MAX_AHEAD_BYTES):
+            return 0
+        if size_bytes == 1 and not stream.ahead_bytes:  # the FIN
+            stream.skip_gap()
+            return 0
+        self.counters["gaps"] += size_bytes > 0
+        self.counters["gap_bytes"] += size_bytes
+        return size_bytes
 
     # --- limits
 

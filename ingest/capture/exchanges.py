@@ -77,10 +77,12 @@ _NO_BLOCKS = cast(LoopMonitor, _NoBlocks())
 
 
 class _Exchange:
-    def __init__(self, head: RequestHead, waits: Waits, *, reused: bool) -> None:
+    def __init__(self, head: RequestHead, waits: Waits, *, reused: bool, starts_at: int) -> None:
         self.head = head
         self.waits = waits
         self.reused = reused
+        self.starts_at = starts_at
+        """Position at which the response begins, at the earliest: a client mostly acknowledges a response before its next request."""
         self.recorder: Recorder | None = None
         self.body: BodyReader | None = None
         """Of the response; None before its head."""
@@ -110,6 +112,8 @@ class Exchanges:
         self._head_buffer: ReceiveBuffer | None = None  # of the response
         self._out_of_step = False
         """After a gap, it is unknown which request the server answers."""
+        self._request_gap_ns = 0
+        """Time of a gap with a request of which nothing is reported; 0: none, -1: a request since the last one is reported as lost."""
         self._guessed = False
         """The next response is assumed to begin with the server's next byte."""
         self._client_ended_ns = self._server_ended_ns = 0
@@ -121,11 +125,6 @@ class Exchanges:
     def is_open(self) -> bool:
         """An exchange is in progress."""
         return bool(self._open) or self._sending is not None
-
-    @property
-    def receives_request(self) -> bool:
-        """The client sends the body of a request."""
-        return self._sending is not None
 
     @property
     def held_bytes(self) -> int:
@@ -160,9 +159,12 @@ class Exchanges:
 
     def _start(self, section: bytes, now_ns: int) -> None:
         head = heads.read_request_head(section, _LIMITS)
-        exchange = _Exchange(head, Waits(_NO_BLOCKS, now_ns), reused=self.count > 0)
+        exchange = _Exchange(
+            head, Waits(_NO_BLOCKS, now_ns), reused=self.count > 0, starts_at=self._sent.acknowledged
+        )
         self.count += 1
         self._end_delivery(None)
+        self._report_gap()
         try:
             route, trace = RouteFacts(self._server, head.target), join_trace(head.known.get(b"traceparent"))
             exchange.recorder = self._recorders.new(head, route, trace, self._since_ns, now_ns)
@@ -182,7 +184,7 @@ class Exchanges:
         else:
             self._open.append(exchange)
             self._out_of_step, self._guessed = False, True
-            self._drop_early()
+            self._sent.skip_to(exchange.starts_at)
 
     def _body_data(self, exchange: _Exchange, data: bytes, now_ns: int) -> bytes:
         """Part of the request's body. Returns the bytes after it."""
@@ -230,24 +232,25 @@ class Exchanges:
                 else:
                     data = self._payload(exchange, exchange.body, data, now_ns)
             except BadUpstream:
-                if self._guessed:  # the guess was wrong
-                    self.gap(0, 0, by_client=False)
-                else:
+                if not self._guessed:  # else the guess was wrong
                     self._end("bad_upstream", None, now_ns)
-                    self.lose_all(LOST)
-                    self._out_of_step = True
+                self.lose_all(LOST)
+                self._out_of_step = True
                 return
 
     def _keep_early(self, add: Callable[[tuple[int, bytes]], None], data: bytes, now_ns: int) -> None:
         """Bytes of a response whose request is not there, or never will be."""
-        if (self._out_of_step and not self._open) or self.early_bytes > MAX_EARLY_BYTES:
-            self._out_of_step = True
+        add((now_ns, data))
+        self.early_bytes += len(data)
+        self._out_of_step = self._out_of_step or self.early_bytes > MAX_EARLY_BYTES
+        if self._out_of_step and not self._open:
             self._drop_early()
-        else:
-            add((now_ns, data))
-            self.early_bytes += len(data)
 
     def _drop_early(self) -> None:
+        """A response that begins here shows that a request is missing."""
+        for at_ns, data in self._early if not self._open else ():
+            if data.startswith(b"HTTP/1."):
+                self._lose_request(at_ns)
         self._early.clear()
         self.early_bytes = 0
 
@@ -373,27 +376,47 @@ class Exchanges:
         while self._open:
             self._end("tap_stopped", None, self._last_ns)
         self._end_delivery(None)
+        self._report_gap()
 
-    def gap(self, size_bytes: int, requests: int, *, by_client: bool) -> None:
-        """Bytes of one side are missing, with the starts of at least so many requests."""
-        if by_client:
-            if self._sending is not None:
-                self._lose(self._sending, LOST, size_bytes)
-                self._sending = self._request_body = None
-            for _ in range(requests):
-                self._lose_request()
-            self._buffer = self._new_buffer()
-        else:
-            self.lose_all(LOST, size_bytes)
+    def client_gap(self, size_bytes: int) -> None:
+        """Bytes of the client are missing, perhaps whole requests."""
+        if self._sending is not None:
+            self._lose(self._sending, LOST, size_bytes)
+            self._sending = self._request_body = None
+        elif size_bytes and not self._request_gap_ns:
+            self._request_gap_ns = self._last_ns
+        self._buffer = self._new_buffer()
         self._out_of_step = True
         self._answer_early()
+        if not self._open:
+            self._drop_early()
+
+    def server_gap(self, size_bytes: int) -> None:
+        """The next bytes of the server are missing. Goes on with the first response that begins after them."""
+        end = self._sent.at + size_bytes
+        while self._open and self._open[0].starts_at < end:
+            self._lose(self._open.popleft(), LOST, size_bytes)
+        self._head_buffer = None
+        self._end_delivery(None)
+        self._drop_early()
+        if self._open:
+            self._guessed = True
+            self._answer(self._sent.skip_to(self._open[0].starts_at), self._last_ns)
+        else:
+            self._out_of_step = True
+            self._sent.skip_gap()
+
+    def _report_gap(self) -> None:
+        if self._request_gap_ns > 0:
+            self._lose_request(self._request_gap_ns)
+        self._request_gap_ns = 0
 
     def lose_all(self, cause: str, size_bytes: int = 0) -> None:
         """The rest of all open exchanges is lost."""
         for exchange in self._open:
             self._lose(exchange, cause, size_bytes)
-        self._open.clear()
         self._drop_early()
+        self._open.clear()
         self._head_buffer = None
         self._end_delivery(None)
 
@@ -402,10 +425,11 @@ class Exchanges:
         if recorder is not None and not recorder.abandoned:
             self._failures.attempt(recorder.abandon, cause, size_bytes)
 
-    def _lose_request(self) -> None:
-        """Report an exchange of which nothing was seen."""
+    def _lose_request(self, at_ns: int) -> None:
+        """Report an exchange whose request was not seen."""
+        self._request_gap_ns = -1
         self._failures.counters.streams_opened += 1
-        lost = Lost(uuid7(self._wall_ns(self._last_ns)), 0, 0, LOST, time.time_ns(), 0, True)
+        lost = Lost(uuid7(self._wall_ns(at_ns)), 0, 0, LOST, time.time_ns(), 0, True)
         self._failures.attempt(self._recorders.buffer.lose, lost)
 
     def _end(self, cause: Cause, detail: str | None, now_ns: int) -> None:

@@ -236,6 +236,40 @@ async def test_requests_within_a_gap_are_lost_streams_of_their_own():
     assert closed_of(whole).cause == "complete"
 
 
+async def test_requests_that_are_missing_one_after_the_other_are_lost_streams_of_their_own():
+    talk = Talk().open()
+    for path in (b"/1", b"/2", b"/3"):
+        talk.client(GET.replace(b"/v1/models", path)).server(PLAIN).wait(20)
+    kept = [packet for packet in talk.packets if b"GET /3" in packet.data or b"GET" not in packet.data]
+    lost, also_lost, whole = await captured(kept)
+    assert [type(record) for record in (*lost, *also_lost)] == [Lost, Lost]
+    assert closed_of(whole).cause == "complete"
+
+
+async def test_request_without_a_response_in_a_gap_is_a_lost_stream():
+    talk = Talk().open().client(GET).server(PLAIN).wait(20).client(REQUEST).wait(20).reset(from_client=True)
+    whole, lost = sorted(await captured(without(talk.packets, REQUEST)), key=len, reverse=True)
+    assert closed_of(whole).cause == "complete"
+    assert [type(record) for record in lost] == [Lost]
+
+
+async def test_gap_loses_no_response_that_begins_after_it():
+    talk = (
+        Talk()
+        .open()
+        .client(GET)
+        .server(SSE_HEAD + chunk(PARTS[0]))
+        .server(END)
+        .client(GET)
+        .server(PLAIN)
+        .wait(20)
+        .close()
+    )
+    lost, whole = await captured(without(talk.packets, END))
+    assert isinstance(lost[-1], Lost)
+    assert closed_of(whole).cause == "complete"
+
+
 async def test_client_that_resets_before_it_has_the_response_has_left():
     talk = Talk().open().client(GET).server(PLAIN, ack=False)
     reset = bytearray(talk.packets[3].data[:40])
