@@ -149,7 +149,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data(), st.randoms(use_true_random=False))
 def test_values_of_any_type_never_raise(data: st.DataObject, rng: random.Random) -> None:
     """Some members are replaced by other values."""
@@ -167,7 +167,7 @@ def test_values_of_any_type_never_raise(data: st.DataObject, rng: random.Random)
     read(json.dumps({"log": {"entries": [mutated(of), of]}}))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_changed_bytes_never_raise(rng: random.Random) -> None:
     text = list(har_text(entry(), entry()))
