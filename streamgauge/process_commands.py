@@ -47,7 +47,7 @@ def tap(**given: Any) -> int:
     "--interface", metavar="NAME", help="Network interface, such as lo or eth0; any = all. Needs CAP_NET_RAW."
 )
 @cloup.option(
-    "--pcap", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--pcap", type=click.Path(exists=True, path_type=Path, dir_okay=False), metavar="FILE",
     help="Read a pcap or pcapng file (also gzip, zstd) instead of an interface.",
 )  # fmt: skip
 @cloup.option(

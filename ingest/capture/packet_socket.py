@@ -36,6 +36,7 @@ _PACKET = struct.Struct(
 MAX_PORTS = 16
 _CAP_NET_RAW = 13
 _CAP_VERSION_3 = 0x20080522
+_libc = ctypes.CDLL(None, use_errno=True)
 GRANT = (
     "Run it as root, or grant CAP_NET_RAW: `setcap cap_net_raw+ep` on the Python program, "
     "or capabilities.add: [NET_RAW] in a Pod's securityContext."
@@ -122,7 +123,13 @@ class PacketSocket:
         if interface == "lo":
             sock.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)  # each packet is seen again when it comes in
         mapped = mmap.mmap(sock.fileno(), _BLOCK_BYTES * BLOCKS)
-        sock.bind(("" if interface == "any" else interface, _ETH_P_ALL))
+        if interface == "any":
+            every = struct.pack("=HHiHBB8x", socket.AF_PACKET, socket.htons(_ETH_P_ALL), 0, 0, 0, 0)
+            _check(
+                _libc.bind(sock.fileno(), every, len(every))
+            )  # `socket` knows no address without an interface
+        else:
+            sock.bind((interface, _ETH_P_ALL))
         return mapped
 
     def close(self) -> None:
@@ -153,14 +160,15 @@ class PacketSocket:
 
 def drop_capability() -> None:
     """Give up CAP_NET_RAW. Threads that are started later do not have it either. Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
     header, sets = struct.pack("=Ii", _CAP_VERSION_3, 0), ctypes.create_string_buffer(24)
-    if libc.capget(header, sets):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    _check(_libc.capget(header, sets))
     keep = ~(1 << _CAP_NET_RAW) & 0xFFFFFFFF
     words = struct.unpack(
         "=6I", sets.raw
     )  # effective, permitted, inheritable; then the same for capabilities from 32 on
-    dropped = struct.pack("=6I", *(word & keep for word in words[:3]), *words[3:])
-    if libc.capset(header, dropped):
+    _check(_libc.capset(header, struct.pack("=6I", *(word & keep for word in words[:3]), *words[3:])))
+
+
+def _check(result: int) -> None:
+    if result:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

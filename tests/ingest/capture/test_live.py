@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -87,6 +88,20 @@ def test_missing_privilege_is_one_line_that_says_what_to_grant(monkeypatch: pyte
 def test_unknown_interface_is_one_line():
     with pytest.raises(OSError, match="cannot capture on nothing-0: No such device"):
         PacketSocket("nothing-0", [4000])
+
+
+@needs_packets
+def test_packets_of_all_interfaces_are_seen_once_sent_and_once_received():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        source = PacketSocket("any", [port])
+        socket.create_connection(("127.0.0.1", port)).close()
+        seen: list[bytes] = []
+        deadline_s = time.monotonic() + 10
+        while len(seen) < 6 and time.monotonic() < deadline_s:
+            source.take(lambda at_ns, link, data: seen.append(data))
+    source.close()
+    assert seen.count(seen[0]) == 2
 
 
 @needs_packets
