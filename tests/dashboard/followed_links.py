@@ -20,6 +20,7 @@ Parameters = dict[str, list[str]]
 CLIENT = f"if(client_id = '{NAMED_CLIENT[0]}', '{NAMED_CLIENT[1]}', client_id)"
 COLUMNS = {
     "model": "coalesce(request_model, response_model)", "gateway": "gateway", "client": CLIENT, "outcome": "outcome",
+    "app": "coalesce(client_app, '(unknown)')",
     "cause": "error_type", "status": "http_status::VARCHAR", "dialect": "dialect", "tap": "tap", "server": "server_instance",
     "finish": "CASE WHEN finish_reason LIKE 'max_tokens' THEN 'length' ELSE finish_reason END",
 }  # fmt: skip
@@ -36,7 +37,7 @@ ANSWERS = {
     "failed with a tool call": f"tool_call_count > 0 AND ({IS_ERROR} OR tool_failure_count > 0)",
 }
 DEFAULTS = {"order": ["newest"], "answers": ["Cut at the token limit"]}
-SIDEBAR = ("model", "gateway", "client")
+SIDEBAR = ("model", "gateway", "client", "app")
 LINKS = """() => {
     const found = {};
     for (const link of document.querySelectorAll("[data-testid=stMain] a[href]")) {
