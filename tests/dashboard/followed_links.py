@@ -34,6 +34,7 @@ KINDS = {
 }
 ANSWERS = {
     "refusal": "outcome = 'ok' AND (refusal_chars > 0 OR finish_reason = 'content_filter')",
+    "text": "outcome = 'ok' AND coalesce(refusal_chars, 0) + coalesce(tool_call_count, 0) = 0 AND ttfo_ns IS NOT NULL",
     "failed with a tool call": f"tool_call_count > 0 AND ({IS_ERROR} OR tool_failure_count > 0)",
 }
 DEFAULTS = {"order": ["newest"], "answers": ["Cut at the token limit"]}
@@ -132,7 +133,9 @@ def shown_streams(site: Site, path: str, parameters: Parameters) -> tuple[object
     if path == "/stream":
         shown_id = seen.page.get_by_label("Stream id").input_value()
         models = tables(site.data).query(
-            f"SELECT request_model FROM streams WHERE stream_id = '{parameters['id'][0]}'"
+            f"""SELECT request_model FROM (
+                SELECT stream_id, request_model FROM streams UNION ALL SELECT stream_id, request_model FROM open_streams)
+            WHERE stream_id = '{parameters["id"][0]}'"""
         )
         return [shown_id, True], [
             parameters["id"][0],

@@ -22,7 +22,8 @@ pytestmark = [
     *MARKS,
     pytest.mark.slow,  # test_diagnosis_browser follows the links of the diagnosis
 ]
-WITHOUT_LINKS = ("compare", "pipeline", "sql")
+WITHOUT_LINKS = ("alerts", "compare", "pipeline", "sql")
+"""In this store: no alert has fired."""
 
 
 @pytest.fixture(scope="module")
