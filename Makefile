@@ -15,7 +15,7 @@ COMPILED := $(TYPED) $(wildcard $(patsubst %.pxd,%.py,$(TYPED)))
 # Tests of processes do not depend on the code that these run.
 PROCESSES := tests/ingest/tap/test_main.py tests/ingest/tap/test_supervisor.py
 # Whole files on one worker, because they share servers; tests/conftest.py orders them.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install setup test-setup demo up test lint format types quick chaos bench browser screenshots fuzz reference site image wheel release audit licences lock clean
 
@@ -57,7 +57,7 @@ format: setup ## format the code
 types: setup ## check types with mypy
 	$(PY) -m mypy
 
-test: test-setup lint types ## run all tests (15 minutes on two cores, and at the first time the set-up)
+test: test-setup lint types ## run all tests (12 minutes on two cores, and at the first time the set-up)
 	$(PY) -m pytest -m "not slow" $(PARALLEL) $(ARGS)
 	STREAMGAUGE_INTERPRETED=1 $(PY) -m pytest -m "not slow" $(PARALLEL) tests/ingest/tap $(PROCESSES:%=--ignore=%)
 

@@ -15,6 +15,7 @@ import cloup
 from streamgauge.flags import SettingsCommand, load_used, load_with_running_parts, settings_options
 from streamgauge.process_logging import configure_logging
 from streamgauge.settings import Settings, settings_of, unknown_variables
+from streamgauge.values import WholeNumber
 
 if TYPE_CHECKING:
     from streamgauge.ingest.tap.options import TapOptions
@@ -51,7 +52,7 @@ def tap(**given: Any) -> int:
     help="Read a pcap or pcapng file (also gzip, zstd) instead of an interface.",
 )  # fmt: skip
 @cloup.option(
-    "--port", "ports", type=click.IntRange(1, 65535), multiple=True, metavar="N",
+    "--port", "ports", type=WholeNumber(1, 65535), multiple=True, metavar="N",
     help="Port of a server that speaks HTTP/1.x; repeatable.  [default: all]",
 )  # fmt: skip
 @cloup.option(

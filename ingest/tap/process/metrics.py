@@ -50,6 +50,7 @@ _FAMILIES = {
     "capture_connections": "Captured TCP connections.",
     "capture_connections_tls": "Captured connections that cannot be read: TLS.",
     "capture_connections_other": "Captured connections that cannot be read: neither HTTP/1.x nor TLS nor HTTP/2.",
+    "capture_connections_evicted": "Captured connections that were dropped at a limit; their open streams are stored as tap_lost.",
     "capture_gaps": "Gaps in captured connections; the streams with a gap are stored as tap_lost.",
     "faults_now": "Threads, loops and tasks at fault; see guard_fault.",
     "worker_restarts": "Restarts of workers that died.",
