@@ -13,6 +13,8 @@ from streamgauge.analytics.schema.dimensions import DIMENSIONS
 from streamgauge.analytics.schema.objectives import DEFAULT
 
 State = Literal["healthy", "incident", "unclear", "no_data"]
+PLACE_DIMENSIONS = ("gateway", "model", "client", "app", "tap", "server")
+"""The dimensions of `Cause.where`, in the order in which a text names them."""
 """`incident`: at least one cause is named. `unclear`: an objective is missed, and the data do not support a cause."""
 Kind = Literal["step", "drift", "constant", "traffic"]
 """`step`: changed at `onset`. `drift`: gets worse slowly since `onset`. `constant`: it was so in the whole range. `traffic`: the
@@ -229,11 +231,7 @@ def place(cause: Cause, name: Name = plain_name) -> str:
     where = {dimension: name(dimension, value) for dimension, value in cause.where.items()}
     served = ("model", "gateway") if "model" in where else ()
     parts = [" @ ".join(where[d] for d in served if d in where)]
-    parts += [
-        f"{d} {where[d]}"
-        for d in ("gateway", "client", "app", "tap", "server")
-        if d in where and d not in served
-    ]
+    parts += [f"{d} {where[d]}" for d in PLACE_DIMENSIONS if d in where and d not in served]
     return ", ".join(p for p in parts if p) or "all streams"
 
 

@@ -28,7 +28,7 @@ from streamgauge.analytics.diagnosis.aggregates import (
     Table,
     with_totals,
 )
-from streamgauge.analytics.diagnosis.diagnosis import Cause, Effect
+from streamgauge.analytics.diagnosis.diagnosis import PLACE_DIMENSIONS, Cause, Effect
 from streamgauge.analytics.diagnosis.search import (
     LEAST_BASELINE,
     LEAST_SCORE,
@@ -242,7 +242,7 @@ def unaffected(table: Table, found: Found, variance: float) -> tuple[str | None,
     interval = (np.array([found.begin]), np.array([found.end]))
     compared = compare(table, found.metric, interval, variance)
     by_name = dict(zip(table.dimensions, range(len(table.dimensions)), strict=True))
-    for dimension in ("gateway", "model", "client", "app", "tap", "server"):
+    for dimension in PLACE_DIMENSIONS:
         if dimension not in found.where:
             continue
         axis, good = by_name[dimension], []
