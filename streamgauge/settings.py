@@ -339,8 +339,8 @@ class Settings(BaseSettings):
     # fmt: off
     upstream: Upstreams = _setting(
         COMMON, "tap", "[NAME=]URL",
-        "Gateway or inference server; repeatable, selected by path prefix /NAME/ or header x-streamgauge-upstream, by default the "
-        f"first, unless that is on the Internet. A name alone is a provider: {', '.join(PRESETS)}.",
+        "Gateway or inference server; repeatable, selected by path prefix /NAME/, header x-streamgauge-upstream or Host, by default "
+        f"the first, unless that is on the Internet. A name alone is a provider: {', '.join(PRESETS)}.",
         default=())
     listen: Address = _setting(COMMON, "tap", "HOST:PORT", "Address for client requests.", default="127.0.0.1:4100")
     data: Path = _setting(COMMON, PARTS + " mcp", "FOLDER", "Data folder.", default=Path("streamgauge-data"))

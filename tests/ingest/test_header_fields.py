@@ -70,6 +70,7 @@ def test_name_that_ends_like_a_listed_one_is_recorded_under_the_listed_name():
         ("cache-control", "max-age=0, no-store"),
         ("x-cache", "Hit from cloudfront"),
         ("server-timing", 'total;dur=1.5, db;desc="primary";dur=53'),
+        ("x-amzn-errortype", "ThrottlingException:http://internal.amazon.com/coral/com.amazon.bedrock/"),
         ("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT"),
         ("x-ratelimit-reset-tokens", "1m6.5s"),
         ("x-ratelimit-limit", "100, 100;w=60"),
@@ -87,7 +88,7 @@ def test_value_of_the_grammar_is_kept(name: str, value: str):
 VALUES = (
     "user-agent", "accept", "accept-encoding", "content-encoding", "content-type", "openai-beta", "anthropic-beta",
     "anthropic-version", "server", "server-timing", "cache-control", "x-cache", "retry-after", "x-ratelimit-limit",
-    "fireworks-prompt-tokens", "x-request-id", "x-served-by",
+    "fireworks-prompt-tokens", "x-request-id", "x-served-by", "x-amzn-errortype",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Client ids: a keyed hash of the client's API key.
 
-The same API key gives the same id. The API key cannot be derived from the id.
+The same API key gives the same id, and so does the same access key of requests that are signed for AWS. The API key cannot
+be derived from the id.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ itself is not kept in memory. The seed of the hash is random, so a second API ke
 
 API_KEY_FIELDS: tuple[bytes, ...] = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
 """Header fields (in lower case) with API keys. The first one present identifies the client."""
+AWS_SIGNATURE = b"AWS4-"
+"""The start of `Authorization` in a request that is signed for AWS (SigV4)."""
 
 
 def client_id(fields: Mapping[bytes, bytes], key: bytes) -> str | None:
@@ -24,8 +27,12 @@ def client_id(fields: Mapping[bytes, bytes], key: bytes) -> str | None:
         secret = fields.get(name)
         if secret:
             scheme, sep, token = secret.partition(b" ")
-            if name == b"authorization" and sep and scheme.lower() == b"bearer":
-                secret = token.strip()
+            if name == b"authorization" and sep:
+                if scheme.lower() == b"bearer":
+                    secret = token.strip()
+                elif scheme.startswith(AWS_SIGNATURE):
+                    # The rest differs between requests. The id of the access key is before the first slash.
+                    secret = secret.partition(b"/")[0]
             known_as = hash((secret, key))
             found = _ids.get(known_as)
             if found is None:

@@ -11,9 +11,10 @@ from streamgauge.ingest.tap.http.trace_context cimport TraceContext
 cpdef bint adds_x_forwarded(str choice, object upstream) except -1
 
 @cython.locals(value=bytes)
-cpdef bint host_is_signed(RequestHead head) except -1
+cpdef frozenset signed_names(RequestHead head)
 
 @cython.locals(
-    field=Field, name=bytes, line=bytes, lines=list, received=dict, trailers=bint, had_host=bint, named=frozenset, traceparent=str
+    field=Field, name=bytes, line=bytes, lines=list, received=dict, trailers=bint, had_host=bint, named=frozenset, signed=frozenset, trace_is_signed=bint,
+    traceparent=str
 )
 cpdef bytes request_for_upstream(RequestHead head, Route route, TraceContext trace, str choice, str address, str scheme)

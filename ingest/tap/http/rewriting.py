@@ -6,9 +6,10 @@ the fields that the tap adds. `streamgauge.ingest.header_fields` decides which f
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS
+from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS, AWS_SIGNATURE
 from streamgauge.ingest.tap.http.fields import OWN_PREFIX
 from streamgauge.ingest.tap.http.heads import RequestHead, ResponseHead
 from streamgauge.ingest.tap.http.routing import Route
@@ -19,13 +20,14 @@ END_TO_END = frozenset(b"content-length content-type transfer-encoding expect".s
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-connection proxy-authorization upgrade http2-settings".split()
 )
-_REPLACED = _HOP_BY_HOP | {b"traceparent"}
 _X_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"})
 _RESPONSE_HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"upgrade"})
 # A Connection header may name further hop-by-hop fields, but not those that frame the message.
 NEVER_DROPPED = frozenset(
     {b"host", b"content-length", b"transfer-encoding", b"trailer", b"close", b"keep-alive"}
 )
+_SIGNED_NAMES = re.compile(rb"SignedHeaders=([^,\s]+)")
+_UNSIGNED: frozenset[bytes] = frozenset()
 
 
 XForwarded = Literal["always", "private", "never"]
@@ -37,20 +39,26 @@ def adds_x_forwarded(choice: XForwarded, upstream: Upstream) -> bool:
     return choice == "always" or (choice == "private" and not upstream.is_public)
 
 
-def host_is_signed(head: RequestHead) -> bool:
-    """Whether the client signed the request for AWS (SigV4). The signature covers the Host, so that another Host would break it."""
+def signed_names(head: RequestHead) -> frozenset[bytes]:
+    """The names of the fields that the client signed for AWS (SigV4). Other values of them would break the signature."""
     value = head.known.get(b"authorization")
-    return value is not None and value.startswith(b"AWS4-")
+    if value is None or not value.startswith(AWS_SIGNATURE):
+        return _UNSIGNED
+    names = _SIGNED_NAMES.search(value)
+    return frozenset(names[1].split(b";")) if names is not None else _UNSIGNED
 
 
 def request_for_upstream(
     head: RequestHead, route: Route, trace: TraceContext, choice: XForwarded, address: str, scheme: str
 ) -> bytes:
     """The request's head for the upstream. `address` and `scheme` are the client's."""
-    host_line = (
-        b"Host: %b\r\n" % head.host if head.host and host_is_signed(head) else route.upstream.host_line
-    )
-    x_forwarded = adds_x_forwarded(choice, route.upstream)
+    # The values that the client signed are forwarded, except of fields that frame the message or end at this hop.
+    signed = signed_names(head)
+    host_line = route.upstream.host_line
+    if head.host and b"host" in signed:
+        host_line = b"Host: %b\r\n" % head.host
+    x_forwarded = adds_x_forwarded(choice, route.upstream) and signed.isdisjoint(_X_FORWARDED)
+    trace_is_signed = b"traceparent" in signed
     named = head.connection - NEVER_DROPPED if head.connection else head.connection
     lines = [f"{head.method} {route.target} HTTP/1.1\r\n".encode()]
     received: dict[bytes, bytes] = {}  # values of earlier proxies, for fields that the tap extends
@@ -63,7 +71,7 @@ def request_for_upstream(
         elif name == b"host":
             had_host = True
             lines.append(host_line)
-        elif name in _REPLACED:
+        elif name in _HOP_BY_HOP or (name == b"traceparent" and not trace_is_signed):
             pass
         elif name == b"te":
             trailers = trailers or b"trailers" in field.value.lower()
@@ -74,11 +82,11 @@ def request_for_upstream(
                 # Keep the value of the earlier proxy, which was nearer to the client.
                 received[name] = field.value
                 lines.append(line)
-        elif not name.startswith(OWN_PREFIX) and name not in named:
+        elif (name in signed or not name.startswith(OWN_PREFIX)) and name not in named:
             lines.append(line)
     if not had_host:
         lines.insert(1, host_line)
-    traceparent = f"traceparent: {trace.header}\r\n"
+    traceparent = "" if trace_is_signed else f"traceparent: {trace.header}\r\n"
     if x_forwarded and not received and head.host:
         # Most requests: one line to encode instead of four costs 1 µs less.
         lines.append(

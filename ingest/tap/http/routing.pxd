@@ -16,7 +16,7 @@ cdef class Route(RouteFacts):
 cdef class Router:
     cdef tuple _upstreams
     cdef object _default, _only
-    cdef dict _by_name
+    cdef dict _by_name, _by_host
     cdef frozenset _lower_names
     cdef readonly list names
     cdef str _only_prefix

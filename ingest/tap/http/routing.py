@@ -1,7 +1,8 @@
 """Choose the upstream of a request and the target of the forwarded request.
 
 The header `x-streamgauge-upstream` or else the path prefix /NAME/ selects an upstream; the prefix is removed. A single upstream
-also serves every other path. With several, requests that name none go to the first, with three exceptions that get a 404:
+also serves every other path. With several, requests that name none go to the upstream whose host is their Host, as of clients
+that use the tap as an HTTP proxy, else to the first, with three exceptions that get a 404:
 
 - the first upstream is a provider on the Internet: the request, with its API key, may be meant for another one;
 - an unknown name in the header;
@@ -46,6 +47,7 @@ class Router:
         self._upstreams = upstreams
         self._default = None if upstreams[0].is_public else 0
         self._by_name = {u.name: i for i, u in enumerate(upstreams)}
+        self._by_host = {u.host_line: i for i, u in reversed(list(enumerate(upstreams)))}
         self.names = list(self._by_name)
         self._only = upstreams[0] if len(upstreams) == 1 and not upstreams[0].base_path else None
         self._only_prefix = "/" + upstreams[0].name
@@ -68,7 +70,7 @@ class Router:
         elif by_path is not None:
             index = by_path
         else:
-            index = 0 if len(self._upstreams) == 1 else self._without_name(target)
+            index = 0 if len(self._upstreams) == 1 else self._without_name(head)
         if by_path is not None and by_path == index:
             target = "/" + rest
         if index is None:
@@ -78,9 +80,12 @@ class Router:
             target = upstream.base_path + target
         return Route(index, upstream, target)
 
-    def _without_name(self, target: str) -> int | None:
+    def _without_name(self, head: RequestHead) -> int | None:
         """The upstream of a target that does not begin with a configured name."""
-        path = posixpath.normpath(unquote(target.partition("?")[0]).lower()).lstrip("/")
+        by_host = self._by_host.get(b"Host: %b\r\n" % head.host.lower())
+        if by_host is not None:
+            return by_host
+        path = posixpath.normpath(unquote(head.target.partition("?")[0]).lower()).lstrip("/")
         first, _, rest = path.partition("/")
         second = rest.partition("/")[0]
         if first in self._lower_names or (

@@ -10,7 +10,7 @@ import pytest
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.ingest.records import Frames, Request
+from streamgauge.ingest.records import Frames, Request, ResponseHeaders
 from streamgauge.ingest.tap.recording.body_capture import UNLIMITED, response_limit
 from tests.analytics.amazon_event_stream import CONVERSE, chunk, event, exception, message
 from tests.analytics.stream_records import closed, head, opened, stream_id
@@ -23,14 +23,21 @@ INVOKE_PATH = "/model/meta.llama3-1-8b/invoke-with-response-stream"
 
 
 def row(
-    reads: Sequence[bytes], path: str = CONVERSE_PATH, content_type: str = TYPE, **end: Any
+    reads: Sequence[bytes],
+    path: str = CONVERSE_PATH,
+    content_type: str = TYPE,
+    response: ResponseHeaders | None = None,
+    **end: Any,
 ) -> dict[str, Any]:
     """The row of a stream with these reads at 10, 20 … ms."""
     records = [
         opened(A, path=path, headers=[]),
         Request(A, 1, b"{}", False),
         Frames(
-            A, 2, [(10 * MS * i, data) for i, data in enumerate(reads, 1)], head(content_type=content_type)
+            A,
+            2,
+            [(10 * MS * i, data) for i, data in enumerate(reads, 1)],
+            response or head(content_type=content_type),
         ),
         closed(A, 3, end_ns=10 * MS * (len(reads) + 1), **end),
     ]
@@ -77,6 +84,14 @@ def test_exception_is_an_error_of_the_stream(path: str, before: tuple[bytes, ...
     assert (found["outcome"], found["error_type"]) == ("inband_error", "throttlingException")
     assert found["error_phase"] == ("mid_stream" if before else "pre_first_output")
     assert found["error_message"] == "slow down"
+
+
+@pytest.mark.parametrize("body", [b'{"message":"slow down"}', b'{"message":"slow down","type":"x"}', b""])
+def test_type_of_an_http_error_is_in_its_header(body: bytes) -> None:
+    fields = [("x-amzn-errortype", "ThrottlingException:http://internal.amazon.com/coral/")]
+    found = row([body] if body else [], response=ResponseHeaders(429, fields, 50))
+    assert (found["outcome"], found["error_type"]) == ("http_error", "ThrottlingException")
+    assert found["error_message"] == ("slow down" if body else None)
 
 
 def test_unmodelled_error_is_an_error_of_the_stream() -> None:

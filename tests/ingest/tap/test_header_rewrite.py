@@ -25,9 +25,9 @@ from streamgauge.ingest.tap.http.heads import (
 from streamgauge.ingest.tap.http.rewriting import (
     XForwarded,
     adds_x_forwarded,
-    host_is_signed,
     request_for_upstream,
     response_for_client,
+    signed_names,
 )
 from streamgauge.ingest.tap.http.routing import Router
 from streamgauge.ingest.tap.http.trace_context import TraceContext
@@ -47,6 +47,15 @@ def test_client_id_is_a_keyed_hash_of_the_api_key():
     assert bearer != client_id({b"x-api-key": secret + b"x"}, KEY)
     assert bearer != client_id({b"x-api-key": secret}, b"z" * 32)
     assert client_id({b"x-other": secret}, KEY) is None
+    aws = [
+        client_id({b"authorization": b"AWS4-HMAC-SHA256 Credential=" + value}, KEY)
+        for value in (
+            b"AKIA1/20260101/x, Signature=a",
+            b"AKIA1/20260102/x, Signature=b",
+            b"AKIA2/20260101/x, Signature=a",
+        )
+    ]
+    assert aws[0] == aws[1] != aws[2]
     assert bearer is not None
     assert len(bearer) == 32
     assert SECRET not in bearer
@@ -144,6 +153,22 @@ async def test_host_of_a_request_that_is_signed_for_aws_is_kept():
     assert b"\r\nHost: 127.0.0.1:" in await request_seen(b"Authorization: Bearer AWS4\r\n")
 
 
+async def test_fields_signed_for_aws_are_forwarded_as_received_unless_they_end_at_this_hop():
+    names = "connection;host;keep-alive;traceparent;x-forwarded-for;x-streamgauge-capture"
+    fields = b"traceparent: 00-a\r\nX-Forwarded-For: 10.0.0.1\r\nx-streamgauge-capture: none\r\nx-streamgauge-other: 1\r\n"
+    signed = (
+        f"Authorization: AWS4-HMAC-SHA256 Credential=AKIA/x, SignedHeaders={names}, Signature=0\r\n".encode()
+    )
+    hops = b"Connection: close\r\nKeep-Alive: timeout=5\r\n"
+    head = await request_seen(fields + hops + signed, x_forwarded="always")
+    assert (
+        b"\r\ntraceparent: 00-a\r\nX-Forwarded-For: 10.0.0.1\r\nx-streamgauge-capture: none\r\nAuthorization:"
+        in head
+    )
+    assert head.lower().count(b"\r\ntraceparent:") == head.lower().count(b"\r\nx-forwarded-for:") == 1
+    assert not [p for p in (b"Connection:", b"Keep-Alive:", b"x-streamgauge-other:") if b"\r\n" + p in head]
+
+
 def test_uncached_lines_are_parsed_and_keys_are_not_cached():
     from streamgauge.ingest.tap.http.heads import REQUEST_FIELDS
 
@@ -193,7 +218,8 @@ TRACES = TraceContext("1" * 32, "2" * 16, None, 1), TraceContext("1" * 32, "2" *
 NAMES = [*SPECIAL_IN_REQUESTS, *SPECIAL_IN_RESPONSES, b"accept", b"cookie", b"x", b"x-streamgauge-x"]
 NAME = st.sampled_from(NAMES).flatmap(lambda name: st.sampled_from([name, name.title(), name.upper()]))
 WORDS = b"5 0 05 h chunked close keep-alive upgrade trailers h2c websocket".split()
-VALUE = st.sampled_from([*WORDS, b"", b"x, accept", b"AWS4-HMAC-SHA256 x", b"Bearer x", b"a" * 300])
+SIGNED = b"AWS4-HMAC-SHA256 SignedHeaders=%b, x" % b";".join((*SPECIAL_IN_REQUESTS, b"x-streamgauge-x"))
+VALUE = st.sampled_from([*WORDS, b"", b"x, accept", b"AWS4-HMAC-SHA256 x", SIGNED, b"Bearer x", b"a" * 300])
 LINES = st.lists(
     st.builds(lambda *parts: b"%b:%b%b\r\n" % parts, NAME, st.sampled_from([b"", b" ", b"\t"]), VALUE),
     max_size=6,
@@ -223,20 +249,27 @@ def test_upstream_reads_the_request_that_the_client_sent(start: bytes, host: byt
         seen = read_request_head(raw, HeadLimits())
         assert (seen.method, seen.target, seen.minor) == (head.method, route.target, 1)
         assert (seen.body, seen.length) == (head.body, head.length)
-        signed = head.host if host_is_signed(head) else b""
-        assert b"Host: %b\r\n" % (signed or seen.host) in raw
-        assert signed or b"Host: %b\r\n" % seen.host == route.upstream.host_line
-        if adds_x_forwarded(choice, route.upstream):
+        signed = signed_names(head)
+        host = head.host if signed else b""
+        assert b"Host: %b\r\n" % (host or seen.host) in raw
+        assert host or b"Host: %b\r\n" % seen.host == route.upstream.host_line
+        if adds_x_forwarded(choice, route.upstream) and not signed:
             assert seen.known[b"x-forwarded-for"].endswith(b"10.0.0.9")
-        assert [f.value for f in seen.fields if f.name == b"traceparent"] == [trace.header.encode()]
+        sent = [f.value for f in head.fields if f.name == b"traceparent" and f.name not in head.connection]
+        traces = [f.value for f in seen.fields if f.name == b"traceparent"]
+        assert traces == (sent if signed else [trace.header.encode()])
         hidden = head.connection | {
             b"keep-alive",
             b"proxy-connection",
             b"proxy-authorization",
             b"http2-settings",
         }
-        end_to_end = [f.line for f in head.fields if f.special == 0 and f.name not in hidden]
-        assert [f.line for f in seen.fields if f.special <= 0] == end_to_end  # none for the tap
+        end_to_end = [
+            f.line
+            for f in head.fields
+            if f.special in ((0, -1) if signed else (0,)) and f.name not in hidden  # else none for the tap
+        ]
+        assert [f.line for f in seen.fields if f.special <= 0] == end_to_end
 
 
 @given(st.sampled_from(STATUS_LINES), LINES, st.booleans())

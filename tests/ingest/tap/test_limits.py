@@ -377,6 +377,20 @@ def test_request_that_names_no_upstream_goes_to_no_provider_on_the_internet():
 @pytest.mark.parametrize(
     "raw",
     [
+        b"GET /model/m/converse HTTP/1.1\r\nHost: API.b.com\r\n\r\n",
+        b"GET http://api.b.com/model/m/converse HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_request_that_names_no_upstream_goes_to_that_of_its_host(raw: bytes):
+    upstreams = parse_upstreams(["a=https://api.a.com", "b=https://api.b.com", "c=https://api.b.com/c"])
+    route = Router(upstreams).route(read_request_head(raw, HeadLimits()))
+    assert route is not None
+    assert (route.upstream.name, route.target) == ("b", "/model/m/converse")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
         b"GET /antropic/v1 HTTP/1.1\r\nHost: h\r\n\r\n",
         b"GET /vLLM?a=b HTTP/1.1\r\nHost: h\r\n\r\n",
         b"GET /vllm/ HTTP/1.1\r\nHost: h\r\nx-streamgauge-upstream: c\r\n\r\n",
