@@ -12,7 +12,7 @@ from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.one_stream import Phase
 from streamgauge.analytics.reports.sessions import MODEL, USER, Bar
 from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.charts.drawing import Drawing, duration_text, duration_unit, tooltips
+from streamgauge.dashboard.charts.drawing import Drawing, Layers, duration_text, duration_unit, tooltips
 
 AXIS_EXTENT = 78
 """Width of every vertical axis, so the time axes are aligned."""
@@ -56,7 +56,7 @@ def phase_waterfall(
     lengths = base.mark_text(align="left", dx=6, fontSize=12, color=colors.RULE).encode(
         x=axis.x("end"), text=alt.Text("length:N")
     )
-    return alt.layer(bars, ticks, lengths).properties(height=26 * len(phases) + 40)
+    return Layers(bars, ticks, lengths, height=26 * len(phases) + 40)
 
 
 def event_marks(events: pl.DataFrame, axis: StreamAxis, stalls: pl.DataFrame) -> Drawing:
@@ -76,7 +76,7 @@ def event_marks(events: pl.DataFrame, axis: StreamAxis, stalls: pl.DataFrame) ->
         tooltip=tooltips("seq:Q", "kind:N", ("gap:N", "gap before it"), *sizes),
     )
     bands = [_stall_bands(stalls, axis)] if stalls.height else []
-    return _with_own_colors(*bands, marks, height=26 * len(shown) + 45)
+    return Layers(*bands, marks, height=26 * len(shown) + 45, own_colors=True)
 
 
 def _stall_bands(stalls: pl.DataFrame, axis: StreamAxis) -> alt.Chart:
@@ -97,12 +97,6 @@ def _stall_bands(stalls: pl.DataFrame, axis: StreamAxis) -> alt.Chart:
 
 def _cause_color(frame: pl.DataFrame) -> alt.Color:
     return colors.scale("cause", colors.present(colors.CAUSES, frame, "cause"))
-
-
-def _with_own_colors(*layers: alt.Chart, **properties: Any) -> Drawing:
-    """Layers whose colours stand for different things: a shared scale would give them one domain."""
-    layered: alt.LayerChart = alt.layer(*layers, **properties).resolve_scale(color="independent")
-    return layered
 
 
 def cumulative_output(events: pl.DataFrame, axis: StreamAxis, unit: str) -> Drawing:
@@ -166,7 +160,7 @@ def gap_points(
         label = limit.mark_text(align="left", baseline="bottom", dx=4, dy=-3, fontSize=11, color=colors.STALL)
         layers.append(limit.mark_rule(color=colors.STALL, strokeDash=[4, 3], strokeWidth=1.5))
         layers.append(label.encode(x=alt.value(0), text=alt.Text("text:N")))
-    return _with_own_colors(*layers, height=190, title=_heading("gap before each output event, ms"))
+    return Layers(*layers, height=190, title=_heading("gap before each output event, ms"), own_colors=True)
 
 
 def _y_axis(**options: Any) -> alt.Axis:
@@ -210,7 +204,7 @@ def session_turns(bars: Sequence[Bar]) -> Drawing:
     failed = base.mark_point(
         shape="cross", angle=45, size=60, filled=True, color=colors.OUTCOMES["http_error"]
     )
-    return alt.layer(
+    return Layers(
         waits.transform_filter(f"!({is_request})"),
         requests.transform_filter(is_request),
         ticks.transform_filter(is_request),

@@ -45,7 +45,7 @@ def test_tooltip_has_all_series_under_generated_fields() -> None:
     tips = chart["layer"][-1]["encoding"]["tooltip"]
     assert [t.get("title") for t in tips] == ["time", "a", SPECIAL_NAME]
     assert [t["field"] for t in tips[1:]] == ["s0", "s1"]
-    assert chart["params"][0]["name"] == "near"
+    assert chart["layer"][-1]["params"][0]["name"] == "near"
 
 
 def test_chart_without_data_is_valid() -> None:
