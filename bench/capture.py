@@ -1,6 +1,7 @@
 """Packet capture: chunks per second without drops, the latency it adds to what it watches, and packets per second of a file.
 
-The capture has one core, the load client and its upstream the other. *With* and *without* a capture on the upstream's port alternate.
+The capture has one core, the load client and its upstream the other. *With* and *without* a capture on the upstream's port alternate;
+so they do with two nginx between client and upstream, on the core of the capture, which watches the connection between them.
 The rate of packets is that of a file of one stream after the other, per second of CPU.
 """
 
@@ -14,12 +15,22 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench.tap.measure import Load, measure
 from bench.tap.processes import cpu_s
-from bench.tap.servers import PROXY_CORE, Target, compile_c, mock_upstream, read_json, started, wait_for
+from bench.tap.servers import (
+    PROXY_CORE,
+    Target,
+    compile_c,
+    mock_upstream,
+    nginx,
+    read_json,
+    started,
+    wait_for,
+)
 from tests.ingest.capture.packets import Talk, pcap
 
 STREAMS, CHUNKS_PER_S = 200, 100
@@ -51,21 +62,21 @@ def rate(folder: Path, target: Target, seconds: float) -> None:
     )
 
 
-def latency(folder: Path, target: Target, rounds: int, seconds: float) -> None:
+def latency(folder: Path, target: Target, port: int, rounds: int, seconds: float) -> None:
     found: dict[bool, list[dict[str, float]]] = {False: [], True: []}
     for number in range(rounds):
         for captured in (False, True) if number % 2 else (True, False):
             if captured:
-                with capturing(folder / f"latency-{number}", target.port):
+                with capturing(folder / f"{target.name}-{number}", port):
                     found[True].append(measure(folder, target, QUIET, seconds))
             else:
                 found[False].append(measure(folder, target, QUIET, seconds))
     for name in ("p50_ns", "p99_ns"):
         without, with_ = ([run[name] for run in found[captured]] for captured in (False, True))
         ratio = statistics.median(b / a for a, b in zip(without, with_, strict=True))
+        medians = [statistics.median(values) / 1e3 for values in (without, with_)]
         print(
-            f"{name[:3]} of a chunk: {statistics.median(without) / 1e3:.0f} µs without, {statistics.median(with_) / 1e3:.0f} µs with, "
-            f"ratio {ratio:.2f}"
+            f"{target.name}, {name[:3]} of a chunk: {medians[0]:.0f} µs without, {medians[1]:.0f} µs with, ratio {ratio:.2f}"
         )
 
 
@@ -119,6 +130,14 @@ def main() -> int:
         with mock_upstream(folder) as port:
             target = Target("direct", port, [])
             rate(folder, target, options.seconds)
-            latency(folder, target, options.rounds, options.seconds / 2)
+            latency(folder, target, port, options.rounds, options.seconds / 2)
+            (folder / "inner").mkdir()
+            (folder / "outer").mkdir()
+            with nginx(folder / "inner", port) as inner:
+                if inner is not None:
+                    with nginx(folder / "outer", inner.port) as outer:
+                        if outer is not None:
+                            between = replace(outer, name="from nginx to nginx")
+                            latency(folder, between, inner.port, options.rounds, options.seconds / 2)
         file(folder, options.streams)
     return 0
