@@ -145,8 +145,7 @@ def _read_packets(file: Path, log: ExchangeLog) -> None:
         file, log.recorders(file.name, "reads"), log.failures, log.flush,
         lambda read_bytes, size_bytes: progress(f"{file}: {100 * read_bytes // max(1, size_bytes)} % read"),
     )  # fmt: skip
-    say(f"{file}: {report.streams:,} requests in {report.counters['packets']:,} packets")
-    for line in (*report.notes, *([f"not all could be read: {report.problem}"] if report.problem else [])):
+    for line in report.lines:
         say(f"{file}: {line}")
 
 

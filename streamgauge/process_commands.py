@@ -91,11 +91,8 @@ def _read_pcap(path: Path, options: TapOptions, ports: tuple[int, ...]) -> int:
                 path, options, lambda read, size: bar.update(100 * read // max(1, size) - bar.pos), ports
             )
         )
-    click.echo(f"{report.streams} requests in {report.counters['packets']} packets.")
-    for note in report.notes:
-        click.echo(note, err=True)
-    if report.problem is not None:
-        click.echo(f"cannot read all of {path}: {report.problem}.", err=True)
+    for number, line in enumerate(report.lines):
+        click.echo(line, err=number > 0)
     return int(report.problem is not None)
 
 

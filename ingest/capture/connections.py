@@ -3,6 +3,7 @@
 - A connection is known from its SYN, or from the first packet that begins like an HTTP request. What came before is not recorded.
 - Missing bytes are given up when their receiver has acknowledged them and `_GRACE_NS` have passed, because capturing may reorder
   packets a little; or when too much waits for them. Without the acknowledgement they may still be sent again.
+- Bytes of the server wait for those of the client that it had received before, because packets may be captured in another order.
 - TLS, HTTP/2 and other protocols cannot be read. Their connections are counted.
 - Memory is bounded. Connections above the limits are dropped, the longest idle ones or those with the most bytes first, and counted.
 """
@@ -39,12 +40,22 @@ class _Connection:
         self.client, self.server = ByteStream(), ByteStream()
         host, port = address(opposite(client_source))
         server = Upstream(join_address(host, port), "http", host, port, "")
-        self.exchanges = Exchanges(sink, server, self.client, self.server)
+        self.exchanges = Exchanges(sink, server, self.server)
         self.seeks_request = True
         """The next request is found by its start: nothing is known of the client's bytes before it."""
-        self.ignored = self.closed = self.client_ended = self.server_ended = False
+        self.ignored = self.closed = False
         self.window_is_open = True
         self.gap_since_ns = self.last_ns = self.held_bytes = 0
+        self.early: list[tuple[bytes, int]] = []
+        """Bytes of the server that answer missing ones of the client, with their times."""
+        self.early_bytes = 0
+
+    def answer(self) -> None:
+        """Take the bytes of the server whose turn it is now."""
+        if self.seeks_request or not self.client.missing_bytes:
+            early, self.early, self.early_bytes = self.early, [], 0
+            for data, at_ns in early:
+                self.exchanges.server_data(data, at_ns)
 
 
 class Connections:
@@ -171,11 +182,12 @@ class Connections:
             self._payload(connection, from_client, seq, payload, now_ns)
         if flags & FIN and mine.at >= 0:
             mine.ends_at = mine.position(seq + len(payload) & 0xFFFFFFFF)
-        if client.ended and not connection.client_ended:
-            connection.client_ended = True
+        if connection.early:
+            connection.answer()
+        client_ended, server_ended = client.ended, server.ended
+        if client_ended:
             exchanges.client_ended(now_ns)
-        if server.ended and not connection.server_ended:
-            connection.server_ended = True
+        if server_ended and not connection.early:
             exchanges.server_ended(now_ns)
         if flags & RST:
             self._give_up(connection, at_once=True)
@@ -183,17 +195,13 @@ class Connections:
         elif from_client and (window > 0) != connection.window_is_open:
             connection.window_is_open = window > 0
             exchanges.client_window(window > 0, now_ns)
-        connection.closed = flags & RST > 0 or (connection.client_ended and connection.server_ended)
-        if (
-            server.at < server.acknowledged
-            or client.at < client.acknowledged
-            or client.ahead_bytes
-            or server.ahead_bytes
-        ):
+        connection.closed = flags & RST > 0 or (client_ended and server_ended)
+        held_bytes = client.ahead_bytes + server.ahead_bytes + connection.early_bytes
+        if held_bytes or server.at < server.acknowledged or client.at < client.acknowledged:
             self._watch_gap(connection, now_ns)
         else:
             connection.gap_since_ns = 0
-        held_bytes = client.ahead_bytes + server.ahead_bytes + exchanges.held_bytes
+        held_bytes += exchanges.held_bytes
         if held_bytes != connection.held_bytes:
             self._held_bytes += held_bytes - connection.held_bytes
             connection.held_bytes = held_bytes
@@ -203,7 +211,8 @@ class Connections:
     def _payload(
         self, connection: _Connection, from_client: bool, seq: int, payload: bytes, now_ns: int
     ) -> None:
-        stream, exchanges = (connection.client if from_client else connection.server), connection.exchanges
+        client, exchanges = connection.client, connection.exchanges
+        stream = client if from_client else connection.server
         if from_client and connection.seeks_request:
             if not _REQUEST.match(payload):
                 return
@@ -214,19 +223,22 @@ class Connections:
         data = stream.take(seq, payload)
         if not data:
             return
-        if not from_client:
+        if not from_client and not connection.early and client.at >= client.acknowledged:
             exchanges.server_data(data, now_ns)
-            return
-        try:
-            exchanges.client_data(data, now_ns)
-        except BadRequest:
-            if exchanges.count:
-                exchanges.client_gap(0)
-                connection.seeks_request = True
-                return
-            refusal = other_protocol(data)
-            kind = "other" if refusal is None else refusal.refusal
-            self._ignore(connection, f"connections_{kind}")
+        elif not from_client:
+            connection.early.append((data, now_ns))
+            connection.early_bytes += len(data)
+        else:
+            try:
+                exchanges.client_data(data, now_ns)
+            except BadRequest:
+                if exchanges.count:
+                    exchanges.client_gap(0)
+                    connection.seeks_request = True
+                else:
+                    refusal = other_protocol(data)
+                    kind = "other" if refusal is None else refusal.refusal
+                    self._ignore(connection, f"connections_{kind}")
 
     # --- gaps
 
@@ -236,7 +248,7 @@ class Connections:
             connection.gap_since_ns = 0
         elif not connection.gap_since_ns:
             connection.gap_since_ns = now_ns
-        if max(client.ahead_bytes, server.ahead_bytes) > MAX_AHEAD_BYTES:
+        if max(client.ahead_bytes, server.ahead_bytes, connection.early_bytes) > MAX_AHEAD_BYTES:
             self._give_up(connection)
 
     def _give_up(self, connection: _Connection, *, at_once: bool = False) -> None:
@@ -246,6 +258,7 @@ class Connections:
             connection.seeks_request = True
             client.skip_gap()
             exchanges.client_gap(size_bytes)
+        connection.answer()
         if size_bytes := self._lost_bytes(server, at_once=at_once):
             exchanges.server_gap(size_bytes)
         connection.gap_since_ns = 0

@@ -1,7 +1,6 @@
 """The HTTP/1.x exchanges of one connection, from the bytes that both sides sent.
 
-Grammar, body framings, tunnels and recorder are those of the tap; only the order of the calls is decided here. Both directions may be
-ahead of each other, as captured packets can be: bytes of a response wait until its request is complete. Times are in ns.
+Grammar, body framings, tunnels and recorder are those of the tap; only the order of the calls is decided here. Times are in ns.
 
 - The response's time is that of the packet that completed it, and t0 that of the packet that completed the request's head.
 - After a gap, the exchanges whose bytes are missing are lost from there on (`Lost`), never measured over it. The next request whose
@@ -11,11 +10,12 @@ ahead of each other, as captured packets can be: bytes of a response wait until 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from streamgauge.ingest.capture.byte_stream import ByteStream
 from streamgauge.ingest.generated_ids import uuid7
@@ -38,7 +38,6 @@ LOST = "packets_missing"
 """`Lost.cause` of exchanges with a gap."""
 EVICTED = "capture_evicted"
 """`Lost.cause` of exchanges that were dropped because of the limits of memory."""
-MAX_EARLY_BYTES = 2**20
 _LIMITS = HeadLimits(head_bytes=262_144, target_bytes=65_536, fields=1000)
 """Those of the server apply: a request that it accepts is recorded."""
 
@@ -66,14 +65,8 @@ class _NoTransport:
     def end_writing(self) -> None: ...
 
 
-class _NoBlocks:
-    """Stands for the tap's event loop, which delays nothing here."""
-
-    def block_before(self, at_ns: int) -> None:
-        return None
-
-
-_NO_BLOCKS = cast(LoopMonitor, _NoBlocks())
+_NO_BLOCKS = LoopMonitor(cast(asyncio.AbstractEventLoop, None), time.monotonic_ns)
+"""Of an event loop that delays nothing: it is not started."""
 
 
 class _Exchange:
@@ -93,11 +86,10 @@ class _Exchange:
 class Exchanges:
     """The exchanges of one connection. Calls raise `BadRequest` if what a client sends is not HTTP/1.x."""
 
-    def __init__(self, sink: Sink, server: Upstream, received: ByteStream, sent: ByteStream) -> None:
-        """`server`: the side that answers. `received`, `sent`: the bytes that it receives and sends."""
+    def __init__(self, sink: Sink, server: Upstream, sent: ByteStream) -> None:
+        """`server`: the side that answers. `sent`: the bytes that it sends."""
         self._recorders, self._failures, self._wall_ns = sink
         self._server = server
-        self._received = received
         self._sent = sent
         self.count = 0
         self._buffer = self._new_buffer()
@@ -106,9 +98,6 @@ class Exchanges:
         self._request_body: BodyReader | None = None
         self._open: deque[_Exchange] = deque()
         """Those whose response is not complete, the one that is being answered first."""
-        self._early: deque[tuple[int, bytes]] = deque()
-        """Bytes of responses to requests that are not there yet."""
-        self.early_bytes = 0
         self._head_buffer: ReceiveBuffer | None = None  # of the response
         self._out_of_step = False
         """After a gap, it is unknown which request the server answers."""
@@ -116,7 +105,7 @@ class Exchanges:
         """Time of a gap with a request of which nothing is reported; 0: none, -1: a request since the last one is reported as lost."""
         self._guessed = False
         """The next response is assumed to begin with the server's next byte."""
-        self._client_ended_ns = self._server_ended_ns = 0
+        self._client_ended_ns = 0
         self._delivering: tuple[Recorder, int] | None = None
         """The last ended exchange, and how many bytes the server had sent then."""
         self._last_ns = 0
@@ -129,7 +118,7 @@ class Exchanges:
     @property
     def held_bytes(self) -> int:
         head_bytes = len(self._head_buffer) if self._head_buffer is not None else 0
-        return self.early_bytes + len(self._buffer) + head_bytes
+        return len(self._buffer) + head_bytes
 
     @staticmethod
     def _new_buffer() -> ReceiveBuffer:
@@ -155,7 +144,6 @@ class Exchanges:
             self._buffer.skip(len(section))
             data = self._buffer.take()
             self._start(section, now_ns)
-        self._answer_early()
 
     def _start(self, section: bytes, now_ns: int) -> None:
         head = heads.read_request_head(section, _LIMITS)
@@ -170,13 +158,13 @@ class Exchanges:
             exchange.recorder = self._recorders.new(head, route, trace, self._since_ns, now_ns)
         except Exception as e:
             self._failures.not_started(e)
-        self._call(exchange, "connected", now_ns)
+        self._call(exchange.recorder, "connected", now_ns)
         if head.body != heads.NO_BODY:
             self._sending = exchange
             self._request_body = BodyReader(head.body, head.length, of_request=True)
             exchange.waits.begin(now_ns)
         else:
-            self._call(exchange, "request_sent", now_ns)
+            self._call(exchange.recorder, "request_sent", now_ns)
         if not self._out_of_step:
             self._open.append(exchange)
         elif self._open:  # pipelined, after a gap
@@ -192,35 +180,23 @@ class Exchanges:
         assert reader is not None
         payload = reader.feed(data)
         exchange.request_bytes += len(payload)
-        self._call(exchange, "request_data", payload)
+        self._call(exchange.recorder, "request_data", payload)
         if not reader.complete:
             return b""
         self._sending = self._request_body = None
         exchange.waits.end(now_ns)
-        self._call(exchange, "request_sent", now_ns)
-        self._call(exchange, "record_request", True)
+        self._call(exchange.recorder, "request_sent", now_ns)
+        self._call(exchange.recorder, "record_request", True)
         return data[-reader.excess :] if reader.excess else b""
 
     # --- the response
 
     def server_data(self, data: bytes, now_ns: int) -> None:
-        self._last_ns = now_ns
-        if self._early or self._is_early:
-            self._keep_early(self._early.append, data, now_ns)
-        else:
-            self._answer(data, now_ns)
-
-    @property
-    def _is_early(self) -> bool:
-        """The request that the server answers is not there, or a part of it that the server has received."""
-        return not self._open or (
-            self._sending is not None and self._received.at < self._received.acknowledged
-        )
-
-    def _answer(self, data: bytes, now_ns: int) -> None:
+        now_ns = self._last_ns = max(now_ns, self._last_ns)
         while data:
             if not self._open:
-                self._keep_early(self._early.appendleft, data, now_ns)
+                if self._out_of_step and data.startswith(b"HTTP/1."):
+                    self._lose_request(now_ns)  # which this response shows to be missing
                 return
             exchange = self._open[0]
             if exchange.tunnel is not None:
@@ -238,22 +214,6 @@ class Exchanges:
                 self._out_of_step = True
                 return
 
-    def _keep_early(self, add: Callable[[tuple[int, bytes]], None], data: bytes, now_ns: int) -> None:
-        """Bytes of a response whose request is not there, or never will be."""
-        add((now_ns, data))
-        self.early_bytes += len(data)
-        self._out_of_step = self._out_of_step or self.early_bytes > MAX_EARLY_BYTES
-        if self._out_of_step and not self._open:
-            self._drop_early()
-
-    def _drop_early(self) -> None:
-        """A response that begins here shows that a request is missing."""
-        for at_ns, data in self._early if not self._open else ():
-            if data.startswith(b"HTTP/1."):
-                self._lose_request(at_ns)
-        self._early.clear()
-        self.early_bytes = 0
-
     def _head_data(self, exchange: _Exchange, data: bytes, now_ns: int) -> bytes:
         """Bytes before the response's body. Returns those after the final head."""
         if self._head_buffer is None:
@@ -269,9 +229,9 @@ class Exchanges:
                 raise BadUpstream("it switched protocols without a request to do so")
             rest, self._head_buffer, self._guessed = received.take(), None, False
             if self._sending is exchange:
-                self._call(exchange, "record_request", False)
+                self._call(exchange.recorder, "record_request", False)
                 exchange.waits.end(now_ns)
-            self._call(exchange, "response_head", head, now_ns)
+            self._call(exchange.recorder, "response_head", head, now_ns)
             if head.status == 101:
                 side = cast(Side, _NoTransport())
                 websocket = (exchange.head.upgrade or b"").lower() == b"websocket"
@@ -288,25 +248,11 @@ class Exchanges:
         payload = reader.feed(data)
         if payload:
             exchange.response_bytes += len(payload)
-            recorder = exchange.recorder
-            if recorder is not None:
-                try:
-                    recorder.response_data(payload, now_ns)
-                except Exception as e:
-                    self._recording_failed(exchange, e)
+            self._call(exchange.recorder, "response_data", payload, now_ns)
         if not reader.complete:
             return b""
         self._end("complete", None, now_ns)
         return data[-reader.excess :] if reader.excess else b""
-
-    def _answer_early(self) -> None:
-        """Take the bytes of responses whose request was not there before."""
-        while self._early and not self._is_early:
-            at_ns, data = self._early.popleft()
-            self.early_bytes -= len(data)
-            self._answer(data, max(at_ns, self._last_ns))
-        if self._server_ended_ns:
-            self._server_is_over()
 
     # --- evidence for blame
 
@@ -330,27 +276,21 @@ class Exchanges:
         if delivering is not None:
             recorder, end = delivering
             undelivered_bytes = max(0, end - self._sent.acknowledged) if left_ns is not None else 0
-            try:
-                recorder.drained(None, at_ns, left_ns, undelivered_bytes)
-            except Exception as e:
-                self._failures.failed(e, recorder)
+            self._call(recorder, "drained", None, at_ns, left_ns, undelivered_bytes)
 
     # --- the end
 
     def client_ended(self, now_ns: int) -> None:
-        """The client has sent its last byte."""
-        self._client_ended_ns = now_ns
+        """The client has sent its last byte. Further calls do nothing."""
+        self._client_ended_ns = self._client_ended_ns or now_ns
         if self._open and (tunnel := self._open[0].tunnel) is not None and tunnel.client_eof():
             self._end(tunnel.cause(), None, now_ns)
 
     def server_ended(self, now_ns: int) -> None:
-        """The server has sent its last byte."""
-        self._server_ended_ns = now_ns
-        self._server_is_over()
-
-    def _server_is_over(self) -> None:
-        while self._open and not self._early:
-            exchange, at_ns = self._open[0], max(self._server_ended_ns, self._last_ns)
+        """The server has sent its last byte. Further calls do nothing."""
+        at_ns = max(now_ns, self._last_ns)
+        while self._open:
+            exchange = self._open[0]
             if exchange.tunnel is not None:
                 if not exchange.tunnel.upstream_eof():
                     return
@@ -387,9 +327,6 @@ class Exchanges:
             self._request_gap_ns = self._last_ns
         self._buffer = self._new_buffer()
         self._out_of_step = True
-        self._answer_early()
-        if not self._open:
-            self._drop_early()
 
     def server_gap(self, size_bytes: int) -> None:
         """The next bytes of the server are missing. Goes on with the first response that begins after them."""
@@ -398,10 +335,9 @@ class Exchanges:
             self._lose(self._open.popleft(), LOST, size_bytes)
         self._head_buffer = None
         self._end_delivery(None)
-        self._drop_early()
         if self._open:
             self._guessed = True
-            self._answer(self._sent.skip_to(self._open[0].starts_at), self._last_ns)
+            self.server_data(self._sent.skip_to(self._open[0].starts_at), self._last_ns)
         else:
             self._out_of_step = True
             self._sent.skip_gap()
@@ -411,11 +347,10 @@ class Exchanges:
             self._lose_request(self._request_gap_ns)
         self._request_gap_ns = 0
 
-    def lose_all(self, cause: str, size_bytes: int = 0) -> None:
+    def lose_all(self, cause: str) -> None:
         """The rest of all open exchanges is lost."""
         for exchange in self._open:
-            self._lose(exchange, cause, size_bytes)
-        self._drop_early()
+            self._lose(exchange, cause, 0)
         self._open.clear()
         self._head_buffer = None
         self._end_delivery(None)
@@ -447,18 +382,14 @@ class Exchanges:
         if recorder is None:
             return
         exchange.waits.end(now_ns)
-        try:
-            if self._sending is exchange:
-                recorder.record_request(False)
-            if tunnel is not None:
-                recorder.first_byte_ns = tunnel.first_byte_ns
-            recorder.ended(
-                cause, detail, now_ns, exchange.request_bytes, exchange.response_bytes, exchange.reused, tunnel is not None,
-                exchange.waits.found,
-            )  # fmt: skip
-        except Exception as e:
-            self._failures.failed(e, recorder)
-            return
+        if self._sending is exchange:
+            self._call(recorder, "record_request", False)
+        if tunnel is not None:
+            recorder.first_byte_ns = tunnel.first_byte_ns
+        self._call(
+            recorder, "ended", cause, detail, now_ns, exchange.request_bytes, exchange.response_bytes, exchange.reused,
+            tunnel is not None, exchange.waits.found,
+        )  # fmt: skip
         self._end_delivery(None)
         self._delivering = recorder, self._sent.at
         if cause == "client_left":
@@ -466,15 +397,10 @@ class Exchanges:
         else:
             self.acknowledged(now_ns)
 
-    def _call(self, exchange: _Exchange, name: str, *args: Any) -> None:
-        """Call a method of the recorder, if there is one. Not on the hot path."""
-        if exchange.recorder is not None:
-            try:
-                getattr(exchange.recorder, name)(*args)
-            except Exception as e:
-                self._recording_failed(exchange, e)
-
-    def _recording_failed(self, exchange: _Exchange, error: Exception) -> None:
-        recorder, exchange.recorder = exchange.recorder, None
+    def _call(self, recorder: Recorder | None, name: str, *args: object) -> None:
+        """Call a method of the recorder, if there is one. After an exception it takes no more calls."""
         if recorder is not None:
-            self._failures.failed(error, recorder)
+            try:
+                getattr(recorder, name)(*args)
+            except Exception as e:
+                self._failures.failed(e, recorder)

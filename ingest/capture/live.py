@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from streamgauge.ingest.capture.connections import Connections
 from streamgauge.ingest.capture.exchanges import Sink
 from streamgauge.ingest.capture.packet_socket import BLOCKS, PacketSocket, drop_capability
-from streamgauge.ingest.capture.pcap import notes
+from streamgauge.ingest.capture.pcap import NOTES
 from streamgauge.ingest.capture.recording import recording
 from streamgauge.ingest.listening import AllowedHosts, bind, join_address, split_address
 from streamgauge.ingest.ready_file import HEARTBEAT_S, remove_ready_file, write_ready_file
@@ -97,13 +97,10 @@ class _Capture:
         if self._source.count_drops() > dropped:
             self._drops_seen_s = time.monotonic()
         self._connections.sweep(time.monotonic_ns())
-        counters = self._connections.counters
-        for name in counters:
-            if name not in self._noted and (
-                found := notes({**dict.fromkeys(counters, 0), name: counters[name]})
-            ):
+        for name, text in NOTES.items():
+            if name not in self._noted and (count := self._connections.counters[name]):
                 self._noted.add(name)
-                logger.warning("%s", found[0])
+                logger.warning("%s %s", count, text)
 
     def _fault(self) -> str | None:
         if not self._drops_seen_s or time.monotonic() - self._drops_seen_s > _FAULT_S:

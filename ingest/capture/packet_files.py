@@ -27,17 +27,17 @@ _PCAP = {
 """Byte order, and ns in the unit of the second time field, by magic number."""
 _SECTION = b"\x0a\x0d\x0d\x0a"
 _ORDERS = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
-_INTERFACE, _OLD_PACKET, _PACKET = 1, 2, 6
+_INTERFACE = 1
+_PACKETS = {6: "4I", 2: "H2x3I"}
+"""Number of the interface, time and size, by the type of a block. A simple packet (3) has no time: nothing could be measured."""
+_PACKET_AT = 20
 _RESOLUTION, _OFFSET = 9, 14  # options of an interface
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _BINARY = 0x80
 
 
-class Packet(NamedTuple):
-    at_ns: int
-    link: int
-    """Link type (https://www.tcpdump.org/linktypes.html)."""
-    data: bytes
+Packet = tuple[int, int, bytes]
+"""Time in ns, link type (https://www.tcpdump.org/linktypes.html), bytes."""
 
 
 class _Fault(Exception):
@@ -126,41 +126,30 @@ class PacketFile:
             seconds, fraction, size, _ = header.unpack(head)
             if size > MAX_PACKET_BYTES:
                 raise _Fault(f"a packet has {size} bytes")
-            yield Packet(seconds * 1_000_000_000 + fraction * unit_ns, link, self._exactly(size))
+            yield seconds * 1_000_000_000 + fraction * unit_ns, link, self._exactly(size)
 
     def _pcapng(self) -> Iterator[Packet]:
-        order, interfaces = self._section(), list[_Interface]()
-        while head := self._exactly(8, may_end=True):
-            if head[:4] == _SECTION:
-                order, interfaces = self._section(head[4:]), []
-                continue
-            kind, size = struct.unpack(order + "II", head)
-            body = self._body(size)
+        order, interfaces = "", list[_Interface]()
+        kind = _SECTION
+        while kind:
+            size, start = self._exactly(4), b""
+            if kind == _SECTION:
+                start, interfaces = self._exactly(4), []
+                if (order := _ORDERS.get(start, "")) == "":
+                    raise _Fault("a section has no byte order")
+            number, size_bytes = struct.unpack(order + "II", kind + size)
+            if size_bytes % 4 or not 12 <= size_bytes <= _MAX_BLOCK_BYTES:
+                raise _Fault(f"a block has {size_bytes} bytes")
+            # The size counts the two fields before the body and the one after it.
+            body = (start + self._exactly(size_bytes - 8 - len(start)))[:-4]
             try:
-                if kind == _INTERFACE:
+                if number == _INTERFACE:
                     interfaces.append(_interface(order, body))
-                elif (packet := _packet(order, kind, body, interfaces)) is not None:
-                    yield packet
+                elif number in _PACKETS:
+                    yield _packet(order + _PACKETS[number], body, interfaces)
             except (struct.error, IndexError):
                 raise _Fault("a block is malformed") from None
-
-    def _body(self, size: int) -> bytes:
-        """The body of a block of this size, which counts the two fields before and the one after it."""
-        if size % 4 or not 12 <= size <= _MAX_BLOCK_BYTES:
-            raise _Fault(f"a block has {size} bytes")
-        return self._exactly(size - 8)[:-4]
-
-    def _section(self, size: bytes = b"") -> str:
-        """Read a section's header; returns the byte order of the section."""
-        size = size or self._exactly(4)
-        order = _ORDERS.get(self._exactly(4))
-        if order is None:
-            raise _Fault("a section has no byte order")
-        size_bytes = int(struct.unpack(order + "I", size)[0])
-        if size_bytes < 16:
-            raise _Fault(f"a block has {size_bytes} bytes")
-        self._body(size_bytes - 4)
-        return order
+            kind = self._exactly(4, may_end=True)
 
 
 def _interface(order: str, body: bytes) -> _Interface:
@@ -177,17 +166,10 @@ def _interface(order: str, body: bytes) -> _Interface:
     return _Interface(link, units_per_s, offset_ns)
 
 
-def _packet(order: str, kind: int, body: bytes, interfaces: list[_Interface]) -> Packet | None:
-    """The packet in a block, None if it has none. Raises struct.error or IndexError if it is malformed."""
-    if kind == _PACKET:
-        number, high, low, size, _ = struct.unpack_from(order + "IIIII", body)
-        start = 20
-    elif kind == _OLD_PACKET:
-        number, _, high, low, size, _ = struct.unpack_from(order + "HHIIII", body)
-        start = 20
-    else:  # also a simple packet: it has no time, so that nothing could be measured
-        return None
-    interface = interfaces[number]
-    if size > len(body) - start:
+def _packet(fields: str, body: bytes, interfaces: list[_Interface]) -> Packet:
+    """The packet in a block. Raises struct.error or IndexError if it is malformed."""
+    number, high, low, size = struct.unpack_from(fields, body)
+    if size > len(body) - _PACKET_AT:
         raise IndexError
-    return Packet(interface.at_ns(high, low), interface.link, body[start : start + size])
+    interface = interfaces[number]
+    return interface.at_ns(high, low), interface.link, body[_PACKET_AT : _PACKET_AT + size]

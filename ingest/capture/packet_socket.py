@@ -43,43 +43,38 @@ GRANT = (
 )
 
 
-_Instruction = tuple[int, int, str, str]
-"""Code, value, label if true, label if false. An empty label is the next instruction."""
+_Instruction = tuple[int, int, int, int]
+"""Code, instructions to skip if true and if false, value."""
 
 
-def port_filter(ports: Sequence[int]) -> list[tuple[int, int, int, int]]:
-    """A classic BPF program that accepts TCP from and to these ports, or all TCP: (code, jump if true, jump if false, value).
+def port_filter(ports: Sequence[int]) -> list[_Instruction]:
+    """A classic BPF program that accepts TCP from and to these ports, or all TCP.
 
     Packets begin with the IP header. IPv6 with extension headers is not accepted.
     """
     load_byte, load_half, load_half_after_header, load_header_size = 0x30, 0x28, 0x48, 0xB1
     mask, equal, answer = 0x54, 0x15, 0x06
+    accept, reject = (answer, 0, 0, 0xFFFFFFFF), (answer, 0, 0, 0)
 
-    def port_tests(load: int, at: int) -> list[_Instruction]:
-        tests: list[_Instruction] = []
-        for place in (at, at + 2) if ports else ():
-            tests += [(load, place, "", ""), *((equal, port, "accept", "") for port in ports)]
-        otherwise = "reject" if ports else "accept"
-        return [*tests, (equal, 0, otherwise, otherwise)]
+    def of_tcp(protocol_at: int, load: int, port_at: int) -> list[_Instruction]:
+        """Reads the rest of a packet whose ports are at this place."""
+        program = [
+            (load_byte, 0, 0, protocol_at),
+            (equal, 1, 0, socket.IPPROTO_TCP),
+            reject,
+            (load_header_size, 0, 0, 0),
+        ]
+        for at in (port_at, port_at + 2) if ports else ():
+            program.append((load, 0, 0, at))
+            for port in ports:
+                program += [(equal, 0, 1, port), accept]
+        return [*program, reject if ports else accept]
 
-    version_4: list[_Instruction] = [
-        (load_byte, 0, "", ""), (mask, 0xF0, "", ""), (equal, 0x40, "", "version 6"),
-        (load_byte, 9, "", ""), (equal, socket.IPPROTO_TCP, "", "reject"), (load_header_size, 0, "", ""),
-        *port_tests(load_half_after_header, 0),
-    ]  # fmt: skip
-    version_6: list[_Instruction] = [
-        (equal, 0x60, "", "reject"), (load_byte, 6, "", ""), (equal, socket.IPPROTO_TCP, "", "reject"), *port_tests(load_half, 40),
-    ]  # fmt: skip
-    program = [*version_4, *version_6, (answer, 0, "", ""), (answer, 0xFFFFFFFF, "", "")]
-    labels = {"version 6": len(version_4), "reject": len(program) - 2, "accept": len(program) - 1}
-
-    def jump(at: int, label: str) -> int:
-        return labels[label] - at - 1 if label else 0
-
+    version_4, version_6 = of_tcp(9, load_half_after_header, 0), of_tcp(6, load_half, 40)
     return [
-        (code, jump(at, if_true), jump(at, if_false), value)
-        for at, (code, value, if_true, if_false) in enumerate(program)
-    ]
+        (load_byte, 0, 0, 0), (mask, 0, 0, 0xF0), (equal, 0, len(version_4), 0x40), *version_4, (equal, 1, 0, 0x60), reject,
+        *version_6,
+    ]  # fmt: skip
 
 
 class PacketSocket:

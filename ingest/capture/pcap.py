@@ -29,30 +29,21 @@ class PcapReport(NamedTuple):
     """Why the rest of the file could not be read."""
 
     @property
-    def notes(self) -> list[str]:
-        """A line for everything that was not recorded."""
-        return notes(self.counters)
+    def lines(self) -> list[str]:
+        """What was recorded, then a line for everything that was not."""
+        problem = [] if self.problem is None else [f"the rest of the file cannot be read: {self.problem}"]
+        found = [f"{self.counters[name]} {text}" for name, text in NOTES.items() if self.counters[name]]
+        return [f"{self.streams:,} requests in {self.counters['packets']:,} packets", *found, *problem]
 
 
-def notes(counters: dict[str, int]) -> list[str]:
-    """A line for everything that a capture could not record, and what to do."""
-    found = (
-        (
-            "connections_tls",
-            "connections are TLS, which packets do not show. Capture behind the proxy that ends TLS, or use the tap",
-        ),
-        (
-            "connections_http2",
-            "connections are HTTP/2, which is not read. Use the tap, to which clients speak HTTP/1.1",
-        ),
-        ("connections_other", "connections are not HTTP"),
-        ("gaps", "gaps: packets are missing, and the streams with a gap are recorded as tap_lost"),
-        (
-            "connections_evicted",
-            "connections were dropped at the limit of memory, and their streams recorded as tap_lost",
-        ),
-    )
-    return [f"{counters[name]} {text}" for name, text in found if counters[name]]
+NOTES = {
+    "connections_tls": "connections are TLS, which packets do not show. Capture behind the proxy that ends TLS, or use the tap",
+    "connections_http2": "connections are HTTP/2, which is not read. Use the tap, to which clients speak HTTP/1.1",
+    "connections_other": "connections are not HTTP",
+    "gaps": "gaps: packets are missing, and the streams with a gap are recorded as tap_lost",
+    "connections_evicted": "connections were dropped at the limit of memory, and their streams recorded as tap_lost",
+}
+"""What a capture could not record, and what to do, by the name of the counter."""
 
 
 def read_pcap(

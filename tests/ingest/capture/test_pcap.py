@@ -67,7 +67,7 @@ FORMATS = {
 def packets_of(path: Path, content: bytes) -> tuple[list[Sent], str | None]:
     path.write_bytes(content)
     with PacketFile(path) as file:
-        return [Sent(packet.at_ns, packet.data) for packet in file.packets()], file.problem
+        return [Sent(at_ns, data) for at_ns, _, data in file.packets()], file.problem
 
 
 @pytest.mark.parametrize("name", FORMATS)
