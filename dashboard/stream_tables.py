@@ -272,11 +272,15 @@ def show_sessions(frame: pl.DataFrame) -> None:
 
 def show_requests(frame: pl.DataFrame) -> None:
     """The requests of one session (rows of the view `session_turns`)."""
+
+    def turn_address(row: Row) -> str:
+        return filters.page_address("sessions", {"session": row["session_id"], "turn": str(row["turn"])})
+
     columns = [
         stream_column(opens_row=True),
         outcome_column(),
         number("request", "Request"),
-        number("turn", "Turn"),
+        number("turn", "Turn", link=turn_address, help="Opens the turn."),
         instant("started_at", "Started", priority=2),
         Column(name="pause", heading="Waited for", line=True, priority=2, help="What the session waited for before the request."),
         seconds("pause_ns", "Pause", priority=2),
@@ -290,6 +294,22 @@ def show_requests(frame: pl.DataFrame) -> None:
         replace(GATEWAY, priority=4),
     ]  # fmt: skip
     show_table(columns, frame, label="Requests of the session")
+
+
+def show_activities(frame: pl.DataFrame) -> None:
+    """What ran in a turn: `stream_id, name, part, source, start_ns, length_ns, critical_ns, outcome, agent`."""
+    columns = [
+        Column(name="name", heading="What", min_characters=12, priority=0),
+        Column(name="part", heading="Part", line=True),
+        seconds("start_ns", "Start", digits=2, priority=2, help="From the start of the turn."),
+        seconds("length_ns", "Duration", digits=2),
+        seconds("critical_ns", "On the critical path", digits=2, help=metric_help("critical_path")),
+        replace(outcome_column(), priority=3),
+        Column(name="agent", heading="Agent", line=True, priority=3),
+        Column(name="source", heading="Seen as", line=True, priority=4),
+        replace(stream_column(), priority=2),
+    ]
+    show_table(columns, frame, label="What ran in the turn")
 
 
 def show_traces(frame: pl.DataFrame) -> None:

@@ -140,6 +140,25 @@ def hashed(text: str) -> str:
     return MARKER + digest.hexdigest()
 
 
+TraceParent = tuple[str, str, int]
+"""(trace id, span id, flags)."""
+_TRACE_PARENT = re.compile("([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+SAMPLED = 1
+"""The only flag that version 00 of Trace Context defines."""
+
+
+def trace_parent(text: str) -> TraceParent | None:
+    """A `traceparent` of W3C Trace Context level 1. A malformed one counts as absent, as the recommendation requires."""
+    match = _TRACE_PARENT.fullmatch(text)
+    if match is None:
+        return None
+    version, trace_id, span_id, flags, more = match.groups()
+    good_version = version != "ff" and (version != "00" or more is None)
+    if not good_version or not trace_id.strip("0") or not span_id.strip("0"):
+        return None
+    return trace_id, span_id, int(flags, 16) & SAMPLED
+
+
 # -- paths ------------------------------------------------------------------------------------------------------------------
 
 MAX_PATH_CHARS = 1024

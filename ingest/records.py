@@ -98,6 +98,10 @@ class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The server may keep the response, so that a later request can continue it."""
     has_tools: bool | None = None
     """The model may call tools. None: unknown."""
+    traceparent: str | None = None
+    """Of the caller, in a message of MCP."""
+    tool: str | None = None
+    """The tool that a message of MCP calls."""
 
 
 class Opened(Record, frozen=True):

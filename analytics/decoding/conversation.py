@@ -6,7 +6,8 @@ Rules
    Code Assist has both in the member `request`.
 2. The session is the first of `_METADATA` and `_MEMBERS` with a value. Only its keyed hash leaves this module
    (`streamgauge.ingest.keyed_ids`).
-3. `prompt_cache_key` is used only if it has the form of an id, because applications also use one key for all conversations.
+3. A message of MCP has the session, and the caller's `traceparent`, in `params._meta`.
+4. `prompt_cache_key` is used only if it has the form of an id, because applications also use one key for all conversations.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import msgspec
 
 from streamgauge.analytics.decoding.request_body import decode_members
-from streamgauge.analytics.dialects.tolerant_json import FAULTS
+from streamgauge.analytics.dialects.tolerant_json import FAULTS, decode_or_none
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.keyed_ids import session_hash
 from streamgauge.ingest.records import Conversation
@@ -37,6 +38,8 @@ _METADATA = (
 """Members of `metadata`: Langfuse, LiteLLM, OpenAI and others."""
 _MEMBERS = ("conversation", "litellm_session_id", "session_id", "conversation_id", "thread_id", "chat_id")
 """Members of the body: OpenAI's conversations, LiteLLM, OpenRouter and others."""
+_META = ("sessionID", "threadId", *_METADATA)
+"""Members of `params._meta` of MCP: OpenCode, Codex and others."""
 _CLAUDE_CODE = re.compile(r"_session_([A-Za-z0-9-]{8,})$")
 """End of `metadata.user_id` of older Claude Code versions. Newer ones send JSON with a `session_id`."""
 _ID = re.compile(
@@ -63,6 +66,14 @@ class _Body(msgspec.Struct):
     contents: msgspec.Raw = _NOTHING
     request: msgspec.Raw = _NOTHING
     tools: msgspec.Raw = _NOTHING
+    jsonrpc: Any = None
+    method: Any = None
+    params: msgspec.Raw = _NOTHING
+
+
+class _Params(msgspec.Struct):
+    name: Any = None
+    meta: Any = msgspec.field(default=None, name="_meta")
 
 
 class _Message(msgspec.Struct):
@@ -79,8 +90,11 @@ class _Block(msgspec.Struct):
     function_response: msgspec.Raw = _NOTHING
 
 
-_SCANNED = frozenset(_Body.__struct_fields__) - {"messages", "input", "contents", "request", "tools"}
+_SCANNED = frozenset(_Body.__struct_fields__) - {
+    "messages", "input", "contents", "request", "tools", "params",
+}  # fmt: skip
 _body_decoder = msgspec.json.Decoder(_Body)
+_params_decoder = msgspec.json.Decoder(_Params)
 _messages_decoder = msgspec.json.Decoder(list[_Message])
 _blocks_decoder = msgspec.json.Decoder(list[_Block])
 
@@ -98,6 +112,8 @@ class ConversationReader:
             return None
         if bytes(found.request).startswith(b"{"):
             found = decode_members(_body_decoder, bytes(found.request), truncated, _SCANNED) or found
+        if found.jsonrpc is not None:
+            return self._of_message(found)
         session, previous = _session(found), found.previous_response_id
         return Conversation(
             session=session_hash(session, self._key) if session else None,
@@ -106,6 +122,17 @@ class ConversationReader:
             has_history=not found.previous_response_id and not found.conversation,
             can_be_continued=found.store is not False,
             has_tools=None if truncated else _has_tools(found),
+        )
+
+    def _of_message(self, found: _Body) -> Conversation:
+        params = decode_or_none(_params_decoder, bytes(found.params)) or _Params()
+        meta = params.meta if isinstance(params.meta, dict) else {}
+        session = next(filter(None, (_text(meta.get(name)) for name in _META)), None)
+        traceparent, tool = _text(meta.get("traceparent")), _text(params.name)
+        return Conversation(
+            session=session_hash(session, self._key) if session else None,
+            traceparent=traceparent if traceparent and identifiers.trace_parent(traceparent) else None,
+            tool=identifiers.name(tool) if found.method == "tools/call" else None,
         )
 
 

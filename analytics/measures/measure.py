@@ -145,12 +145,21 @@ def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> d
     has_tools = stream.conversation.has_tools if stream.conversation is not None else None
     if is_side_call(row["operation"], row["client_app"], has_tools):
         row["operation"] = SIDE_CALL
+    _join_trace(row, stream)
     if stream.opened is not None and not stream.opened.gateway:  # refused before it had an upstream
         row.update(dict.fromkeys(_UNKNOWN_WITHOUT_UPSTREAM))
         row["method"], row["path"] = row["method"] or None, row["path"] or None
     if stream.opened is not None:
         row.update(_UNKNOWN[stream.opened.times])
     return row
+
+
+def _join_trace(row: dict[str, Any], stream: FinishedStream) -> None:
+    """Join the trace that a message names. A header of the same trace stays: its parent is the request of the message."""
+    traceparent = stream.conversation.traceparent if stream.conversation is not None else None
+    caller = identifiers.trace_parent(traceparent) if traceparent else None
+    if caller is not None and row["span_id"] and row["trace_id"] != caller[0]:
+        row["trace_id"], row["parent_span_id"], row["trace_flags"] = caller
 
 
 def _add_objective(row: dict[str, Any], objectives: Objectives) -> None:

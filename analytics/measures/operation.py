@@ -51,6 +51,11 @@ _AGENTS = ("claude-cli/", "codex", "geminicli", "opencode/", "qwencode/")
 """Starts of `client_app`, in lower case."""
 
 
+def is_agent(client_app: str | None) -> bool:
+    """Whether the program is a coding agent."""
+    return (client_app or "").lower().startswith(_AGENTS)
+
+
 def is_side_call(operation: str | None, client_app: str | None, has_tools: bool | None) -> bool:
     """Whether a request of an agent belongs to none of its conversations."""
-    return has_tools is False and operation in INFERENCE and (client_app or "").lower().startswith(_AGENTS)
+    return has_tools is False and operation in INFERENCE and is_agent(client_app)

@@ -73,6 +73,7 @@ HELP: dict[str, str] = {
     "session_model": "Time with a request of the session in flight.",
     "session_tool": "Pauses before requests of the same turn, mostly after tool calls: the client ran tools.",
     "session_user": "Pauses before the first request of a turn: waiting for the user.",
+    "critical_path": "Time in which the turn waited for it: it was the last to end before the turn went on. The parts add up to the turn.",
     "session_unfinished": "Output tokens of requests that did not end ok.",
     "burn_rate": "Share of bad streams / error budget of the objective (`objectives`). 1 spends the budget exactly in its 30 days. "
     "Shown if a short and a long window burn too fast: page above 14.4 (1 h) or 6 (6 h), ticket above 1 (3 d).",

@@ -15,6 +15,7 @@ import polars as pl
 
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.schema.dimensions import MCP
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.schema.sql_quoting import literal
 
@@ -27,9 +28,10 @@ ORDERS: dict[str, str] = {
 """Name → SQL of a sort order over the requests in the time range."""
 
 
+IN_SESSION = f"session_id IS NOT NULL AND dialect IS DISTINCT FROM '{MCP}'"
 IS_NAMED = "session_id IS DISTINCT FROM response_id"
 IS_SESSION = f"count(DISTINCT response_id) > 1 OR bool_or({IS_NAMED})"
-"""SQL conditions of a stream and of a group: a response that no request continued is no session (`measures.sessions`)."""
+"""SQL conditions of streams and of a group: a response that no request continued is no session (`measures.sessions`)."""
 
 
 def count(query: Query, selection: Selection) -> dict[str, int]:
@@ -38,7 +40,7 @@ def count(query: Query, selection: Selection) -> dict[str, int]:
         SELECT count(*) AS sessions, coalesce(sum(n), 0)::BIGINT AS in_session,
             (SELECT count(*) FROM streams WHERE {selection.where()}) AS requests
         FROM (
-            SELECT count(*) AS n FROM streams WHERE {selection.where()} AND session_id IS NOT NULL
+            SELECT count(*) AS n FROM streams WHERE {selection.where()} AND {IN_SESSION}
             GROUP BY session_id HAVING {IS_SESSION})""").to_dicts()[0]
     return found
 
@@ -49,7 +51,7 @@ def table(query: Query, selection: Selection, *, order: str = "newest", limit: i
     The ids are selected first, as literals, so the view computes only these sessions.
     """
     ids = query(f"""
-        SELECT session_id FROM streams WHERE {selection.where()} AND session_id IS NOT NULL
+        SELECT session_id FROM streams WHERE {selection.where()} AND {IN_SESSION}
         GROUP BY session_id HAVING {IS_SESSION} ORDER BY {ORDERS[order]}, session_id LIMIT {limit:d}""")[
         "session_id"
     ]
@@ -91,16 +93,24 @@ class Bar:
     """The request, or the one after the pause."""
 
 
-def bars(requests: Sequence[Mapping[str, Any]], *, with_user_waits: bool) -> list[Bar]:
-    """The bars of rows of `session_turns`, in order. Without user waits, the time stands still while the user is waited for.
+def turns_of(requests: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The turns of rows of `session_turns`, in order.
 
     A request without a known turn is in that of the request before it, or in the next one after a user's pause.
     """
-    found: list[Bar] = []
-    turn, left_out_ns = 1, 0
+    found: list[int] = []
     for row in requests:
+        waited = row["pause"] == USER and bool(found)
+        found.append(row["turn"] or (found[-1] if found else 1) + waited)
+    return found
+
+
+def bars(requests: Sequence[Mapping[str, Any]], *, with_user_waits: bool) -> list[Bar]:
+    """The bars of rows of `session_turns`, in order. Without user waits, the time stands still while the user is waited for."""
+    found: list[Bar] = []
+    left_out_ns = 0
+    for row, turn in zip(requests, turns_of(requests), strict=True):
         waited = row["pause"] == USER
-        turn = row["turn"] or turn + (waited and bool(found))
         pause_ns = row["pause_ns"] or 0
         start_ns = _ns(row["started_at"] - requests[0]["started_at"])
         if waited and not with_user_waits:

@@ -20,6 +20,12 @@ COUNT_TOKENS = "count_tokens"
 SIDE_CALL = "side_call"
 """Operation of a program besides its conversations: titles, routers, warm-ups."""
 SIDE_OPERATIONS = (COUNT_TOKENS, SIDE_CALL)
+MCP = "mcp"
+"""The dialect of calls of tools. Sessions have no turns of it."""
+CALLS_MODEL = f"coalesce(operation, '') NOT IN {SIDE_OPERATIONS} AND dialect IS DISTINCT FROM '{MCP}'"
+"""SQL condition: a stream is a request of a conversation."""
+TOOL_OPERATIONS = ("tools/call", "tasks/result", "prompts/get", "resources/read")
+"""Operations of MCP that an agent waits for. The others connect, list or listen: they are no tool time."""
 INPUT_TOKENS = f"CASE WHEN operation IS DISTINCT FROM '{COUNT_TOKENS}' THEN input_tokens END"
 """SQL of the used input tokens of a stream, for sums and costs."""
 MOST_NAMES = 100

@@ -301,7 +301,7 @@ WITH requests AS (
         started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS ended_at,
         ttft_ns, end_ns, outcome, finish_reason, tool_call_count, input_tokens, output_tokens
     FROM streams WHERE session_id IS NOT NULL AND $IS_REQUEST AND stream_id NOT IN (SELECT inner_stream_id FROM hops)
-        AND coalesce(operation, '') NOT IN $SIDE_OPERATIONS
+        AND $CALLS_MODEL
     -- A response that no request continued is no session.
     QUALIFY session_id IS DISTINCT FROM response_id OR count(*) OVER (PARTITION BY session_id) > 1
 ), ordered AS (

@@ -96,6 +96,8 @@ class SpanAttributes:
             found[names.openai_api_type] = api_type
         if get("operation") in MCP_METHODS:
             found["mcp.method.name"] = get("operation")
+            if stream.conversation is not None and stream.conversation.tool:
+                found[names.tool_name] = stream.conversation.tool
         if get("parent_session_id"):
             found[names.agent_id] = get("session_id")
         if failed(row):

@@ -145,8 +145,9 @@ class SpanBuilder:
         flags, resource, scope = row.get("trace_flags") or 0, self._resource, self._scope
         attributes = self._attributes(stream, row)
         marks = self._marks(stream, row, attributes)
+        tool = stream.conversation.tool if stream.conversation is not None else None
         operation = StreamSpan(
-            " ".join(filter(None, (row.get("operation") or "request", row.get("request_model")))),
+            " ".join(filter(None, (row.get("operation") or "request", row.get("request_model") or tool))),
             (trace_id, span_id, hex_id(row.get("parent_span_id"), 16), flags),
             (t0, t0 + end_ns),
             attributes,

@@ -84,6 +84,13 @@ SESSION_PARTS: dict[str, str] = {
     "user": "#87939d",
 }
 """Parts of a session: model time, tool time and the wait for the user."""
+TURN_PARTS: dict[str, str] = {
+    "model": SESSION_PARTS["model"],
+    "tool": SESSION_PARTS["tool"],
+    "gateway": CAUSES["gateway"],
+    "agent": CAUSES["client"],
+}
+"""Parts of a turn."""
 TOKENS: dict[str, str] = {
     "output, answer": "#2a82c9",
     "output, reasoning": "#8468d8",

@@ -1,4 +1,5 @@
-"""Charts of one stream (phases, events, cumulative output and gaps, on one time axis from t0) and of the turns of one session."""
+"""Charts of one stream (phases, events, cumulative output and gaps, on one time axis from t0), of the turns of one session, and of one
+turn."""
 
 from __future__ import annotations
 
@@ -11,8 +12,17 @@ import polars as pl
 from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.one_stream import Phase
 from streamgauge.analytics.reports.sessions import MODEL, USER, Bar
+from streamgauge.analytics.reports.turn import GATEWAY, Activity, Lane, Turn
+from streamgauge.analytics.schema.outcomes import OK
 from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.charts.drawing import Drawing, Layers, duration_text, duration_unit, tooltips
+from streamgauge.dashboard.charts.drawing import (
+    FADED,
+    Drawing,
+    Layers,
+    duration_text,
+    duration_unit,
+    tooltips,
+)
 
 AXIS_EXTENT = 78
 """Width of every vertical axis, so the time axes are aligned."""
@@ -177,6 +187,7 @@ def session_turns(bars: Sequence[Bar]) -> Drawing:
     frame = pl.DataFrame(
         {
             "turn": [f"turn {b.turn}" for b in bars],
+            "turn_link": [f"sessions?session={b.request['session_id']}&turn={b.turn}" for b in bars],
             "kind": [b.kind for b in bars],
             "start": [b.start_ns / divisor for b in bars],
             "end": [b.end_ns / divisor for b in bars],
@@ -189,7 +200,8 @@ def session_turns(bars: Sequence[Bar]) -> Drawing:
     )
     names = list(dict.fromkeys(frame["turn"]))
     base = alt.Chart(frame).encode(
-        y=alt.Y("turn:N", sort=names, title=None, axis=alt.Axis(grid=False, labelLimit=90)),
+        # Labels of an axis cannot be links: texts in their place are.
+        y=alt.Y("turn:N", sort=names, title=None, axis=_y_axis(grid=False, labels=False)),
         x=alt.X("start:Q", title=f"{unit} from the first request", scale=alt.Scale(nice=False)),
         tooltip=tooltips("turn:N", "kind:N", "length:N", "request:Q", "model:N", "outcome:N"),
     )
@@ -201,19 +213,76 @@ def session_turns(bars: Sequence[Bar]) -> Drawing:
     )
     # A tick keeps very short requests visible.
     ticks = base.mark_tick(thickness=2, height=13).encode(color=color)
-    failed = base.mark_point(
-        shape="cross", angle=45, size=60, filled=True, color=colors.OUTCOMES["http_error"]
+    turns = alt.Chart(frame.unique("turn", maintain_order=True)).mark_text(
+        align="right", dx=-8, fontSize=12, color=colors.SINGLE
     )
-    return Layers(
+    turns = turns.encode(
+        x=alt.value(0),
+        y=alt.Y("turn:N", sort=names),
+        text=alt.Text("turn:N"),
+        href=alt.Href("turn_link:N"),
+        tooltip=tooltips(("turn:N", "open")),
+    )
+    layers = [
         waits.transform_filter(f"!({is_request})"),
         requests.transform_filter(is_request),
         ticks.transform_filter(is_request),
-        failed.transform_filter("datum.outcome && datum.outcome != 'ok'").encode(x=alt.X("end:Q")),
-        height=24 * len(names) + 50,
-    )
+        turns,
+    ]
+    # An empty layer would be a warning of Vega.
+    if any(outcome not in (None, OK) for outcome in frame["outcome"]):
+        failed = base.mark_point(
+            shape="cross", angle=45, size=60, filled=True, color=colors.OUTCOMES["http_error"]
+        )
+        layers.append(
+            failed.transform_filter(f"datum.outcome && datum.outcome != '{OK}'").encode(x=alt.X("end:Q"))
+        )
+    return Layers(*layers, height=24 * len(names) + 50)
 
 
 def session_legend(bars: Sequence[Bar]) -> dict[str, str]:
     """Names and colours of the legend of `session_turns`."""
     kinds = {b.kind for b in bars}
     return {kind: color for kind, color in colors.SESSION_PARTS.items() if kind in kinds or kind != USER}
+
+
+CRITICAL = "critical path"
+
+
+def turn_waterfall(turn: Turn, lanes: Sequence[Lane]) -> Drawing:
+    """The critical path, and a row for each lane. Bars are faded where they are not on the path. A click on one opens its stream."""
+    divisor, unit = duration_unit(turn.length_ns, ("s", "ms"))
+    rows: list[dict[str, Any]] = []
+    lane_of = {id(one): lane.name for lane in lanes for one in lane.activities}
+
+    def add(lane: str, part: str, start_ns: int, end_ns: int, one: Activity | None, *, on_path: bool) -> None:
+        rows.append(
+            {
+                "lane": lane, "part": part, "on_path": on_path, "start": (start_ns - turn.start_ns) / divisor,
+                "end": (end_ns - turn.start_ns) / divisor, "length": formatting.duration(end_ns - start_ns),
+                "name": one.name if one else None, "seen_as": one.source if one else None, "outcome": one.outcome if one else None,
+                "link": f"stream?id={one.stream_id}" if one and one.stream_id else None,
+            }
+        )  # fmt: skip
+
+    for lane in lanes:
+        for one in lane.activities:
+            add(lane.name, one.part, one.start_ns, one.end_ns, one, on_path=False)
+            for start_ns, end_ns in one.gateway:
+                add(lane.name, GATEWAY, start_ns, end_ns, one, on_path=False)
+    for s in turn.path:
+        drawn = [CRITICAL, lane_of.get(id(s.activity))]
+        for name in filter(None, drawn):
+            add(name, s.part, s.start_ns, s.end_ns, s.activity, on_path=True)
+    names = [CRITICAL, *(lane.name for lane in lanes)]
+    bars = alt.Chart(pl.DataFrame(rows, infer_schema_length=None)).mark_bar(height=14, minBandSize=2)
+    drawing: alt.Chart = bars.encode(
+        y=alt.Y("lane:N", sort=names, title=None, axis=alt.Axis(grid=False, labelLimit=110)),
+        x=alt.X("start:Q", title=f"{unit} from the start of the turn", scale=alt.Scale(nice=False)),
+        x2=alt.X2("end:Q"),
+        color=colors.scale("part", colors.TURN_PARTS),
+        opacity=alt.OpacityValue(FADED).condition(test="datum.on_path", value=1),
+        href=alt.Href("link:N"),
+        tooltip=tooltips("name:N", "part:N", "length:N", ("seen_as:N", "seen as"), "outcome:N", ("on_path:N", CRITICAL)),
+    )  # fmt: skip
+    return drawing.properties(height=24 * len(names) + 50)

@@ -1,32 +1,41 @@
-"""Sessions of agents and chats: turns, user wait against model time and tool time, tokens and waste."""
+"""Sessions of agents and chats: turns, user wait against model time and tool time, tokens and waste. One turn: model or tool."""
 
 from __future__ import annotations
 
+from functools import partial
+from html import escape
 from typing import Any
 
 import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.reports import formatting, has_rows, sessions
+from streamgauge.analytics.reports import turn as turns
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.reports.sessions import bars
+from streamgauge.analytics.reports.trace_tree import instant
 from streamgauge.dashboard import filters, page_frame
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw, draw_legend, draw_split
-from streamgauge.dashboard.charts.stream_charts import session_legend, session_turns
+from streamgauge.dashboard.charts.stream_charts import session_legend, session_turns, turn_waterfall
 from streamgauge.dashboard.panels import box, numbers, section
 from streamgauge.dashboard.query_runner import prefetch, query
-from streamgauge.dashboard.stream_tables import show_requests, show_sessions
+from streamgauge.dashboard.stream_tables import show_activities, show_requests, show_sessions
 
 LIMITS = (50, 200)
 MAX_REQUESTS = 500
 MAX_TURNS = 80
 """Turns on the time line. The table has more."""
+MAX_LANES, MAX_ACTIVITIES = 30, 200
+"""Rows of the picture and of the table of a turn."""
 ACTIVE, REAL = "active time", "real time"
 
 
 def body(chosen: Selection) -> None:
+    if session_id and turn is not None:
+        show_turn(session_id, int(turn))
+        return
     if session_id:
         show_session(session_id)
         return
@@ -34,7 +43,7 @@ def body(chosen: Selection) -> None:
     found = sessions.table(query, chosen, order=order, limit=limit)
     st.caption(filters.describe(chosen))
     if found.is_empty():
-        if has_rows(query, "streams", f"session_id IS NOT NULL AND {sessions.IS_NAMED}"):
+        if has_rows(query, "streams", f"{sessions.IN_SESSION} AND {sessions.IS_NAMED}"):
             page_frame.show_no_matches()
         else:
             show_first_steps()
@@ -76,6 +85,7 @@ def show_session(session_id: str) -> None:
                    icon=":material/warning:")  # fmt: skip
         return
     requests = sessions.requests(query, session_id, most=MAX_REQUESTS)
+    requests = requests.with_columns(turn=pl.Series(sessions.turns_of(requests.to_dicts()), dtype=pl.Int64))
     zone = filters.time_zone()
     began, ended = (row[name].astimezone(zone) for name in ("first_at", "last_at"))
     models = ", ".join(formatting.markdown(name) for name in row["models"] or ())
@@ -108,8 +118,8 @@ def show_session(session_id: str) -> None:
 def show_timeline(requests: pl.DataFrame) -> None:
     with box(
         "Turns",
-        "One row per turn: thick bars are requests (click one to open its stream), thin bars are pauses. A cross marks "
-        "a request that did not end ok. Active time leaves out the waits for the user.",
+        "One row per turn: thick bars are requests (click one to open its stream), thin bars are pauses. The name of a "
+        "turn opens it. A cross marks a request that did not end ok. Active time leaves out the waits for the user.",
     ):
         axis = filters.choice("Time axis", (ACTIVE, REAL), ACTIVE, key="axis", show_label=False)
         found = bars(requests.to_dicts(), with_user_waits=axis == REAL)
@@ -120,9 +130,45 @@ def show_timeline(requests: pl.DataFrame) -> None:
             st.caption(f"The first {MAX_TURNS} turns are drawn.")
 
 
+def show_turn(session: str, number: int) -> None:
+    back = escape(filters.address_with({"turn": []}))
+    st.html(f'<a class="sg-back" href="{back}" target="_self">← All turns of the session</a>')
+    found = turns.one(query, session, number)
+    if found is None:
+        st.warning("Turn not found in the stored requests of the session.", icon=":material/warning:")
+        return
+    zone = filters.time_zone()
+    st.markdown(f"**{formatting.markdown(turns.answer(found))}**")
+    st.caption(
+        f"Turn {number}, from {instant(found.start_ns).astimezone(zone):%Y-%m-%d %H:%M:%S} {zone.key}."
+    )
+    lanes = turns.lanes(found)
+    with box("Time", metric_help("critical_path")):
+        draw_split(turns.parts_ns(found), colors.TURN_PARTS, "Time of the turn")
+        chart = turn_waterfall(found, lanes[:MAX_LANES])
+        draw(chart, f"Waterfall of the turn. {turns.answer(found)}", key="turn-waterfall")
+        notes = [
+            "Full colour: the critical path. A click on a bar opens its stream.",
+            "Calls of MCP that name no agent are counted here, because no other agent was active."
+            if found.by_time
+            else "",
+            f"The first {MAX_LANES} of {len(lanes)} rows are drawn." if len(lanes) > MAX_LANES else "",
+        ]
+        st.caption(" ".join(filter(None, notes)))
+        st.download_button(
+            "Perfetto trace", partial(turns.perfetto_trace, found), f"turn-{number}.json", "application/json",
+            icon=":material/download:", on_click="ignore", help="Open the file at ui.perfetto.dev.",
+        )  # fmt: skip
+    section("Longest")
+    show_activities(turns.activities(found, most=MAX_ACTIVITIES))
+
+
 st.caption("Requests of one agent or chat, by turn.")
 with filters.row():
     session_id = filters.text("Session id", key="session", placeholder="all sessions", width=340)
+    turn = st.number_input(
+        "Turn", value=None, min_value=1, step=1, key="turn", bind="query-params", placeholder="all", width=110
+    )
     order = filters.select("Order", list(sessions.ORDERS), key="order", width=170)
     limit = filters.select("Rows", LIMITS, key="rows", width=100)
 page_frame.show(body, uses_time_range=False)

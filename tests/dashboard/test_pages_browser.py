@@ -107,7 +107,7 @@ def assert_accessible(seen: Reader) -> None:
 
 
 @pytest.mark.parametrize(
-    "view", [*reversed(VIEWS), "trace", "filtered"]
+    "view", [*reversed(VIEWS), "trace", "turn", "filtered"]
 )  # so the first deep link is not the overview
 def test_page_loads_is_accessible_and_fits_every_width(
     view: str, seen: Reader, paths: dict[str, str]
@@ -161,7 +161,7 @@ def test_sidebar_is_collapsed_while_narrow_and_then_as_chosen(seen: Reader, path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 768])
-@pytest.mark.parametrize("view", [*VIEWS, "trace", "filtered"])
+@pytest.mark.parametrize("view", [*VIEWS, "trace", "turn", "filtered"])
 def test_page_is_accessible_on_a_phone_and_a_tablet(
     view: str, width: int, seen: Reader, paths: dict[str, str]
 ) -> None:
@@ -172,7 +172,7 @@ def test_page_is_accessible_on_a_phone_and_a_tablet(
 
 @pytest.mark.slow  # how far a page shifts depends on the time between the parts of its load: only a quiet machine can say
 @pytest.mark.parametrize("width", [1440, 390])
-@pytest.mark.parametrize("view", [*VIEWS, "trace"])
+@pytest.mark.parametrize("view", [*VIEWS, "trace", "turn"])
 def test_page_loads_without_shifts(view: str, width: int, seen: Reader, paths: dict[str, str]) -> None:
     resize(seen, width)
     seen.open(paths[view])

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from streamgauge.analytics.reports import sessions
+from streamgauge.analytics.reports import sessions, turn
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.reports.sessions import Bar, bars
 from tests.dashboard.app_test import links, metric_value, open_page, page_text, table
@@ -124,8 +124,34 @@ def test_page_lists_sessions_and_links_to_them(streams_data: Path, monkeypatch: 
     requests = table(app, "Requests of the session")
     assert [int(row["Request"]) for row in requests] == list(range(1, len(requests) + 1))
     stream = parse_qs(urlsplit(links(app, "Requests of the session")[0][0]).query)["id"][0]
+    app_of_session = app
     app = open_page(streams_data, monkeypatch, "stream", id=stream)
     assert any("Session of this stream, turn 1" in link.label for link in app.page_link)
+    opened = [link for row in links(app_of_session, "Requests of the session") for link in row]
+    turns = [parse_qs(urlsplit(link).query)["turn"][0] for link in opened if "turn=" in link]
+    assert turns == [row["Turn"] for row in requests]
+
+
+def test_page_of_a_turn_answers_what_took_its_time(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = tables(streams_data).query
+    session_id = query(
+        "SELECT session_id FROM session_turns WHERE pause = 'tool' AND turn = 1 GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 1"
+    )["session_id"][0]
+    found = turn.one(query, session_id, 1)
+    assert found is not None
+    assert sum(turn.parts_ns(found).values()) == found.length_ns
+    app = open_page(streams_data, monkeypatch, "sessions", session=session_id, turn="1")
+    assert not app.exception
+    assert turn.answer(found).partition(":")[0] in page_text(app)
+    assert len(app.get("vega_lite_chart")) == len(app.get("download_button")) == 1
+    rows = table(app, "What ran in the turn")
+    assert {row["Part"] for row in rows} == {"model", "tool"}
+    assert len(rows) == len(found.activities)
+    app = open_page(streams_data, monkeypatch, "sessions", session=session_id, turn="99")
+    assert not app.exception
+    assert "Turn not found" in page_text(app)
 
 
 @pytest.mark.parametrize("name", ["none", "o'brien; --", "<b>&%20"])

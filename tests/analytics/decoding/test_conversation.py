@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.ingest.condensed_body import CondensedBody
+from streamgauge.ingest.identifiers import hashed
 from streamgauge.ingest.keyed_ids import session_hash
 from streamgauge.ingest.records import Conversation
 
@@ -54,6 +55,26 @@ def test_session_in_the_body(body: dict[str, Any], session: str | None) -> None:
     assert ConversationReader(KEY)(cut, True) == Conversation(
         found.session, None, found.previous_response_id, found.has_history, found.can_be_continued
     )
+
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"name": "level", "_meta": {"sessionID": "ses_1", "traceparent": TRACE}}, ("ses_1", TRACE, "level")),
+        ({"name": "level", "_meta": {"threadId": "t1", "traceparent": TRACE[:-3]}}, ("t1", None, "level")),
+        ({"name": "the river of my customer", "_meta": []}, (None, None, hashed("the river of my customer"))),
+        ({"name": 1, "_meta": {"sessionID": 5, "traceparent": {}}}, (None, None, None)),
+        ([], (None, None, None)),
+    ],
+)
+def test_message_of_mcp_names_session_trace_and_tool(params: Any, expected: tuple[str | None, ...]) -> None:
+    session, traceparent, tool = expected
+    found = read({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    assert found.session == (session_hash(session, KEY) if session else None)
+    assert (found.traceparent, found.tool, found.turns) == (traceparent, tool, None)
 
 
 def user(content: Any = "hi") -> dict[str, Any]:

@@ -57,6 +57,7 @@ def request(
     key: str | None = None,
     agent: str | None = None,
     app: str | None = None,
+    calls_tool: bool = False,
 ) -> list[AnyRecord]:
     """The records of a request: to the Responses API with `response_id`, else to the chat API."""
     stream = stream_id(number)
@@ -68,6 +69,8 @@ def request(
     reads = (
         responses_events(response_id) if response_id else [chunk("a"), finish_chunk(), b"data: [DONE]\n\n"]
     )
+    if calls_tool:
+        reads[0] = TOOL_CALL
     frames = [((i + 1) * MS, read) for i, read in enumerate(reads)]
     return [
         opened(stream, path=path, headers=headers, wall_ns=START_NS + number * SECOND_NS),
@@ -95,6 +98,7 @@ def user(text: str = "q") -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
+TOOL_CALL = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{}"}}]}}]}\n\n'
 TOOL_OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "r"}
 
 
@@ -248,6 +252,34 @@ def test_spans_have_the_conversation_and_no_row_or_span_has_its_plain_id(profile
     assert UUID not in str([span.to_json() for span in built])
 
 
+QWEN = "QwenCode/0.24 (linux)"
+
+
+def agent_request(number: int, turn: int, *, calls_tool: bool = False, **more: Any) -> list[AnyRecord]:
+    messages = [user(), *([{"role": "assistant"}, user()] * (turn - 1))]
+    return request(
+        number, {"messages": messages, "tools": [{}]}, **{"app": QWEN, "calls_tool": calls_tool} | more
+    )
+
+
+def test_conversations_of_an_agent_that_names_none_have_the_id_of_their_first_request() -> None:
+    known = Sessions()
+    first, second, third = (stream_id(number) for number in (1, 3, 7))
+    assert (
+        found(known, agent_request(1, 2, calls_tool=True), agent_request(2, 2, calls_tool=True))
+        == [(first, 2)] * 2
+    )
+    # A subagent begins at its own first turn, between two requests of its parent.
+    assert found(known, agent_request(3, 1, calls_tool=True), agent_request(4, 1)) == [(second, 1)] * 2
+    assert found(known, agent_request(5, 2), agent_request(6, 3)) == [(first, 2), (first, 3)]
+    # Another run of the same program. Both conversations could go on with turn 2: the latest does.
+    assert found(known, agent_request(7, 1), agent_request(8, 2)) == [(third, 1), (third, 2)]
+    title = request(9, {"messages": [user()]}, app=QWEN)
+    other = agent_request(10, 2, app="OpenAI/Python 2.8")
+    late = agent_request(9 + 30 * 60, 4)
+    assert found(known, title, other, late) == [(None, None), (None, 2), (stream_id(9 + 30 * 60), 4)]
+
+
 # -- views ------------------------------------------------------------------------------------------------------------
 
 
@@ -293,6 +325,22 @@ def test_session_time_is_split_between_user_model_and_tools(con: duckdb.DuckDBPy
     assert requests.fetchall() == [
         (1, None, None, 2e9), (2, "tool", 3e9, 1e9), (3, "user", 10e9, 4e9), (4, None, None, 0), (5, None, None, 2e9),
     ]  # fmt: skip
+
+
+def test_calls_of_tools_are_no_requests_of_a_session(con: duckdb.DuckDBPyConnection) -> None:
+    add(
+        con,
+        [
+            ("s", 0, 1, 1, 1, "ok"),
+            ("s", 1.5, 2, None, 0, "ok"),
+            ("s", 4, 1, 1, 0, "ok"),
+            ("m", 0, 1, None, 0, "ok"),
+        ],
+    )
+    con.execute("UPDATE streams SET dialect = 'mcp' WHERE turn IS NULL")
+    assert con.execute("SELECT session_id, requests, model_ns, tool_ns FROM sessions").fetchall() == [
+        ("s", 2, 2e9, 3e9)
+    ]
 
 
 def test_pauses_without_turns_follow_from_tool_calls(con: duckdb.DuckDBPyConnection) -> None:

@@ -134,11 +134,14 @@ def test_phase_spans_cover_the_exchange() -> None:
     ("method", "operation"), [("tools/call", "execute_tool"), ("tools/list", "tools/list")]
 )
 def test_mcp_request_has_its_method_as_an_attribute(method: str, operation: str) -> None:
-    request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method}).encode()
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"name": "level"}}
+    request = json.dumps(message).encode()
     records = stream_of_reads([(MS, b'data: {"jsonrpc":"2.0","id":1,"result":{}}\n\n')], body=request)
     (span, *_) = spans(records)
-    assert span.name == method
+    tool = "level" if method == "tools/call" else None
+    assert span.name == " ".join(filter(None, (method, tool)))
     assert span.attributes is not None
+    assert span.attributes.get("gen_ai.tool.name") == tool
     assert span.attributes["mcp.method.name"] == method
     assert span.attributes["gen_ai.operation.name"] == operation
 

@@ -1,0 +1,466 @@
+"""One turn of an agent: its requests, the tools it waited for, its critical path, and the turn as a Perfetto trace.
+
+The turn begins with its first request and ends with its last one, those of subagents included. Its time has four parts:
+
+- model: requests of the agent and of its subagents (rows of the view `session_turns`).
+- gateway: the part of a request that the gateway took, by the hop of the stream, else by the spans that the gateway sent: its server
+  spans without the client spans below them.
+- tool: calls of MCP (`TOOL_OPERATIONS`), and received spans of tools. A pause after a response with tool calls in which neither these
+  nor a subagent are seen is the time of tools that run in the agent.
+- agent: what remains.
+
+A call of MCP belongs to the turn by its session or its trace, else by its time if the tap saw no other agent during the turn.
+
+The critical path is found from the end of the turn: of the activities that began before, the one that ended last decided when the
+turn went on; of several that still run, the one that ends first. The path continues at its start. Times in which nothing ran are the
+agent's. So the parts of the path add up to the turn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import polars as pl
+
+from streamgauge.analytics.reports import Query, formatting, sessions
+from streamgauge.analytics.reports.selection import MODEL as MODEL_NAME
+from streamgauge.analytics.reports.selection import instant
+from streamgauge.analytics.reports.sessions import MODEL, TOOL
+from streamgauge.analytics.reports.trace_tree import Span, from_row
+from streamgauge.analytics.schema.dimensions import CALLS_MODEL, MCP, TOOL_OPERATIONS, is_one_of
+from streamgauge.analytics.schema.outcomes import IS_REQUEST
+from streamgauge.analytics.schema.sql_quoting import literal
+
+GATEWAY, AGENT = "gateway", "agent"
+PARTS = {MODEL: "the model", TOOL: "the tools", GATEWAY: "the gateway", AGENT: "the agent itself"}
+"""Part of a turn → its name in a sentence."""
+MAX_REQUESTS = 5_000
+"""Requests of a session that are read."""
+MAX_STREAMS, MAX_SPANS = 1_000, 2_000
+"""Streams and spans of a turn that are read."""
+MAX_TOOLS = 3
+"""Names of tools of one pause. Further ones are counted."""
+_TOOL_CALL = "tool call "
+_MCP_CALL = "tools/call "
+"""Start of the names of the tap's spans of tool calls by the model, and by MCP."""
+
+Row = Mapping[str, Any]
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activity:
+    """Something that ran during a turn. Times are Unix times."""
+
+    part: str
+    name: str
+    source: str
+    """`request`, `MCP call`, `span` or `pause`."""
+    session_id: str
+    """Of the agent, or of the subagent."""
+    start_ns: int
+    end_ns: int
+    stream_id: str | None = None
+    outcome: str | None = None
+    gateway: Sequence[Interval] = ()
+    """Times within it that the gateway took."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A section of the critical path. Without an activity, the agent's own time."""
+
+    part: str
+    start_ns: int
+    end_ns: int
+    activity: Activity | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One turn. Activities are in the order of their starts, those of the critical path in the order of time."""
+
+    session_id: str
+    number: int
+    start_ns: int
+    end_ns: int
+    activities: Sequence[Activity]
+    path: Sequence[Segment]
+    by_time: bool = False
+    """Calls of MCP belong to the turn only by their time."""
+
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+def one(query: Query, session_id: str, number: int) -> Turn | None:
+    """The turn of a session, or None if it has no such turn."""
+    rows = sessions.requests(query, session_id, most=MAX_REQUESTS).to_dicts()
+    own = [row for row, turn in zip(rows, sessions.turns_of(rows), strict=True) if turn == number]
+    if not own:
+        return None
+    began, ended = own[0]["started_at"], max(row["ended_at"] for row in own)
+    own_ids = {str(row["stream_id"]) for row in own}
+    streams = _streams(query, session_id, began, ended)
+    requests = [
+        row
+        for row in streams
+        if row["dialect"] != MCP and (row["session_id"] != session_id or row["stream_id"] in own_ids)
+    ]
+    calls, by_time = _calls(query, streams, requests, began, ended)
+    spans = _Spans(_spans(query, [*requests, *calls], began, ended), streams)
+    found = [*_requests(requests, spans), *_tools(calls, spans, requests, session_id)]
+    found += _pauses(requests, found, spans, session_id)
+    found.sort(key=lambda activity: (activity.start_ns, -activity.end_ns))
+    start_ns, end_ns = min(row["at_ns"] for row in requests), max(map(_end_ns, requests))
+    return Turn(
+        session_id=session_id, number=number, start_ns=start_ns, end_ns=end_ns, activities=found,
+        path=critical_path(found, start_ns, end_ns), by_time=by_time,
+    )  # fmt: skip
+
+
+# Rows
+
+
+def _streams(query: Query, session_id: str, began: datetime, ended: datetime) -> list[dict[str, Any]]:
+    """Requests of the session and of its subagents in this time, and all calls of tools by MCP.
+
+    Of a hop, `before_ns` and `tail_ns` are the times of the gateway before the first attempt and after the last one.
+    """
+    hops = f"""
+            SELECT outer_stream_id AS stream_id, min(gateway_before_ns) AS before_ns, coalesce(sum(added_tail_ns), 0)::BIGINT AS tail_ns
+            FROM hops WHERE {_between(began, ended, "outer_started_at")} GROUP BY ALL"""
+    return query(f"""
+        SELECT CAST(stream_id AS VARCHAR) AS stream_id, session_id, dialect, operation, tap, trace_id, span_id, outcome, tool_call_count,
+            {MODEL_NAME} AS model, epoch_us(started_at) * 1000 AS at_ns, end_ns, before_ns, tail_ns
+        FROM streams LEFT JOIN ({hops}) USING (stream_id)
+        WHERE {_between(began, ended)} AND {IS_REQUEST} AND stream_id NOT IN (SELECT inner_stream_id FROM hops)
+            AND ({CALLS_MODEL} AND {literal(session_id)} IN (session_id, parent_session_id)
+                OR dialect = '{MCP}' AND {is_one_of("operation", TOOL_OPERATIONS)})
+        ORDER BY dialect IS NOT DISTINCT FROM '{MCP}', started_at, stream_id LIMIT {MAX_STREAMS}""").to_dicts()
+
+
+def _between(began: datetime, ended: datetime, column: str = "started_at") -> str:
+    return f"{column} >= {instant(began)} AND {column} <= {instant(ended)}"
+
+
+def _calls(
+    query: Query, streams: Sequence[Row], requests: Sequence[Row], began: datetime, ended: datetime
+) -> tuple[list[Row], bool]:
+    """The calls of MCP that belong to the turn, and whether some belong to it only by their time."""
+    calls = [row for row in streams if row["dialect"] == MCP]
+    agents, traces, taps = (
+        {row[name] for row in requests} - {None} for name in ("session_id", "trace_id", "tap")
+    )
+    named = [row for row in calls if row["session_id"] in agents or row["trace_id"] in traces]
+    seen = [row for row in calls if row["tap"] in taps]
+    if len(named) >= len(seen):
+        return named, False
+    others = query(f"""
+        SELECT count(*) AS n FROM streams
+        WHERE {_between(began, ended)} AND {IS_REQUEST} AND {CALLS_MODEL} AND {is_one_of("tap", sorted(row["tap"] for row in seen))}
+            AND NOT coalesce({is_one_of("session_id", sorted(agents))}, FALSE)""")
+    return (named, False) if others["n"][0] else (seen, True)
+
+
+def _spans(query: Query, streams: Sequence[Row], began: datetime, ended: datetime) -> list[tuple[str, Span]]:
+    """Received spans of the traces of these streams, and the tap's own spans that name tools."""
+    near = timedelta(hours=1)  # clocks differ, and a span may begin before the turn
+    traces = sorted({row["trace_id"] for row in streams if row["trace_id"]}) or [""]
+    rows = query(f"""
+        SELECT *, epoch_us(started_at) * 1000 AS at_ns FROM spans
+        WHERE {_between(began - near, ended + near)} AND {is_one_of("trace_id", traces)}
+            AND (stream_id IS NULL OR starts_with(name, '{_TOOL_CALL}') OR starts_with(name, '{_MCP_CALL}'))
+        ORDER BY started_at, span_id LIMIT {MAX_SPANS}""")
+    return [(row["trace_id"], from_row(row)) for row in rows.to_dicts()]
+
+
+# Activities. Pure.
+
+
+class _Spans:
+    """The spans of a turn by what they say about its streams."""
+
+    def __init__(self, spans: Sequence[tuple[str, Span]], streams: Sequence[Row]) -> None:
+        """`spans`: each with its trace id."""
+        parents = {span.span_id: span.parent_id for _, span in spans}
+        of_streams = {row["span_id"] for row in streams}
+        self.tools: list[tuple[str, str, Span]] = []
+        """Trace id, name and span of tools that other services sent. Those below a stream repeat it."""
+        self.below: dict[str, list[Span]] = {}
+        """Span id of a stream → received spans below it."""
+        self.called: dict[str, list[str]] = {}
+        """Stream id → names of the tools that the model called, or that a call of MCP names."""
+        for trace_id, span in spans:
+            if span.stream_id is not None:
+                name = span.name.removeprefix(_TOOL_CALL).removeprefix(_MCP_CALL)
+                self.called.setdefault(span.stream_id, []).append(name)
+                continue
+            above, steps = span.parent_id, 0
+            while (
+                above in parents and above not in of_streams and steps < len(parents)
+            ):  # spans may be below themselves
+                above, steps = parents[above], steps + 1
+            if above is not None and above in of_streams:
+                self.below.setdefault(above, []).append(span)
+            elif tool := _tool_of(span):
+                self.tools.append((trace_id, tool, span))
+
+    def names(self, stream_id: str) -> str | None:
+        found = list(dict.fromkeys(self.called.get(stream_id, ())))
+        more = f" and {len(found) - MAX_TOOLS} more" if len(found) > MAX_TOOLS else ""
+        return ", ".join(found[:MAX_TOOLS]) + more or None
+
+
+def _tool_of(span: Span) -> str | None:
+    """The tool that a span says it ran."""
+    named = (str(value) for key, value in span.attributes.items() if key.endswith(".tool.name"))
+    is_tool = (
+        span.name.startswith(("execute_tool", "tools/call")) or "execute_tool" in span.attributes.values()
+    )
+    return next(named, span.name if is_tool else None)
+
+
+def _end_ns(row: Row) -> int:
+    return int(row["at_ns"]) + max(row["end_ns"] or 0, 0)
+
+
+def _requests(requests: Sequence[Row], spans: _Spans) -> Iterator[Activity]:
+    for row in requests:
+        start_ns, end_ns = row["at_ns"], _end_ns(row)
+        if row["tail_ns"] is not None:
+            gateway = [(start_ns, start_ns + (row["before_ns"] or 0)), (end_ns - row["tail_ns"], end_ns)]
+        else:
+            servers, clients = (
+                [(span.start_ns, span.end_ns) for span in spans.below.get(row["span_id"], ()) if span.kind == kind]
+                for kind in ("server", "client")
+            )  # fmt: skip
+            gateway = _without(servers, clients) if clients else []
+        yield Activity(
+            part=MODEL, name=row["model"], source="request", session_id=row["session_id"], start_ns=start_ns, end_ns=end_ns,
+            stream_id=row["stream_id"], outcome=row["outcome"], gateway=_within(gateway, start_ns, end_ns),
+        )  # fmt: skip
+
+
+def _tools(
+    calls: Sequence[Row], spans: _Spans, requests: Sequence[Row], session_id: str
+) -> Iterator[Activity]:
+    agents = {row["session_id"] for row in requests}
+    by_trace = {row["trace_id"]: row["session_id"] for row in requests if row["trace_id"]}
+    for row in calls:
+        agent = (
+            row["session_id"] if row["session_id"] in agents else by_trace.get(row["trace_id"], session_id)
+        )
+        yield Activity(
+            part=TOOL, name=spans.names(row["stream_id"]) or row["operation"], source="MCP call", session_id=agent,
+            start_ns=row["at_ns"], end_ns=_end_ns(row), stream_id=row["stream_id"], outcome=row["outcome"],
+        )  # fmt: skip
+    for trace_id, name, span in spans.tools:
+        yield Activity(
+            part=TOOL, name=name, source="span", session_id=by_trace.get(trace_id, session_id),
+            start_ns=span.start_ns, end_ns=span.end_ns, outcome="error" if span.failed else None,
+        )  # fmt: skip
+
+
+def _pauses(
+    requests: Sequence[Row], found: Sequence[Activity], spans: _Spans, session_id: str
+) -> list[Activity]:
+    """Pauses of each agent after tool calls of its model in which nothing else of it is seen."""
+    pauses = []
+    for agent in {row["session_id"] for row in requests}:
+        seen = [
+            one for one in found
+            if (one.session_id == agent if one.part == TOOL else agent == session_id and one.session_id != agent)
+        ]  # fmt: skip
+        before: Row | None = None
+        for row in (row for row in requests if row["session_id"] == agent):
+            if before is not None and before["tool_call_count"] != 0 and _end_ns(before) < row["at_ns"]:
+                start_ns, end_ns = _end_ns(before), row["at_ns"]
+                if not any(one.start_ns < end_ns and one.end_ns > start_ns for one in seen):
+                    name = spans.names(before["stream_id"]) or "tools in the agent"
+                    pauses.append(
+                        Activity(
+                            part=TOOL,
+                            name=name,
+                            source="pause",
+                            session_id=agent,
+                            start_ns=start_ns,
+                            end_ns=end_ns,
+                        )
+                    )
+            before = row if before is None or _end_ns(row) >= _end_ns(before) else before
+    return pauses
+
+
+def _without(intervals: Iterable[Interval], holes: Sequence[Interval]) -> list[Interval]:
+    """The intervals, joined, without the holes."""
+    found: list[Interval] = []
+    for start, end in sorted(intervals):
+        start = max(start, found[-1][1]) if found else start
+        for hole_start, hole_end in sorted(holes):
+            if start < hole_start < end:
+                found.append((start, hole_start))
+            if hole_start < end:
+                start = max(start, min(hole_end, end))
+        if start < end:
+            found.append((start, end))
+    return found
+
+
+def _within(intervals: Iterable[Interval], start: int, end: int) -> list[Interval]:
+    limited = ((max(a, start), min(b, end)) for a, b in intervals)
+    return [(a, b) for a, b in limited if a < b]
+
+
+def critical_path(activities: Sequence[Activity], start_ns: int, end_ns: int) -> list[Segment]:
+    """The sections of the critical path in the order of time. They cover the time from `start_ns` to `end_ns`."""
+    found: list[Segment] = []
+    at_ns = end_ns
+    while at_ns > start_ns:
+        begun = [one for one in activities if one.start_ns < at_ns and one.end_ns > one.start_ns]
+        last = max(begun, key=lambda one: (min(one.end_ns, at_ns), -one.end_ns), default=None)
+        until_ns = start_ns if last is None else max(min(last.end_ns, at_ns), start_ns)
+        if until_ns < at_ns:
+            found.append(Segment(part=AGENT, start_ns=until_ns, end_ns=at_ns))
+        if last is None:
+            break
+        at_ns = max(last.start_ns, start_ns)
+        parts = [(a, b, GATEWAY) for a, b in _within(last.gateway, at_ns, until_ns)]
+        parts += [(a, b, last.part) for a, b in _without([(at_ns, until_ns)], last.gateway)]
+        found += [
+            Segment(part=part, start_ns=a, end_ns=b, activity=last)
+            for a, b, part in sorted(parts, reverse=True)
+        ]
+    return found[::-1]
+
+
+def parts_ns(turn: Turn) -> dict[str, int]:
+    """Part → its time on the critical path. They add up to the length of the turn."""
+    return {part: sum(s.end_ns - s.start_ns for s in turn.path if s.part == part) for part in PARTS}
+
+
+def answer(turn: Turn) -> str:
+    """One sentence: the part that took most of the turn, its longest activity, and the other parts."""
+    taken = parts_ns(turn)
+    first, *others = sorted(PARTS, key=lambda part: -taken[part])
+    share = formatting.share(taken[first] / turn.length_ns if turn.length_ns else None)
+    name = PARTS[first]
+    text = f"{name[0].upper()}{name[1:]}: {formatting.duration(taken[first])} of {formatting.duration(turn.length_ns)} ({share})"
+    steps = [
+        (s.end_ns - s.start_ns, s.activity.name)
+        for s in turn.path
+        if s.part == first and s.activity is not None
+    ]
+    if len(steps) > 1:
+        longest_ns, longest = max(steps)
+        text += f", of which {formatting.duration(longest_ns)} in {longest}"
+    rest = [f"{PARTS[part]} {formatting.duration(taken[part])}" for part in others if taken[part]]
+    return "; ".join(filter(None, (text, ", ".join(rest)))) + "."
+
+
+def activities(turn: Turn, *, most: int) -> pl.DataFrame:
+    """The activities that the turn waited for longest, then the longest ones.
+
+    `stream_id, name, part, source, agent, outcome, start_ns` (from the start of the turn), `length_ns, critical_ns`.
+    """
+    waited = Counter[int]()
+    for s in turn.path:
+        waited[id(s.activity)] += s.end_ns - s.start_ns
+    rows = [
+        {
+            "stream_id": one.stream_id, "name": one.name, "part": one.part, "source": one.source, "agent": agent_name(turn, one.session_id),
+            "outcome": one.outcome, "start_ns": one.start_ns - turn.start_ns, "length_ns": one.end_ns - one.start_ns,
+            "critical_ns": waited[id(one)],
+        }
+        for one in turn.activities
+    ]  # fmt: skip
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    return frame.sort("critical_ns", "length_ns", descending=True, maintain_order=True).head(most)
+
+
+def agent_name(turn: Turn, session_id: str) -> str:
+    """`agent`, or the number of the subagent by its first activity."""
+    agents = dict.fromkeys([turn.session_id, *(one.session_id for one in turn.activities)])
+    number = list(agents).index(session_id)
+    return f"subagent {number}" if number else AGENT
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Activities of one agent and one part that do not overlap."""
+
+    name: str
+    session_id: str
+    activities: list[Activity]
+
+
+def lanes(turn: Turn) -> list[Lane]:
+    """The lanes of a picture, those of one agent together: its requests, then its tools. What runs in parallel has lanes of its own."""
+    found: list[Lane] = []
+    for agent in dict.fromkeys([turn.session_id, *(one.session_id for one in turn.activities)]):
+        prefix = "" if agent == turn.session_id else f"{agent_name(turn, agent)} "
+        for part in (MODEL, TOOL):
+            own: list[Lane] = []
+            for one in turn.activities:
+                if (one.session_id, one.part) != (agent, part):
+                    continue
+                free = next((lane for lane in own if lane.activities[-1].end_ns <= one.start_ns), None)
+                if free is None:
+                    free = Lane(f"{prefix}{part} {len(own) + 1}" if own else f"{prefix}{part}", agent, [])
+                    own.append(free)
+                free.activities.append(one)
+            found += own
+    return found
+
+
+def perfetto_trace(turn: Turn) -> bytes:
+    """The turn in the JSON format of trace events, which ui.perfetto.dev opens. A process for each agent, a thread for each lane."""
+    events: list[dict[str, Any]] = []
+
+    def thread(process: int, number: int, process_name: str, name: str) -> None:
+        for kind, value in (("process_name", process_name), ("thread_name", name)):
+            events.append({"ph": "M", "pid": process, "tid": number, "name": kind, "args": {"name": value}})
+
+    def add(process: int, number: int, name: str, part: str, times: Interval, **more: Any) -> None:
+        begin, end = (at / 1000 for at in times)  # µs
+        args = {key: value for key, value in more.items() if value is not None}
+        events.append(
+            {
+                "ph": "X",
+                "pid": process,
+                "tid": number,
+                "name": name,
+                "cat": part,
+                "ts": begin,
+                "dur": end - begin,
+                "args": args,
+            }
+        )
+
+    thread(1, 0, "turn", "critical path")
+    for s in turn.path:
+        add(1, 0, s.activity.name if s.activity else AGENT, s.part, (s.start_ns, s.end_ns))
+    agents: dict[str, int] = {}
+    for number, lane in enumerate(lanes(turn), start=1):
+        process = agents.setdefault(lane.session_id, len(agents) + 2)
+        thread(process, number, agent_name(turn, lane.session_id), lane.name)
+        for one in lane.activities:
+            add(
+                process,
+                number,
+                one.name,
+                one.part,
+                (one.start_ns, one.end_ns),
+                source=one.source,
+                outcome=one.outcome,
+                stream_id=one.stream_id,
+            )
+            for times in one.gateway:
+                add(process, number, GATEWAY, GATEWAY, times)
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, ensure_ascii=False).encode()
