@@ -7,7 +7,7 @@ import polars as pl
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.overview import SUMMARY, SUMMARY_COLUMNS
 from streamgauge.analytics.reports.selection import MODEL, Selection
-from streamgauge.analytics.schema.dimensions import INPUT_TOKENS
+from streamgauge.analytics.schema.dimensions import INPUT_TOKENS, TO_MODEL
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
 
 
@@ -21,11 +21,11 @@ def by_model(query: Query, selection: Selection) -> pl.DataFrame:
 
 
 def times(query: Query, selection: Selection) -> tuple[int, int, int]:
-    """Nanoseconds in which at least one request was open, pauses for tools of sessions, and the number of sessions."""
+    """Nanoseconds in which at least one request to a model was open, pauses for tools of sessions, and the number of sessions."""
     row = query(f"""
         WITH chosen AS (
             SELECT session_id, epoch_ns(started_at) AS from_ns, from_ns + coalesce(end_ns, 0) AS until_ns
-            FROM streams WHERE {selection.where()} AND {IS_REQUEST}
+            FROM streams WHERE {selection.where()} AND {IS_REQUEST} AND {TO_MODEL}
         ), ordered AS (
             SELECT *, max(until_ns) OVER (ORDER BY from_ns, until_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS covered_ns
             FROM chosen

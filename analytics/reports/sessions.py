@@ -15,7 +15,7 @@ import polars as pl
 
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.analytics.schema.dimensions import MCP
+from streamgauge.analytics.schema.dimensions import TO_MODEL
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.schema.sql_quoting import literal
 
@@ -28,7 +28,7 @@ ORDERS: dict[str, str] = {
 """Name → SQL of a sort order over the requests in the time range."""
 
 
-IN_SESSION = f"session_id IS NOT NULL AND dialect IS DISTINCT FROM '{MCP}'"
+IN_SESSION = f"session_id IS NOT NULL AND {TO_MODEL}"
 IS_NAMED = "session_id IS DISTINCT FROM response_id"
 IS_SESSION = f"count(DISTINCT response_id) > 1 OR bool_or({IS_NAMED})"
 """SQL conditions of streams and of a group: a response that no request continued is no session (`measures.sessions`)."""

@@ -108,11 +108,8 @@ def one(query: Query, session_id: str, number: int) -> Turn | None:
     began, ended = own[0]["started_at"], max(row["ended_at"] for row in own)
     own_ids = {str(row["stream_id"]) for row in own}
     streams = _streams(query, session_id, began, ended)
-    requests = [
-        row
-        for row in streams
-        if row["dialect"] != MCP and (row["session_id"] != session_id or row["stream_id"] in own_ids)
-    ]
+    requests = [row for row in streams if row["dialect"] != MCP]
+    requests = [row for row in requests if row["session_id"] != session_id or row["stream_id"] in own_ids]
     calls, by_time = _calls(query, streams, requests, began, ended)
     spans = _Spans(_spans(query, [*requests, *calls], began, ended), streams)
     found = [*_requests(requests, spans), *_tools(calls, spans, requests, session_id)]
@@ -298,16 +295,16 @@ def _pauses(
     return pauses
 
 
-def _without(intervals: Iterable[Interval], holes: Sequence[Interval]) -> list[Interval]:
-    """The intervals, joined, without the holes."""
+def _without(intervals: Iterable[Interval], removed: Sequence[Interval]) -> list[Interval]:
+    """The intervals, joined, without those that are removed."""
     found: list[Interval] = []
     for start, end in sorted(intervals):
-        start = max(start, found[-1][1]) if found else start
-        for hole_start, hole_end in sorted(holes):
-            if start < hole_start < end:
-                found.append((start, hole_start))
-            if hole_start < end:
-                start = max(start, min(hole_end, end))
+        start = max(start, found[-1][1] if found else start)
+        for removed_from, removed_to in sorted(removed):
+            if removed_from < end and removed_to > start:
+                if removed_from > start:
+                    found.append((start, removed_from))
+                start = removed_to
         if start < end:
             found.append((start, end))
     return found
@@ -359,7 +356,7 @@ def answer(turn: Turn) -> str:
     ]
     if len(steps) > 1:
         longest_ns, longest = max(steps)
-        text += f", of which {formatting.duration(longest_ns)} in {longest}"
+        text += f", {formatting.duration(longest_ns)} of it in {longest}"
     rest = [f"{PARTS[part]} {formatting.duration(taken[part])}" for part in others if taken[part]]
     return "; ".join(filter(None, (text, ", ".join(rest)))) + "."
 

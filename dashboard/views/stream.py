@@ -230,12 +230,13 @@ def show_ids(row: Row) -> None:
     shown = {"Client": client} if client is not None else {}
     show_pairs(shown | {label: row[name] or formatting.UNKNOWN for name, label in names}, label="Identity")
     turn = "" if row["turn"] is None else f", turn {row['turn']}"
+    opens = {"turn": str(row["turn"])} if turn else {}
     for page, label, icon, parameter in (
         ("sessions", f"Session of this stream{turn}", ":material/forum:", "session"),
         ("traces", "Spans of this trace", ":material/account_tree:", "trace"),
     ):
         if found := row[f"{parameter}_id"]:
-            filters.page_link(page, label, icon, {parameter: found})
+            filters.page_link(page, label, icon, {parameter: found} | (opens if page == "sessions" else {}))
 
 
 def show_headers(row: Row) -> None:

@@ -20,6 +20,7 @@ from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures import sessions
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.sessions import Sessions
+from streamgauge.analytics.reports import run_summary
 from streamgauge.analytics.reports import sessions as reports
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.commit import Commit
@@ -341,6 +342,8 @@ def test_calls_of_tools_are_no_requests_of_a_session(con: duckdb.DuckDBPyConnect
     assert con.execute("SELECT session_id, requests, model_ns, tool_ns FROM sessions").fetchall() == [
         ("s", 2, 2e9, 3e9)
     ]
+    day = Selection(since=datetime(2026, 11, 1, tzinfo=UTC), until=datetime(2026, 11, 2, tzinfo=UTC))
+    assert run_summary.times(lambda sql: con.execute(sql).pl(), day) == (2e9, 3e9, 1)
 
 
 def test_pauses_without_turns_follow_from_tool_calls(con: duckdb.DuckDBPyConnection) -> None:

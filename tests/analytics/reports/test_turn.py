@@ -107,7 +107,7 @@ def test_turn_is_split_between_model_tools_gateway_and_agent(con: duckdb.DuckDBP
     assert turn.parts_ns(one) == {"model": 3.5 * S, "tool": 4.9 * S, "gateway": 0.3 * S, "agent": 0.3 * S}
     assert lanes_of(one) == {"model": ["m", "m", "m"], "tool": ["level", "Bash"], "tool 2": ["tools/call"]}
     assert turn.answer(one) == (
-        "The tools: 4.90 s of 9.00 s (54.4 %), of which 2.90 s in level; the model 3.50 s, the gateway 300 ms, the agent itself 300 ms."
+        "The tools: 4.90 s of 9.00 s (54.4 %), 2.90 s of it in level; the model 3.50 s, the gateway 300 ms, the agent itself 300 ms."
     )
     assert path_of(found(con, 2)) == [("model", "m", 20, 21)]
 
