@@ -60,6 +60,9 @@ _DIRECTIVE = (
         no-store no-transform none only-if-cached private proxy-revalidate public refresh revalidated stale tcp_hit tcp_miss updating"""
     ) + r"|(?:max-age|s-maxage|stale-while-revalidate|stale-if-error)=\d+)"
 )  # fmt: skip
+_EXTENSION = (
+    r"permessage-deflate(?: ?; ?(?:(?:client|server)_(?:no_context_takeover|max_window_bits)(?:=\d{1,2})?))*"
+)
 _TIMING = r'[A-Za-z][A-Za-z0-9_.-]{0,31}(?: ?; ?(?:dur="?[\d.e+-]{1,24}"?|desc=(?:[A-Za-z0-9_.-]{1,32}|"[A-Za-z0-9_.-]{1,32}")))+'
 
 
@@ -76,6 +79,7 @@ _FEATURES = _list_of(_FEATURE, " ?, ?")
 _PRODUCTS = _list_of(_PRODUCT, " ")
 _DIRECTIVES = _list_of(_DIRECTIVE, " ?,? ?")
 _TIMINGS = _list_of(_TIMING, " ?, ?")
+_EXTENSIONS = _list_of(_EXTENSION, " ?, ?")
 
 _GRAMMARS: dict[str, re.Pattern[str]] = {
     "accept": _MEDIA_TYPES,
@@ -86,6 +90,7 @@ _GRAMMARS: dict[str, re.Pattern[str]] = {
     "content-encoding": _CODINGS,
     "content-type": _MEDIA_TYPES,
     "openai-beta": _FEATURES,
+    "sec-websocket-extensions": _EXTENSIONS,
     "server": _PRODUCTS,
     "server-timing": _TIMINGS,
     "transfer-encoding": _CODINGS,
@@ -119,8 +124,8 @@ _REQUEST = _names(
 _RESPONSE = _IDS | _names(
     """
     age cache-control cf-cache-status content-encoding content-length content-type openai-model openai-processing-ms
-    openai-version retry-after retry-after-ms server server-timing transfer-encoding x-accel-buffering x-amzn-errortype x-cache
-    x-compute-time x-compute-type x-envoy-upstream-service-time x-groq-region x-inference-engine x-litellm-attempted-fallbacks
+    openai-version retry-after retry-after-ms sec-websocket-extensions server server-timing transfer-encoding x-accel-buffering
+    x-amzn-errortype x-cache x-compute-time x-compute-type x-envoy-upstream-service-time x-groq-region x-inference-engine x-litellm-attempted-fallbacks
     x-litellm-attempted-retries x-litellm-model-group x-litellm-overhead-duration-ms x-litellm-response-duration-ms
     x-litellm-version x-ms-rai-invoked x-ms-region x-process-time x-queue-time x-response-time x-should-retry x-total-time
     """

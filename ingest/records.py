@@ -152,6 +152,14 @@ class Opened(Record, frozen=True):
     """Clock of `mono_ns`: records with the same id can be compared. None in old logs: the clock of this incarnation."""
     times: Times = "reads"
     """Other times are not those of the events, and are not stored as such."""
+    connection_id: str | None = None
+    """The WebSocket of this answer (`streamgauge.ingest.websockets`). None: a request of HTTP, or a WebSocket itself."""
+    response_index: int | None = None
+    """Number of this answer on its WebSocket, from 0."""
+
+    @property
+    def asks_for_websocket(self) -> bool:
+        return any(name == "upgrade" and value.lower() == "websocket" for name, value in self.headers)
 
 
 class Request(Record, frozen=True):
@@ -173,6 +181,8 @@ class Request(Record, frozen=True):
 class Frames(Record, frozen=True):
     """Reads of the response's body, in order of arrival. Transfer coding is removed, content coding kept.
 
+    Those of a WebSocket are the bytes of both directions after its head, as they arrived.
+
     Only the first `Frames` of a stream has `response`. A response without a body has one `Frames` without frames.
     """
 
@@ -187,6 +197,8 @@ class Frames(Record, frozen=True):
     """Received size of each read, if `streamgauge.ingest.redaction` decoded the content coding. Else None."""
     coding_fault: CodingFault | None = None
     """Fault of the content coding found so far, if it was decoded."""
+    from_client: list[int] | None = None
+    """In a WebSocket, the indexes of the frames that the client sent. Else None."""
 
 
 class Closed(Record, frozen=True):
@@ -216,11 +228,11 @@ class Closed(Record, frozen=True):
     reused_connection: bool = False
     """The connection to the upstream had served an earlier request."""
     tunnel: bool = False
-    """An upgraded connection (WebSocket): only bytes are counted, no frames."""
+    """An upgraded connection. Only a WebSocket has frames; of other protocols, only bytes are counted."""
     refused_status: int | None = None
     """Status of the tap's own response to a refused request. 505 for HTTP/2, which gets a GOAWAY. None: not refused."""
     first_byte_ns: int | None = None
-    """When the first body byte arrived that no frame has: in a tunnel, or not captured by rule."""
+    """When the first byte of the body arrived if no frame has it: in a tunnel, or not captured by rule."""
     waits: list[Wait] | None = None
     """Disjoint and sorted. In the rest of [0, end_ns] the tap waited for the upstream. None: unknown (tunnels, old logs)."""
     delivered_ns: int | None = None

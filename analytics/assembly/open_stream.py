@@ -35,6 +35,7 @@ from streamgauge.ingest.records import (
     captures,
 )
 from streamgauge.ingest.redaction.record_redactor import Redactor
+from streamgauge.ingest.websockets.splitter import AnswerSplitter
 
 MAX_RECORD_GAPS = 64
 """Gaps kept per stream. Further ones extend the last."""
@@ -79,6 +80,8 @@ class OpenStream:
     held_bytes: int = 0
     only_in_log: bool = False
     """No checkpoint can hold its records: its text must not be stored and cannot be removed from a compressed body."""
+    splitter: AnswerSplitter | None = None
+    """Of a WebSocket: makes the records of its answers."""
     redactor: Redactor | None = None
     """Removes text from checkpoints."""
 

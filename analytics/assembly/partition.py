@@ -11,8 +11,9 @@ How far one log partition is consumed: the columns of `log_positions` with the s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream, RecordGap
 from streamgauge.analytics.assembly.open_stream import OpenStream
@@ -32,6 +33,7 @@ from streamgauge.ingest.records import (
     StreamRecord,
     pack,
 )
+from streamgauge.ingest.websockets.splitter import AnswerSplitter, without_frames
 
 MAX_PENDING_FRAMES = 512
 MAX_TAPS = 1024
@@ -39,9 +41,14 @@ RECORD_BYTES = 150
 """Approximate memory of a record or frame, in addition to its bytes."""
 SUSPECT_FACTOR = 15
 """A suspect stream without records for this many times `lost_after_ns` (log time) is lost: its end was in the damaged part."""
+MAX_WINDOWS = 4096
+"""WebSockets whose compression windows are in memory: about 80 KiB each."""
 DAMAGE = "log_damaged"
 LOG_GONE = "log_gone"
 TAP_DIED = "tap_died"
+
+
+_SocketRecord = TypeVar("_SocketRecord", Frames, Closed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,8 @@ class Outbox:
     """Events and undecoded frames of all open streams."""
     held_bytes: int = 0
     """Approximate memory of the records held for checkpoints."""
+    windows: dict[str, tuple[Partition, OpenStream]] = field(default_factory=dict)
+    """The WebSockets with compression windows in memory, the oldest first."""
     counters: Counter[str] = field(default_factory=Counter)
     taps: dict[tuple[str, int, str], Alive] = field(default_factory=dict)
     """(tap, tap_worker, incarnation) → its newest `Alive`; the newest `MAX_TAPS`."""
@@ -147,6 +156,9 @@ class Partition:
             if type(record) is not Frames:
                 self._feed_other(offset, record)
                 continue
+            if record.from_client is not None:
+                self._feed_websocket(offset, record)
+                continue
             stream = open_streams.get(record.stream)
             if stream is None or record.seq != stream.next_seq or stream.incomplete:
                 stream = self._stream_expecting(offset, record)
@@ -186,6 +198,68 @@ class Partition:
         counters["records"] += record_count
         counters["frames"] += frame_count
         counters["body_bytes"] += body_bytes
+
+    # -- WebSockets ------------------------------------------------------------------------------------------------
+
+    def _feed_websocket(self, offset: int, record: Frames) -> None:
+        """Frames of a WebSocket: feed the records that its splitter makes of them."""
+        stream = self._stream_expecting(offset, record)
+        if stream is None:
+            return
+        reason = invalid_frames(record, [at_ns for at_ns, _ in record.frames], stream.last_ns)
+        if reason is not None:
+            self._fail(offset, record, reason, stream)
+            return
+        response = record.response or stream.response
+        if stream.splitter is None and not (stream.incomplete or stream.opened is None or response is None):
+            self._begin_splitting(stream, AnswerSplitter(stream.opened, response))
+        if (splitter := stream.splitter) is not None:
+            record = self._split(offset, stream, splitter, splitter.split, record)
+        self.feed(offset, [record if record.from_client is None else without_frames(record)])
+
+    def _begin_splitting(self, stream: OpenStream, splitter: AnswerSplitter) -> None:
+        stream.splitter = splitter
+        # Its windows are text. A restart decodes the socket again, from the log.
+        self._keep_only_in_log(stream)
+        windows = self._out.windows
+        if splitter.compressed:
+            windows[stream.stream_id] = self, stream
+        if len(windows) > MAX_WINDOWS:
+            partition, oldest = next(iter(windows.values()))
+            self._out.counters["evicted_windows"] += 1
+            partition._lose_answers(oldest, "too_many_windows")
+
+    def _split(
+        self,
+        offset: int,
+        stream: OpenStream,
+        splitter: AnswerSplitter,
+        split: Callable[[_SocketRecord], tuple[_SocketRecord, Sequence[StreamRecord]]],
+        record: _SocketRecord,
+    ) -> _SocketRecord:
+        """Feed the records of a socket's answers, and return its own one. `split`: a method of `splitter`. An exception in it loses
+        only these answers."""
+        had_fault, own = splitter.fault is not None, record
+        made: Sequence[StreamRecord]
+        try:
+            own, made = split(record)
+        except Exception as error:
+            self._fail(offset, record, f"websocket: {type(error).__name__}", None)
+            made = splitter.lose("splitter_failed", stream.started_wall_ns + stream.last_ns)
+        if splitter.fault is not None and not had_fault:
+            self._out.counters["undecodable_websockets"] += 1
+            self._out.windows.pop(stream.stream_id, None)
+        self.feed(offset, made)
+        return own
+
+    def _lose_answers(self, stream: OpenStream, cause: str) -> None:
+        """Nothing more can be decoded of a socket: its open answers are lost."""
+        self._out.windows.pop(stream.stream_id, None)
+        if stream.splitter is not None and stream.splitter.fault is None:
+            at_wall_ns = stream.started_wall_ns + stream.last_ns
+            self.feed(stream.held_offset, stream.splitter.lose(cause, at_wall_ns))
+
+    # -- decoding and records -----------------------------------------------------------------------------------------
 
     def decode(self, stream: OpenStream) -> None:
         """Decode the pending frames. An exception in the decoder loses only this stream."""
@@ -228,6 +302,8 @@ class Partition:
                 self._hold(stream, offset, record, RECORD_BYTES + len(record.body))
                 stream.read_request(record, self._out.read_conversation)
             elif isinstance(record, Closed):
+                if (splitter := stream.splitter) is not None:
+                    record = self._split(offset, stream, splitter, splitter.end, record)
                 stream.last_ns = max(stream.last_ns, record.end_ns)
                 self.finish(stream, record)
 
@@ -344,6 +420,9 @@ class Partition:
     def finish(self, stream: OpenStream, closed: Closed | None, cause: str | None = TAP_DIED) -> None:
         """End a stream. Without `closed` it is lost because of `cause` (None: its gaps have the cause)."""
         stream_id = stream.stream_id
+        if stream_id not in self.open:  # an answer ends with its socket
+            return
+        self._lose_answers(stream, cause or "missing")
         self.decode(stream)
         del self.open[stream_id]
         self._incomplete.pop(stream_id, None)
@@ -403,6 +482,7 @@ class Partition:
         if at_wall_ns is None:
             at_wall_ns = stream.started_wall_ns + stream.last_ns
         stream.add_gap(RecordGap(first_seq, last_seq, cause, size, at_wall_ns))
+        self._lose_answers(stream, cause)
         if stream.stream_id in self.open:
             self._incomplete[stream.stream_id] = stream
 
@@ -458,10 +538,13 @@ class Partition:
         response = record.response
         coded = response is not None and any(name == "content-encoding" for name, _ in response.headers)
         if coded and record.wire_bytes is None and not stream.captures(self._out.capture):
-            stream.only_in_log = True
-            # The records in memory are of no use then: no checkpoint can be made of them.
-            self._out.held_bytes -= stream.held_bytes
-            stream.held, stream.held_bytes = [], 0
+            self._keep_only_in_log(stream)
+
+    def _keep_only_in_log(self, stream: OpenStream) -> None:
+        stream.only_in_log = True
+        # The records in memory are of no use then: no checkpoint can be made of them.
+        self._out.held_bytes -= stream.held_bytes
+        stream.held, stream.held_bytes = [], 0
 
     def _release_held(self, stream: OpenStream) -> None:
         self._out.held_bytes -= stream.held_bytes

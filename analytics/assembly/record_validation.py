@@ -86,6 +86,8 @@ def invalid_frames(record: Frames, times: Sequence[int], before_ns: int) -> str 
     wire = record.wire_bytes
     if wire is not None and not (len(wire) == len(record.frames) and _within(wire, 0) and sum(wire) < MAX_NS):
         return "bad_numbers"
+    if record.from_client and not all(0 <= index < len(times) for index in record.from_client):
+        return "bad_numbers"
     # `sorted` recognises sorted input in one pass in C, which is faster than a comparison of pairs in Python.
     if times and (times[0] < before_ns or times[-1] >= MAX_NS or list(times) != sorted(times)):
         return "bad_times"

@@ -49,6 +49,8 @@ class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
     rpc_method: str | None = None
     rpc_id: str | None = None
     """As JSON."""
+    generate: bool | None = None
+    """False: the request only warms up (OpenAI's Responses API)."""
 
 
 class _Body(msgspec.Struct):
@@ -84,6 +86,7 @@ class _Body(msgspec.Struct):
     jsonrpc: Any = None
     method: Any = None
     id: Any = None
+    generate: Any = None
 
 
 _MEMBERS = frozenset(_Body.__struct_fields__)
@@ -225,6 +228,7 @@ def _parameters(found: _Body, path: str) -> RequestParameters:
         output_type=_output_type(found.response_format),
         rpc_method=_name(found.method) if found.jsonrpc is not None else None,
         rpc_id=_rpc_id(found.id) if found.jsonrpc is not None else None,
+        generate=found.generate if isinstance(found.generate, bool) else None,
         **numbers,
     )
 

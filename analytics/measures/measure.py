@@ -38,11 +38,11 @@ from streamgauge.analytics.measures.headers import (
     server_instance_of,
     stored_headers,
 )
-from streamgauge.analytics.measures.operation import is_side_call, operation_of
+from streamgauge.analytics.measures.operation import is_side_call, is_websocket, operation_of, transport_of
 from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.measures.waits import split_stream
-from streamgauge.analytics.schema.dimensions import SIDE_CALL
+from streamgauge.analytics.schema.dimensions import SIDE_CALL, WARM_UP, WEBSOCKET
 from streamgauge.analytics.schema.frames import frame, frame_of_rows, polars_types
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.outcomes import OK
@@ -145,6 +145,10 @@ def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> d
     has_tools = stream.conversation.has_tools if stream.conversation is not None else None
     if is_side_call(row["operation"], row["client_app"], has_tools):
         row["operation"] = SIDE_CALL
+    if stream.request.generate is False:
+        row["operation"] = WARM_UP
+    if is_websocket(stream.opened, stream.response):
+        row["operation"], row["dialect"] = WEBSOCKET, None
     _join_trace(row, stream)
     if stream.opened is not None and not stream.opened.gateway:  # refused before it had an upstream
         row.update(dict.fromkeys(_UNKNOWN_WITHOUT_UPSTREAM))
@@ -180,6 +184,8 @@ def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
     row["request_headers"] = stored_headers(opened.headers)
     row["client_app"] = client_app_of(opened.headers)
     row["operation"] = operation_of(opened.path)
+    row["transport"] = transport_of(opened, stream.response)
+    row["connection_id"], row["response_index"] = opened.connection_id, opened.response_index
     row.update(zip(_OPENED, _of_opened(opened), strict=True))
     row["clock_id"] = opened.clock_id or opened.incarnation
     row["clock_ns"] = opened.mono_ns
@@ -188,7 +194,8 @@ def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
 def _add_transport(row: dict[str, Any], stream: FinishedStream) -> None:
     if stream.response is not None:
         row["http_status"] = stream.response.status
-        row["headers_ns"] = stream.response.headers_ns
+        if stream.opened is None or stream.opened.connection_id is None:
+            row["headers_ns"] = stream.response.headers_ns
     if stream.closed is not None:
         row.update(zip(_CLOSED, _of_closed(stream.closed), strict=True))
         if stream.closed.waits is not None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from streamgauge.analytics.schema.dimensions import COUNT_TOKENS, INFERENCE
+from streamgauge.analytics.schema.dimensions import COUNT_TOKENS, INFERENCE, WEBSOCKET
+from streamgauge.ingest.records import Opened, ResponseHeaders
 
 _OPERATIONS: tuple[tuple[str, str], ...] = (
     # end of the path → operation
@@ -45,6 +46,17 @@ def operation_of(path: str) -> str | None:
     """None if the path belongs to no known API."""
     bare = path.partition("?")[0].rstrip("/").lower()
     return next((operation for end, operation in _OPERATIONS if bare.endswith(end)), None)
+
+
+def transport_of(opened: Opened, response: ResponseHeaders | None) -> str:
+    """`streams.transport`."""
+    switched = response is not None and response.status == 101 and opened.asks_for_websocket
+    return WEBSOCKET if switched or opened.connection_id is not None else "http"
+
+
+def is_websocket(opened: Opened | None, response: ResponseHeaders | None) -> bool:
+    """Whether a stream is a WebSocket itself, not one of its answers."""
+    return opened is not None and opened.connection_id is None and transport_of(opened, response) == WEBSOCKET
 
 
 _AGENTS = ("claude-cli/", "codex", "geminicli", "opencode/", "qwencode/")

@@ -31,7 +31,7 @@ from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.events import ErrorReport
 from streamgauge.analytics.measures.latency import first_output_ns
 from streamgauge.ingest import identifiers
-from streamgauge.ingest.records import Cause, Opened, Refusal
+from streamgauge.ingest.records import Cause, Refusal
 
 Outcome = Literal[
     "ok", "http_error", "connect_error", "inband_error", "truncated", "upstream_reset", "idle_timeout", "client_abort",
@@ -143,7 +143,7 @@ def verdict_of(stream: FinishedStream) -> Verdict:
         end_ns=closed.end_ns,
         client_left_ns=closed.client_left_ns,
         tunnel=closed.tunnel,
-        upgrade=stream.opened is not None and _asks_for_websocket(stream.opened),
+        upgrade=stream.opened is not None and stream.opened.asks_for_websocket,
         partial=stream.uncaptured_bytes > 0,
     )
     facts = facts_of(stream.decoder) if stream.decoder is not None and response is not None else NO_BODY
@@ -151,10 +151,6 @@ def verdict_of(stream: FinishedStream) -> Verdict:
     if facts.first_output_ns is None:
         facts = msgspec.structs.replace(facts, first_output_ns=closed.first_byte_ns)
     return judge(transport, facts, capture_content=stream.capture_content)
-
-
-def _asks_for_websocket(opened: Opened) -> bool:
-    return any(name == "upgrade" and value.lower() == "websocket" for name, value in opened.headers)
 
 
 def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool = False) -> Verdict:

@@ -19,7 +19,12 @@ COUNT_TOKENS = "count_tokens"
 """Operation that counts a prompt and uses none of its tokens."""
 SIDE_CALL = "side_call"
 """Operation of a program besides its conversations: titles, routers, warm-ups."""
-SIDE_OPERATIONS = (COUNT_TOKENS, SIDE_CALL)
+WARM_UP = "warm_up"
+"""Operation of a request that prepares the next one and generates nothing."""
+WEBSOCKET = "websocket"
+"""Operation of the row of a WebSocket itself: its answers have rows of their own."""
+SIDE_OPERATIONS = (COUNT_TOKENS, SIDE_CALL, WARM_UP, WEBSOCKET)
+"""They belong to no conversation."""
 MCP = "mcp"
 """The dialect of calls of tools. Sessions have no turns of it."""
 TO_MODEL = f"dialect IS DISTINCT FROM '{MCP}'"

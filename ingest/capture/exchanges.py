@@ -130,6 +130,7 @@ class Exchanges:
         self._last_ns = now_ns
         if self._open and self._open[0].tunnel is not None:
             self._open[0].tunnel.client_data(data)
+            self._record_websocket(self._open[0], data, now_ns, True)
             return
         while data:
             if self._sending is not None:
@@ -201,6 +202,7 @@ class Exchanges:
             exchange = self._open[0]
             if exchange.tunnel is not None:
                 exchange.tunnel.upstream_data(data, now_ns)
+                self._record_websocket(exchange, data, now_ns, False)
                 return
             try:
                 if exchange.body is None:
@@ -253,6 +255,10 @@ class Exchanges:
             return b""
         self._end("complete", None, now_ns)
         return data[-reader.excess :] if reader.excess else b""
+
+    def _record_websocket(self, exchange: _Exchange, data: bytes, now_ns: int, from_client: bool) -> None:
+        if exchange.tunnel is not None and exchange.tunnel.websocket:
+            self._call(exchange, "websocket_data", data, now_ns, from_client)
 
     # --- evidence for blame
 
@@ -323,6 +329,8 @@ class Exchanges:
         if self._sending is not None:
             self._lose(self._sending, LOST, size_bytes)
             self._sending = self._request_body = None
+        elif self._open and self._open[0].tunnel is not None:
+            self._lose(self._open.popleft(), LOST, size_bytes)
         elif size_bytes and not self._request_gap_ns:
             self._request_gap_ns = self._last_ns
         self._buffer = self._new_buffer()

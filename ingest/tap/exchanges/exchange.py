@@ -294,8 +294,6 @@ class Exchange(Forwarding):
             try:
                 if self._request_body is not None:
                     recorder.record_request(self.request != RECEIVING)
-                if refused_status is not None:
-                    recorder.refused_status = refused_status
                 if tunnel is not None:
                     recorder.first_byte_ns = tunnel.first_byte_ns
                 recorder.ended(
@@ -307,6 +305,7 @@ class Exchange(Forwarding):
                     reused,
                     tunnel is not None,
                     self._waits.found,
+                    refused_status,
                 )
             except Exception as e:
                 self._recording_failed(e)

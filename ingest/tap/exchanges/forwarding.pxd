@@ -44,5 +44,7 @@ cdef class Forwarding:
     @cython.locals(request=RequestHead, reader=BodyReader, payload=bytes)
     cdef _respond(self, ResponseHead head, bytes data, Py_ssize_t end, int64_t now_ns)
     @cython.locals(recorder=Recorder)
+    cdef _tunnel_data(self, bytes data, int64_t now_ns, bint from_client)
+    @cython.locals(recorder=Recorder)
     cdef _record_response(self, ResponseHead head, bytes payload, int64_t now_ns)
     cdef _end_by(self, int event, detail, response, int64_t now_ns=*)

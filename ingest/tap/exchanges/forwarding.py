@@ -135,7 +135,7 @@ class Forwarding:
     def on_client_bytes(self, data: bytes) -> bytes:
         """Forward bytes of the request's body or of the tunnel. Returns the bytes after the request."""
         if self.response == TUNNELING:
-            self._tunnel.client_data(data)
+            self._tunnel_data(data, self._context.clock_ns(), True)
             return b""
         reader = self._request_body
         assert reader is not None
@@ -230,7 +230,7 @@ class Forwarding:
         self._last_ns = now_ns
         if self.response != RESPONDING:
             if self.response == TUNNELING:
-                self._tunnel.upstream_data(data, now_ns)
+                self._tunnel_data(data, now_ns, False)
                 return
             if self.response != RELAYED:
                 self._head_data(data, now_ns)
@@ -351,12 +351,25 @@ class Forwarding:
         self._apply(states.SWITCH)
         self._response_head = head
         websocket = (self._head.upgrade or b"").lower() == b"websocket"
-        tunnel = self._tunnel = Tunnel(self._client, upstream, websocket=websocket)
+        self._tunnel = Tunnel(self._client, upstream, websocket=websocket)
         if rest:
-            tunnel.upstream_data(rest, self._last_ns)
+            self._tunnel_data(rest, self._last_ns, False)
         early = self._client.take_buffered()
         if early:
-            tunnel.client_data(early)
+            self._tunnel_data(early, self._last_ns, True)
+
+    def _tunnel_data(self, data: bytes, now_ns: int, from_client: bool) -> None:
+        """Forward one read of a tunnel, and record it if it is a WebSocket."""
+        tunnel, recorder = self._tunnel, self._recorder
+        if from_client:
+            tunnel.client_data(data)
+        else:
+            tunnel.upstream_data(data, now_ns)
+        if recorder is not None and tunnel.websocket:
+            try:
+                recorder.websocket_data(data, now_ns, from_client)
+            except Exception as e:
+                self._recording_failed(e)
 
     # --- the relay
 

@@ -19,6 +19,7 @@ class Tunnel:
     """The two directions of a tunnel and their byte counts. Times are monotonic, in ns."""
 
     def __init__(self, client: Side, upstream: Side, *, websocket: bool) -> None:
+        self.websocket = websocket
         self._client = client
         self._upstream = upstream
         self._half_close = client.transport.can_write_eof() and upstream.transport.can_write_eof()

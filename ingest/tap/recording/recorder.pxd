@@ -39,7 +39,7 @@ cdef list _recorded(list fields)
 cdef class Recorder:
     cdef public bint waiting
     cdef public int64_t last_output_ns
-    cdef public object refused_status, first_byte_ns
+    cdef public object first_byte_ns
     cdef readonly str stream
     cdef Recorders _group
     cdef RecordBuffer _buffer
@@ -49,7 +49,7 @@ cdef class Recorder:
     cdef object _connected_ns, _request_sent_ns
     cdef object _body  # bytes or bytearray
     cdef tuple _delivery, _end, _opening
-    cdef list _frames
+    cdef list _frames, _from_client
     cdef bint _body_truncated, _event_stream
     cdef int64_t _t0_ns, _responded_ns, _seq, _body_left_bytes, _remaining_bytes, _uncaptured_bytes
     cdef int64_t _frame_bytes, _dropped_bytes, _held_bytes, _new_bytes, _epoch
@@ -63,10 +63,11 @@ cdef class Recorder:
     cdef _body_ends(self, bint truncated)
     cpdef response_head(self, ResponseFacts head, int64_t now_ns)
     cpdef response_data(self, bytes payload, int64_t now_ns)
-    cdef _frame(self, int64_t at_ns, bytes body)
+    cpdef websocket_data(self, bytes data, int64_t now_ns, bint from_client)
+    cdef _frame(self, int64_t at_ns, bytes body, bint from_client=*)
     cdef _hold(self, int64_t size_bytes)
     cdef _end_dropped_run(self)
-    cpdef ended(self, cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits)
+    cpdef ended(self, cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits, refused_status=*)
     cpdef drained(self, now_ns, delivered_ns=*, left_ns=*, int64_t undelivered_bytes=*)
     cpdef flush(self)
     cpdef end(self)

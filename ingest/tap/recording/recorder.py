@@ -156,15 +156,17 @@ class Recorder:
         self._event_stream = False
         self._frames: list[tuple[int, bytes]] = []
         self._frame_bytes = 0
+        self._from_client: list[int] | None = None
+        """Indexes of the waiting frames that the client of a WebSocket sent. None before the first frame of one."""
         self._uncaptured_bytes = 0
         self._dropped_bytes = -1
         """≥ 0 while a run of frames is being dropped. No frames wait then."""
         self._held_bytes = self._new_bytes = self._epoch = 0
         """Bytes appended in this and the previous epoch of the buffer, and in this one: at least what the log still has to take."""
-        self._end: tuple[Cause, str | None, int, int, int, bool, bool, list[Wait] | None] | None = None
+        self._end: (
+            tuple[Cause, str | None, int, int, int, bool, bool, list[Wait] | None, int | None] | None
+        ) = None
         self._delivery: tuple[int | None, int | None, int | None, int] = (None, None, None, 0)
-        self.refused_status: int | None = None
-        """Status of the tap's error response, if it refused the request."""
         self.first_byte_ns: int | None = None
         """Arrival of the first byte that is counted but not captured."""
         self.last_output_ns = 0
@@ -284,7 +286,13 @@ class Recorder:
         if not self._event_stream or payload[0] != _COLON or not holds_only_comments(payload, len(payload)):
             self.last_output_ns = now_ns
 
-    def _frame(self, at_ns: int, body: bytes) -> None:
+    def websocket_data(self, data: bytes, now_ns: int, from_client: bool) -> None:
+        """One read of a WebSocket, from either side. Call after `response_head`."""
+        if self._from_client is None:
+            self._from_client = []
+        self._frame(now_ns - self._t0_ns, data, from_client)
+
+    def _frame(self, at_ns: int, body: bytes, from_client: bool = False) -> None:
         """One captured read. The hot path: `RecordBuffer.reserve` is inlined."""
         buffer = self._buffer
         size = len(body)
@@ -295,6 +303,9 @@ class Recorder:
             return
         if self._dropped_bytes >= 0:
             self._end_dropped_run()
+        if from_client:
+            assert self._from_client is not None
+            self._from_client.append(len(self._frames))
         self._frames.append((at_ns, body))
         buffer.used_bytes += size + _FRAME_BYTES
         size += self._frame_bytes
@@ -378,9 +389,13 @@ class Recorder:
         reused: bool,
         tunnel: bool,
         waits: list[Wait] | None,
+        refused_status: int | None = None,
     ) -> None:
-        """The exchange is over. `reused`: its upstream connection had served another one. `waits`: None if unknown."""
-        self._end = (cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits)
+        """The exchange is over. `reused`: its upstream connection had served another one. `waits`: None if unknown.
+        `refused_status`: of the tap's error response, if it refused the request."""
+        self._end = (
+            cause, detail, now_ns, request_bytes, response_bytes, reused, tunnel, waits, refused_status
+        )  # fmt: skip
 
     def drained(
         self,
@@ -408,7 +423,9 @@ class Recorder:
         self._end_dropped_run()
         assert self._end is not None
         buffer, t0_ns = self._buffer, self._t0_ns
-        cause, detail, end_ns, request_bytes, response_bytes, reused, tunnel, waits = self._end
+        cause, detail, end_ns, request_bytes, response_bytes, reused, tunnel, waits, refused_status = (
+            self._end
+        )
         drained_ns, delivered_ns, left_ns, undelivered_bytes = self._delivery
         first_byte_ns = self.first_byte_ns
         buffer.counters.streams_closed += 1
@@ -428,7 +445,7 @@ class Recorder:
             None if left_ns is None else max(end_ns, left_ns) - t0_ns,
             reused,
             tunnel,
-            self.refused_status,
+            refused_status,
             None if first_byte_ns is None else first_byte_ns - t0_ns,
             None if tunnel else waits,
             None if delivered_ns is None else max(end_ns, delivered_ns) - t0_ns,
@@ -534,8 +551,9 @@ class Recorder:
         frames, size_bytes, response = self._frames, self._frame_bytes, self._response
         reserved_bytes = size_bytes + _FRAME_BYTES * len(frames)
         counters = self._buffer.counters
-        # Most records of a stream have neither. They skip the two optional fields.
-        if response is not None or self._uncaptured_bytes:
+        from_client = self._from_client
+        # Most records of a stream have none of them. They skip the optional fields.
+        if response is not None or self._uncaptured_bytes or from_client is not None:
             headers = None
             if response is not None:
                 reserved_bytes += response.size_bytes
@@ -545,7 +563,11 @@ class Recorder:
                 self._response = None
             uncaptured_bytes, self._uncaptured_bytes = self._uncaptured_bytes, 0
             counters.uncaptured_bytes += uncaptured_bytes
-            record = Frames(self.stream, self._seq, frames, headers, uncaptured_bytes)
+            record = Frames(
+                self.stream, self._seq, frames, headers, uncaptured_bytes, from_client=from_client
+            )
+            if from_client is not None:
+                self._from_client = []
         else:
             record = Frames(self.stream, self._seq, frames)
         self._frames, self._frame_bytes = [], 0

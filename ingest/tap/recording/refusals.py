@@ -91,8 +91,7 @@ class Refusals:
         trace = join_trace(request.known.get(b"traceparent"))
         recorder = recorders.new(request, route, trace, client_start_ns, now_ns)
         try:
-            recorder.refused_status = response.status
-            recorder.ended("bad_request", response.code, now_ns, 0, 0, False, False, None)
+            recorder.ended("bad_request", response.code, now_ns, 0, 0, False, False, None, response.status)
             recorder.drained(None)
         except Exception as e:
             self._failures.failed(e, recorder)

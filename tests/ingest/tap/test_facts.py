@@ -60,12 +60,19 @@ def merged(records: Sequence[AnyRecord]) -> list[AnyRecord]:
     """The records of a stream with all frames in one, without its id."""
     assert_complete(records)
     frames = [r for r in records if isinstance(r, Frames)]
+    from_client: list[int] = []
+    read: list[tuple[int, bytes]] = []
+    for record in frames:
+        from_client += [len(read) + index for index in record.from_client or ()]
+        read += record.frames
+    is_websocket = any(r.from_client is not None for r in frames)
     whole = Frames(
         "",
         0,
-        [f for r in frames for f in r.frames],
+        read,
         frames[0].response,
         sum(r.uncaptured_bytes for r in frames),
+        from_client=from_client if is_websocket else None,
     )
     others = [
         msgspec.structs.replace(r, stream="", seq=0)
@@ -99,8 +106,11 @@ def records_of_facts(
     recorder.request_sent(t0_ns + (closed.request_sent_ns or 0))
     recorder.record_request(True)
     recorder.response_head(response, t0_ns + frames.response.headers_ns)
-    for at_ns, body in frames.frames:
-        recorder.response_data(body, t0_ns + at_ns)
+    for index, (at_ns, body) in enumerate(frames.frames):
+        if frames.from_client is None:
+            recorder.response_data(body, t0_ns + at_ns)
+        else:
+            recorder.websocket_data(body, t0_ns + at_ns, index in frames.from_client)
     if closed.first_byte_ns is not None:
         recorder.first_byte_ns = t0_ns + closed.first_byte_ns
     recorder.ended(
@@ -178,3 +188,6 @@ async def test_facts_of_a_websocket_make_the_records_of_the_tap():
         closed = expected[-1]
         assert isinstance(closed, Closed)
         assert (closed.tunnel, closed.request_bytes, closed.response_bytes) == (True, 2, 2)
+        frames = expected[-2]
+        assert isinstance(frames, Frames)
+        assert ([body for _, body in frames.frames], frames.from_client) == ([CLOSE_FRAME] * 2, [1])
