@@ -240,6 +240,7 @@ def odd_streams(rows: int) -> pl.DataFrame:
             odd = [2**bits - 1, -(2**bits), 0, None]
         values[name] = [odd[n % len(odd)] for n in range(rows)]
     values["stream_id"] = list(new_ids(rows))
+    values["connection_id"] = [stream if n % 2 else None for n, stream in enumerate(new_ids(rows))]
     instants = (-62_135_596_799_999_999, -1, 0, 1_790_000_000_000_001, 253_402_300_799_999_999)
     values["started_at"] = [instants[n % 5] for n in range(rows)]
     values["outcome"] = ["ok"] * rows
