@@ -125,7 +125,8 @@ _RESPONSE = _IDS | _names(
     """
     age cache-control cf-cache-status content-encoding content-length content-type openai-model openai-processing-ms
     openai-version retry-after retry-after-ms sec-websocket-extensions server server-timing transfer-encoding x-accel-buffering
-    x-amzn-errortype x-cache x-compute-time x-compute-type x-envoy-upstream-service-time x-groq-region x-inference-engine x-litellm-attempted-fallbacks
+    x-amzn-errortype x-cache x-compute-time x-compute-type x-envoy-upstream-service-time
+    x-groq-region x-inference-engine x-litellm-attempted-fallbacks
     x-litellm-attempted-retries x-litellm-model-group x-litellm-overhead-duration-ms x-litellm-response-duration-ms
     x-litellm-version x-ms-rai-invoked x-ms-region x-process-time x-queue-time x-response-time x-should-retry x-total-time
     """

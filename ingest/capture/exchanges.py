@@ -258,7 +258,7 @@ class Exchanges:
 
     def _record_websocket(self, exchange: _Exchange, data: bytes, now_ns: int, from_client: bool) -> None:
         if exchange.tunnel is not None and exchange.tunnel.websocket:
-            self._call(exchange, "websocket_data", data, now_ns, from_client)
+            self._call(exchange.recorder, "websocket_data", data, now_ns, from_client)
 
     # --- evidence for blame
 
