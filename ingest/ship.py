@@ -273,6 +273,7 @@ class RedactionStateFile:
                 "INSERT INTO streams VALUES (?, ?) ON CONFLICT DO UPDATE SET state = excluded.state",
                 [(c.stream, c.state) for c in changed],
             )
+            many("DELETE FROM coded WHERE stream = ?", [(c.stream,) for c in changed if c.replaces])
             many("INSERT INTO coded VALUES (?, ?)", [(c.stream, c.coded) for c in changed if c.coded])
             for table in ("streams", "coded"):
                 many(f"DELETE FROM {table} WHERE stream = ?", [(stream,) for stream in ended])

@@ -33,7 +33,7 @@ from streamgauge.ingest.records import (
     StreamRecord,
     pack,
 )
-from streamgauge.ingest.websockets.splitter import AnswerSplitter, without_frames
+from streamgauge.ingest.websockets.splitter import MAX_WINDOWS, AnswerSplitter, without_frames
 
 MAX_PENDING_FRAMES = 512
 MAX_TAPS = 1024
@@ -41,8 +41,6 @@ RECORD_BYTES = 150
 """Approximate memory of a record or frame, in addition to its bytes."""
 SUSPECT_FACTOR = 15
 """A suspect stream without records for this many times `lost_after_ns` (log time) is lost: its end was in the damaged part."""
-MAX_WINDOWS = 4096
-"""WebSockets whose compression windows are in memory: about 80 KiB each."""
 DAMAGE = "log_damaged"
 LOG_GONE = "log_gone"
 TAP_DIED = "tap_died"

@@ -9,14 +9,17 @@ Rules
  4. After a gap, and in a stream whose beginning is unknown, text and structure cannot be separated: everything is filled. A
     gap that no record reports is reported by a `Lost`.
  5. The number of streams in memory is bounded. Above the bound the oldest stream becomes unknown.
+ 6. A WebSocket is split into its answers (`streamgauge.ingest.websockets`), which are redacted like streams. Its own records pass
+    without frames.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -33,11 +36,20 @@ from streamgauge.ingest.records import (
     Lost,
     Opened,
     Request,
+    ResponseHeaders,
+    StreamRecord,
     body_coding,
     captures,
+    encode,
 )
 from streamgauge.ingest.redaction import filler
 from streamgauge.ingest.redaction.body_redactor import BodyRedactor, BodyState
+from streamgauge.ingest.websockets.splitter import (
+    MAX_WINDOWS,
+    AnswerSplitter,
+    SplitterState,
+    without_frames,
+)
 
 MAX_STREAMS = 100_000
 MAX_CODED_BYTES = 16 * 2**20
@@ -45,6 +57,14 @@ MAX_CODED_BYTES = 16 * 2**20
 MAX_REQUEST_BYTES = 2**20
 """Limit for the decoded size of a compressed request."""
 CODED_SLICE_BYTES = 512
+MAX_SOCKET_BYTES = 2**18
+"""Stored bytes of a WebSocket since its last stored windows (64 KiB)."""
+_decode_socket = msgspec.msgpack.Decoder(list[SplitterState | Frames]).decode
+
+
+log = logging.getLogger(__name__)
+
+Socket = TypeVar("Socket", Frames, Closed)
 
 
 class Decoding(Protocol):
@@ -74,17 +94,25 @@ class StreamState(msgspec.Struct):
     body: BodyState | None = None
     """None for a compressed body: a decoder cannot be stored, so the compressed bytes are stored instead."""
     coded_bytes: int = 0
+    opened: Opened | None = None
+    """Of a request for a WebSocket, and `response`: until the first bytes."""
+    response: ResponseHeaders | None = None
+    socket: bool = False
+    """The stored bytes are those of a WebSocket: a `SplitterState`, then records."""
 
 
 class _Stream:
-    __slots__ = ("body", "coded", "decoding", "state")
+    __slots__ = ("body", "coded", "decoding", "saved_bytes", "splitter", "state")
 
     def __init__(self, state: StreamState) -> None:
         self.state = state
         self.body = BodyRedactor(state=state.body)
         self.decoding: Decoding | None = None
         self.coded: list[bytes] = []
-        """Compressed bytes that are not stored yet."""
+        """Compressed bytes that are not stored yet; of a WebSocket, encoded items."""
+        self.splitter: AnswerSplitter | None = None
+        self.saved_bytes = 0
+        """Stored bytes of a WebSocket."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -93,6 +121,8 @@ class Change(msgspec.Struct, frozen=True):
     stream: str
     state: bytes
     coded: bytes
+    replaces: bool = False
+    """`coded` replaces the stored bytes."""
 
 
 def _decoded_request(decoding: Decoding, body: bytes) -> tuple[bytes, bool]:
@@ -125,16 +155,27 @@ class Redactor:
         self._streams: dict[str, _Stream] = {}
         self._changed: set[str] = set()
         self._ended: set[str] = set()
+        self._windows: dict[str, AnswerSplitter] = {}
+        """Those with compression windows in memory, the oldest first."""
+        self._answers: list[StreamRecord] = []
+        """Records of answers that are to be redacted."""
         self.counters: Counter[str] = Counter()
-        """redacted_bytes, captured_streams, unknown_streams, already_shipped_records."""
+        """redacted_bytes, captured_streams, unknown_streams, already_shipped_records, undecodable_websockets."""
 
     def __len__(self) -> int:
         return len(self._streams)
 
     def redact(self, records: Iterable[AnyRecord]) -> list[AnyRecord]:
         """The records without text. Records that the stored state already covers are dropped: they were shipped before."""
-        redacted = map(self._redact, records)
-        return [record for record in redacted if record is not None]
+        redacted: list[AnyRecord] = []
+        for record in records:
+            own = self._redact(record)
+            if own is not None:
+                redacted.append(own)
+            if self._answers:
+                answers, self._answers = self._answers, []
+                redacted += self.redact(answers)
+        return redacted
 
     def _redact(self, record: AnyRecord) -> AnyRecord | None:
         if isinstance(record, (Alive, Damaged)):
@@ -151,26 +192,85 @@ class Redactor:
             self.counters["already_shipped_records"] += 1
             return None
         if record.seq > state.next_seq and not state.unknown:
-            self._mark_unknown(stream)
+            self._mark_unknown(stream, "redaction_state_lost")
         state.next_seq = last_seq + 1
         self._changed.add(record.stream)
         if isinstance(record, Closed) or (isinstance(record, Lost) and record.last):
-            del self._streams[record.stream]
-            self._changed.discard(record.stream)
-            self._ended.add(record.stream)
+            if isinstance(record, Closed) and (splitter := stream.splitter) is not None:
+                record = self._split(record, splitter, splitter.end)
+            elif isinstance(record, Lost):
+                self._lose_answers(stream, record.cause)
+            self._forget(record.stream)
         elif isinstance(record, Lost):
-            self._mark_unknown(stream)
+            self._mark_unknown(stream, record.cause)
         elif isinstance(record, Request):
             return self._request(record, state)
         elif isinstance(record, Frames):
+            if record.from_client is not None:
+                record = self._websocket(record, stream)
+            elif state.opened is not None:
+                state.response = record.response or state.response
             return record if state.captured else self._frames(record, stream)
         return record
+
+    # -- WebSockets ----------------------------------------------------------------------------------------------------
+
+    def _websocket(self, record: Frames, stream: _Stream) -> Frames:
+        """The socket's own record. Those of its answers are redacted next."""
+        state, response = stream.state, record.response or stream.state.response
+        splitter = stream.splitter
+        if splitter is None and state.opened is not None and response is not None:
+            splitter = stream.splitter = AnswerSplitter(state.opened, response, storable=True)
+            state.opened, state.response, state.socket = None, None, True
+            stream.coded = [msgspec.msgpack.encode(splitter.state)]
+            if splitter.compressed:
+                self._windows[record.stream] = splitter
+            if len(self._windows) > MAX_WINDOWS:
+                oldest = next(iter(self._windows))
+                self._lose_answers(self._streams[oldest], "too_many_windows")
+        if splitter is None:
+            return without_frames(record)
+        if splitter.fault is None:
+            stream.coded.append(encode(record))
+        own = self._split(record, splitter, splitter.split)
+        return own if own.from_client is None else without_frames(own)
+
+    def _split(
+        self,
+        record: Socket,
+        splitter: AnswerSplitter,
+        split: Callable[[Socket], tuple[Socket, list[StreamRecord]]],
+    ) -> Socket:
+        had_fault = splitter.fault is not None
+        try:
+            record, made = split(record)
+        except Exception:
+            log.exception("cannot split the answers of the WebSocket %s", record.stream)
+            made = splitter.lose("splitter_failed", time.time_ns())
+        if splitter.fault is not None and not had_fault:
+            self.counters["undecodable_websockets"] += 1
+            self._windows.pop(record.stream, None)
+        self._answers += made
+        return record
+
+    def _lose_answers(self, stream: _Stream, cause: str) -> None:
+        if (splitter := stream.splitter) is not None and splitter.fault is None:
+            self._windows.pop(splitter.stream, None)
+            self._answers += splitter.lose(cause, time.time_ns())
+
+    def _forget(self, stream_id: str) -> None:
+        del self._streams[stream_id]
+        self._windows.pop(stream_id, None)
+        self._changed.discard(stream_id)
+        self._ended.add(stream_id)
 
     def _open(self, record: Opened) -> None:
         headers = dict(record.headers)
         captured = captures(record, self._capture)
         self.counters["captured_streams"] += captured
         state = StreamState(captured=captured, request_coding=headers.get("content-encoding", ""))
+        if record.asks_for_websocket and record.connection_id is None:
+            state.opened = record
         self._add(record.stream, state)
 
     def _add(self, stream_id: str, state: StreamState) -> _Stream:
@@ -179,20 +279,20 @@ class Redactor:
         self._ended.discard(stream_id)
         if len(self._streams) > self._max_streams:
             oldest = next(iter(self._streams))
-            del self._streams[oldest]
-            self._changed.discard(oldest)
-            self._ended.add(oldest)
+            self._lose_answers(self._streams[oldest], "too_many_open_streams")
+            self._forget(oldest)
         return stream
 
     def _unknown(self, stream_id: str) -> _Stream:
         self.counters["unknown_streams"] += 1
         return self._add(stream_id, StreamState(next_seq=0, unknown=True))
 
-    def _mark_unknown(self, stream: _Stream) -> None:
+    def _mark_unknown(self, stream: _Stream, cause: str) -> None:
         """There is a gap: the state of the body after it is unknown, and analytics will not decode it either."""
         stream.state.unknown = stream.state.reported = True
         stream.state.captured = False
         stream.coded = []
+        self._lose_answers(stream, cause)
         stream.body, stream.decoding = BodyRedactor(), None
 
     # -- bodies --------------------------------------------------------------------------------------------------------
@@ -275,15 +375,25 @@ class Redactor:
         changed = []
         for stream_id in self._changed:
             stream = self._streams[stream_id]
-            stream.state.body = None if stream.state.coded_bytes else stream.body.state
+            is_socket, replaces = stream.state.socket, False
+            if is_socket and stream.splitter is not None:
+                coded = _encode_items(stream.coded) if stream.coded else b""
+                replaces = stream.saved_bytes + len(coded) > MAX_SOCKET_BYTES
+                if replaces:
+                    coded = _encode_items([msgspec.msgpack.encode(stream.splitter.state)])
+                stream.state.coded_bytes = len(coded) + (0 if replaces else stream.saved_bytes)
+            else:
+                coded = b"".join(stream.coded)
+            stream.state.body = stream.body.state if is_socket or not stream.state.coded_bytes else None
             state = msgspec.msgpack.encode(stream.state)
-            changed.append(Change(stream_id, state, b"".join(stream.coded)))
+            changed.append(Change(stream_id, state, coded, replaces))
         return changed, list(self._ended)
 
     def mark_saved(self) -> None:
         """Clear the changes: the result of `changes` is stored."""
         for stream_id in self._changed:
-            self._streams[stream_id].coded = []
+            stream = self._streams[stream_id]
+            stream.coded, stream.saved_bytes = [], stream.state.coded_bytes
         self._changed.clear()
         self._ended.clear()
 
@@ -297,11 +407,33 @@ class Redactor:
         if state.coded_bytes != sum(map(len, coded)):
             state.unknown = True  # the body grew beyond MAX_CODED_BYTES
         stream = self._add(stream_id, state)
-        if state.coded_bytes and not state.unknown:
+        stream.saved_bytes = state.coded_bytes
+        if state.socket and not state.unknown:
+            self._restore_socket(stream, coded)
+        elif state.coded_bytes and not state.unknown:
             stream.decoding = self._decoding(state.coding)
             for data in coded:
                 stream.body.feed(stream.decoding.feed(data))
         self._changed.discard(stream_id)
+
+    def _restore_socket(self, stream: _Stream, coded: Sequence[bytes]) -> None:
+        try:
+            first, *records = [item for part in coded for item in _decode_socket(part)]
+            assert isinstance(first, SplitterState)
+            splitter = AnswerSplitter.restored(first)
+            for record in records:
+                assert isinstance(record, Frames)
+                splitter.split(record)
+        except Exception:  # damaged, or of another version
+            stream.state.unknown = True
+            return
+        stream.splitter = splitter
+        if splitter.compressed and splitter.fault is None:
+            self._windows[splitter.stream] = splitter
+
+
+def _encode_items(items: Sequence[bytes]) -> bytes:
+    return msgspec.msgpack.encode([msgspec.Raw(item) for item in items])
 
 
 def _headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -212,7 +212,7 @@ class MessageDecoder:
         elif self._storable:
             # Trimmed rarely: a copy of the window for each message would cost more than the decoding.
             self._window += plain[-_WINDOW_BYTES:]
-            if len(self._window) > 4 * _WINDOW_BYTES:
+            if len(self._window) > 2 * _WINDOW_BYTES:
                 del self._window[:-_WINDOW_BYTES]
         return plain
 

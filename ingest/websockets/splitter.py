@@ -39,6 +39,8 @@ from streamgauge.ingest.websockets.protocols import Answer, AnyConversation, Unk
 
 MAX_REQUEST_BYTES = 65_536
 """A longer message of the client is condensed, as bodies are."""
+MAX_WINDOWS = 4096
+"""WebSockets whose compression windows one process keeps, about 80 KiB each. The oldest one is not decoded any further."""
 MAX_OPEN_ANSWERS = 64
 """Of one socket. The oldest is lost."""
 MAX_UNKNOWN_MESSAGES = 10_000
@@ -47,7 +49,7 @@ _SSE = ("content-type", "text/event-stream")
 _OF_SOCKET = ("sec-websocket-extensions", "upgrade", "content-type", "content-length", "transfer-encoding")
 
 
-class SplitterState(msgspec.Struct):
+class SplitterState(msgspec.Struct, array_like=True, tag="splitter"):
     """Stored state of a splitter."""
 
     opened: Opened
@@ -92,6 +94,11 @@ class AnswerSplitter:
         self._made: list[StreamRecord] = []
         self._pending: dict[str | None, _Pending] = {}
         """By stream; None: the socket."""
+
+    @property
+    def stream(self) -> str:
+        """Of the socket."""
+        return self._opened.stream
 
     @property
     def compressed(self) -> bool:

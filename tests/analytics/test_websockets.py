@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import random
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.ingest.records import AnyRecord
+from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.analytics.decoding.conversation import ConversationReader
+from streamgauge.analytics.measures.measure import measure
+from streamgauge.ingest.records import AnyRecord, Frames, encode, unpack
+from streamgauge.ingest.redaction.record_redactor import Redactor
+from streamgauge.ingest.ship import RedactionStateFile
 from tests.analytics.sockets import COMPRESSIONS, MS, SOCKET, Sent, create, events, recorded
 from tests.analytics.stream_records import CrashingStore, in_entries, rows_of
 
+OF_TEXT = ("output_fingerprint", "tool_fingerprint")
 OF_WIRE = ("request_bytes", "response_bytes", "delivered_bytes", "client_start_ns")
 """What compression and the division into reads change."""
 
@@ -69,7 +79,9 @@ def test_each_answer_has_a_row_and_the_socket_has_its_own():
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Sent]:
     """Answers of one or two conversations, interleaved; perhaps the last one of each does not end."""
-    texts = st.lists(st.text(max_size=40).filter(bool), max_size=8)
+    # Characters of private planes stand for halves of characters in the decoder.
+    characters = st.characters(max_codepoint=0x1FFFF, exclude_categories=["Cs"])
+    texts = st.lists(st.text(characters, min_size=1, max_size=40), max_size=8)
     sent: list[Sent] = []
     for key in draw(st.sampled_from([[None], ["s1", "s2"]])):
         at = draw(st.integers(1, 30))
@@ -82,7 +94,7 @@ def conversations(draw: st.DrawFn) -> list[Sent]:
     return sorted(sent, key=lambda one: one[0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     conversations(),
     st.integers(0, 2**32),
@@ -96,7 +108,7 @@ def test_framing_compression_and_restarts_do_not_change_the_rows(
     end = (sent[-1][0] + 5, "complete" if close_by else "client_left")
     expected = rows(recorded(sent, end=end, close_by=close_by))
     records = recorded(sent, compression=compression, rng=rng, end=end, close_by=close_by)
-    store = CrashingStore({"w0": in_entries(rng, records)}, {"checkpoint_after_ns": 0})
+    store = CrashingStore({"w0": in_entries(rng, records)}, {"max_held_bytes": 1000})
     store.run(rng, crash=0.1, commit=0.3)
     key = lambda row: row["stream_id"]  # noqa: E731
     assert sorted(map(without_wire, store.rows), key=key) == sorted(map(without_wire, expected), key=key)
@@ -106,3 +118,115 @@ def without_wire(row: dict[str, Any]) -> dict[str, Any]:
     if row["stream_id"] == SOCKET:
         row = {**row, "response_headers": None, "ttfb_ns": None}
     return {name: value for name, value in row.items() if name not in OF_WIRE}
+
+
+class Ship:
+    """Redacts records and restarts with the stored state, as `ship` does: perhaps before it was stored."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        self._folder, self._rng = folder, rng
+
+    def run(self, records: Sequence[AnyRecord]) -> list[AnyRecord]:
+        shipped: list[AnyRecord] = []
+        released = 0
+        redactor, stored = self._start()
+        while released < len(records):
+            batch = records[released : released + self._rng.randint(1, 6)]
+            shipped += redactor.redact(batch)
+            if self._rng.random() < 0.2:  # killed after the delivery
+                stored.close()
+                redactor, stored = self._start()
+                continue
+            stored.save()
+            released += len(batch)
+            if self._rng.random() < 0.2:
+                stored.close()
+                redactor, stored = self._start()
+        stored.close()
+        return shipped
+
+    def _start(self) -> tuple[Redactor, RedactionStateFile]:
+        redactor = Redactor(BodyDecoder, conversation=ConversationReader(b""))
+        return redactor, RedactionStateFile(self._folder, redactor)
+
+
+def of_text(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in without_wire(row).items() if "fingerprint" not in name}
+
+
+@settings(max_examples=20, deadline=None)
+@given(conversations(), st.integers(0, 2**32), st.sampled_from(COMPRESSIONS))
+def test_redacted_websocket_has_the_same_rows(sent: list[Sent], seed: int, compression: str | None) -> None:
+    rng = random.Random(seed)
+    records = recorded(sent, compression=compression, rng=rng)
+    with tempfile.TemporaryDirectory() as folder:
+        shipped = Ship(Path(folder), rng).run(records)
+    assert not any(isinstance(r, Frames) and r.from_client is not None for r in shipped)
+    assert sorted(map(of_text, rows(shipped)), key=str) == sorted(map(of_text, rows(records)), key=str)
+
+
+def planted() -> tuple[list[bytes], list[Sent]]:
+    """200 secrets, and messages of both sides with them: in every kind of member, and in no JSON."""
+    secrets = [f"zwiebel{index:03d}{index * 7919 % 1000:03d}" for index in range(200)]
+    waiting = iter(secrets)
+    one = waiting.__next__
+    sent: list[Sent] = []
+    for number in range(10):
+        at = 1000 * (number + 1)
+        tools = [{"type": "function", "name": "f", "description": one(), "parameters": {one(): one()}}]
+        request = create(
+            instructions=one(),
+            input=[{"role": "user", "content": one()}],
+            tools=tools,
+            user=one(),
+            metadata={one(): one()},
+        )
+        answer = events(f"r{number}", [one(), one(), "x " + one(), '{"x": "' + one()])
+        answer.insert(2, json.dumps({"type": "response.note", one(): one()}).encode())
+        if number % 2:
+            error = {"type": "error", "error": {"message": one(), "type": "t " + one()}}
+            answer[-1] = json.dumps(error).encode()
+        else:
+            answer[-1] = (
+                answer[-1][:-1] + b', "note": ["' + one().encode() + b'", {"a": "' + one().encode() + b'"}]}'
+            )
+        sent += [(at, "client", request), *((at + 10 + i, "server", event) for i, event in enumerate(answer))]
+        sent.append((at + 500, "client", json.dumps({"type": "note", "text": one()}).encode()))
+        sent.append((at + 501, "server", one().encode()))
+        sent.append((at + 502, "server", json.dumps({"type": "error", "error": {"message": one()}}).encode()))
+        sent.append((at + 503, "client", one().encode()))
+    assert next(waiting, None) is None
+    return [secret.encode() for secret in secrets], sent
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_secrets_in_payloads_are_neither_shipped_nor_stored(compression: str | None, tmp_path: Path) -> None:
+    secrets, sent = planted()
+    rng = random.Random(1)
+    records = recorded(sent, compression=compression, rng=rng)
+    shipped = Ship(tmp_path, rng).run(records)
+    store = CrashingStore({"w0": in_entries(rng, records, most=1)}, {"max_held_bytes": 1000})
+    kept: list[bytes] = []
+    commit = store.commit
+
+    def commit_and_keep(assembler: Assembler, read: dict[str, int]) -> None:
+        commit(assembler, read)
+        kept.extend(encode_all(unpack(p)[0]) for payloads in store.kept.values() for p in payloads)
+
+    store.commit = commit_and_keep  # type: ignore[method-assign]
+    store.run(rng, crash=0.05, commit=0.9)
+    assert kept
+    assert len(store.rows) == 11
+    places = {"topic": encode_all(shipped), "checkpoints": b"".join(kept), "rows": repr(store.rows).encode()}
+    assembler = Assembler()
+    assembler.feed("w0", 0, records)
+    for name, table in measure(assembler.take_finished()).items():
+        places[name] = repr(table.drop(OF_TEXT, strict=False).to_dicts()).encode()
+    leaked = [(place, secret) for place, found in places.items() for secret in secrets if secret in found]
+    assert not leaked
+    if compression is None:
+        assert all(secret in b"".join(payload for _, _, payload in sent) for secret in secrets)
+
+
+def encode_all(records: Sequence[AnyRecord]) -> bytes:
+    return b"".join(map(encode, records))
