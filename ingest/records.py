@@ -296,6 +296,15 @@ def body_coding(content_type: str, content_encoding: str) -> str:
     return f"{AMAZON_EVENT_STREAM}, {content_encoding}" if content_encoding else AMAZON_EVENT_STREAM
 
 
+CODING_STARTS = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+"""Content coding → the first bytes of what it has coded."""
+
+
+def coding_of(start: bytes) -> str | None:
+    """The content coding of bytes that begin like this. Tools that save a body may keep its coding without a name."""
+    return next((coding for coding, first in CODING_STARTS.items() if start.startswith(first)), None)
+
+
 def captures(opened: Opened, routes: Sequence[str]) -> bool:
     """Whether text of this stream may be kept: its path matches a glob and its client did not opt out."""
     path = opened.path.partition("?")[0]

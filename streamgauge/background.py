@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from streamgauge.ingest.ready_file import part_of_up, read_ready_file
+from streamgauge.up import stop_process
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -66,12 +67,5 @@ class Background:
         """Stop those of the processes that run, one after the other."""
         for name in names:
             process = self._processes.get(name)
-            if process is None or process.poll() is not None:
-                continue
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._report(f"Killing {name}: it did not stop within {STOP_TIMEOUT_S:.0f} s")
-                process.kill()
-                process.wait()
+            if process is not None and stop_process(process, STOP_TIMEOUT_S):
+                self._report(f"Killed {name}: it did not stop within {STOP_TIMEOUT_S:.0f} s")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shlex
 import sys
@@ -20,8 +19,6 @@ import cloup
 
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.extras import require
-from streamgauge.analytics.query.errors import QueryError
-from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.flags import load, settings_options
@@ -29,13 +26,13 @@ from streamgauge.ingest.capture.packet_files import is_packet_file
 from streamgauge.ingest.capture.pcap import read_pcap
 from streamgauge.ingest.files import har
 from streamgauge.ingest.files.exchange_log import Exchange, ExchangeLog, exchange_log
-from streamgauge.ingest.listening import join_address
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import read_of_running
 from streamgauge.ingest.record_log.reader_cursors import highest_cursor
+from streamgauge.ingest.records import coding_of
 from streamgauge.process_options import analyze_options, client_key, redactor, tap_options
 from streamgauge.recorded_response import exchange_of_file
-from streamgauge.run import free_address, runs_folder, say, summary_lines
+from streamgauge.run import free_address, runs_folder, say, summary
 from streamgauge.settings import Settings
 from streamgauge.values import Address
 
@@ -45,7 +42,6 @@ MAX_PROBLEMS = 20
 _SLICE_BYTES, _START_BYTES = 2**20, 1024
 _MAX_RATIO = 10_000
 """A file that grows more when it is decompressed is a bomb."""
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _UNUSED = ("kafka", "lake_path", "otlp_listen", "alert_webhook", "alert_routing_key")
 _RETENTION = ("retain_events", "retain_streams", "retain_rollups")
 
@@ -86,13 +82,16 @@ def open_command(
     log = asyncio.run(_read_all(files, settings))
     if not log.exchanges:
         raise click.ClickException("no request to a model was found in the files")
-    if _analyze(settings, log):
+    from streamgauge.analytics.main import run_until  # imports much that an error before does not need
+
+    if run_until(analyze_options(settings), _Stored(data / "log", log)):
         raise OSError(f"cannot store the requests in {data}")
     since, last = (datetime.fromtimestamp(ns // 10**9, UTC) for ns in (log.first_ns, log.last_ns))
     until = last + timedelta(seconds=1)
-    _summarize(settings, Selection(since=since, until=until))
+    for line in summary(locate(SQLITE, data), Selection(since=since, until=until)):
+        say(line)
     if not no_dashboard:
-        _run_dashboard(data, dashboard_listen or join_address(*free_address()), since, until)
+        _run_dashboard(data, dashboard_listen or free_address(), since, until)
     query = "SELECT started_at, gateway, request_model, outcome, output_tokens FROM streams"
     say(f"  query      streamgauge sql --data {shlex.quote(str(data))} {shlex.quote(query)}")
     return 0
@@ -176,8 +175,7 @@ def _read_har(file: Path, text: str, log: ExchangeLog) -> None:
 
 def _decompressed(file: Path) -> bytes:
     content = file.read_bytes()
-    coding = next((coding for magic, coding in _MAGIC.items() if content.startswith(magic)), None)
-    if coding is None:
+    if (coding := coding_of(content)) is None:
         return content
     decoder = BodyDecoder(coding, max_ratio=_MAX_RATIO)
     parts = [decoder.feed(content[at : at + _SLICE_BYTES]) for at in range(0, len(content), _SLICE_BYTES)]
@@ -197,22 +195,6 @@ class _Stored(threading.Event):
         stored = highest_cursor(self._folder, self._log.partition)
         self._progress(f"{100 * stored // max(1, self._log.end)} % analysed")
         return stored >= self._log.end
-
-
-def _analyze(settings: Settings, log: ExchangeLog) -> int:
-    from streamgauge.analytics.main import run_until  # imports much that an error before does not need
-
-    return run_until(analyze_options(settings), _Stored(settings.data / "log", log))
-
-
-def _summarize(settings: Settings, selection: Selection) -> None:
-    with contextlib.closing(QueryPool(locate(SQLITE, settings.data), untrusted=False)) as tables:
-        try:
-            lines = summary_lines(tables.query, selection)
-        except QueryError as e:
-            lines = [f"  no summary: {e}"]
-    for line in lines:
-        say(line)
 
 
 def _run_dashboard(data: Path, address: str, since: datetime, until: datetime) -> NoReturn:

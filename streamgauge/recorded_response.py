@@ -28,13 +28,13 @@ from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.outcome import Transport, facts_of, judge
 from streamgauge.ingest.files.exchange_log import Exchange
+from streamgauge.ingest.records import coding_of
 from streamgauge.stream_measures import Event, Measures, measures_of_decoder
 from streamgauge.values import WholeNumber, format_option
 
 _T = TypeVar("_T")
 _MAX_SIDECAR_BYTES = 16 * 2**20
 _MAX_HEAD_BYTES = 64 * 1024
-_MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
 
 
 class UnreadableResponse(OSError):
@@ -213,9 +213,8 @@ def read_timed(reads: Iterable[tuple[int, bytes]], hints: ExchangeHints) -> Resp
 def _exchange(hints: ExchangeHints, head: _Head | None, body_start: bytes) -> ExchangeInfo:
     url = urlsplit(hints.path or "")
     headers = dict(head.headers) if head else {}
-    for magic, coding in _MAGIC:
-        if body_start.startswith(magic):
-            headers.setdefault("content-encoding", coding)  # a header of the recording knows better
+    if coding := coding_of(body_start):
+        headers.setdefault("content-encoding", coding)  # a header of the recording knows better
     return ExchangeInfo(
         path=url.path + (f"?{url.query}" if url.query else ""),
         host=url.hostname or "",

@@ -25,7 +25,7 @@ from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports import Query, errors, formatting, run_summary, stream_lists
 from streamgauge.analytics.reports.overview import STORED_AFTER
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.analytics.storage.location import SQLITE, StoreLocation, locate
 from streamgauge.background import Background
 from streamgauge.client_programs import Call, Routes
 from streamgauge.flags import load_with_running_parts
@@ -132,10 +132,7 @@ class Run:
                 self._await("analyze")  # a short command may have ended before analytics started
         finally:
             self._background.stop("up")
-        try:
-            self._summarize(call)
-        except QueryError as e:
-            say(f"no summary: {e}")
+        self._summarize(call)
         if code < 0:
             _end_by(-code)
         return code
@@ -164,7 +161,7 @@ class Run:
             flags += ["--price-file", str(self._price_file)]
         if self._dashboard:
             # The port is chosen here, so that its address can be said before the command takes the terminal.
-            address = join_address(*free_address())
+            address = free_address()
             flags += ["--dashboard-listen", address]
             say(f"dashboard: http://{address}")
         else:
@@ -186,29 +183,35 @@ class Run:
             time.sleep(POLL_S)
 
     def _summarize(self, call: Call) -> None:
-        until = datetime.now(UTC)
-        selection = Selection(since=self._began_at, until=until)
-        with contextlib.closing(QueryPool(self._location, untrusted=False)) as tables:
-            if self._join:
-                _await_rows(tables.query, selection)
-            lines = [
-                f"{self._name}: {formatting.duration((until - self._began_at) / timedelta(microseconds=1) * 1e3)}",
-                *summary_lines(tables.query, selection),
-            ]
-        if len(lines) == 1:
-            url = call.environment["OPENAI_BASE_URL"]
-            lines.append(
-                f"  no request reached the tap: {self._command[0]} may take its base URL from a flag or a file. With {url}, or "
-                f"{call.environment['ANTHROPIC_BASE_URL']} for Anthropic, its requests are measured."
-            )
-        elif not self._join:
-            lines.append(f"  dashboard  streamgauge dashboard --data {shlex.quote(str(self._data))}")
+        selection = Selection(since=self._began_at, until=(until := datetime.now(UTC)))
+        lines = summary(self._location, selection, await_rows=self._join)
+        say(
+            f"{self._name}: {formatting.duration((until - self._began_at) / timedelta(microseconds=1) * 1e3)}"
+        )
         for line in lines:
             say(line)
+        if not lines:
+            say(
+                f"  no request reached the tap: {self._command[0]} may take its base URL from a flag or a file. With "
+                f"{call.environment['OPENAI_BASE_URL']}, or {call.environment['ANTHROPIC_BASE_URL']} for Anthropic, its requests are "
+                "measured."
+            )
+        elif not self._join:
+            say(f"  dashboard  streamgauge dashboard --data {shlex.quote(str(self._data))}")
 
 
-def summary_lines(query: Query, selection: Selection) -> list[str]:
+def summary(location: StoreLocation, selection: Selection, *, await_rows: bool = False) -> list[str]:
     """The summary of the requests of a range, a line each. Empty without requests."""
+    with contextlib.closing(QueryPool(location, untrusted=False)) as tables:
+        try:
+            if await_rows:
+                _await_rows(tables.query, selection)
+            return _summary_lines(tables.query, selection)
+        except QueryError as e:
+            return [f"  no summary: {e}"]
+
+
+def _summary_lines(query: Query, selection: Selection) -> list[str]:
     rows = run_summary.by_model(query, selection).to_dicts()
     if not rows:
         return []
@@ -282,10 +285,9 @@ def _end_by(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def free_address() -> tuple[str, int]:
+def free_address() -> str:
     with bind("127.0.0.1:0") as sock:
-        host, port = sock.getsockname()[:2]
-        return host, port
+        return join_address(*sock.getsockname()[:2])
 
 
 def runs_folder() -> Path:

@@ -150,6 +150,20 @@ STOP_GRACE_S = 15.0
 """Time limit for a part to stop. The tap's drain time is added."""
 
 
+def stop_process(process: subprocess.Popen[bytes], grace_s: float) -> bool:
+    """Stop a process, if it runs. True: it did not stop in time, and was killed."""
+    if process.poll() is not None:
+        return False
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return True
+    return False
+
+
 @dataclass
 class Part:
     """One process of `up`."""
@@ -354,17 +368,8 @@ class Pipeline:
     def stop(self) -> None:
         """Stop the parts in order. Kills a part that exceeds its grace time. Removes the ready files of killed parts."""
         for part in self.parts:
-            if part.process is not None and part.process.poll() is None:
-                part.process.terminate()
-                try:
-                    part.process.wait(part.grace_s)
-                except subprocess.TimeoutExpired:
-                    log.error(
-                        "killing %s (pid %s): it did not stop within %.0f s",
-                        part.name, part.pid, part.grace_s,
-                    )  # fmt: skip
-                    part.process.kill()
-                    part.process.wait()
+            if part.process is not None and stop_process(part.process, part.grace_s):
+                log.error("killed %s (pid %s): it did not stop in time", part.name, part.process.pid)
             with contextlib.suppress(OSError):
                 (self.run_dir / f"{part.name}.json").unlink(missing_ok=True)
 

@@ -19,7 +19,7 @@ import brotli
 import msgspec
 import zstandard
 
-from streamgauge.ingest.records import AMAZON_EVENT_STREAM
+from streamgauge.ingest.records import AMAZON_EVENT_STREAM, CODING_STARTS
 
 FREE_BYTES = 64 * 2**20
 MAX_RATIO = 200
@@ -243,7 +243,7 @@ _MAKERS: dict[str, Callable[[], _Decompressor]] = {
     "zstd": _Zstd,
     AMAZON_EVENT_STREAM: AmazonEventStream,
 }
-_MAGIC = {"gzip": b"\x1f\x8b", "x-gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", AMAZON_EVENT_STREAM: b"\0"}
+_MAGIC = {**CODING_STARTS, "x-gzip": CODING_STARTS["gzip"], AMAZON_EVENT_STREAM: b"\0"}
 
 
 class BodyDecoder:

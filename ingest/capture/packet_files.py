@@ -15,6 +15,8 @@ from typing import BinaryIO, NamedTuple
 
 import zstandard
 
+from streamgauge.ingest.records import coding_of
+
 MAX_PACKET_BYTES = 2**20
 """A longer packet is a fault: even packets that the kernel has joined (BIG TCP) are shorter."""
 _MAX_BLOCK_BYTES = 2**24
@@ -32,7 +34,6 @@ _PACKETS = {6: "4I", 2: "H2x3I"}
 """Number of the interface, time and size, by the type of a block. A simple packet (3) has no time: nothing could be measured."""
 _PACKET_AT = 20
 _RESOLUTION, _OFFSET = 9, 14  # options of an interface
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _BINARY = 0x80
 
 
@@ -70,11 +71,11 @@ class PacketFile:
         self.size_bytes = path.stat().st_size
         self.problem: str | None = None
         """Why the rest of the file cannot be read."""
-        start = self._file.peek(4)[:4]
+        coding = coding_of(self._file.peek(4))
         self._source: BinaryIO = self._file
-        if start.startswith(_GZIP):
+        if coding == "gzip":
             self._source = gzip.GzipFile(fileobj=self._file)  # type: ignore[assignment]
-        elif start == _ZSTD:
+        elif coding == "zstd":
             self._source = zstandard.ZstdDecompressor().stream_reader(self._file, read_across_frames=True)
 
     def __enter__(self) -> PacketFile:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from streamgauge.ingest.files.exchange_log import Exchange
-from streamgauge.ingest.records import Cause, Times
+from streamgauge.ingest.records import Cause, Times, coding_of
 
 _ENTRIES = re.compile(r'(?<!\\)"entries"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
@@ -31,8 +31,6 @@ _STREAMS = (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_NS = 10**15
 _MAX_WALL_NS = 2**61
-_CODED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
-"""First bytes of gzip and zstd. A tool that could not decode a body saves it as it was."""
 _WINDOWS_1252 = {
     ord(bytes([byte]).decode("cp1252", "ignore") or chr(byte)): byte for byte in range(0x80, 0xA0)
 }
@@ -106,7 +104,7 @@ def _exchange_of(entry: Any, saved_wall_ns: int) -> Exchange | None:
         end_ns = max(end_ns, reads[-1][0])
     elif status is not None and (body := _body(content, status, cause)):
         reads = [(end_ns, body)]
-    if not reads or not reads[0][1].startswith(_CODED):
+    if not reads or coding_of(reads[0][1]) is None:  # a tool that could not decode a body saves it as it was
         response_headers = [(n, v) for n, v in response_headers if n.lower() != "content-encoding"]
     has_parts = bool(timings) and status is not None
     return Exchange(
