@@ -141,7 +141,7 @@ def _read(file: Path, log: ExchangeLog) -> None:
 def _read_packets(file: Path, log: ExchangeLog) -> None:
     progress = _Progress()
     report = read_pcap(
-        file, log.recorders(file.name, "reads"), log.failures, log.flush,
+        file, log.recorders(file.name, "reads"), log.flush,
         lambda read_bytes, size_bytes: progress(f"{file}: {100 * read_bytes // max(1, size_bytes)} % read"),
     )  # fmt: skip
     for line in report.lines:

@@ -14,11 +14,12 @@ import re
 from collections.abc import Collection
 
 from streamgauge.ingest.capture.byte_stream import ByteStream
-from streamgauge.ingest.capture.exchanges import EVICTED, Exchanges, Sink
+from streamgauge.ingest.capture.exchanges import EVICTED, Exchanges
 from streamgauge.ingest.capture.tcp_packets import ACK, FIN, RST, SYN, Segment, address, opposite, tcp_segment
 from streamgauge.ingest.listening import join_address
 from streamgauge.ingest.tap.http.heads import BadRequest, other_protocol
 from streamgauge.ingest.tap.http.upstreams import Upstream
+from streamgauge.ingest.tap.recording.recorder import Recorders
 
 MAX_CONNECTIONS = 65_536
 MAX_HELD_BYTES = 256 * 2**20
@@ -35,12 +36,12 @@ _TLS = re.compile(rb"[\x14-\x17]\x03[\x00-\x04]")
 
 
 class _Connection:
-    def __init__(self, sink: Sink, client_source: bytes) -> None:
+    def __init__(self, recorders: Recorders, client_source: bytes) -> None:
         self.client_source = client_source
         self.client, self.server = ByteStream(), ByteStream()
         host, port = address(opposite(client_source))
         server = Upstream(join_address(host, port), "http", host, port, "")
-        self.exchanges = Exchanges(sink, server, self.server)
+        self.exchanges = Exchanges(recorders, server, self.server)
         self.seeks_request = True
         """The next request is found by its start: nothing is known of the client's bytes before it."""
         self.ignored = self.closed = False
@@ -61,9 +62,9 @@ class _Connection:
 class Connections:
     """All connections of one source of packets."""
 
-    def __init__(self, sink: Sink, ports: Collection[int] = ()) -> None:
+    def __init__(self, recorders: Recorders, ports: Collection[int] = ()) -> None:
         """`ports`: record only servers that listen there. Empty: all."""
-        self._sink = sink
+        self._recorders = recorders
         self._ports = frozenset(ports)
         self._by_source: dict[bytes, tuple[_Connection, bool]] = {}
         """By the addresses of each direction; with whether it is the client's."""
@@ -93,7 +94,7 @@ class Connections:
         try:
             self._take(found[0], found[1], segment, at_ns)
         except Exception as e:  # a bug; the other connections go on
-            self._sink.failures.count(e)
+            self._recorders.buffer.failures.count(e)
             self._evict([found[0]])
 
     def stop(self) -> None:
@@ -131,7 +132,7 @@ class Connections:
             return None
         if len(self._by_source) >= 2 * MAX_CONNECTIONS:
             self._evict(sorted(self._all(), key=lambda one: one.last_ns)[: MAX_CONNECTIONS // 16])
-        connection = _Connection(self._sink, client_source)
+        connection = _Connection(self._recorders, client_source)
         self.counters["connections"] += 1
         self._by_source[client_source] = connection, True
         self._by_source[other if from_client else source] = connection, False

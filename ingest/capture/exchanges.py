@@ -13,9 +13,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
 from streamgauge.ingest.capture.byte_stream import ByteStream
 from streamgauge.ingest.generated_ids import uuid7
@@ -31,7 +30,6 @@ from streamgauge.ingest.tap.http.heads import BadUpstream, HeadLimits, RequestHe
 from streamgauge.ingest.tap.http.receive_buffer import ReceiveBuffer
 from streamgauge.ingest.tap.http.trace_context import join_trace
 from streamgauge.ingest.tap.http.upstreams import Upstream
-from streamgauge.ingest.tap.recording.failures import RecordingFailures
 from streamgauge.ingest.tap.recording.recorder import Recorder, Recorders
 
 LOST = "packets_missing"
@@ -40,15 +38,6 @@ EVICTED = "capture_evicted"
 """`Lost.cause` of exchanges that were dropped because of the limits of memory."""
 _LIMITS = HeadLimits(head_bytes=262_144, target_bytes=65_536, fields=1000)
 """Those of the server apply: a request that it accepts is recorded."""
-
-
-class Sink(NamedTuple):
-    """Where exchanges are recorded."""
-
-    recorders: Recorders
-    failures: RecordingFailures
-    wall_ns: Callable[[int], int]
-    """The Unix time of a packet's time."""
 
 
 class _NoTransport:
@@ -86,9 +75,9 @@ class _Exchange:
 class Exchanges:
     """The exchanges of one connection. Calls raise `BadRequest` if what a client sends is not HTTP/1.x."""
 
-    def __init__(self, sink: Sink, server: Upstream, sent: ByteStream) -> None:
+    def __init__(self, recorders: Recorders, server: Upstream, sent: ByteStream) -> None:
         """`server`: the side that answers. `sent`: the bytes that it sends."""
-        self._recorders, self._failures, self._wall_ns = sink
+        self._recorders, self._failures = recorders, recorders.buffer.failures
         self._server = server
         self._sent = sent
         self.count = 0
@@ -372,7 +361,7 @@ class Exchanges:
         """Report an exchange whose request was not seen."""
         self._request_gap_ns = -1
         self._failures.counters.streams_opened += 1
-        lost = Lost(uuid7(self._wall_ns(at_ns)), 0, 0, LOST, time.time_ns(), 0, True)
+        lost = Lost(uuid7(self._recorders.wall_ns(at_ns)), 0, 0, LOST, time.time_ns(), 0, True)
         self._failures.attempt(self._recorders.buffer.lose, lost)
 
     def _end(self, cause: Cause, detail: str | None, now_ns: int) -> None:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 
 from streamgauge.ingest.capture.connections import Connections
-from streamgauge.ingest.capture.exchanges import Sink
 from streamgauge.ingest.capture.packet_socket import BLOCKS, PacketSocket, drop_capability
 from streamgauge.ingest.capture.pcap import NOTES
 from streamgauge.ingest.capture.recording import recording
@@ -41,10 +40,12 @@ def run(options: TapOptions, interface: str, ports: Sequence[int], admin: str | 
 
 
 class _Capture:
+    _connections: Connections  # set once recording has started
+
     def __init__(self, source: PacketSocket, ports: Sequence[int]) -> None:
         self._source = source
         self._ports = ports
-        self._connections: Connections | None = None
+        self._counters: dict[str, int] = {}
         self._drops_seen_s = 0.0
         self._noted: set[str] = set()
         self._stop = asyncio.Event()
@@ -56,8 +57,8 @@ class _Capture:
         async with recording(options, self._stats, wall_ns=None) as worker:
             context = worker.context
             assert context.recorders is not None
-            sink = Sink(context.recorders, context.failures, lambda at_ns: at_ns + source.offset_ns)
-            self._connections = Connections(sink, self._ports)
+            self._connections = Connections(context.recorders, self._ports)
+            self._counters = self._connections.counters
             context.guards.check("packets", self._fault)
             server = await self._serve(options, worker, admin) if admin is not None else None
             stop_on_signals(self._stop.set)
@@ -85,20 +86,18 @@ class _Capture:
         source.close()
 
     def _take(self, blocks: int = _BLOCKS_AT_ONCE) -> None:
-        assert self._connections is not None
         for _ in range(blocks):
             if not self._source.take(self._connections.packet):
                 break
 
     def _observe(self) -> None:
         """Count drops, end what is silent, and log what cannot be recorded, once."""
-        assert self._connections is not None
         dropped = self._source.dropped
         if self._source.count_drops() > dropped:
             self._drops_seen_s = time.monotonic()
         self._connections.sweep(time.monotonic_ns())
         for name, text in NOTES.items():
-            if name not in self._noted and (count := self._connections.counters[name]):
+            if name not in self._noted and (count := self._counters[name]):
                 self._noted.add(name)
                 logger.warning("%s %s", count, text)
 
@@ -111,10 +110,8 @@ class _Capture:
         )
 
     def _stats(self) -> dict[str, int]:
-        counters = self._connections.counters if self._connections is not None else {}
-        return {
-            f"capture_{name}": value for name, value in {**counters, "dropped": self._source.dropped}.items()
-        }
+        found = {**self._counters, "dropped": self._source.dropped}
+        return {f"capture_{name}": value for name, value in found.items()}
 
     async def _serve(self, options: TapOptions, worker: TapWorker, address: str) -> Admin:
         async def report() -> Report:

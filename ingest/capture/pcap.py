@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamgauge.ingest.capture.connections import Connections
-from streamgauge.ingest.capture.exchanges import Sink
 from streamgauge.ingest.capture.packet_files import PacketFile
 from streamgauge.ingest.capture.recording import NO_LIMIT_BYTES, flush, recording
 from streamgauge.ingest.tap.options import TapOptions
-from streamgauge.ingest.tap.recording.failures import RecordingFailures
 from streamgauge.ingest.tap.recording.recorder import Recorders
 
 _FLUSH_BYTES = 2**20
@@ -49,7 +47,6 @@ NOTES = {
 def read_pcap(
     path: Path,
     recorders: Recorders,
-    failures: RecordingFailures,
     flush: Callable[[], object],
     progress: Callable[[int, int], object] = lambda read_bytes, size_bytes: None,
     ports: Collection[int] = (),
@@ -60,8 +57,8 @@ def read_pcap(
     the file that were read, and all. `ports`: of the servers to record; empty: all. What is wrong with the file is in the report. Raises
     OSError if it cannot be opened.
     """
-    connections = Connections(Sink(recorders, failures, int), ports)
-    opened, waiting_bytes = failures.counters.streams_opened, 0
+    connections, counters = Connections(recorders, ports), recorders.buffer.counters
+    opened, waiting_bytes = counters.streams_opened, 0
     with PacketFile(path) as file:
         for at_ns, link, data in file.packets():
             connections.packet(at_ns, link, data)
@@ -72,8 +69,7 @@ def read_pcap(
                 flush()
         connections.stop()
         progress(file.size_bytes, file.size_bytes)
-        streams = failures.counters.streams_opened - opened
-        return PcapReport(streams, connections.counters, file.problem)
+        return PcapReport(counters.streams_opened - opened, connections.counters, file.problem)
 
 
 async def record_pcap(
@@ -81,8 +77,7 @@ async def record_pcap(
 ) -> PcapReport:
     """As `read_pcap`, into the log of `options.data`. Raises OSError also if the log cannot be written."""
     async with recording(replace(options, record_log_max_bytes=NO_LIMIT_BYTES)) as worker:
-        context = worker.context
-        assert context.recorders is not None
-        report = read_pcap(path, context.recorders, context.failures, lambda: flush(worker), progress, ports)
+        assert worker.context.recorders is not None
+        report = read_pcap(path, worker.context.recorders, lambda: flush(worker), progress, ports)
         flush(worker, 0)
         return report

@@ -9,7 +9,6 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from streamgauge.ingest.capture.recording import NO_LIMIT_BYTES, flush, recording
@@ -22,7 +21,7 @@ from streamgauge.ingest.tap.facts import FieldFacts, RequestFacts, ResponseFacts
 from streamgauge.ingest.tap.http.client_identity import API_KEY_FIELDS
 from streamgauge.ingest.tap.http.fields import TOKEN
 from streamgauge.ingest.tap.http.trace_context import join_trace
-from streamgauge.ingest.tap.http.upstreams import NAME
+from streamgauge.ingest.tap.http.upstreams import NAME, Upstream
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.process.worker import TapWorker
 from streamgauge.ingest.tap.recording.recorder import Recorders
@@ -60,12 +59,6 @@ class Exchange:
     times: Times
 
 
-class _Upstream(NamedTuple):
-    name: str
-    host: str
-    port: int
-
-
 class _RedactingWriter:
     """A `LogWriter` that redacts."""
 
@@ -84,13 +77,11 @@ class ExchangeLog:
 
     def __init__(self, worker: TapWorker, client_key: bytes) -> None:
         self._worker, self._client_key = worker, client_key
-        self.failures = worker.context.failures
         self.partition = f"w{worker.options.worker}"
         self.end = 0
         """The offset after the last entry, once the log is closed."""
         self.first_ns, self.last_ns = 2**62, 0
         """First and last start of an exchange."""
-        self._recorders: dict[tuple[str, Times], Recorders] = {}
 
     @property
     def exchanges(self) -> int:
@@ -99,15 +90,12 @@ class ExchangeLog:
 
     def recorders(self, source: str, times: Times) -> Recorders:
         """Those of a file. `source` is in the column `tap`. Their clock is the Unix time."""
-        name = _name(source)
-        if (name, times) not in self._recorders:
-            of_worker = self._worker.context.recorders
-            assert of_worker is not None
-            self._recorders[name, times] = Recorders(
-                of_worker.buffer, replace(of_worker.options, tap_name=name), incarnation=of_worker.incarnation,
-                client_key=self._client_key, wall_ns=self._start, times=times,
-            )  # fmt: skip
-        return self._recorders[name, times]
+        of_worker = self._worker.context.recorders
+        assert of_worker is not None
+        return Recorders(
+            of_worker.buffer, replace(of_worker.options, tap_name=_name(source)), incarnation=of_worker.incarnation,
+            client_key=self._client_key, wall_ns=self._start, times=times,
+        )  # fmt: skip
 
     def _start(self, at_ns: int) -> int:
         self.first_ns, self.last_ns = min(self.first_ns, at_ns), max(self.last_ns, at_ns)
@@ -124,7 +112,7 @@ class ExchangeLog:
         target = url._replace(scheme="", netloc="", fragment="").geturl() or "/"
         fields, known, size = _fields(exchange.request_headers, request_field)
         recorder = self.recorders(source, exchange.times).new(
-            RequestFacts(method, fields, known, size), RouteFacts(_Upstream(_name(host), host, port), target),
+            RequestFacts(method, fields, known, size), RouteFacts(Upstream(_name(host), url.scheme, host, port, ""), target),
             join_trace(known.get(b"traceparent")), t0_ns, t0_ns,
         )  # fmt: skip
         if exchange.connected_ns is not None:

@@ -12,12 +12,12 @@ cdef class RecordBuffer:
     cdef public int64_t limit_bytes, used_bytes
     cdef public object relay
     cdef readonly Counters counters
-    cdef readonly object sink
+    cdef readonly object sink, failures
     cdef readonly dict unreported
     cdef readonly list _ended
     cdef readonly dict _waiting, _waiting_longer
     cdef int64_t _margin_limit_bytes, _done_bytes, _granted_bytes, _pending_bytes, _put_bytes, _epoch, _epoch_ends_at, _unreported_count
-    cdef object _clock_ns, _ended_batch, _failures, _loop, _timer
+    cdef object _clock_ns, _ended_batch, _loop, _timer
     cdef list _pending
 
     cpdef bint has_room(self, int64_t size_bytes, bint margin=*)

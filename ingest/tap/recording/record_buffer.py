@@ -86,7 +86,7 @@ class RecordBuffer:
         self.sink = sink
         self._clock_ns = clock_ns
         self.counters = failures.counters
-        self._failures = failures
+        self.failures = failures
         failures.buffer = self
         self.limit_bytes = queue_bytes
         self._margin_limit_bytes = int(queue_bytes * (1 + _MARGIN))
@@ -178,7 +178,7 @@ class RecordBuffer:
             # event loop by as much, at an unpredictable time. The thread compresses, which releases the lock.
             encoded = encode(record)
         except Exception as e:
-            self._failures.count(e)
+            self.failures.count(e)
             return 0
         size_bytes = len(encoded) + _ENCODED_BYTES
         self._pending.append(encoded)
@@ -236,8 +236,8 @@ class RecordBuffer:
     def lose_records(self, records: list[bytes], error: Exception | None = None) -> None:
         """Account for records that the log thread dropped, or that could not be appended because of `error`, a bug."""
         if error is not None:
-            self._failures.count(error)
-        if not self._failures.attempt(self._lose_batch, records, "log_error" if error is None else CAUSE):
+            self.failures.count(error)
+        if not self.failures.attempt(self._lose_batch, records, "log_error" if error is None else CAUSE):
             self.counters.lost_untold += len(records)
 
     # --- flushing
@@ -263,7 +263,7 @@ class RecordBuffer:
 
     def flush_all(self) -> None:
         """Hand over everything, before the worker stops."""
-        attempt = self._failures.attempt
+        attempt = self.failures.attempt
         attempt(self._take_from_relay, self._clock_ns())
         attempt(self._end_recorders, _NEVER_NS)
         for waiting in (self._waiting_longer, self._waiting):
@@ -272,7 +272,7 @@ class RecordBuffer:
 
     def _end_batch(self) -> None:
         self._ended_batch = None
-        if self._failures.attempt(self._end_recorders, self._clock_ns() + _BATCH_NS) and self._ended:
+        if self.failures.attempt(self._end_recorders, self._clock_ns() + _BATCH_NS) and self._ended:
             self._ended_batch = self._loop.call_soon(self._end_batch)
         self.arm()
 
@@ -289,7 +289,7 @@ class RecordBuffer:
                     self._waiting_longer.pop(recorder, None)
                 recorder.end()
             except Exception as e:
-                self._failures.failed(e, recorder)
+                self.failures.failed(e, recorder)
             if self._clock_ns() >= until_ns:
                 break
         del ended[:count]
@@ -300,12 +300,12 @@ class RecordBuffer:
             self._timer = self._loop.call_later(_TICK_S, self._on_timer)
 
     def _on_timer(self) -> None:
-        if not self._failures.attempt(self._tick):
+        if not self.failures.attempt(self._tick):
             self._timer = None
             self.arm()
 
     def _tick(self) -> None:
-        attempt, waiting = self._failures.attempt, self._waiting_longer
+        attempt, waiting = self.failures.attempt, self._waiting_longer
         # First, because records from the relay have the room of its grant only: what Python appends before them would
         # otherwise use it up. Records younger than half a tick stay and grow: with few streams, one record then holds a
         # tick's frames.
@@ -338,7 +338,7 @@ class RecordBuffer:
             try:
                 recorder.flush()
             except Exception as e:
-                self._failures.failed(e, recorder)
+                self.failures.failed(e, recorder)
             if self._clock_ns() >= until_ns:
                 return
 

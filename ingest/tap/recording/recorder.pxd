@@ -21,10 +21,10 @@ cdef bint _CONDENSES
 
 cdef class Recorders:
     cdef readonly RecordBuffer buffer
-    cdef readonly object options
+    cdef readonly object options, wall_ns
     cdef readonly str incarnation
     cdef bytes _client_key
-    cdef object _session_headers, _wall_ns, _times
+    cdef object _session_headers, _times
     cdef dict _session_names
 
     cpdef Recorder new(self, RequestFacts request, RouteFacts route, TraceContext trace, int64_t client_start_ns, int64_t t0_ns)

@@ -87,7 +87,7 @@ class Recorders:
         self._client_key = client_key
         self._session_headers = SessionHeaders(options.session_headers, client_key)
         self._session_names = self._session_headers.names
-        self._wall_ns = wall_ns
+        self.wall_ns = wall_ns
         self._times = times
 
     def new(
@@ -504,7 +504,7 @@ class Recorder:
         route, trace, client_start_ns = self._opening
         group, request, upstream, target = self._group, self._request, route.upstream, route.target
         options, known, method = group.options, request.known, request.method
-        wall_ns = group._wall_ns(self._t0_ns)
+        wall_ns = group.wall_ns(self._t0_ns)
         stream = self.stream = uuid7(wall_ns)
         opened = Opened(
             stream,
@@ -601,7 +601,7 @@ class Recorder:
         """Give the next number to lost data."""
         buffer, seq, now_ns = self._buffer, self._seq, time.time_ns()
         if not self.stream:  # `Opened` has no room
-            self.stream = uuid7(self._group._wall_ns(self._t0_ns))
+            self.stream = uuid7(self._group.wall_ns(self._t0_ns))
         cause = buffer.sink.failing or "queue_full"
         buffer.lose(Lost(self.stream, seq, seq, cause, now_ns, size_bytes, last))
         self._seq = seq + 1

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamgauge.ingest.capture.connections import Connections
-from streamgauge.ingest.capture.exchanges import Sink
 from streamgauge.ingest.capture.tcp_packets import ACK, FIN, RST, SYN
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request
 from streamgauge.ingest.tap.http.upstreams import parse_upstreams
@@ -130,7 +129,7 @@ async def capturing(
         worker = TapWorker(options, client_key=b"k" * 32, open_log=lambda: log, wall_ns=int)
         worker.start_log()
         assert worker.context.recorders is not None
-        connections = Connections(Sink(worker.context.recorders, worker.context.failures, int), ports)
+        connections = Connections(worker.context.recorders, ports)
 
         def records() -> dict[str, list[AnyRecord]]:
             connections.stop()
