@@ -8,6 +8,7 @@ import shlex
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -149,21 +150,18 @@ def _read_packets(file: Path, log: ExchangeLog) -> None:
 
 
 def _read_har(file: Path, text: str, log: ExchangeLog) -> None:
-    read, left_out, untimed, unreadable, progress = 0, 0, 0, 0, _Progress()
+    found_kinds, untimed, progress = Counter[type](), 0, _Progress()
     for number, (end, found) in enumerate(har.exchanges(text, file.stat().st_mtime_ns), 1):
         if isinstance(found, Exchange):
             log.add(found, file.name)
-            read += 1
             untimed += found.times != "reads"
-        elif found is None:
-            left_out += 1
-        else:
-            unreadable += 1
-            if unreadable <= MAX_PROBLEMS:
-                say(f"{file}: entry {number} cannot be read: {found}")
-        progress(f"{file}: {100 * end // len(text)} % read, {read:,} requests")
-    if unreadable > MAX_PROBLEMS:
-        say(f"{file}: {unreadable - MAX_PROBLEMS:,} more entries cannot be read")
+        elif found is not None and found_kinds[ValueError] < MAX_PROBLEMS:
+            say(f"{file}: entry {number} cannot be read: {found}")
+        found_kinds[type(found)] += 1
+        progress(f"{file}: {100 * end // len(text)} % read, {found_kinds[Exchange]:,} requests")
+    if (more := found_kinds[ValueError] - MAX_PROBLEMS) > 0:
+        say(f"{file}: {more:,} more entries cannot be read")
+    read, left_out = found_kinds[Exchange], found_kinds[type(None)]
     say(
         f"{file}: {read:,} requests read, {left_out:,} left out (neither an event stream nor a POST with JSON)"
     )

@@ -189,9 +189,7 @@ def exchange_of_file(file: Path, content: bytes) -> Exchange:
             *((n, v) for n, v in info.response_headers.items() if n != "content-type"),
             ("content-type", kind),
         ],
-        headers_ns=0,
         reads=[(0, body)] if body else [],
-        end_ns=0,
         times="none",
     )
 

@@ -32,7 +32,7 @@ from streamgauge.flags import load_with_running_parts
 from streamgauge.ingest.listening import bind, join_address
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import read_of_running
-from streamgauge.ingest.tap.http.upstreams import NAME, Upstream, parse_upstream, parse_upstreams
+from streamgauge.ingest.tap.http.upstreams import NAME, parse_upstream, parse_upstreams
 
 NOT_FOUND = 127
 """Exit code of a shell for a command that does not exist."""
@@ -43,20 +43,12 @@ KEYS = (signal.SIGINT, signal.SIGQUIT)
 """Signals of the terminal, which the command gets itself."""
 
 
-def _upstreams(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[Upstream, ...]:
-    try:
-        return parse_upstreams(value)
-    except ValueError as e:
-        raise click.BadParameter(str(e)) from None
-
-
 @cloup.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @cloup.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 @cloup.option(
     "--upstream",
     multiple=True,
     metavar="[NAME=]URL",
-    callback=_upstreams,
     help="Gateway to send the requests to, or the upstream of one provider, such as openai=URL; repeatable.  [default: the base URLs in "
     "the environment, else the providers]",
 )
@@ -101,11 +93,16 @@ class Run:
     """One run of a command."""
 
     def __init__(
-        self, program: str, command: Sequence[str], *, upstream: tuple[Upstream, ...], name: str | None, data: Path | None,
+        self, program: str, command: Sequence[str], *, upstream: tuple[str, ...], name: str | None, data: Path | None,
         join: bool, no_dashboard: bool, price_file: Path | None,
     ) -> None:  # fmt: skip
-        """`program`: path of the command. Raises click.UsageError."""
-        self._program, self._command, self._given, self._join = program, command, upstream, join
+        """`program`: path of the command. Raises click.UsageError or ValueError."""
+        self._program, self._command, self._given, self._join = (
+            program,
+            command,
+            parse_upstreams(upstream),
+            join,
+        )
         self._began_at = datetime.now(UTC)
         self._name = name or f"{Path(program).name}-{self._began_at.astimezone():%Y%m%d-%H%M%S}"
         if not NAME.fullmatch(self._name):
@@ -121,7 +118,7 @@ class Run:
         self._background = Background(say)
 
     def run(self) -> int:
-        """Returns the exit code of the command. Raises OSError if the tap cannot start."""
+        """Returns the exit code of the command. Raises OSError or ValueError, with one line, if the tap cannot start."""
         try:
             tap, routes = self._running_tap() if self._join else self._start()
             call = routes.point([self._program, *self._command[1:]], tap, self._data)
@@ -148,10 +145,7 @@ class Run:
         return str(tap["listen"]), Routes(self._given or upstreams, os.environ)
 
     def _start(self) -> tuple[str, Routes]:
-        try:
-            routes = Routes(self._given, os.environ)
-        except ValueError as e:
-            raise click.UsageError(str(e)) from None
+        routes = Routes(self._given, os.environ)
         prepare_data_folder(self._data)
         run = self._data / "run"
         flags = [word for upstream in routes.upstreams for word in ("--upstream", str(upstream))]

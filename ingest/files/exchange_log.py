@@ -43,17 +43,17 @@ class Exchange:
     url: str
     """Or a path, if the host is unknown."""
     request_headers: Pairs
-    request_body: bytes
+    request_body: bytes = b""
     started_wall_ns: int
     connected_ns: int | None = None
     request_sent_ns: int | None = None
     status: int | None
     """None: no response."""
     response_headers: Pairs
-    headers_ns: int
+    headers_ns: int = 0
     reads: Sequence[tuple[int, bytes]]
     """In order. Without transfer coding, with the content coding that the headers name."""
-    end_ns: int
+    end_ns: int = 0
     cause: Cause = "complete"
     detail: str | None = None
     times: Times
