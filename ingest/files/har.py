@@ -158,14 +158,10 @@ def _timed_reads(messages: list[Any], wall_ns: int, least_ns: int) -> list[tuple
 
 def _failure(entry: Any, response: dict[str, Any]) -> tuple[Cause, str | None]:
     error = _get(response, "_error", str) or _get(response, "_failureText", str) or _get(entry, "_error", str)
-    found = (
-        (cause, part)
-        for parts, cause in _CAUSES.items()
-        for part in parts.split("|")
-        if part in error.upper()
-    )
-    cause, part = next(found) if error else ("complete", "")
-    return cause, part or None
+    if not error:
+        return "complete", None
+    part = next(part for parts in _CAUSES for part in parts.split("|") if part in error.upper())
+    return next(cause for parts, cause in _CAUSES.items() if part in parts.split("|")), part or None
 
 
 def _headers(message: dict[str, Any], content: dict[str, Any]) -> tuple[list[tuple[str, str]], str]:
