@@ -49,6 +49,6 @@ def follow_all(site: Site, view: str) -> int:
     return followed
 
 
-@pytest.mark.parametrize("view", [*VIEWS, "trace", "turn"])
+@pytest.mark.parametrize("view", [*VIEWS, "trace"])
 def test_links_of_every_page_carry_their_filter(site: Site, view: str) -> None:
     assert follow_all(site, view) >= (0 if view in WITHOUT_LINKS else 1)
