@@ -57,7 +57,6 @@ class Sessions:
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, int | None]] = {}
         """Response id, or session id of a conversation that the server keeps → (session, turn)."""
-
         self._unnamed: dict[tuple[Any, ...], list[_Unnamed]] = {}
         """Tap, program and client → its conversations, the latest last."""
 

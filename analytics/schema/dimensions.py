@@ -27,9 +27,9 @@ SIDE_OPERATIONS = (COUNT_TOKENS, SIDE_CALL, WARM_UP, WEBSOCKET)
 """They belong to no conversation."""
 MCP = "mcp"
 """The dialect of calls of tools. Sessions have no turns of it."""
-TO_MODEL = f"dialect IS DISTINCT FROM '{MCP}'"
+TO_MODEL = f"dialect IS DISTINCT FROM '{MCP}' AND operation IS DISTINCT FROM '{WEBSOCKET}'"
 CALLS_MODEL = f"coalesce(operation, '') NOT IN {SIDE_OPERATIONS} AND {TO_MODEL}"
-"""SQL conditions: a stream is no call of MCP; a stream is a request of a conversation."""
+"""SQL conditions: a stream is neither a call of MCP nor a WebSocket itself; a stream is a request of a conversation."""
 TOOL_OPERATIONS = ("tools/call", "tasks/result", "prompts/get", "resources/read")
 """Operations of MCP that an agent waits for. The others connect, list or listen: they are no tool time."""
 INPUT_TOKENS = f"CASE WHEN operation IS DISTINCT FROM '{COUNT_TOKENS}' THEN input_tokens END"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import altair as alt
 import polars as pl
@@ -187,7 +188,9 @@ def session_turns(bars: Sequence[Bar]) -> Drawing:
     frame = pl.DataFrame(
         {
             "turn": [f"turn {b.turn}" for b in bars],
-            "turn_link": [f"sessions?session={b.request['session_id']}&turn={b.turn}" for b in bars],
+            "turn_link": [
+                f"sessions?{urlencode({'session': b.request['session_id'], 'turn': b.turn})}" for b in bars
+            ],
             "kind": [b.kind for b in bars],
             "start": [b.start_ns / divisor for b in bars],
             "end": [b.end_ns / divisor for b in bars],

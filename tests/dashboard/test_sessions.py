@@ -13,6 +13,7 @@ import pytest
 from streamgauge.analytics.reports import sessions, turn
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.reports.sessions import Bar, bars
+from streamgauge.dashboard.charts.stream_charts import session_turns
 from tests.dashboard.app_test import links, metric_value, open_page, page_text, table
 from tests.tables import tables
 
@@ -152,6 +153,19 @@ def test_page_of_a_turn_answers_what_took_its_time(
     app = open_page(streams_data, monkeypatch, "sessions", session=session_id, turn="99")
     assert not app.exception
     assert "Turn not found" in page_text(app)
+
+
+def test_name_of_a_turn_on_the_time_line_opens_it() -> None:
+    rows = [
+        row | {"request": 1, "stream_id": "i", "model": "m", "outcome": "ok", "session_id": "a#b&c"}
+        for row in SESSION
+    ]
+    drawn = session_turns(bars(rows, with_user_waits=True)).to_dict()
+    addresses = {
+        row["turn"]: urlsplit(row["turn_link"]) for data in drawn["datasets"].values() for row in data
+    }
+    found = {turn: parse_qs(address.query) for turn, address in addresses.items()}
+    assert found == {f"turn {n}": {"session": ["a#b&c"], "turn": [str(n)]} for n in (1, 2)}
 
 
 @pytest.mark.parametrize("name", ["none", "o'brien; --", "<b>&%20"])

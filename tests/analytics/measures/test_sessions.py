@@ -343,6 +343,8 @@ def test_calls_of_tools_are_no_requests_of_a_session(con: duckdb.DuckDBPyConnect
         ("s", 2, 2e9, 3e9)
     ]
     day = Selection(since=datetime(2026, 11, 1, tzinfo=UTC), until=datetime(2026, 11, 2, tzinfo=UTC))
+    add(con, [("w", 0, 3600, None, 0, "ok")])
+    con.execute("UPDATE streams SET operation = 'websocket' WHERE session_id = 'w'")
     assert run_summary.times(lambda sql: con.execute(sql).pl(), day) == (2e9, 3e9, 1)
 
 
