@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from streamgauge.ingest.capture.tcp_packets import RST
+from streamgauge.ingest.capture.tcp_packets import RAW_IP, RST
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened, Request
-from tests.ingest.capture.packets import MS, START_NS, Sent, Talk, captured
+from tests.ingest.capture.packets import MS, START_NS, Sent, Talk, captured, capturing
 from tests.ingest.running_tap import END, SSE_HEAD, assert_complete, chunk
 
 BODY = b'{"model": "m", "stream": true}'
@@ -279,3 +279,22 @@ async def test_client_that_resets_before_it_has_the_response_has_left():
     closed = closed_of(records)
     assert (closed.cause, closed.delivered_bytes, closed.delivered_ns) == ("complete", 0, None)
     assert closed.client_left_ns is not None
+
+
+async def test_stream_whose_recording_has_failed_is_lost_and_the_next_one_is_recorded():
+    talk = Talk().open().client(GET).server(SSE_HEAD)
+    begun = len(talk.packets)
+    talk.server(chunk(PARTS[0]) + END).client(GET).server(PLAIN).close()
+    async with capturing() as (connections, records):
+        for number, packet in enumerate(talk.packets):
+            if number == begun:
+                ((connection, _), *_) = connections._by_source.values()
+                recorder = connection.exchanges._open[0].recorder
+                assert recorder is not None
+                recorder.abandon()  # as after an exception: each further use of it raises
+            connections.packet(packet.at_ns, RAW_IP, packet.data)
+        failed, recorded = records().values()
+    assert isinstance(failed[-1], Lost)
+    assert (failed[-1].cause, failed[-1].last) == ("recording_failed", True)
+    assert closed_of(recorded).cause == "complete"
+    assert connections.counters["connections_evicted"] == 0
