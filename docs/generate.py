@@ -28,6 +28,7 @@ import msgspec
 import streamgauge
 from streamgauge.analytics.dialects import vendors
 from streamgauge.analytics.dialects.openai_completions import PROVIDER_FIELDS
+from streamgauge.analytics.schema import strict_clients
 from streamgauge.analytics.schema.ddl import comments, statements
 from streamgauge.analytics.schema.server_timing_names import SERVER_TIMING_NAMES
 from streamgauge.analytics.storage.location import SQLITE, locate
@@ -64,6 +65,9 @@ def pages() -> dict[Path, str]:
         REFERENCE / "cli.md": _cli(),
         REFERENCE / "dialects.md": _with_sections(
             REFERENCE / "dialects.md", systems=_systems(), providers=_providers(), timing=_server_timing()
+        ),
+        REFERENCE / "strict-clients.md": _with_sections(
+            REFERENCE / "strict-clients.md", rules=_client_rules()
         ),
         DOCS / "how-to" / "query.md": _with_recipes(DOCS / "how-to" / "query.md"),
         DOCS / "how-to" / "upgrade.md": _with_sections(DOCS / "how-to" / "upgrade.md", renamed=_renamed()),
@@ -113,6 +117,18 @@ def _systems() -> list[str]:
         provider = f"`{row['provider']}`" if row["provider"] else ""
         rows.append((row["system"], provider, f"`{row['dialect']}`", endpoints, row["usage"], row["end"]))
     return _table(("system", "provider", "dialect", "endpoints", "usage", "end"), rows)
+
+
+def _client_rules() -> list[str]:
+    """A table of the rules for each dialect."""
+    lines: list[str] = []
+    for dialect in strict_clients.DIALECTS:
+        rules = [rule for rule in strict_clients.RULES.values() if dialect in rule.clients]
+        rows = [
+            (f"`{r.code}`", r.meaning, ", ".join(strict_clients.CLIENTS[c] for c in r.clients[dialect])) for r in rules
+        ]  # fmt: skip
+        lines += [f"## {dialect}", "", *_table(("rule", "what the stream does", "breaks"), rows), ""]
+    return lines[:-1]
 
 
 def _providers() -> list[str]:

@@ -82,6 +82,11 @@ class Framer:
         return self._sse.comment_count
 
     @property
+    def broken_rules(self) -> set[str]:
+        """Codes of the rules of strict clients that the lines break (`streamgauge.analytics.schema.strict_clients`)."""
+        return self._sse.broken_rules | ({"missing_data_prefix"} if self.unframed else set())
+
+    @property
     def oversized_events(self) -> int:
         return self._sse.oversized_events + self._array.oversized_events + self._lines.oversized_events
 

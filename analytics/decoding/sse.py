@@ -37,6 +37,8 @@ class SSEDecoder:
         self.comment_count = 0
         self.oversized_events = 0
         self.unframed_lines: list[bytes] = []
+        self.broken_rules: set[str] = set()
+        """Codes of rules of strict clients (`streamgauge.analytics.schema.strict_clients`)."""
         self._unframed_bytes = 0
         self._max = max_event_bytes
         self.read_count = 0
@@ -51,6 +53,7 @@ class SSEDecoder:
         self._data: list[bytes] = []
         self._name = b""
         self._size = 0
+        self._lone_field = False  # an id or a retry, so far without data
         self._skipping = False
         self._names: dict[bytes, str] = {b"": ""}
 
@@ -120,12 +123,16 @@ class SSEDecoder:
         value: bytes | None = None
         name = ""
         comments = 0
+        has_id = False
         for line in data[:-1].split(b"\n"):
             if not line:
                 if value is not None:
                     events.append(RawEvent(name, value, at_ns, read_seq))
                     value = None
+                elif name or has_id:
+                    self.broken_rules.add("event_without_data" if name else "lone_field")
                 name = ""
+                has_id = False
                 continue
             # The first byte as an integer excludes most fields without a slice.
             first = line[0]
@@ -137,7 +144,9 @@ class SSEDecoder:
                 raw_name = line[7:] if line[6:7] == b" " else line[6:]
                 known = self._names.get(raw_name)
                 name = known if known is not None else self._intern(raw_name)
-            elif first != 105 or line[:3] != b"id:":  # "i"
+            elif first == 105 and line[:3] == b"id:":  # "i"
+                has_id = True
+            else:
                 return None
         self.comment_count += comments
         return events
@@ -158,6 +167,8 @@ class SSEDecoder:
             self._bom, self.between_events = held, False
             return b""
         self._bom = None
+        if held.startswith(_BOM):
+            self.broken_rules.add("byte_order_mark")
         return held.removeprefix(_BOM)
 
     def _parse_lines(self, data: bytes, at_ns: int, read_seq: int, events: list[RawEvent]) -> None:
@@ -219,9 +230,12 @@ class SSEDecoder:
             self._skipping = False
         elif self._data:
             events.append(RawEvent(self._intern(self._name), b"\n".join(self._data), at_ns, read_seq))
+        elif self._name or self._lone_field:
+            self.broken_rules.add("event_without_data" if self._name else "lone_field")
         self._data.clear()
         self._name = b""
         self._size = 0
+        self._lone_field = False
 
     def _add_field(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
@@ -231,7 +245,9 @@ class SSEDecoder:
             self._data.append(value)
         elif name == b"event":
             self._name = value
-        elif name not in (b"id", b"retry") and self._unframed_bytes + len(line) <= MAX_UNFRAMED_BYTES:
+        elif name in (b"id", b"retry"):
+            self._lone_field = True
+        elif self._unframed_bytes + len(line) <= MAX_UNFRAMED_BYTES:
             self._unframed_bytes += len(line)
             self.unframed_lines.append(line)
 

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from streamgauge.analytics.decoding.accumulator import StreamAccumulator
+from streamgauge.analytics.decoding.client_checks import ClientChecks
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.dialect_selection import UNKNOWN, DialectSelector, UnknownReader
 from streamgauge.analytics.decoding.framing import Envelope, Framer
@@ -87,6 +88,7 @@ class StreamDecoder:
         self._last_kind = "other"  # of a last event that was not dispatched
         self._last_read_ns = 0
         self._finished = False
+        self._unterminated_end = False  # the tail is an event other than `[DONE]`
         self._envelope: Envelope | None = None  # of the reads that match the template
         self._framed_reads = MIN_FRAMED_READS
         self._start_decoding()
@@ -173,7 +175,15 @@ class StreamDecoder:
         self._template = EventTemplate(self._reader)
         self._envelope = None
         self._framed_reads = MIN_FRAMED_READS
-        self._accumulator.add_events(events, self._template.read_many(events))
+        self._checks = ClientChecks(self.dialect)
+        self._add_events(events)
+
+    def _add_events(self, events: Sequence[RawEvent]) -> None:
+        found = self._accumulator
+        before = len(found.events)
+        found.add_events(events, self._template.read_many(events))
+        if self._checks.active:
+            self._checks.check(events, found.events.kind[before:], found.events.chars[before:])
 
     def _select_dialect(self, events: Sequence[RawEvent], *, dispatched: bool = True) -> None:
         selector = self._selector
@@ -185,7 +195,7 @@ class StreamDecoder:
     def _decode_events(self, events: Sequence[RawEvent]) -> None:
         if not self._selector.settled:
             self._select_dialect(events)
-        self._accumulator.add_events(events, self._template.read_many(events))
+        self._add_events(events)
         # The event before `[DONE]` is the last one that can be an error without a label.
         back = 2 if len(events) > 1 and _is_done(events[-1].data) else 1
         if not _is_done(events[-back].data):
@@ -236,6 +246,7 @@ class StreamDecoder:
         if not done and not isinstance(json_or_none(tail.data), (dict, list)):
             return
         self.unterminated_tail = True
+        self._unterminated_end = not done
         if not self._selector.settled:
             self._select_dialect([tail], dispatched=False)
         answer = _DONE if done else self._reader.read(tail.name, tail.data)
@@ -445,6 +456,20 @@ class StreamDecoder:
         """(seq of the event, or None for a response header; the statistic)."""
         headers = [(None, stat) for stat in header_stats(self.exchange.response_headers)]
         return [*headers, *self._accumulator.server_stats]
+
+    def violations(self, *, ended: bool) -> list[str] | None:
+        """Codes of the rules of strict clients that the stream breaks. None if its format has no rules.
+
+        `ended`: neither an error nor a client that left cut the stream, so what it lacks at its end breaks rules too.
+        """
+        if not self._checks.active or self._framer.framing != "sse":
+            return None
+        codes = self._framer.broken_rules
+        if self._unterminated_end:
+            codes.add("unterminated_end")
+        if self.usage_denies_output or self.usage_denies_input:
+            codes.add("zero_usage")
+        return self._checks.violations(ended=ended, framing=codes)
 
     @property
     def comment_count(self) -> int:

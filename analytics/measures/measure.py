@@ -230,6 +230,7 @@ def _add_body(
     row["last_output_ns"] = latency.last_output_ns(decoder.events)
     row.update(zip(_DECODED, _of_decoder(decoder), strict=True))
     row.update(zip(_CHUNKS, _of_chunks(chunks), strict=True))
+    row["violations"] = decoder.violations(ended=row["outcome"] == OK and not row["aborted_after_terminal"])
     if row["outcome"] == OK:  # a stream that ended early may end within the arguments
         row["malformed_tool_call_count"] = malformed_tool_calls(decoder.output_start)
     if stream.capture_content:

@@ -12,6 +12,7 @@ from streamgauge.analytics.schema import (
     objectives,
     outcomes,
     server_timing_names,
+    strict_clients,
 )
 from streamgauge.analytics.schema.sql_quoting import literal
 
@@ -26,7 +27,7 @@ _DESCRIPTION = re.compile(r" *--.*")
 def statements() -> tuple[str, str, str]:
     """SQL of the tables, of the views, and of all comments. Run each in a separate transaction, in this order."""
     here = resources.files("streamgauge.analytics.schema")
-    modules = (dimensions, outcomes, histogram_buckets, objectives, server_timing_names)
+    modules = (dimensions, outcomes, histogram_buckets, objectives, server_timing_names, strict_clients)
     constants = {name: value for module in modules for name, value in vars(module).items()}
     tables, views = (
         Template((here / f"{name}.sql").read_text()).substitute(constants) for name in ("schema", "views")

@@ -97,6 +97,7 @@ CREATE TABLE IF NOT EXISTS streams (
     tool_failure_count INTEGER, -- Tool calls that the server reported as failed. Not an error of the stream.
     malformed_tool_call_count INTEGER, -- Tool calls whose arguments begin as a JSON object and are not valid JSON. NULL unless ok, or if redacted or above 4,096 characters.
     refusal_chars BIGINT, -- Characters of refusal in the response.
+    violations VARCHAR[], -- Rules of strict clients that the stream breaks (view violations). NULL: not an event stream of a format with rules.
     output_text VARCHAR, -- Generated text of choice 0; only with --capture-content.
     reasoning_text VARCHAR, -- Reasoning of choice 0; only with --capture-content.
     request_headers VARCHAR, -- JSON object of allow-listed request header fields. A part of a value that is not in the grammar of its field is hashed.

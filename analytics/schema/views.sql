@@ -154,6 +154,26 @@ SELECT
     sum(parts.failed_with_tools) / nullif(sum(parts.streams_with_tools), 0) AS tool_failure_share
 FROM internal.bounded_minutes AS parts GROUP BY minute, gateway, provider, model;
 
+-- Streams that clients with strict parsers reject or misread, by place and broken rule. streams / checked = share; clients: those that the rule breaks.
+CREATE OR REPLACE VIEW violations AS
+WITH rules(rule, dialect, clients, meaning) AS (VALUES $CLIENT_RULES),
+checked AS (
+    SELECT gateway, server_address AS upstream, coalesce(request_model, response_model) AS model, dialect, violations,
+        started_at, stream_id
+    FROM streams WHERE violations IS NOT NULL
+), totals AS (SELECT gateway, upstream, model, dialect, count(*) AS checked FROM checked GROUP BY ALL),
+broken AS (SELECT * EXCLUDE (violations), unnest(violations) AS rule FROM checked WHERE len(violations) > 0)
+SELECT
+    broken.gateway, broken.upstream, broken.model, dialect, rule, clients, meaning,
+    min(started_at) AS first_seen_at, max(started_at) AS last_seen_at,
+    count(*) AS streams, any_value(checked) AS checked, count(*) / any_value(checked) AS share,
+    arg_max(stream_id, started_at) AS example_stream_id
+FROM broken
+JOIN rules USING (rule, dialect)
+JOIN totals ON broken.gateway IS NOT DISTINCT FROM totals.gateway AND broken.upstream IS NOT DISTINCT FROM totals.upstream
+    AND broken.model IS NOT DISTINCT FROM totals.model AND broken.dialect = totals.dialect
+GROUP BY ALL;
+
 -- Streams of the last 24 hours above the 95th percentile of their gateway and model in time to first token or inter-token latency.
 CREATE OR REPLACE VIEW slow_streams AS
 -- Not materialized: DuckDB would write all columns of all streams to read some columns of a twentieth.

@@ -6,7 +6,6 @@ Their packages are installed into `build/agents` by the first test that needs th
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,12 +19,11 @@ import pytest
 from streamgauge.simulator import measurement_check
 from streamgauge.simulator.ledger import LedgerRow
 from tests.e2e.running import ROOT
+from tests.npm import installed
 from tests.tables import tables
 
 pytestmark = pytest.mark.slow
 
-PACKAGES = ROOT / "tests" / "agents"
-INSTALLED = ROOT / "build" / "agents"
 SIMULATOR = "http://127.0.0.1:4299"
 IN_NAMESPACE = f"""
 ip link set lo up || exit 1
@@ -61,20 +59,9 @@ SIDE_OPERATIONS = ("count_tokens", "side_call")
 
 @pytest.fixture(scope="module")
 def agents() -> Path:
-    if shutil.which("npm") is None or subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
-        pytest.skip("needs npm, and unshare for a network namespace")
-    lock = PACKAGES / "package-lock.json"
-    ready = INSTALLED / "ready"
-    if not ready.exists() or ready.stat().st_mtime < lock.stat().st_mtime:
-        INSTALLED.mkdir(parents=True, exist_ok=True)
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(PACKAGES / name, INSTALLED)
-        command = ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(INSTALLED)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        if done.returncode:
-            pytest.skip(f"npm cannot install the agents: {done.stderr[-300:]}")
-        ready.touch()
-    return INSTALLED / "node_modules" / ".bin"
+    if subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
+        pytest.skip("needs unshare for a network namespace")
+    return installed(ROOT / "tests" / "agents") / ".bin"
 
 
 @pytest.fixture

@@ -574,3 +574,18 @@ def test_stream_has_the_first_matching_objective() -> None:
     assert (found["objective"], found["meets_objective"]) == ("strict", False)
     by_default = row((10, chunk("a")), (20, chunk("b")), (30, finish_chunk()))
     assert (by_default["objective"], by_default["meets_objective"]) == ("default", None)  # ITL unknown
+
+
+BROKEN = [
+    (10, chunk("a")),
+    (20, finish_chunk()),
+    (30, chunk(choices=None, usage=TEN)),
+    (40, b"data: [DONE]\n\n"),
+]
+
+
+def test_broken_rules_of_strict_clients_are_listed() -> None:
+    assert row(*BROKEN)["violations"] == ["missing_choices", "missing_role"]
+    assert row(*BROKEN[:1])["violations"] == []  # a truncated stream may lack what its end would have had
+    assert row(*BROKEN, uncaptured=1000)["violations"] is None
+    assert row((10, b'{"choices": []}'), response=head(content_type="application/json"))["violations"] is None

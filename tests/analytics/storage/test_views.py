@@ -179,3 +179,22 @@ def test_bucket_value_is_the_geometric_middle_of_its_bounds(store: Store) -> Non
         assert bucket["low"] <= value * (1 + 1e-12)
         assert value <= bucket["high"]
     assert (found[0]["bucket"], found[0]["low"], found[0]["high"]) == (ZERO_BUCKET, 0, 0)
+
+
+def test_violations_have_clients_and_their_share_of_the_checked_streams_of_a_place(store: Store) -> None:
+    broken = {"dialect": "openai_responses", "violations": ["missing_usage", "no_such_rule"]}
+    whole = {"dialect": "openai_responses", "violations": []}
+    other = {"dialect": "openai_responses", "violations": ["missing_usage"], "gateway": None}
+    unknown = {"dialect": "openai_responses", "violations": None}
+    rows = [row(n, **kind) for n, kind in enumerate((broken, whole, whole, broken, other, unknown))]
+    fill(store, [{**one, "server_address": "up"} for one in rows])
+    found = {each["gateway"]: each for each in ask(store, "FROM violations")}
+    assert {name: (each["streams"], each["checked"], each["share"]) for name, each in found.items()} == {
+        "gw": (2, 4, 0.5),
+        None: (1, 1, 1.0),
+    }
+    at = found["gw"]
+    assert (at["upstream"], at["model"], at["rule"]) == ("up", "asked", "missing_usage")
+    assert at["clients"] == ["openai-python", "openai-node", "ai-sdk", "codex"]
+    assert (at["last_seen_at"] - at["first_seen_at"]).microseconds == 3
+    assert str(at["example_stream_id"]) == sid(3)

@@ -1,0 +1,107 @@
+"""Streams that break rules of strict clients have exactly the codes of these rules, however they arrive."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.schema.strict_clients import CHAT, CLIENTS, DIALECTS, RULES
+from streamgauge.ingest.redaction.body_redactor import BodyRedactor
+from tests.analytics import strict_streams
+from tests.analytics.strict_streams import (
+    PATHS,
+    STREAMS,
+    Stream,
+    chat_call,
+    chat_text,
+    chat_tool,
+    chunk,
+    data,
+    delta_of,
+    joined,
+)
+
+
+def decoded(stream: Stream, read_bytes: int) -> StreamDecoder:
+    exchange = ExchangeInfo(
+        path=PATHS[stream.dialect], content_type=stream.content_type, stream_requested=True, has_prompt=True
+    )
+    decoder = StreamDecoder(exchange)
+    body = stream.body
+    decoder.feed([(at, body[at : at + read_bytes]) for at in range(0, len(body), read_bytes)])
+    decoder.finish()
+    return decoder
+
+
+@pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.name)
+def test_stream_has_the_codes_of_the_rules_that_it_breaks(stream: Stream) -> None:
+    redacted = replace(stream, body=BodyRedactor().feed(stream.body))
+    for given, read_bytes in ((stream, len(stream.body)), (stream, 1), (redacted, 97)):
+        assert decoded(given, read_bytes).violations(ended=True) == sorted(stream.rules)
+
+
+def test_each_rule_is_broken_by_a_stream_of_each_of_its_dialects() -> None:
+    broken = {(rule, stream.dialect) for stream in STREAMS for rule in stream.rules}
+    assert {(rule.code, dialect) for rule in RULES.values() for dialect in rule.clients} == broken
+    assert {c for rule in RULES.values() for clients in rule.clients.values() for c in clients} == set(
+        CLIENTS
+    )
+    assert {dialect for rule in RULES.values() for dialect in rule.clients} == set(DIALECTS)
+
+
+def long_chat(*extra: bytes) -> bytes:
+    """A chat answer of 300 chunks, so that the template decodes nearly all of them."""
+    start, *_, finish, usage, done = chat_text()
+    return joined(
+        [start, *(chunk({"content": f"w{n} "}) for n in range(300)), *extra, finish, usage, done], data
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra", "rules"),
+    [(b"", []), (data({"type": "ping"}), ["foreign_event"]), (data(b"oops"), ["invalid_json"])],
+)
+def test_event_unlike_the_others_is_found_among_events_that_match_the_template(extra: bytes, rules: list[str]) -> None:  # fmt: skip
+    stream = Stream("long", CHAT, long_chat(extra), ())
+    lines = [event + b"\n\n" for event in stream.body.split(b"\n\n")[:-1]]
+    decoder = StreamDecoder(ExchangeInfo(path=PATHS[CHAT], content_type=stream.content_type))
+    decoder.feed(list(enumerate(lines)))
+    decoder.finish()
+    assert decoder.violations(ended=True) == rules
+
+
+@pytest.mark.parametrize("read_bytes", [97, 10**6])
+def test_second_tool_call_is_checked_after_many_arguments_of_the_first(read_bytes: int) -> None:
+    start, part, *_ = chat_tool()
+    second = chat_call(id="call_2", function={"name": "shell", "arguments": ""})
+    delta_of(second)["tool_calls"][0]["index"] = 1
+    stream = Stream("calls", CHAT, joined([start, *[part] * 300, second, *chat_tool()[3:]], data), ())
+    assert decoded(stream, read_bytes).violations(ended=True) == ["tool_call_without_type"]
+
+
+def test_what_a_stream_lacks_at_its_end_counts_only_if_it_ended() -> None:
+    stream = next(s for s in STREAMS if s.name == "anthropic_messages: no message_stop")
+    assert decoded(stream, 97).violations(ended=False) == []
+
+
+def test_errors_inside_a_stream_break_no_rule() -> None:
+    error = {"error": {"message": "overloaded", "type": "server_error"}}
+    stream = Stream("error", CHAT, joined([*chat_text()[:3], error], data), ())
+    assert decoded(stream, 97).violations(ended=False) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/chat/completions", b'{"choices": []}'), ("/x", data({"a": 1}))]
+)
+def test_other_formats_have_no_violations(path: str, body: bytes) -> None:
+    decoder = StreamDecoder(ExchangeInfo(path=path, content_type="application/json"))
+    decoder.feed([(1, body)])
+    decoder.finish()
+    assert decoder.violations(ended=True) is None
+
+
+def test_streams_are_told_apart_by_their_names() -> None:
+    assert len({stream.name for stream in strict_streams.STREAMS}) == len(STREAMS)
