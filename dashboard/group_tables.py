@@ -8,6 +8,7 @@ import polars as pl
 
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.schema.clients import NO_CLIENT_NAMES, shortened
+from streamgauge.analytics.schema.strict_clients import CLIENTS, RULES, clients_of
 from streamgauge.dashboard import filters
 from streamgauge.dashboard.html_table import Column, Row, instant, ms, number, percent, seconds, show_table
 from streamgauge.dashboard.stream_tables import stream_column
@@ -131,6 +132,40 @@ def _streams_of(cause: Row) -> str | None:
         return None
     status = {} if cause["http_status"] is None else {"status": str(cause["http_status"])}
     return filters.page_address("streams", {"cause": cause["error_type"], **status})
+
+
+def show_violations(frame: pl.DataFrame) -> None:
+    """Broken rules of strict clients (`reports.errors.violations`)."""
+    rows = [
+        row
+        | {"clients": ", ".join(CLIENTS[c] for c in clients_of(row["rule"], row["dialect"]))}
+        | {"meaning": RULES[row["rule"]].meaning.replace("`", "") if row["rule"] in RULES else None}
+        for row in frame.to_dicts()
+    ]
+    kinds = frame.schema | {"clients": pl.String(), "meaning": pl.String()}
+    columns = [
+        Column(name="gateway", heading="Gateway", link=_violations_of, opens_row=True, help="Opens the streams of this gateway and model."),
+        Column(name="upstream", heading="Upstream", priority=5),
+        Column(name="model", heading="Model", priority=2),
+        Column(name="clients", heading="Breaks", min_characters=24),
+        Column(name="meaning", heading="What the streams do", min_characters=32, priority=1),
+        Column(name="rule", heading="Rule", priority=4),
+        number("n", "Streams", priority=1),
+        percent("share", "Share", digits=0, priority=1, help="Share of the streams of this place and format."),
+        instant("first_at", "First seen", form="%m-%d %H:%M:%S", priority=3),
+        instant("last_at", "Last seen", form="%m-%d %H:%M:%S", priority=6),
+        stream_column(heading="Example", opens="the newest stream that breaks the rule"),
+    ]  # fmt: skip
+    empty, zone_of = "No stream of this selection breaks a rule.", "First and last seen"
+    label = "Streams that strict clients reject"
+    show_table(
+        columns, pl.DataFrame(rows, schema=kinds), label=label, stacks=True, empty=empty, zone_of=zone_of
+    )
+
+
+def _violations_of(row: Row) -> str:
+    chosen = {"gateway": row["gateway"], "model": row["model"], "kind": "breaks strict clients"}
+    return filters.page_address("streams", chosen)
 
 
 def show_aborts(frame: pl.DataFrame, *, group: str) -> None:

@@ -39,6 +39,7 @@ Link = tuple[str, str, str, Mapping[str, str]]
 AFFECTED_STREAMS = {name: {"kind": "errors"} for name in diagnosis.FAILURES} | {
     "tool_failure": {"answer": "failed with a tool call"},
     "tool_arguments": {"answer": "malformed tool call"},
+    "violation": {"kind": "breaks strict clients"},
     "refusal": {"answer": "refusal"},
     "empty": {"answer": "empty"},
     "length": {"finish": LENGTH},
@@ -163,7 +164,7 @@ def _show_links(cause: Cause, until: datetime, key: str) -> None:
 
 def _charts(cause: Cause) -> Link:
     """The page with charts of the metric."""
-    if cause.metric in (*diagnosis.FAILURES, "tool_failure"):
+    if cause.metric in (*diagnosis.FAILURES, "tool_failure", "violation"):
         return "errors", "Errors", ":material/error:", cause.filters
     measure = quality.MEASURES.get(cause.metric)
     if cause.metric != "cache" and measure is None:

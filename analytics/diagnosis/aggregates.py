@@ -93,8 +93,8 @@ class Metric:
 
 
 FAMILIES = (
-    "failure", "tool_failure", "loss", "slow_client", "refusal", "empty", "length", "tool_arguments", "tool_calls", "output", "burst",
-    "cache", "stall", "ttft", "itl",
+    "failure", "tool_failure", "loss", "slow_client", "refusal", "empty", "length", "tool_arguments", "violation", "tool_calls", "output",
+    "burst", "cache", "stall", "ttft", "itl",
 )  # fmt: skip
 STRATA = 7
 STRATUM = f"""CASE WHEN input_tokens > 0 THEN least({STRATA - 1},
@@ -178,6 +178,8 @@ def metrics(objectives: Sequence[Objective]) -> dict[str, Metric]:
         Metric(name="slow_client", kind="mean", unit="ns", family="slow_client", n=f"({blame.CLIENT_NS}) >= 0",
                x=f"ln({blame.CLIENT_NS} + 5e8)", at=END, least_change=math.log(2), offset=5e8, of_client=True),
         *(_answers(name, 0.05) for name in ("refusal", "empty", "length", "tool_arguments")),
+        Metric(name="violation", kind="share", unit="share", family="violation", n=f"violations IS NOT NULL AND outcome = '{OK}'",
+               x="len(violations) > 0", at=END, least_change=0.05, least_ratio=2.0),
         replace(_answers("tool_calls", 0.15), of_client=True),
         _answers("output_tokens", math.log(1.4), family="output"),
         _answers("output_chars", math.log(1.4), family="output", n="output_tokens IS NULL"),
@@ -229,7 +231,7 @@ def source(chosen: Selection, begin: datetime | None = None, end: datetime | Non
     begin, end = begin or chosen.before().since, end or chosen.until
     where = f"started_at >= {instant(begin)} AND started_at < {instant(end)} AND ({chosen.filters()})"
     names = "stream_id, started_at, http_status, error_type, error_phase, ttft_ns, itl_ns, last_output_ns, stall_count, burstiness"
-    names += f", lost_bytes, objective, waited_client_ns, end_ns, delivered_ns, {', '.join(quality.COLUMNS)}"
+    names += f", lost_bytes, objective, waited_client_ns, end_ns, delivered_ns, violations, {', '.join(quality.COLUMNS)}"
     # ttfb_ns and last_output_ns: the last time a stream that then fell silent was active
     return f"""
         SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, client_app AS app, tap, server_instance AS server,
@@ -445,9 +447,10 @@ def details(chosen: Selection, objectives: Sequence[Objective], suspects: Sequen
     """SQL of the affected streams of each suspect by cause.
 
     `suspect`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `usual` (as many as before the suspect's begin),
-    `with_tools` (streams with a tool call), `objective` (the most frequent one), `stream_id` (an example). In one row of each
-    suspect, `streams` is NULL, and for the metrics that are means of logarithms it has `p50_*` and `p95_*` of the streams at the
-    place, `before_*`, the median of at least `LEAST_BEFORE` streams before it, and `before_tools`, the share with a tool call.
+    `with_tools` (streams with a tool call), `objective` (the most frequent one), `broken` (the most frequent dialect with its
+    violations), `stream_id` (an example). In one row of each suspect, `streams` is NULL, and for the metrics that are means of
+    logarithms it has `p50_*` and `p95_*` of the streams at the place, `before_*`, the median of at least `LEAST_BEFORE` streams
+    before it, and `before_tools`, the share with a tool call.
     """
     before = chosen.length / 4
     logs = [metric for metric in metrics(objectives).values() if metric.is_log]
@@ -460,7 +463,8 @@ def details(chosen: Selection, objectives: Sequence[Objective], suspects: Sequen
             f"(SELECT {number} AS suspect, outcome, http_status, error_type, error_phase, count(*) FILTER (is_now) AS streams,"
             f" {(suspect.end - suspect.begin) / before:.4f} * count(*) FILTER (NOT is_now) AS usual,"
             f" count(*) FILTER (is_now AND tool_call_count > 0) AS with_tools,"
-            f" mode({objective_name(objectives)}) AS objective, arg_max(stream_id::VARCHAR, {order}) FILTER (is_now) AS stream_id"
+            f" mode({objective_name(objectives)}) AS objective, mode(list_prepend(dialect, violations)) FILTER (is_now) AS broken,"
+            f" arg_max(stream_id::VARCHAR, {order}) FILTER (is_now) AS stream_id"
             f" FROM (SELECT *, {metric.at} AS moment, moment >= {instant(suspect.begin)} AS is_now FROM chosen"
             f" WHERE {_where(suspect.where)} AND ({metric.n}) {f'AND ({metric.x})' if is_share else ''})"
             f" WHERE moment >= {instant(suspect.begin - before)} AND moment < {instant(suspect.end)}"

@@ -42,6 +42,7 @@ from streamgauge.analytics.diagnosis.search import LEAST_STREAMS, Found, search,
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective
+from streamgauge.analytics.schema.strict_clients import CLIENTS, clients_of
 
 POINTS = 360
 """Points of a series around an onset."""
@@ -287,6 +288,8 @@ def _with_details(
             evidence.append(_ending(first))
             if _has_tools(first["with_tools"], first["streams"], quantiles["before_tools"]):
                 evidence.append("only with a tool call")
+        if metric.family == "violation":
+            evidence.append(_broken_clients(*first["broken"]))
         found.append(
             replace(
                 cause, evidence=(*evidence, *cause.evidence), objective=first["objective"], example_stream_id=first["stream_id"]
@@ -300,6 +303,12 @@ def _has_tools(with_tools: int, streams: int, usual: float | None) -> bool:
     expected, share = streams * (usual or 0.0), usual or 0.0
     least = max(MORE_TOOLS * expected, expected + 3 * math.sqrt(expected * (1 - share)))
     return usual is not None and with_tools >= max(ONLY_WITH_TOOLS * streams, least)
+
+
+def _broken_clients(dialect: str, *codes: str) -> str:
+    """The clients that violations break, such as "breaks Codex (missing_usage)"."""
+    names = dict.fromkeys(CLIENTS[client] for code in codes for client in clients_of(code, dialect))
+    return f"breaks {', '.join(names)} ({', '.join(codes)})"
 
 
 _MORE_THAN_USUAL = pl.col("streams") * pl.max_horizontal(

@@ -49,7 +49,7 @@ CHANCE = 1e-3
 """Probability that a healthy range has a change that counts."""
 NARROWER = 1.25
 """Least ratio of the score of a tap or server instance to that of the place."""
-METRICS_COMPARED = 22
+METRICS_COMPARED = 23
 CANDIDATES = 30
 LENGTHS = (1, 2, 3, 4, 6, 8, 16)
 INTERVALS_AT_ONCE = 48

@@ -86,6 +86,21 @@ def causes(
         ORDER BY n DESC, http_status, error_type, error_phase LIMIT {most:d}""")
 
 
+def violations(query: Query, selection: Selection, *, most: int = 100) -> pl.DataFrame:
+    """`gateway, upstream, model, rule, dialect, n, share, first_at, last_at, stream_id` (the newest): streams that break rules of
+    strict clients, most frequent first. `share` is that of the streams of the place and dialect that were checked."""
+    place = f"""{DIMENSIONS["gateway"]} AS gateway, coalesce(server_address, '') AS upstream, {DIMENSIONS["model"]} AS model, dialect"""
+    return query(f"""
+        WITH chosen AS (SELECT {place}, violations, started_at, stream_id FROM streams
+                WHERE {selection.where()} AND violations IS NOT NULL),
+            checked AS (SELECT gateway, upstream, model, dialect, count(*) AS checked FROM chosen GROUP BY ALL)
+        SELECT gateway, upstream, model, rule, dialect, count(*) AS n, n / any_value(checked) AS share,
+            min(started_at) AS first_at, max(started_at) AS last_at, arg_max(stream_id, started_at) AS stream_id
+        FROM (SELECT * EXCLUDE (violations), unnest(violations) AS rule FROM chosen WHERE len(violations) > 0)
+        JOIN checked USING (gateway, upstream, model, dialect)
+        GROUP BY gateway, upstream, model, rule, dialect ORDER BY n DESC, gateway, upstream, model, rule LIMIT {most:d}""")
+
+
 ABORTS = f"""
     count(*) FILTER (outcome = 'client_abort') AS aborts, aborts / nullif({REQUESTS}, 0) AS abort_share,
     count(*) FILTER (outcome = 'client_abort' AND ttft_ns IS NULL) AS before_output,

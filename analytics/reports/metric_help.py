@@ -53,6 +53,8 @@ HELP: dict[str, str] = {
     "tool_calls": "Share of the answers with a tool call.",
     "tool_arguments": "Share of the streams with a tool call whose arguments are no valid JSON.",
     "tool_failure": "Share of the streams with a tool call that failed, or one of whose tool calls failed.",
+    "violation": "Streams that break a rule of clients with strict parsers, which fail or misread them: official SDKs, Vercel AI SDK, "
+    "Codex, Claude Code. Most are no errors of the upstream: their outcome may be ok.",
     "hop_ttft": "TTFT of the stream between client and gateway − TTFT of the stream between gateway and model server. It includes "
     "the time before the gateway forwards the request, and failed attempts.",
     "hop_event": "Arrival of an output event at the client's tap − arrival of the same output from the model server, aligned by "

@@ -44,6 +44,7 @@ KINDS: dict[str, str] = {
     "refused": "outcome = 'refused'",
     "stalled": "stall_count > 0",
     "not streamed": "streamed IS FALSE",
+    "breaks strict clients": "len(violations) > 0",
     "unsuccessful": IS_BAD,
 }
 """Name → SQL condition of a kind of streams."""

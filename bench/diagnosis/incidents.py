@@ -166,6 +166,12 @@ def lost_cache_same_ttft(rng: Draw, onset_s: float, length_s: float) -> Incident
     return _one("cache", where, onset_s, cached=rng.uniform(0, 0.2))
 
 
+def strict_clients(rng: Draw, onset_s: float, length_s: float) -> Incident:
+    where = {"gateway": _gateway(rng)}
+    fault = Fault(where=where, onset_s=onset_s, broken=rng.uniform(0.3, 1.0))
+    return Incident((fault,), (Expected(("violation",), where, onset_s, "breaks OpenAI SDK for Python"),))
+
+
 def healthy(number: int, length_s: float) -> Incident:
     """Traffic without an incident: plain, with growth, longer prompts, day and night, or a client that always reads slowly."""
     rng, kind = np.random.default_rng(number), number % 5
@@ -201,6 +207,7 @@ INCIDENTS: dict[str, Callable[[Draw, float, float], Incident]] = {
     "slow client, large answers": slow_client,
     "slow client, small answers": partial(slow_client, is_hidden=True),
     "cache lost, same TTFT": lost_cache_same_ttft,
+    "strict clients break": strict_clients,
 }
 
 

@@ -86,6 +86,8 @@ class Fault:
     """Median time that a stream waits for its client."""
     is_hidden: bool = False
     """The waits are hidden by buffers: the tap's writes do not wait."""
+    broken: float = 0.0
+    """Share of the answers that break a rule of strict clients."""
     prompts: float = 1.0
     """Factor of the prompts at the end of the range. It grows from the onset on."""
 
@@ -245,7 +247,11 @@ def _measure(rng: np.random.Generator, s: Streams, faults: Sequence[Fault]) -> N
                 s["silent_from"] = np.where(here, low, np.nan)
         outcome[here], status[here], fault_at[here] = fault.outcome, fault.status, when[here]
         kind[here] = fault.code or ("rate_limit_exceeded" if fault.status == 429 else fault.outcome)
-    s |= {"ttft": ttft, "itl": itl, "tokens": tokens, "cached": cached, "stalled": stalled, "burst": burst, "end": end,
+    draws = np.random.default_rng(3).random(n)
+    broken = draws < 0.005
+    for fault in faults:
+        broken |= _at_place(s, fault) & (at + end >= fault.onset_s) & (draws < fault.broken)
+    s |= {"broken": broken, "ttft": ttft, "itl": itl, "tokens": tokens, "cached": cached, "stalled": stalled, "burst": burst, "end": end,
           "outcome": outcome, "status": status, "kind": kind, "fault_at": fault_at, "finish": finish, "refused": refused, "tools": tools,
           **_waits(answers, s, at + end, faults), "malformed": tools & (answers.random(n) < 0.01)}  # fmt: skip
 
@@ -319,6 +325,7 @@ def _rows(rng: np.random.Generator, s: Streams, since: datetime) -> pl.DataFrame
         "tool_call_count": s["tools"].astype(np.int32), "tool_failure_count": np.zeros(n, np.int32),
         "malformed_tool_call_count": s["malformed"].astype(np.int32), "waited_client_ns": ns(s["waits"].astype(float)),
         "delivered_ns": ns(ended + s["hidden"].astype(float)),
+        "violations": pl.Series([["missing_choices"] if b else [] for b in s["broken"]], dtype=pl.List(pl.String)),
     })  # fmt: skip
     reports_cache = [m.name for m in MODELS if m.cached]
     blank = [

@@ -1,4 +1,4 @@
-"""Outcomes and errors by group, client aborts with undelivered tokens, and examples."""
+"""Outcomes and errors by group, streams that strict clients reject, client aborts with undelivered tokens, and examples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from streamgauge.dashboard.charts.drawing import (
 )
 from streamgauge.dashboard.charts.group_charts import error_matrix
 from streamgauge.dashboard.charts.time_series import time_bars, time_lines
-from streamgauge.dashboard.group_tables import show_aborts, show_causes
+from streamgauge.dashboard.group_tables import show_aborts, show_causes, show_violations
 from streamgauge.dashboard.panels import Summary, box, card, number, panel, section
 from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
 from streamgauge.dashboard.stream_tables import show_streams
@@ -53,6 +53,7 @@ def body(chosen: Selection) -> None:
     worst = prefetch(errors.worst_pairs, query, pairs)
     matrix = prefetch(errors.matrix, query, judged)
     aborts = prefetch(errors.aborts, query, chosen, by)
+    violations = prefetch(errors.violations, query, chosen)
     latest = prefetch(stream_lists.table, query, chosen, IS_ERROR, limit=20)
     periods = counts()
     if not periods["now"].get("requests") and not periods["now"].get("refused"):
@@ -73,6 +74,8 @@ def body(chosen: Selection) -> None:
         f"{metric_help('error_rate')} A click on a cell opens its errors.",
         on_click=open_cell,
     )
+    section("Streams that strict clients reject", metric_help("violation"))
+    show_violations(violations())
     section(
         f"Client aborts and undelivered tokens by {by}",
         "Clients that disconnected before the terminal event. Not errors of the upstream.",

@@ -130,6 +130,9 @@ def one_stream(rng: random.Random, started_at: datetime) -> tuple[dict[str, Any]
         "text_chars": tokens * 4, "reasoning_chars": tokens * 2 if reasoning else 0, "response_bytes": tokens * 210 + 400,
         "delivered_bytes": tokens * 210 + 400, "client_drain_ns": 100_000,
     }  # fmt: skip
+    if row["dialect"] == "openai_chat":
+        breaks = (row["gateway"], row["request_model"]) == ("edge-eu", "llama-3.3-70b")
+        row["violations"] = ["missing_choices", "zero_usage"] if breaks else []
     if rng.random() < 0.04:  # a client that reads slowly
         row["waited_client_ns"] = (last - first) // 3
     row["waited_upstream_ns"] = row["end_ns"] - row["tap_delay_ns"] - row["waited_client_ns"]

@@ -152,6 +152,15 @@ def test_aborts_losses_and_refusals_are_not_in_the_error_rate(store: duckdb.Duck
     assert (now["errors"], now["aborts"], now["lost"], now["error_rate"]) == (1, 1, 1, 0.25)
 
 
+def test_violations_are_counted_by_place_and_rule(store: duckdb.DuckDBPyConnection) -> None:
+    place: dict[str, Any] = {"gateway": "g", "dialect": "openai_chat", "server_address": "up"}
+    both, one = ["missing_choices", "zero_usage"], ["zero_usage"]
+    put(store, *({**place, "violations": rules} for rules in (both, one, [], [])), {"violations": None})
+    found = errors.violations(query_of(store), HOUR).select("gateway", "upstream", "rule", "n", "share")
+    assert found.rows() == [("g", "up", "zero_usage", 2, 0.5), ("g", "up", "missing_choices", 1, 0.25)]
+    assert errors.violations(query_of(store), HOUR, most=1).height == 1
+
+
 def test_refused_requests_are_in_no_other_number(store: duckdb.DuckDBPyConnection) -> None:
     """Refusals change no count or share of requests. Only their own count shows them."""
     early, query, one = NOON - timedelta(minutes=30), query_of(store), HOUR
