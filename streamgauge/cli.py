@@ -86,6 +86,7 @@ def cli() -> None:
     \b
     Start here:
       streamgauge demo                                 simulated gateway and traffic
+      streamgauge open session.har                     requests that a HAR or pcap file has
       streamgauge run -- claude                        a coding agent, or any program with an SDK
       streamgauge up --upstream http://localhost:4000  a real gateway; send clients to port 4100
       streamgauge sql "SELECT outcome, count(*) FROM streams GROUP BY 1"

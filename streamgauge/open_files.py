@@ -19,20 +19,20 @@ import click
 import cloup
 
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.analytics.decoding.dialect_selection import UNKNOWN
 from streamgauge.analytics.extras import require
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.analytics.storage.location import CATALOG_FILE, SQLITE, locate
 from streamgauge.flags import load, settings_options
 from streamgauge.ingest.capture.packet_files import is_packet_file
 from streamgauge.ingest.capture.pcap import read_pcap
 from streamgauge.ingest.files import har
 from streamgauge.ingest.files.exchange_log import Exchange, ExchangeLog, exchange_log
 from streamgauge.ingest.private_files import prepare_data_folder
-from streamgauge.ingest.ready_file import read_of_running
 from streamgauge.ingest.record_log.reader_cursors import highest_cursor
 from streamgauge.ingest.records import coding_of
 from streamgauge.process_options import analyze_options, client_key, redactor, tap_options
-from streamgauge.recorded_response import exchange_of_file
+from streamgauge.recorded_response import ExchangeHints, exchange_of_file, read_file
 from streamgauge.run import free_address, runs_folder, say, summary
 from streamgauge.settings import Settings
 from streamgauge.values import Address
@@ -77,8 +77,8 @@ def open_command(
     only = {**dict.fromkeys(_UNUSED), **dict.fromkeys(_RETENTION, "forever"), "store": SQLITE, "metrics": ""}
     settings, data = settings.model_copy(update=only), settings.data
     os.environ["OTEL_SDK_DISABLED"] = "true"
-    if read_of_running(data / "run" / "analyze.json") is not None:
-        raise click.UsageError(f"analytics runs on {data}. Stop it, or pass another folder with --data.")
+    if (data / CATALOG_FILE).exists():
+        raise click.UsageError(f"{data} has other requests already. Pass another folder with --data.")
     prepare_data_folder(data)  # before the key, which must be in a private folder
     log = asyncio.run(_read_all(files, settings))
     if not log.exchanges:
@@ -93,7 +93,7 @@ def open_command(
         say(line)
     if not no_dashboard:
         _run_dashboard(data, dashboard_listen or free_address(), since, until)
-    query = "SELECT started_at, gateway, request_model, outcome, output_tokens FROM streams"
+    query = "SELECT started_at, gateway, coalesce(request_model, response_model) AS model, outcome, output_tokens FROM streams"
     say(f"  query      streamgauge sql --data {shlex.quote(str(data))} {shlex.quote(query)}")
     return 0
 
@@ -132,11 +132,16 @@ def _read(file: Path, log: ExchangeLog) -> None:
         _read_har(file, text, log)
     elif not content:
         say(f"{file}: the file is empty")
-    elif file.suffix == ".har" or b"\0" in content[:_START_BYTES]:
+    elif file.suffix == ".har" or b"\0" in content[:_START_BYTES] or not _is_response(file):
         say(f"{file}: neither a HAR file with entries, nor packets, nor a recorded response")
     else:
         log.add(exchange_of_file(file, content), file.name)
         say(f"{file}: a recorded response. It has no times, so latencies are unknown")
+
+
+def _is_response(file: Path) -> bool:
+    found = read_file(file, ExchangeHints())
+    return found.streamed or found.dialect != UNKNOWN or found.error is not None
 
 
 def _read_packets(file: Path, log: ExchangeLog) -> None:

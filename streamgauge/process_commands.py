@@ -15,7 +15,7 @@ import cloup
 from streamgauge.flags import SettingsCommand, load_used, load_with_running_parts, settings_options
 from streamgauge.process_logging import configure_logging
 from streamgauge.settings import Settings, settings_of, unknown_variables
-from streamgauge.values import WholeNumber
+from streamgauge.values import WholeNumber, parse_interface
 
 if TYPE_CHECKING:
     from streamgauge.ingest.tap.options import TapOptions
@@ -45,7 +45,9 @@ def tap(**given: Any) -> int:
 
 @cloup.command(cls=SettingsCommand)
 @cloup.option(
-    "--interface", metavar="NAME", help="Network interface, such as lo or eth0; any = all. Needs CAP_NET_RAW."
+    "--interface",
+    metavar="NAME[:PORT,…]",
+    help="Network interface, such as lo, eth0 or lo:4000; any = all. Needs CAP_NET_RAW.",
 )
 @cloup.option(
     "--pcap", type=click.Path(exists=True, path_type=Path, dir_okay=False), metavar="FILE",
@@ -76,7 +78,11 @@ def capture(
     if interface is not None:
         from streamgauge.ingest.capture.live import run
 
-        return run(options, interface, ports, admin)
+        try:
+            name, more = parse_interface(interface)
+        except ValueError as e:
+            raise click.UsageError(f"--interface: {e}") from None
+        return run(options, name, (*ports, *more), admin)
     assert pcap is not None
     return _read_pcap(pcap, options, ports)
 

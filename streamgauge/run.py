@@ -212,8 +212,9 @@ def _summary_lines(query: Query, selection: Selection) -> list[str]:
     duration, count = formatting.duration, formatting.count
     model_ns, tool_ns, sessions = run_summary.times(query, selection)
     total = rows[0]
+    lost = f", {count(total['lost'])} lost by the recording" if total["lost"] else ""
     lines = [
-        ("requests", f"{count(total['requests'])}, {count(total['errors'])} failed"),
+        ("requests", f"{count(total['requests'])}, {count(total['errors'])} failed{lost}"),
         (
             "time",
             f"{duration(model_ns)} in requests" + (f", {duration(tool_ns)} in tools" if sessions else ""),

@@ -31,6 +31,7 @@ from pydantic import SecretStr
 
 from streamgauge.analytics.storage.data_folder_lock import UP, lock_data_folder
 from streamgauge.flags import flag, flags
+from streamgauge.ingest.capture.packet_socket import PacketSocket
 from streamgauge.ingest.guards import Guard, Guards
 from streamgauge.ingest.listening import bind
 from streamgauge.ingest.private_files import write_json
@@ -407,6 +408,8 @@ def run(settings: Settings, invalid: Collection[str] = ()) -> int:
         # Here and not in the tap: one line before anything starts is clearer than a part that is started again and again.
         for name in ("listen", "admin") if settings.upstream else ():
             bind(getattr(settings, name), flag=flag(name)).close()
+        if settings.capture:
+            PacketSocket(*parse_interface(settings.capture)).close()
         return _run_parts(settings, invalid)
 
 
@@ -459,9 +462,10 @@ def _parts(settings: Settings, invalid: Collection[str]) -> list[Part]:
 
     parts = [part("tap", grace_s=settings.drain_timeout + STOP_GRACE_S)] if settings.upstream else []
     if settings.capture:
-        interface, ports = parse_interface(settings.capture)
         capture = part("capture")
-        capture.argv += ["--interface", interface, *(f"--port={port}" for port in ports)]
+        capture.argv += ["--interface", settings.capture]
+        if not settings.upstream:
+            capture.argv += ["--admin", settings.admin]
         parts.append(capture)
     if settings.kafka or "kafka" in invalid:
         parts.append(part("ship"))

@@ -83,7 +83,10 @@ def too_much_memory(limit_bytes: int | None) -> QueryOutOfMemory:
 
 def no_tables(location: StoreLocation) -> StoreUnavailable:
     """The error for a store that does not exist yet, or whose catalog is missing."""
-    why, remedy = f"the store {location.label} has no tables yet", "Start analytics: streamgauge up"
+    why, remedy = (
+        f"the store {location.label} has no tables yet",
+        "Start analytics: streamgauge up, or after capture: streamgauge analyze",
+    )
     if location.is_catalog_lost:
         why, remedy = lost_catalog(location)
     elif location.catalog is not None and not location.catalog.parent.exists():

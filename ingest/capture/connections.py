@@ -68,6 +68,8 @@ class Connections:
         self._ports = frozenset(ports)
         self._by_source: dict[bytes, tuple[_Connection, bool]] = {}
         """By the addresses of each direction; with whether it is the client's."""
+        self.other_ports: set[int] = set()
+        """Of servers that are not recorded."""
         self._held_bytes = 0
         self._sweep_at_ns = 0
         self.counters = dict.fromkeys(
@@ -128,7 +130,9 @@ class Connections:
         else:
             return None
         client_source = source if from_client else other
-        if self._ports and int.from_bytes(client_source[-2:]) not in self._ports:
+        port = int.from_bytes(client_source[-2:])
+        if self._ports and port not in self._ports:
+            self.other_ports.add(port)
             return None
         if len(self._by_source) >= 2 * MAX_CONNECTIONS:
             self._evict(sorted(self._all(), key=lambda one: one.last_ns)[: MAX_CONNECTIONS // 16])

@@ -24,12 +24,12 @@ class PcapReport(NamedTuple):
     counters: dict[str, int]
     """As `Connections.counters`."""
     problem: str | None
-    """Why the rest of the file could not be read."""
+    """What is wrong with the file, or with the ports."""
 
     @property
     def lines(self) -> list[str]:
         """What was recorded, then a line for everything that was not."""
-        problem = [] if self.problem is None else [f"the rest of the file cannot be read: {self.problem}"]
+        problem = [] if self.problem is None else [self.problem]
         found = [f"{self.counters[name]} {text}" for name, text in NOTES.items() if self.counters[name]]
         return [f"{self.streams:,} requests in {self.counters['packets']:,} packets", *found, *problem]
 
@@ -69,7 +69,12 @@ def read_pcap(
                 flush()
         connections.stop()
         progress(file.size_bytes, file.size_bytes)
-        return PcapReport(counters.streams_opened - opened, connections.counters, file.problem)
+        streams = counters.streams_opened - opened
+        problem = file.problem and f"the rest of the file cannot be read: {file.problem}"
+        if not streams and connections.other_ports:
+            seen = ", ".join(map(str, sorted(connections.other_ports)[:10]))
+            problem = f"no request to these ports. The file has connections to {seen}"
+        return PcapReport(streams, connections.counters, problem)
 
 
 async def record_pcap(

@@ -41,3 +41,12 @@ def test_interface_or_file_is_required_and_a_missing_one_is_one_line(tmp_path: P
         assert done.returncode == 2
         assert message in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_a_port_without_requests_is_said_with_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "traffic.pcap"
+    file.write_bytes(pcap(Talk().open().client(GET).server(PLAIN).close().packets))
+    command = [sys.executable, "-m", "streamgauge", "capture", "--pcap", file, "--data", tmp_path / "data"]
+    done = subprocess.run([*command, "--port", "1"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "no request to these ports. The file has connections to 4000\n" in done.stderr

@@ -19,7 +19,6 @@ import zstandard
 from click.testing import CliRunner
 
 from streamgauge.cli import cli
-from streamgauge.ingest.ready_file import write_ready_file
 from streamgauge.ingest.record_log.segments import list_segments, open_segment, read_rows
 from streamgauge.ingest.records import encode, unpack
 from tests.e2e.running import until
@@ -192,7 +191,9 @@ def test_files_without_requests_and_a_folder_in_use_are_refused(
     assert "0 requests read, 1 left out" in found
     assert "y.har: neither a HAR file with entries, nor packets, nor a recorded response" in found
     assert "no request to a model was found in the files" in found
-    write_ready_file(tmp_path / "data" / "run" / "analyze.json", {"pid": os.getpid()})
-    assert "Stop it, or pass another folder" in refusal(
-        "--data", str(tmp_path / "data"), str(tmp_path / "x.har")
-    )
+    (tmp_path / "x.txt").write_text("hello")
+    (tmp_path / "x.json").write_text('{"a": 1}')
+    found = refusal("--data", str(tmp_path / "data"), str(tmp_path / "x.txt"), str(tmp_path / "x.json"))
+    assert found.count("nor a recorded response") == 2
+    (tmp_path / "data" / "catalog.sqlite").touch()
+    assert "Pass another folder" in refusal("--data", str(tmp_path / "data"), str(tmp_path / "x.har"))

@@ -332,15 +332,16 @@ def test_stop_removes_the_ready_file_of_a_killed_part(quick: None, tmp_path: Pat
 def test_capture_needs_no_tap(tmp_path: Path) -> None:
     capture, analyze = up._parts(Settings(data=tmp_path, capture="eth0:4000,5000", no_dashboard=True), ())
     assert (capture.name, analyze.name) == ("capture", "analyze")
-    assert capture.argv[capture.argv.index("--interface") :] == [
-        "--interface",
-        "eth0",
-        "--port=4000",
-        "--port=5000",
-    ]
+    assert capture.argv[capture.argv.index("--interface") + 1] == "eth0:4000,5000"
     assert str(tmp_path) in capture.argv
     (capture,) = up._parts(Settings(capture="lo", no_dashboard=True), ())[:1]
-    assert capture.argv[-2:] == ["--interface", "lo"]
+    assert capture.argv[-4:-1] == ["--interface", "lo", "--admin"]
+
+
+def test_capture_that_cannot_start_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises((OSError, ValueError), match=r"nolo|CAP_NET_RAW"):
+        up.run(Settings(data=tmp_path, capture="nolo:4000", no_dashboard=True))
+    assert not (tmp_path / "run" / "up.json").exists()
 
 
 @pytest.mark.parametrize("text", [":4000", "lo:", "lo:0", "lo:65536", "lo:x", "lo:1,,2"])
