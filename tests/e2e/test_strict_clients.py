@@ -62,6 +62,7 @@ def test_sdks_for_python_break_on_the_streams_that_are_said_to_break_them() -> N
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("kind", "packages"), [("node", "strict_clients"), ("codex", "agents"), ("claude", "agents")]
 )

@@ -14,7 +14,8 @@ import tempfile
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +26,8 @@ from tests.analytics.strict_streams import STREAMS, Stream
 
 Answer = dict[str, Any]
 PROMPT: Any = [{"role": "user", "content": "hi"}]
-TIMEOUT_S = 120
+TIMEOUT_S = 300
+AGENTS_AT_ONCE = 4
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -217,23 +219,20 @@ AGENTS: dict[str, tuple[str, str, Callable[[str, Path], Answer]]] = {
 def main(kind: str, modules: Path = Path()) -> dict[str, dict[str, list[Answer]]]:
     found: dict[str, dict[str, list[Answer]]] = defaultdict(dict)
     requests = Counter[tuple[str, str]]()
-    with serving(requests) as url, node(modules) if kind == "node" else _nothing() as run_node:
-        for number, stream in enumerate(STREAMS):
-            own_url = f"{url}/{number}"
-            if kind in AGENTS:
-                dialect, client, run = AGENTS[kind]
-                if stream.dialect == dialect:
-                    seen = run(f"{own_url}/{client}", modules)
-                    found[client][stream.name] = [seen | {"requests": requests[str(number), client]}]
-                continue
-            for client, answers in (run_node or run_python)(own_url, stream).items():
-                found[client][stream.name] = answers
+    with serving(requests) as url:
+        if kind in AGENTS:
+            dialect, client, run_agent = AGENTS[kind]
+            numbers = [n for n, stream in enumerate(STREAMS) if stream.dialect == dialect]
+            with ThreadPoolExecutor(AGENTS_AT_ONCE) as pool:
+                runs = pool.map(lambda n: run_agent(f"{url}/{n}/{client}", modules), numbers)
+                for n, seen in zip(numbers, runs, strict=True):
+                    found[client][STREAMS[n].name] = [seen | {"requests": requests[str(n), client]}]
+            return found
+        with node(modules) if kind == "node" else nullcontext(run_python) as run:
+            for n, stream in enumerate(STREAMS):
+                for client, answers in run(f"{url}/{n}", stream).items():
+                    found[client][stream.name] = answers
     return found
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield None
 
 
 if __name__ == "__main__":
