@@ -116,6 +116,7 @@ class Demo:
                 run=name,
                 rate_per_s=self.options.rate_per_s,
                 models=(*PROFILES, *(INCIDENT_MODELS * MORE_OF_INCIDENT_MODELS)),
+                socket_share=0.5,
                 concurrency=self.options.concurrency,
                 # Without --seconds the rows are not compared.
                 max_rows=1_000_000 if self.options.seconds else 1_000,

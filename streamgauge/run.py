@@ -149,7 +149,7 @@ class Run:
         prepare_data_folder(self._data)
         run = self._data / "run"
         flags = [word for upstream in routes.upstreams for word in ("--upstream", str(upstream))]
-        flags += ["--data", str(self._data), "--tap-name", self._name, "--websockets", "refuse"]
+        flags += ["--data", str(self._data), "--tap-name", self._name]
         flags += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
         if self._price_file is not None:
             flags += ["--price-file", str(self._price_file)]

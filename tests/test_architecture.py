@@ -70,6 +70,7 @@ TASKS_WITHOUT_GUARD = {
     "ingest/tap/connections/upstream_connection.py",  # one per connection
     "streamgauge/demo_run.py",  # ends the demo
     "streamgauge/simulator/connection.py",
+    "streamgauge/simulator/socket_sessions.py",
     "streamgauge/simulator/traffic.py",
 }
 

@@ -66,6 +66,7 @@ class StreamAccumulator:
         self.usage: Usage | None = None
         self.usage_reports: list[tuple[int, int | None, Usage]] = []
         self.server_stats: list[tuple[int, ServerStat]] = []
+        self.audio = stream_output.Audio()
         self.text_chars = self.reasoning_chars = self.refusal_chars = 0
         self.tool_call_count = 0
         self.tool_failure_count = 0
@@ -141,6 +142,8 @@ class StreamAccumulator:
             self._add_terminal(event, seq, at_ns)
         self.malformed_events += kind == "malformed"
         self.tool_failure_count += event.tool_failure
+        if event.interruption:
+            self.audio.interrupted_ns = at_ns
         for stat in event.server_stats or ():
             if len(self.server_stats) < MAX_SERVER_STATS:
                 self.server_stats.append((seq, stat))
@@ -251,6 +254,8 @@ class StreamAccumulator:
         channel: str | None = "image" if delta.images else None
         if chars or delta.audio_data_chars:
             channel = "audio"
+            if delta.audio_data_chars:
+                self.audio.add(delta.audio_ns, at_ns)
         content = bool(chars)
         for call in delta.tool_calls or ():
             content |= bool(call.arguments)

@@ -19,7 +19,7 @@ from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.dialect_selection import UNKNOWN, DialectSelector, UnknownReader
 from streamgauge.analytics.decoding.framing import Envelope, Framer
 from streamgauge.analytics.decoding.sse import MAX_EVENT_BYTES
-from streamgauge.analytics.decoding.stream_output import EventColumns, OutputStart, ToolCall
+from streamgauge.analytics.decoding.stream_output import Audio, EventColumns, OutputStart, ToolCall
 from streamgauge.analytics.decoding.template import EventTemplate
 from streamgauge.analytics.dialects.dialect import DialectReader, ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_in_body, unlabelled_error
@@ -308,6 +308,7 @@ class StreamDecoder:
     """(seq of the event, its time, the report)."""
     text_chars: int = _from_accumulator("text_chars")
     reasoning_chars: int = _from_accumulator("reasoning_chars")
+    audio: Audio = _from_accumulator("audio")
     refusal_chars: int = _from_accumulator("refusal_chars")
     tool_call_count: int = _from_accumulator("tool_call_count")
     tool_failure_count: int = _from_accumulator("tool_failure_count")

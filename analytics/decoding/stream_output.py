@@ -76,6 +76,31 @@ class Choice:
         self.tool_calls: dict[str | int, ToolCall] = {}
 
 
+class Audio:
+    """The audio of one stream, and what interrupted it."""
+
+    __slots__ = ("first_ns", "interrupted_ns", "last_ns", "length_ns")
+
+    def __init__(self) -> None:
+        self.first_ns: int | None = None
+        self.last_ns: int | None = None
+        self.length_ns = 0
+        self.interrupted_ns: int | None = None
+
+    def add(self, length_ns: int, at_ns: int | None) -> None:
+        self.length_ns += length_ns
+        self.last_ns = at_ns
+        if self.first_ns is None:
+            self.first_ns = at_ns
+
+    @property
+    def silence_ns(self) -> int | None:
+        """Time from the interruption to the last audio after it."""
+        if self.interrupted_ns is None or self.last_ns is None:
+            return None
+        return max(0, self.last_ns - self.interrupted_ns)
+
+
 KEPT_CHARS = 4096
 """Characters kept of the text, of the reasoning, and of the arguments of all tool calls."""
 MAX_PARTS = 256

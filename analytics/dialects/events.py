@@ -64,6 +64,8 @@ class ChoiceDelta(msgspec.Struct, gc=False):
     """Tokens of this event, where the server lists them (logprobs, token_ids)."""
     audio_data_chars: int = 0
     """Length of encoded audio: output without readable content."""
+    audio_ns: int = 0
+    """Length of that audio in time, if its format is known."""
     images: int = 0
     """Number of images, or of previews of one: output without readable content."""
 
@@ -81,6 +83,8 @@ class DecodedEvent(msgspec.Struct, gc=False):
     model: str | None = None
     server_stats: list[ServerStat] | None = None
     tool_failure: bool = False
+    interruption: bool = False
+    """The user began to speak, or the client cancelled."""
     not_streamed: bool = False
     """The output comes whole in a closing event (`*.done`), without deltas before it. It counts as output but not in
     `content_event_count`."""

@@ -11,7 +11,12 @@ from typing import Any
 from streamgauge.analytics.dialects.events import Usage
 from streamgauge.analytics.dialects.tolerant_json import whole_number
 
-_INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
+_INPUT_DETAILS = (
+    "prompt_tokens_details",
+    "input_tokens_details",
+    "prompt_token_details",
+    "input_token_details",
+)
 _OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details")
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens", "cache_read_input_tokens")
 

@@ -43,6 +43,7 @@ from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.measures.waits import split_stream
 from streamgauge.analytics.schema.dimensions import SIDE_CALL, WARM_UP, WEBSOCKET
+from streamgauge.analytics.schema.finish_reasons import INTERRUPTED
 from streamgauge.analytics.schema.frames import frame, frame_of_rows, polars_types
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.outcomes import OK
@@ -75,7 +76,8 @@ _DECODED = (
 _CHUNKS = ("icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "icl_max_ns", "stall_count", "stalled_ns", "burstiness")
 """Columns with the names of attributes."""
 _OF_READS = (
-    "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns", "ttst_ns", "last_output_ns", "terminator_ns", *_CHUNKS,
+    "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns", "ttst_ns", "last_output_ns", "first_audio_ns", "silence_ns", "terminator_ns",
+    *_CHUNKS,
     "itl_ns", "tps_user", "tps_e2e",
 )  # fmt: skip
 _OF_EXCHANGE = ("client_start_ns", "connected_ns", "request_sent_ns", "headers_ns", "end_ns")
@@ -231,6 +233,9 @@ def _add_body(
     row.update(zip(_DECODED, _of_decoder(decoder), strict=True))
     row.update(zip(_CHUNKS, _of_chunks(chunks), strict=True))
     row["violations"] = decoder.violations(ended=row["outcome"] == OK and not row["aborted_after_terminal"])
+    audio = decoder.audio
+    row["first_audio_ns"], row["audio_ns"] = audio.first_ns, audio.length_ns or None
+    row["silence_ns"] = audio.silence_ns if row["finish_reason"] in INTERRUPTED else None
     if row["outcome"] == OK:  # a stream that ended early may end within the arguments
         row["malformed_tool_call_count"] = malformed_tool_calls(decoder.output_start)
     if stream.capture_content:

@@ -22,9 +22,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.measures.operation import is_agent
-from streamgauge.analytics.schema.dimensions import INFERENCE, MCP, SIDE_OPERATIONS
+from streamgauge.analytics.schema.dimensions import INFERENCE, MCP, SIDE_OPERATIONS, WARM_UP
 from streamgauge.analytics.schema.outcomes import OK
 from streamgauge.ingest.identifiers import identifier
 from streamgauge.ingest.keyed_ids import RECORDED, RECORDED_AGENT
@@ -75,7 +77,10 @@ class Sessions:
             named, agent = (identifier(headers.get(name)) for name in (RECORDED, RECORDED_AGENT))
             if row["dialect"] == MCP and conversation.session is not None:
                 named = conversation.session
-            row["session_id"], row["turn"] = self._session_of(row, conversation, agent or named)
+            if row["operation"] == WARM_UP:  # the request that follows has its turn
+                conversation = msgspec.structs.replace(conversation, turns=0)
+            row["session_id"], turn = self._session_of(row, conversation, agent or named)
+            row["turn"] = turn or None
             row["parent_session_id"] = (named or identifier(conversation.session)) if agent else None
             if row["operation"] in SIDE_OPERATIONS:
                 row["turn"] = None
@@ -106,7 +111,7 @@ class Sessions:
             turn = known + turn if known is not None and turn is not None else None
             if previous is None:
                 self._remember(session, session, turn)
-        turn = turn if turn is not None and 0 < turn <= MAX_TURN else None
+        turn = turn if turn is not None and 0 <= turn <= MAX_TURN else None
         if is_chained and session is not None:
             self._remember(response_id, session, turn)
         return session, turn

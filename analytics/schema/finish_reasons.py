@@ -17,6 +17,8 @@ _MEANINGS: dict[str, tuple[str, ...]] = {
     for word in words.split()
 }  # fmt: skip
 """Meanings by finish reason in lower case, the most frequent one first."""
+INTERRUPTED = ("turn_detected", "client_cancelled", "cancelled")
+"""Finish reasons of an answer that the user or the client of a voice API interrupted."""
 _GEMINI_STOP = frozenset({STOP, TOOLS})
 """Gemini's STOP also ends a response with tool calls."""
 

@@ -46,6 +46,9 @@ CREATE TABLE IF NOT EXISTS streams (
     ttfo_ns BIGINT, -- ns from t0 to the first output event that is not reasoning. NULL without one.
     ttst_ns BIGINT, -- Time to second token: ns from the first to the second output event of the choice that began first. NULL with fewer than 2.
     last_output_ns BIGINT, -- Generation time: ns from t0 to the last output event. NULL without output.
+    first_audio_ns BIGINT, -- ns from t0 to the first audio. For an answer to speech, t0 is the end of the speech as the server detected it. NULL without audio.
+    audio_ns BIGINT, -- Length of the generated audio in ns, from its size and format (Realtime). NULL if unknown.
+    silence_ns BIGINT, -- ns from the interruption of an answer (speech of the user, or a cancellation) to its last audio: 0 if none came after it. NULL if it was not interrupted.
     terminator_ns BIGINT, -- ns from t0 to the first terminal event ([DONE], message_stop, chat.end …). NULL without one; the stream may still be ok.
     end_ns BIGINT, -- End-to-end time: ns from t0 to the end of the body or of the failed attempt. NULL if the end was not recorded.
     input_tokens BIGINT, -- Reported input tokens, including cached ones. NULL if 0 was reported for a prompt.

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection of the simulator.
 
 Requests are handled in order. Reading continues while a response is sent, to detect a disconnect. A client with more than
-MAX_AHEAD pipelined requests is disconnected.
+MAX_AHEAD pipelined requests is disconnected. What follows the head of a WebSocket is read from `upgraded`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ MAX_BODY_BYTES = 32 * 2**20
 MAX_HEADER_BYTES = 256 * 1024
 MAX_AHEAD = 8
 """Maximum number of waiting pipelined requests per connection."""
+MAX_UPGRADED_BYTES = 2**20
+"""Bytes of a WebSocket that may wait. Above twice as many, the socket is not read."""
 RESET_GRACE_S = 0.05
 """Pause before a reset, because a reset discards bytes that the client has not read."""
 
@@ -63,6 +65,8 @@ class Connection(asyncio.Protocol):
         self.client_left_ns: int | None = None
         """Time of the detected disconnect."""
         self.closing = False
+        self.upgraded: asyncio.StreamReader | None = None
+        """What the client sends after the head of a WebSocket."""
 
     # asyncio
 
@@ -79,10 +83,19 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._read_ns, self._wall_ns = time.monotonic_ns(), time.time_ns()
+        if self.upgraded is not None:
+            self.upgraded.feed_data(data)
+            return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(501)
+        except httptools.HttpParserUpgrade as e:
+            if not self._waiting or self._waiting[-1].headers.get("upgrade", "").lower() != "websocket":
+                self._refuse(501)
+                return
+            self.upgraded = asyncio.StreamReader(MAX_UPGRADED_BYTES)
+            if self.transport is not None:
+                self.upgraded.set_transport(self.transport)
+            self.upgraded.feed_data(data[e.args[0] :])
         except httptools.HttpParserError:
             self._refuse(400)
 

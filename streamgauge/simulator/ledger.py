@@ -118,6 +118,20 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     response_id: str | None = None
     coding: str = "identity"
 
+    response_index: int | None = None
+    """Index of the answer on its WebSocket; None for HTTP. Bytes are then those of the payloads of frames, and `body_sha256` is
+    that of the messages."""
+    asked_by_server: bool = False
+    """Server VAD began the answer: `complete_ns` is the time before the write of `speech_stopped`."""
+    warm_up: bool = False
+    """The request asked for no output (`generate: false`)."""
+    audio_ns: int = 0
+    """Length of the generated audio."""
+    first_audio_ns: int | None = None
+    last_audio_ns: int | None = None
+    interrupted_ns: int | None = None
+    """Time of the user's speech or the cancellation that ended the answer."""
+
 
 _encode = msgspec.json.Encoder().encode
 
@@ -137,11 +151,13 @@ class RowBuilder:
         row.response_id = getattr(writer, "id", plan.token)
         row.input_tokens, row.cached_input_tokens = plan.input_tokens, plan.cached_tokens
 
-    def wrote(self, body_parts: list[BodyPart], body: bytes, at_ns: int) -> None:
-        """Count a write of `body`, which consists of `body_parts`."""
+    def wrote(
+        self, body_parts: list[BodyPart], body: bytes, at_ns: int, wire_bytes: int | None = None
+    ) -> None:
+        """Count a write of `body`, which consists of `body_parts`. `wire_bytes`: its size on the wire if that differs."""
         row = self.row
         row.writes += 1
-        row.body_bytes += len(body)
+        row.body_bytes += len(body) if wire_bytes is None else wire_bytes
         self._digest.update(body)
         if row.first_byte_ns is None:
             row.first_byte_ns = at_ns
@@ -154,6 +170,10 @@ class RowBuilder:
                     row.first_event_ns = at_ns
             if body_part.piece is not None:
                 self._output(body_part, at_ns)
+            if body_part.audio_ns:
+                row.audio_ns += body_part.audio_ns
+                row.last_audio_ns = at_ns
+                row.first_audio_ns = row.first_audio_ns or at_ns
             if body_part.usage is not None:
                 row.usage, row.usage_final = body_part.usage, body_part.final_usage
                 row.usage_reports += 1

@@ -35,6 +35,8 @@ Row = Mapping[str, Any]
 """A row of `streams`, by column name."""
 
 CLOCK_GRANULARITY_NS = 1_000
+STREAMING = (200, 101)
+"""Status codes of streams."""
 _MIN_FOR_MEDIAN = 5
 
 
@@ -86,20 +88,26 @@ def check_measurements(
         simulated[row.request_id].append(row)
     measured: dict[str | None, list[Row]] = defaultdict(list)
     for stream in streams:
-        measured[stream["request_id"]].append(stream)
+        if stream["http_status"] != 101 or stream["response_index"] is not None:  # else a socket
+            measured[stream["request_id"]].append(stream)
 
     found: list[Discrepancy] = []
     ttft_late: list[int] = []
     span_off: list[int] = []
     for request_id, rows in simulated.items():
-        streams_of = sorted(measured.pop(request_id, []), key=lambda s: s["started_at"])
-        if len(streams_of) != len(rows):
-            if len(streams_of) > len(rows) or not tap_may_lose:
-                kind = "missing" if len(streams_of) < len(rows) else "doubled"
-                found.append(Discrepancy(kind, request_id, len(rows), len(streams_of)))
+        client = clients_by_id.get(request_id) if clients_by_id is not None else None
+        in_order = sorted(rows, key=lambda r: (r.response_index or 0, r.received_ns))
+        streams_of = sorted(
+            measured.pop(request_id, []), key=lambda s: (s["response_index"] or 0, s["started_at"])
+        )
+        if rows[0].response_index is not None:
+            in_order, streams_of = _of_socket(in_order, streams_of, client)
+        if len(streams_of) != len(in_order):
+            if len(streams_of) > len(in_order) or not tap_may_lose:
+                kind = "missing" if len(streams_of) < len(in_order) else "doubled"
+                found.append(Discrepancy(kind, request_id, len(in_order), len(streams_of)))
             continue
-        for row, stream in zip(sorted(rows, key=lambda r: r.received_ns), streams_of, strict=True):
-            client = clients_by_id.get(request_id) if clients_by_id is not None else None
+        for row, stream in zip(in_order, streams_of, strict=True):
             comparison = _Comparison(row, stream, client, bounds)
             found += comparison.compare(tap_may_lose)
             if comparison.ttft_late_ns is not None:
@@ -109,6 +117,23 @@ def check_measurements(
     found += _unknown(measured, clients_by_id)
     found += _medians(ttft_late, span_off, bounds)
     return found
+
+
+def _of_socket(
+    rows: list[LedgerRow], streams: list[Row], client: ClientRow | None
+) -> tuple[list[LedgerRow], list[Row]]:
+    """The answers of a socket in one order. It may end before an answer to speech begins, or after the client asked for one."""
+    if len(streams) < len(rows):
+        begun = [row.exact and row.first_byte_ns is not None for row in rows]
+        rows = [row for row, is_begun in zip(rows, begun, strict=True) if is_begun or not row.asked_by_server]
+    if client is not None and client.aborted:
+        del streams[len(rows) :]
+    ids = {stream["response_id"]: stream for stream in streams if stream["response_id"] is not None}
+    rest = iter(
+        [stream for stream in streams if stream["response_id"] not in {row.response_id for row in rows}]
+    )
+    paired = [ids.get(row.response_id) or next(rest, None) for row in rows]
+    return rows, streams if None in paired else [stream for stream in paired if stream is not None]
 
 
 def _unknown(
@@ -121,7 +146,8 @@ def _unknown(
         )
         for stream in streams:
             before_upstream = client is not None and client.aborted and stream["outcome"] == "client_abort"
-            if stream["method"] == "POST" and not before_upstream and stream["outcome"] != "refused":
+            is_request = stream["method"] == "POST" or stream["response_index"] is not None
+            if is_request and not before_upstream and stream["outcome"] != "refused":
                 note = f"stream {stream['stream_id']} was not simulated"
                 yield Discrepancy("unknown", request_id or "?", None, stream["outcome"], note)
 
@@ -156,7 +182,7 @@ class _Comparison:
             return self.found
         self._identity()
         same_outcome = self._outcome()
-        if same_outcome and row.streamed and row.status == 200:
+        if same_outcome and row.streamed and row.status in STREAMING:
             self._counts()
             self._times()
         if same_outcome:
@@ -169,14 +195,16 @@ class _Comparison:
         self._equal("method", row.method)
         if row.trace_id is not None:
             self._equal("trace_id", row.trace_id)
-            self._equal("span_id", row.span_id)
+            self._equal("span_id", row.span_id, when=row.response_index is None)  # else that of the socket
         if row.speaker is None:
             return
+        # Realtime's answers to speech begin later than they were planned.
+        self._equal("response_index", row.response_index, when=row.speaker != "realtime")
         # If the client leaves before the response headers, status and `streamed` are unknown.
         has_status = stream["http_status"] is not None or self.exact
-        self._equal("streamed", row.streamed, when=has_status and row.status == 200)
+        self._equal("streamed", row.streamed, when=has_status and row.status in STREAMING)
         self._equal("http_status", row.status, when=has_status)
-        if stream["dialect"] == "unknown" and row.status == 200 and row.output_events and self.exact:
+        if stream["dialect"] == "unknown" and row.status in STREAMING and row.output_events and self.exact:
             self._differs("dialect", row.speaker, stream["dialect"])
 
     def _outcome(self) -> bool:
@@ -237,6 +265,8 @@ class _Comparison:
         row, usage = self.row, self.row.usage
         if usage is None or not row.usage_final or not self.exact:
             return
+        if row.warm_up:  # it reports no output
+            return
         for column in ("input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens"):
             self._equal(column, getattr(usage, column))
         if self.stream["token_source"] not in ("usage", "usage_delta"):
@@ -258,14 +288,17 @@ class _Comparison:
                 self._differs(column, at_ns - row.complete_ns, None)
                 continue
             late_ns = measured - (at_ns - row.complete_ns)
-            if late_ns < -CLOCK_GRANULARITY_NS:
+            # What the server began has t0 at the arrival of its own message, whose delay is not known.
+            early_ns = self.bounds.span_each_ns if row.asked_by_server else CLOCK_GRANULARITY_NS
+            if late_ns < -early_ns:
                 self._differs(column, at_ns - row.complete_ns, measured, "earlier than sent: impossible")
             elif late_ns > self.bounds.ttft_each_ns:
                 note = f"more than {self.bounds.ttft_each_ns} ns late"
                 self._differs(column, at_ns - row.complete_ns, measured, note)
             if column == "ttft_ns":
                 self.ttft_late_ns = late_ns
-                seen_ns = self.client.ttft_ns(row) if self.client is not None else None
+                client = self.client if row.response_index is None else None
+                seen_ns = client.ttft_ns(row) if client is not None else None
                 if seen_ns is not None and measured > seen_ns + CLOCK_GRANULARITY_NS:
                     self._differs(
                         "client ttft", seen_ns, measured, "later than the client received it: impossible"
@@ -302,6 +335,8 @@ class _Comparison:
         """Check that the client received exactly the bytes that were sent."""
         row, client = self.row, self.client
         if client is None or not self.exact or row.speaker is None or row.body_sha256 is None:
+            return
+        if row.response_index is not None:  # the client measures the socket
             return
         if row.status is None:  # the tap generated the response
             return
@@ -364,7 +399,7 @@ STREAM_COLUMNS = (
     "last_output_ns", "itl_ns", "waited_client_ns", "tap_delay_ns",
     "input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens",
     "token_source", "event_count", "output_event_count", "text_chars", "reasoning_chars", "tool_call_count",
-    "comment_count", "response_bytes", "malformed_events",
+    "comment_count", "response_bytes", "malformed_events", "response_index",
 )  # fmt: skip
 """The columns of `streams` that `check_measurements` reads."""
 

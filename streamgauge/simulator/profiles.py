@@ -55,6 +55,7 @@ _PROFILES = (
        reasoning_tokens=120, head_fraction=0.95),
     _p("gpt-sim-responses", "responses", "/v1/responses", ttft_s=0.40, gap_s=0.012, reasoning="visible",
        reasoning_tokens=30, tool_share=0.5),
+    _p("gpt-sim-realtime", "realtime", "/v1/realtime", ttft_s=0.35, gap_s=0.030, chunk_tokens=4, tokens=40, tool_share=0.2),
     _p("gpt-sim-instruct", "completions", "/v1/completions", ttft_s=0.20, gap_s=0.012, tokens=60),
     _p("gpt-sim-azure", "azure", "/openai/deployments/gpt-sim-azure/chat/completions", ttft_s=0.45, gap_s=0.018),
     _p("claude-sim-large", "anthropic", "/v1/messages", ttft_s=0.60, gap_s=0.028, chunk_tokens=4, tool_share=0.5,
@@ -86,11 +87,12 @@ _PROFILES = (
 )  # fmt: skip
 
 PROFILES: dict[str, Profile] = {profile.model: profile for profile in _PROFILES}
+HTTP_MODELS = tuple(profile.model for profile in _PROFILES if profile.vendor != "realtime")
 
 
 DEFAULT_VENDOR = {
     "chat": "openai", "completions": "completions", "responses": "responses", "messages": "anthropic",
-    "lmstudio": "lmstudio", "cohere": "cohere", "gemini": "gemini",
+    "lmstudio": "lmstudio", "cohere": "cohere", "gemini": "gemini", "realtime": "realtime",
 }  # fmt: skip
 """API → vendor of a model without a profile."""
 _FIREWORKS = {"chat": "fireworks", "completions": "fireworks_completions", "messages": "fireworks_messages"}

@@ -19,7 +19,7 @@ import msgspec
 
 from streamgauge.simulator.profiles import Profile, Reasoning
 
-PieceKind = Literal["text", "reasoning", "refusal", "tool_start", "tool_arguments"]
+PieceKind = Literal["text", "reasoning", "refusal", "audio", "tool_start", "tool_arguments"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +146,7 @@ STREAM_FAULTS = (
     "stall",  # a silence of `stall_ms`: `ok`
     "burst",  # all remaining output in one write: `ok`
     "linger",  # the connection stays open for `stall_ms` after the terminal: `ok`
+    "connection_limit",  # over a WebSocket: its age is the reason for an error, then it is closed: `inband_error`
 )
 OTHER_FAULTS = (
     "none",

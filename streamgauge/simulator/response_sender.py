@@ -53,6 +53,11 @@ class ResponseSender:
         try:
             await self._run()
         finally:
+            self.conclude()
+
+    def conclude(self) -> None:
+        """Complete the ledger row."""
+        if self.row.end_ns is None:
             self.row_builder.copy_totals(self.writer)
             client_left_ns = self.connection.client_left_ns
             if client_left_ns is not None and not self.connection.closing:
@@ -127,17 +132,22 @@ class ResponseSender:
         if self._held is not None:
             self._held += body_parts
             return
+        framed, body, wire_bytes = self._frame(body_parts)
+        # Before the write: the ledger promises that nothing arrives earlier than its time.
+        at_ns = time.monotonic_ns()
+        self.connection.write(framed)
+        self.row_builder.wrote(body_parts, body, at_ns, wire_bytes)
+
+    def _frame(self, body_parts: list[BodyPart]) -> tuple[bytes, bytes, int]:
+        """The bytes to write, those of the body in them, and the size of the body on the wire."""
         body = b"".join(body_part.data for body_part in body_parts)
         if self._compress is not None:
             body = self._compress.compress(body) + self._compress.flush(zlib.Z_SYNC_FLUSH)
         framed = body if self.plan.framing == "close" else b"%x\r\n%b\r\n" % (len(body), body)
-        # Before the write: the ledger promises that nothing arrives earlier than its time.
-        at_ns = time.monotonic_ns()
-        self.connection.write(framed)
-        self.row_builder.wrote(body_parts, body, at_ns)
+        return framed, body, len(body)
 
-    def _end(self) -> None:
-        """End the body cleanly."""
+    def _end(self, *, complete: bool = True) -> None:
+        """End the body cleanly. `complete`: with a terminal or an error."""
         if self._compress is not None:
             trailer, self._compress = self._compress.flush(), None
             self._write([BodyPart(data=trailer, events=0)])
@@ -149,7 +159,7 @@ class ResponseSender:
     # responses
 
     def _http_error(self, status: int) -> None:
-        body, kind = self.writer.http_error(status, _MESSAGES.get(status, "The request failed."))
+        body, kind = self.writer.http_error(status, MESSAGES.get(status, "The request failed."))
         data = msgspec.json.encode(body)
         more = [("retry-after", "1")] if status in (429, 503) else []
         headers = self._headers(status, "application/json", more)
@@ -208,15 +218,18 @@ class ResponseSender:
 
     async def _begin_stream(self) -> None:
         """Send the headers and the parts before the first piece."""
+        await self._until(self.plan.head_s)
+        self._respond()
+        for ttft_share, body_part in self.writer.preamble():
+            await self._until_with_keepalives(self.plan.ttft_s * ttft_share)
+            self._write([body_part])
+
+    def _respond(self) -> None:
         plan = self.plan
-        await self._until(plan.head_s)
         more = [] if plan.framing == "close" else [("transfer-encoding", "chunked")]
         if plan.coding != "identity":
             more.append(("content-encoding", plan.coding))
         self.connection.respond(200, self._headers(200, self.writer.content_type, more), None)
-        for ttft_share, body_part in self.writer.preamble():
-            await self._until_with_keepalives(plan.ttft_s * ttft_share)
-            self._write([body_part])
 
     async def _fault(self, due_s: float) -> tuple[float, bool]:
         """Execute the planned fault. Returns the new due time, and whether the stream continues."""
@@ -236,9 +249,9 @@ class ResponseSender:
             self.row.malformed_events += 1
             if fault == "malformed_event":
                 return due_s, True
-            self._end()
+            self._end(complete=False)
         elif fault == "truncate":
-            self._end()
+            self._end(complete=False)
         elif fault == "inband_error":
             body_parts, self.row.error_type = self.writer.inband_error()
             self._write(body_parts)
@@ -261,7 +274,7 @@ def _with_last(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, bool]]:
         yield previous, True
 
 
-_MESSAGES = {
+MESSAGES = {
     400: "The request is not valid.",
     401: "Incorrect API key provided.",
     404: "The model does not exist.",

@@ -1,5 +1,6 @@
 """The simulated upstream: routes, start and stop.
 
+    GET   /v1/responses, /v1/realtime   WebSockets
     POST  any path that ends in /chat/completions, /completions, /responses, /messages, /api/v1/chat, /v2/chat,
           :streamGenerateContent or :generateContent
     GET   /v1/models               models
@@ -18,7 +19,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,9 @@ from streamgauge.simulator.response_plan import ResponsePlan, draw_plan, read_si
 from streamgauge.simulator.response_sender import ResponseSender
 from streamgauge.simulator.response_writers import RESPONSE_WRITERS
 from streamgauge.simulator.response_writers.response_writer import ResponseWriter
+from streamgauge.simulator.response_writers.responses import Responses
+from streamgauge.simulator.socket_sessions import RealtimeSession, ResponsesSession
+from streamgauge.simulator.sockets import Socket
 from streamgauge.values import Address, Duration, Number, WholeNumber
 
 log = logging.getLogger("streamgauge.simulator")
@@ -56,6 +61,8 @@ class SimulatorOptions:
     keepalive_s: float = 1.0
     """Silence before a keep-alive, for vendors that send them."""
     ledger_rows: int = 10_000
+    websockets: bool = True
+    """Accept WebSockets, or answer them with 426."""
     max_streams: int = 8_000
     """Maximum number of concurrent responses. Further requests get status 503."""
     keep_text: bool = False
@@ -96,6 +103,9 @@ class Simulator:
 
     async def _handle(self, connection: Connection, request: Request) -> None:
         parts = urlsplit(request.target)
+        if connection.upgraded is not None:
+            await self._websocket(connection, request, parts.path, parse_qs(parts.query))
+            return
         if request.method == "GET":
             status, kind, body, more = self._get(parts.path, parse_qs(parts.query))
             connection.respond(status, [("content-type", kind), *more], body)
@@ -109,20 +119,65 @@ class Simulator:
             if self._streams >= self.options.max_streams:
                 self.refused += 1
                 raise _Refused(503, "too many concurrent streams")
-            plan, writer = self._plan(request, parts.path, api, ledger_row)
+            try:
+                asked = msgspec.json.decode(request.body, type=dict[str, Any])
+            except msgspec.DecodeError:
+                raise _Refused(400, "the body is not a JSON object") from None
+            plan, writer = self._plan(request, asked, parts.path, api, ledger_row)
         except _Refused as refused:
             self._refuse(connection, request, row_builder, api, refused)
             return
         row_builder.copy_plan(plan, writer)
-        self._streams += 1
-        self.ledger.open += 1
-        try:
+        with self._open_stream():
             await ResponseSender(
                 connection, request, plan, writer, row_builder, self.options.keepalive_s
             ).run()
+
+    @contextmanager
+    def _open_stream(self) -> Iterator[None]:
+        self._streams += 1
+        self.ledger.open += 1
+        try:
+            yield
         finally:
             self._streams -= 1
             self.ledger.open -= 1
+
+    async def _websocket(
+        self, connection: Connection, request: Request, path: str, query: dict[str, list[str]]
+    ) -> None:
+        api = "realtime" if path.endswith("/realtime") else api_of_path(path)
+        if api not in ("responses", "realtime") or not self.options.websockets:
+            row_builder = RowBuilder(self._row(request, path), keep_text=False)
+            self._refuse(connection, request, row_builder, None, _Refused(426, "no WebSocket here"))
+            connection.close()
+            return
+        request.headers.setdefault("x-request-id", f"sim-{self.options.seed}-socket-{request.received_ns}")
+
+        def begin(
+            request: Request, body: dict[str, Any], index: int
+        ) -> tuple[ResponsePlan, Responses, RowBuilder]:
+            row = self._row(request, path)
+            row.response_index, row.status = index, 101
+            row_builder = RowBuilder(row, keep_text=self.options.keep_text)
+            try:
+                plan, writer = self._plan(request, body, path, api, row)
+                if not isinstance(writer, Responses):
+                    raise _Refused(400, f"{writer.vendor} has no WebSockets")
+            except _Refused:
+                row.fault, row.error_type = "inband_error", "invalid_request_error"
+                row_builder.fault_occurred(time.monotonic_ns())
+                row_builder.ended(time.monotonic_ns())
+                raise
+            row_builder.copy_plan(plan, writer)
+            return plan, writer, row_builder
+
+        socket = Socket(connection, request)
+        if api == "responses":
+            await ResponsesSession(socket, request, begin, self._open_stream).run()
+        else:
+            model = query.get("model", ["gpt-sim-realtime"])[0]
+            await RealtimeSession(socket, request, begin, self._open_stream, model=model).run()
 
     def _row(self, request: Request, path: str) -> LedgerRow:
         seq = self.ledger.next_seq()
@@ -145,14 +200,8 @@ class Simulator:
         return row
 
     def _plan(
-        self, request: Request, path: str, api: str, row: LedgerRow
+        self, request: Request, body: dict[str, Any], path: str, api: str, row: LedgerRow
     ) -> tuple[ResponsePlan, ResponseWriter]:
-        try:
-            body = msgspec.json.decode(request.body)
-        except msgspec.DecodeError:
-            raise _Refused(400, "the body is not JSON") from None
-        if not isinstance(body, dict):
-            raise _Refused(400, "the body is not a JSON object")
         try:
             forced = read_simulate_header(request.headers.get("x-simulate"))
         except ValueError as e:
@@ -165,14 +214,16 @@ class Simulator:
             body = {**body, "model": path.rpartition("/")[2].partition(":")[0]}
             streamed = path.endswith(":streamGenerateContent")
         else:
-            streamed = body.get("stream") is True
+            streamed = body.get("stream") is True or row.response_index is not None
         profile = profile_for(body.get("model"), path, api)
         writer_class = RESPONSE_WRITERS[forced.speaker or profile.vendor]
         if not writer_class.supports_choices:
             body = {key: value for key, value in body.items() if key != "n"}
         plan = draw_plan(
             seed=self.options.seed,
-            request_id=row.request_id,
+            request_id=row.request_id
+            if row.response_index is None
+            else f"{row.request_id}/{row.response_index}",
             profile=profile,
             body=body,
             streamed=streamed,
@@ -237,7 +288,7 @@ class Simulator:
         }
 
 
-class _Refused(Exception):
+class _Refused(ValueError):
     """An invalid request, answered with an error response."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -313,6 +364,9 @@ _DEFAULTS = SimulatorOptions()
     show_default=True,
     help="Maximum number of requests in the ledger.",
 )
+@click.option(
+    "--no-websockets", "websockets", is_flag=True, flag_value=False, default=True, help="Refuse WebSockets with 426."
+)  # fmt: skip
 @click.option("--keep-text", is_flag=True, help="Keep generated text in the ledger.")
 @click.option(
     "--announce", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write pid and URL to this file when ready."

@@ -19,11 +19,14 @@ from urllib.parse import urlsplit
 
 import httptools
 import msgspec
+from wsproto.events import Request as Upgrade
+from wsproto.extensions import PerMessageDeflate
 
 from streamgauge.simulator.incidents import Incident
 from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.profiles import PROFILES, Profile, api_of_vendor
+from streamgauge.simulator.profiles import HTTP_MODELS, PROFILES, Profile, api_of_vendor
 from streamgauge.simulator.response_plan import words
+from streamgauge.simulator.socket_traffic import converse, realtime_script, responses_script
 
 KEYS = ("sk-demo-search", "sk-demo-support", "sk-demo-batch", "sk-demo-app", "sk-demo-intern")
 """API keys of the clients."""
@@ -46,7 +49,9 @@ class TrafficOptions:
     """Range of the time from start to abort."""
     stream_share: float = 0.93
     reuse_share: float = 0.3
-    models: tuple[str, ...] = tuple(PROFILES)
+    models: tuple[str, ...] = HTTP_MODELS
+    socket_share: float = 0.0
+    """Share of the requests to Responses that are conversations on a WebSocket. Those of Realtime always are."""
     keys: tuple[str, ...] = KEYS
     timeout_s: float = 120.0
     max_rows: int = 200_000
@@ -194,6 +199,10 @@ class Traffic:
         profile = PROFILES[rng.choice(options.models)]
         key = rng.choice(options.keys)
         request = draw_request(rng, profile, request_id, key, stream_share=options.stream_share)
+        if profile.vendor == "realtime" or (
+            profile.vendor == "responses" and rng.random() < options.socket_share
+        ):
+            request = replace(request, script_seed=request_id)
         if self.incident is not None:
             # Not of `rng`, so that an incident does not change the other requests.
             forced = self.incident.header(Random(request_id), model=profile.model, key=key)  # noqa: S311
@@ -223,7 +232,10 @@ class Traffic:
         try:
             async with asyncio.timeout(self.options.timeout_s if abort_after_s is None else abort_after_s):
                 pair = await self._connect(reuse)
-                await self._exchange(pair, request, response)
+                if request.script_seed is None:
+                    await self._exchange(pair, request, response)
+                else:
+                    row.status = await self._converse(pair, request, Random(request.script_seed))  # noqa: S311
         except TimeoutError:
             row.error = "TimeoutError"
             if abort_after_s is not None:
@@ -256,6 +268,19 @@ class Traffic:
             pair[1].close()
         return await asyncio.open_connection(self._host, self._port)
 
+    async def _converse(self, pair: _Pair, request: ClientRequest, rng: Random) -> int:
+        body = msgspec.json.decode(request.body)
+        body.pop("stream", None)
+        if request.path == PROFILES["gpt-sim-realtime"].path:
+            target = f"{request.path}?model={request.model}"
+            script = realtime_script(rng, body["input"], body.get("tools", []))
+        else:
+            target, script = request.path, responses_script(rng, body)
+        headers = [(name.encode(), value.encode()) for name, value in request.headers]
+        host, extensions = f"{self._host}:{self._port}", [PerMessageDeflate()]
+        upgrade = Upgrade(host, self._base_path + target, extensions=extensions, extra_headers=headers)
+        return await converse(*pair, upgrade, script, close=rng.random() < 0.5)
+
     async def _exchange(self, pair: _Pair, request: ClientRequest, response: _Response) -> None:
         reader, writer = pair
         head = [
@@ -286,6 +311,7 @@ _TOOLS: dict[str, Any] = {
     "cohere": {"type": "function", "function": _FUNCTION},
     "messages": {**_TOOL, "input_schema": _ARGUMENTS},
     "responses": {"type": "function", **_FUNCTION},
+    "realtime": {"type": "function", **_FUNCTION},
     "lmstudio": _TOOL["name"],
     "gemini": {"functionDeclarations": [_FUNCTION]},
 }
@@ -303,6 +329,8 @@ class ClientRequest:
     headers: tuple[tuple[str, str], ...]
     body: bytes
     streamed: bool
+    script_seed: str | None = None
+    """Seed of a conversation on a WebSocket that begins with the body; None for HTTP."""
 
     def with_header(self, name: str, value: str) -> ClientRequest:
         """The request with this value of the header and no other."""
@@ -372,6 +400,7 @@ def _body(api: str, model: str, prompt: str, *, tools: bool) -> dict[str, Any]:
         "completions": {"model": model, "prompt": prompt},
         "messages": {"model": model, "max_tokens": 4096, "messages": messages},
         "responses": {"model": model, "input": prompt},
+        "realtime": {"input": prompt},
         "lmstudio": {"model": model, "input": prompt},
     }
     body = bodies.get(api) or {"model": model, "messages": messages}

@@ -11,13 +11,14 @@ from streamgauge.simulator.response_writers.other_formats import (
     Gemini,
     LMStudio,
 )
+from streamgauge.simulator.response_writers.realtime import Realtime
 from streamgauge.simulator.response_writers.response_writer import ResponseWriter
 from streamgauge.simulator.response_writers.responses import Responses
 
 RESPONSE_WRITERS: dict[str, type[ResponseWriter]] = {
     writer.vendor: writer
     for writer in (
-        *CHAT_WRITERS, Completions, FireworksCompletions, Anthropic, Friendli, FireworksMessages, Responses, LMStudio,
-        Cohere, Gemini,
+        *CHAT_WRITERS, Completions, FireworksCompletions, Anthropic, Friendli, FireworksMessages, Responses, Realtime,
+        LMStudio, Cohere, Gemini,
     )
 }  # fmt: skip

@@ -46,6 +46,8 @@ class BodyPart:
     terminal: bool = False
     """Whether all choices have finished, or this is the vendor's terminal event."""
     finish_reason: str | None = None
+    audio_ns: int = 0
+    """Length of the audio in the part."""
 
 
 class ResponseWriter(ABC):

@@ -46,15 +46,22 @@ class Responses(ResponseWriter):
             self.items.append(item)
         return body_parts
 
+    def _change_item(self, piece: Piece) -> list[BodyPart]:
+        """Close the open item and open the next one if the piece belongs to another."""
+        item = ("tool", piece.tool) if piece.kind.startswith("tool") else (piece.kind, 0)
+        if self.open == item:
+            return []
+        body_parts = self._close_item()
+        self.open = item
+        return [*body_parts, *self._open_item(piece)]
+
+    @property
+    def _at(self) -> dict[str, Any]:
+        """The members of an event that name the open item."""
+        return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
+
     def write_piece(self, piece: Piece, last: bool) -> list[BodyPart]:
-        open_item = ("tool", piece.tool) if piece.kind.startswith("tool") else (piece.kind, 0)
-        body_parts: list[BodyPart] = []
-        if self.open != open_item:
-            body_parts += self._close_item()
-            self.open = open_item
-            body_parts += self._open_item(piece)
-        index, item = len(self.items) - 1, self.items[-1]
-        at = {"item_id": item["id"], "output_index": index}
+        body_parts, at = self._change_item(piece), self._at
         if piece.kind == "tool_start":
             return body_parts
         self.item_text += piece.text
@@ -120,8 +127,7 @@ class Responses(ResponseWriter):
     def _close_item(self) -> list[BodyPart]:
         if self.open is None:
             return []
-        kind, index, item = self.open[0], len(self.items) - 1, self.items[-1]
-        at = {"item_id": item["id"], "output_index": index}
+        kind, index, item, at = self.open[0], len(self.items) - 1, self.items[-1], self._at
         self.open = None
         if kind == "tool":
             item = {**item, "status": "completed", "arguments": self.item_text}
@@ -140,19 +146,15 @@ class Responses(ResponseWriter):
         else:
             part = self._part(kind, self.item_text)
             item = {**item, "status": "completed", "content": [part]}
-            if kind == "refusal":
-                body_parts = [
-                    self._event("response.refusal.done", **at, content_index=0, refusal=self.item_text)
-                ]
-            else:
-                body_parts = [
-                    self._event(
-                        "response.output_text.done", **at, content_index=0, text=self.item_text, logprobs=[]
-                    )
-                ]
+            body_parts = self._text_done(kind, {**at, "content_index": 0})
             body_parts.append(self._event("response.content_part.done", **at, content_index=0, part=part))
         self.items[-1] = item
         return [*body_parts, self._event("response.output_item.done", output_index=index, item=item)]
+
+    def _text_done(self, kind: str, at: dict[str, Any]) -> list[BodyPart]:
+        if kind == "refusal":
+            return [self._event("response.refusal.done", **at, refusal=self.item_text)]
+        return [self._event("response.output_text.done", **at, text=self.item_text, logprobs=[])]
 
     def usage(self) -> tuple[dict[str, Any], Usage]:
         plan = self.plan
@@ -189,6 +191,14 @@ class Responses(ResponseWriter):
             return [self._event("error", **error, param=None)], "server_error"
         response = self._response("failed", output=self.items, error=error)
         return [self._event("response.failed", response=response)], "server_error"
+
+    def socket_error(
+        self, status: int, message: str, code: str | None = None
+    ) -> tuple[list[BodyPart], str | None]:
+        """An error response as a message of a WebSocket, and its type. `code`: its code, if not that of the status."""
+        body, kind = self.http_error(status, message)
+        body["error"]["code"] = code or body["error"]["code"]
+        return [self.typed_event("error", status=status, **body)], kind
 
     def whole_body(self) -> tuple[dict[str, Any], Usage]:
         self.items = []

@@ -65,7 +65,7 @@ def measured(row: LedgerRow, late_ns: int = MS, **more: Any) -> dict[str, Any]:
         "cached_input_tokens": usage and usage.cached_input_tokens, "event_count": row.events,
         "output_event_count": row.output_events, "text_chars": row.text_chars, "reasoning_chars": row.reasoning_chars,
         "tool_call_count": row.tool_calls, "comment_count": row.comments, "response_bytes": row.body_bytes,
-        "malformed_events": row.malformed_events,
+        "malformed_events": row.malformed_events, "response_index": row.response_index,
     }  # fmt: skip
     return stream | more
 

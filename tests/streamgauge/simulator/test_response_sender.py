@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from streamgauge.simulator.profiles import PROFILES
+from streamgauge.simulator.profiles import HTTP_MODELS, PROFILES
 from streamgauge.simulator.server import Simulator
 from tests.streamgauge.simulator.conftest import Script, ended
 
-MODELS = sorted(PROFILES)
+MODELS = sorted(HTTP_MODELS)
 
 
 def failure(response: httpx.Response) -> object:

@@ -9,12 +9,12 @@ import pytest
 
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
-from streamgauge.simulator.profiles import PROFILES
+from streamgauge.simulator.profiles import HTTP_MODELS, PROFILES
 from streamgauge.simulator.response_writers import RESPONSE_WRITERS
 from streamgauge.simulator.server import Simulator
 from tests.streamgauge.simulator.conftest import Script
 
-MODELS = sorted(PROFILES)
+MODELS = sorted(HTTP_MODELS)
 
 
 def events(body: bytes) -> tuple[list[tuple[str, str]], int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.profiles import PROFILES
+from streamgauge.simulator.profiles import HTTP_MODELS
 from streamgauge.simulator.server import Simulator
 from streamgauge.simulator.traffic import ClientRequest, ClientRow, Traffic, TrafficOptions
 from tests.streamgauge.simulator.conftest import all_ended
@@ -62,7 +62,7 @@ def test_body_may_end_with_the_connection_but_not_inside_a_chunk(simulator: Simu
 
 def test_all_models_get_requests(simulator: Simulator) -> None:
     _, rows = sent(simulator, "all", 150, abort_share=0.0)
-    assert {row.model for row in rows.values()} == set(PROFILES)
+    assert {row.model for row in rows.values()} == set(HTTP_MODELS)
 
 
 def test_client_ttft_is_at_least_the_simulated_ttft(simulator: Simulator) -> None:
