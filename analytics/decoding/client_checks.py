@@ -61,7 +61,8 @@ class ClientChecks:
         """Codes of the broken rules, sorted. `framing`: those that the lines and the usage show. `ended`: the stream is complete."""
         if self._rules is not None and ended:
             self._rules.end()
-        return sorted(code for code in {*self._found, *framing} if self._dialect in RULES[code].clients)
+        found = self._found.union(framing)
+        return sorted(code for code in found if self._dialect in RULES[code].clients) if found else []
 
     def _check(self, event: RawEvent) -> None:
         rules, data = self._rules, event.data
@@ -111,9 +112,8 @@ class _Chat:
         self.done = False
         """`[DONE]` was seen."""
         self._has_role = self._has_choice = False
-        self._calls: dict[
-            tuple[Any, int], tuple[str, bool]
-        ] = {}  # (choice, index) → id, and whether it has a name
+        self._calls: dict[tuple[Any, int], tuple[str, bool]] = {}
+        """(choice, index) → id of the call, and whether it has a name."""
 
     def event(self, name: str, value: dict[str, Any]) -> None:
         add, choices = self._add, value.get("choices")
@@ -131,10 +131,14 @@ class _Chat:
                 add("missing_id")
         if "error" in value:
             add("null_error")
+        if not (
+            isinstance(value.get("created"), _NUMBER)
+            and isinstance(value.get("id"), _STRING)
+            and isinstance(value.get("model"), _STRING)
+        ):
+            add("wrong_type")
         usage = value.get("usage")
-        numbers = [value.get("created"), *(map(usage.get, _CHAT_COUNTS) if isinstance(usage, dict) else ())]
-        texts = value.get("id"), value.get("model")
-        if not all(isinstance(n, _NUMBER) for n in numbers) or not all(isinstance(t, _STRING) for t in texts):
+        if isinstance(usage, dict) and not all(isinstance(usage.get(k), _NUMBER) for k in _CHAT_COUNTS):
             add("wrong_type")
         for choice in choices:
             if isinstance(choice, dict):
