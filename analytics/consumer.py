@@ -59,6 +59,7 @@ IDLE_WAIT_S = 0.25
 ASSEMBLER_TOTALS = (
     "records", "frames", "body_bytes", "streams_opened", "streams_finished", "duplicate_records", "late_records", "failures",
     "doubted_streams", "evicted_streams", "oversized_streams", "checkpoints", "early_checkpoints",
+    "evicted_windows", "undecodable_websockets",
 )  # fmt: skip
 
 

@@ -391,7 +391,7 @@ class Settings(BaseSettings):
         "Implementation that forwards and records: native (compiled) or python; auto = native if installed.", default="auto")
     websockets: WebSockets = _setting(
         TAP, "tap", "forward|refuse",
-        "Forward WebSockets, or answer upgrades with status 426: clients such as Codex then use HTTP, whose answers are measured.",
+        "Forward and record WebSockets, or answer upgrades with status 426: clients such as Codex then use HTTP.",
         default="forward")
     drain_timeout: Seconds = _setting(
         TAP, "tap", "DURATION", "Time for open streams to finish after SIGTERM.", default=20.0, ge=0)

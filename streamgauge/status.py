@@ -34,6 +34,7 @@ from streamgauge.analytics.storage.reconciliation import (
 from streamgauge.flags import load_with_running_parts, settings_in_use, settings_options
 from streamgauge.ingest import ready_file
 from streamgauge.ingest.guards import fault_lines
+from streamgauge.ingest.identifiers import is_answer
 from streamgauge.ingest.private_files import MOVABLE
 from streamgauge.ingest.record_log.reader_cursors import read_cursors
 from streamgauge.ingest.record_log.run_totals import RunTotals, read_run_totals, unreported_streams
@@ -86,9 +87,9 @@ def pipeline_status(settings: Settings) -> dict[str, Any]:
     location = locate(settings.store, data)
     with StoreClient([settings]) as tables:
         counts = count_tables(tables.rows)
-        open_ids = {i for p in counts.positions for i in p.open_ids}
+        open_ids = {i for p in counts.positions for i in p.open_ids if not is_answer(i)}
         if abandoned := abandoned_positions(counts.positions):
-            abandoned_ids = {i for p in abandoned for i in p.open_ids}
+            abandoned_ids = {i for p in abandoned for i in p.open_ids if not is_answer(i)}
             ended = stored_ids(tables.rows, abandoned_ids)  # in the current log
             open_ids -= ended
             if abandoned_ids - ended:
@@ -119,11 +120,11 @@ def pipeline_status(settings: Settings) -> dict[str, Any]:
         unknown.append(
             f"{damaged['n']} entries of the log are damaged: streams with no other entry are missing"
         )
-        at_least = min(streams_captured.at_least, counts.streams + counts.expired + in_log)
+        at_least = min(streams_captured.at_least, counts.recorded + counts.expired + in_log)
         streams_captured = replace(streams_captured, at_least=at_least)
     reconciliation = Reconciliation(
         captured=streams_captured,
-        stored=counts.streams - counts.lost,
+        stored=counts.recorded - counts.lost,
         expired=counts.expired,
         lost=counts.lost,
         open=len(open_ids),

@@ -75,7 +75,7 @@ class Assembler:
         self.counters: Counter[str] = out.counters
         """Totals since the start: records, frames, body_bytes, streams_opened, streams_finished, record_gaps,
         duplicate_records, late_records, failures, doubted_streams (suspects), evicted_streams, oversized_streams,
-        checkpoints, early_checkpoints.
+        checkpoints, early_checkpoints, evicted_windows, undecodable_websockets.
         """
 
     @property

@@ -516,6 +516,7 @@ class Partition:
     def release(self, stream: OpenStream) -> None:
         """Subtract a stream that is no longer open from the resource totals."""
         self._release_held(stream)
+        self._out.windows.pop(stream.stream_id, None)
         self._out.open_events -= stream.event_count
 
     def _hold(self, stream: OpenStream, offset: int, record: AnyRecord, size: int) -> None:

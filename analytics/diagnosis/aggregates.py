@@ -171,7 +171,7 @@ def metrics(objectives: Sequence[Objective]) -> dict[str, Metric]:
                  at="if(outcome IN ('idle_timeout', 'silent'), active_at, ended_at)"),
         _failure("inband_error", "outcome = 'inband_error'", objectives),
         _failure("truncated", "outcome IN ('truncated', 'malformed')", objectives),
-        Metric(name="lost", kind="share", unit="share", family="loss", n=f"({IS_REQUEST})", x="outcome = 'tap_lost' OR lost_bytes > 0",
+        Metric(name="lost", kind="share", unit="share", family="loss", n="TRUE", x="outcome = 'tap_lost' OR lost_bytes > 0",
                at=END, least_change=0.005, least_ratio=2.0, new_is_bad=True),
         replace(_failure("tool_failure", quality.MEASURES["tool_failure"].value, objectives), family="tool_failure",
                 n=f"({quality.MEASURES['tool_failure'].known})", least_ratio=2.0, new_is_bad=False),

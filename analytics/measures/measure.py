@@ -42,11 +42,11 @@ from streamgauge.analytics.measures.operation import is_side_call, is_websocket,
 from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.measures.waits import split_stream
-from streamgauge.analytics.schema.dimensions import SIDE_CALL, WARM_UP, WEBSOCKET
+from streamgauge.analytics.schema.dimensions import SIDE_CALL, WARM_UP
 from streamgauge.analytics.schema.finish_reasons import INTERRUPTED
 from streamgauge.analytics.schema.frames import frame, frame_of_rows, polars_types
 from streamgauge.analytics.schema.objectives import Objectives
-from streamgauge.analytics.schema.outcomes import OK
+from streamgauge.analytics.schema.outcomes import OK, WEBSOCKET
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_WAITS, SERVER_STATS, STREAMS, USAGE_REPORTS
 from streamgauge.ingest import identifiers
@@ -105,7 +105,8 @@ def measure(
     rows = [_row(stream, stall, fingerprint_key) for stream in finished]
     (sessions or Sessions()).add_to(rows, finished)
     for row in rows:
-        _add_objective(row, objectives)
+        if row["operation"] not in (WARM_UP, WEBSOCKET):
+            _add_objective(row, objectives)
     return {
         "streams": frame(
             STREAMS, dict(zip(STREAMS.types, zip(*map(_in_order, rows), strict=True), strict=True))

@@ -20,7 +20,7 @@ from streamgauge.analytics.reports import quality
 from streamgauge.analytics.schema.dimensions import INPUT_TOKENS
 from streamgauge.analytics.schema.frames import with_all_columns
 from streamgauge.analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
-from streamgauge.analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK
+from streamgauge.analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK, WEBSOCKET
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import CLIENT_MINUTES, HISTOGRAM_MINUTES, STREAM_MINUTES, STREAMS
 
@@ -47,6 +47,7 @@ def rollups(
     if streams is None or streams.is_empty():
         return {}
     streams = with_all_columns(streams, STREAMS).with_columns(_DERIVED)
+    streams = streams.filter(pl.col("operation").ne_missing(WEBSOCKET))
     sources = streams.select(_SOURCE)
     keys = sources.unique(maintain_order=True).with_row_index("key")
     streams = streams.with_columns(

@@ -20,9 +20,10 @@ import polars as pl
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.measures.headers import client_app_of
 from streamgauge.analytics.measures.latency import first_output_ns, last_output_ns
-from streamgauge.analytics.measures.operation import operation_of
+from streamgauge.analytics.measures.operation import is_websocket, operation_of
 from streamgauge.analytics.schema.dimensions import INFERENCE
 from streamgauge.analytics.schema.frames import frame
+from streamgauge.analytics.schema.outcomes import WEBSOCKET
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from streamgauge.ingest.records import Alive
 
@@ -39,8 +40,15 @@ def waiting_for_client(taps: Iterable[Alive]) -> frozenset[str]:
 
 def open_stream_frame(streams: Sequence[OpenStream], waiting: Collection[str] = ()) -> pl.DataFrame:
     """One row per stream. Their pending frames must be decoded first. `waiting`: as from `waiting_for_client`."""
-    rows = [{**_row(stream), "waits_for_client": stream.stream_id in waiting} for stream in streams]
+    rows = [{**_row(stream), "waits_for_client": _waits(stream, waiting)} for stream in streams]
     return frame(OPEN_STREAMS, {name: [row[name] for row in rows] for name in OPEN_STREAMS.types})
+
+
+def _waits(stream: OpenStream, waiting: Collection[str]) -> bool:
+    """The tap names the WebSocket of an answer."""
+    return stream.stream_id in waiting or (
+        stream.opened is not None and stream.opened.connection_id in waiting
+    )
 
 
 def _row(stream: OpenStream) -> dict[str, object]:
@@ -61,6 +69,7 @@ def _row(stream: OpenStream) -> dict[str, object]:
         "updated_at": (stream.started_wall_ns + stream.last_ns) // 1000,
         **{name: getattr(opened, name, None) for name in _OPENED},
         **{name: getattr(decoder, name, None) for name in _DECODED},
+        **({"operation": WEBSOCKET} if is_websocket(opened, stream.response) else {}),
     }
 
 
@@ -126,7 +135,7 @@ def silences(streams: Iterable[OpenStream], clocks: TapClocks, at_ns: int) -> li
         if tap_ns is None or (decoder is not None and decoder.terminal_ns is not None):
             continue
         operation = (decoder.operation if decoder is not None else None) or operation_of(opened.path)
-        if operation not in INFERENCE:
+        if operation not in INFERENCE or is_websocket(opened, stream.response):
             continue
         last_ns = last_output_ns(decoder.events) if decoder is not None else None
         response_model = decoder.response_model if decoder is not None else None
@@ -138,7 +147,7 @@ def silences(streams: Iterable[OpenStream], clocks: TapClocks, at_ns: int) -> li
                 opened.client_id,
                 PHASES[last_ns is not None],
                 max(0, tap_ns - opened.mono_ns - (last_ns or 0)),
-                stream.stream_id in clocks.waiting_for_client,
+                _waits(stream, clocks.waiting_for_client),
             )
         )
     return found

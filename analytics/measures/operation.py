@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from streamgauge.analytics.schema.dimensions import COUNT_TOKENS, INFERENCE, WEBSOCKET
+from streamgauge.analytics.schema.dimensions import COUNT_TOKENS, INFERENCE
+from streamgauge.analytics.schema.outcomes import WEBSOCKET
 from streamgauge.ingest.records import Opened, ResponseHeaders
 
 _OPERATIONS: tuple[tuple[str, str], ...] = (

@@ -23,7 +23,7 @@ def causes_timeline(query: Query, selection: Selection, *, most: int = 7) -> pl.
     """`at, cause, n`: errors over time by the `most` frequent causes, and "others"."""
     return query(f"""
         WITH chosen AS (SELECT {selection.bucket()} AS "at", {CAUSE} AS cause FROM streams
-                WHERE {selection.where()} AND {IS_ERROR}),
+                WHERE {selection.where()} AND {IS_ERROR} AND {IS_REQUEST}),
             frequent AS (SELECT cause FROM chosen GROUP BY cause ORDER BY count(*) DESC, cause LIMIT {most:d})
         SELECT "at", CASE WHEN cause IN (SELECT cause FROM frequent) THEN cause ELSE 'others' END AS cause, count(*) AS n
         FROM chosen GROUP BY ALL ORDER BY "at", cause""")
@@ -81,7 +81,7 @@ def causes(
             count(DISTINCT {DIMENSIONS["gateway"]}) AS gateways, min(failed_at) AS first_at, max(failed_at) AS last_at,
             {before} AS before_onset, arg_max(stream_id, started_at) AS stream_id, arg_max(error_message, started_at) AS message
         FROM (SELECT *, started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS failed_at
-            FROM streams WHERE {selection.where()} AND {IS_ERROR})
+            FROM streams WHERE {selection.where()} AND {IS_ERROR} AND {IS_REQUEST})
         GROUP BY http_status, error_type, error_phase
         ORDER BY n DESC, http_status, error_type, error_phase LIMIT {most:d}""")
 

@@ -38,16 +38,16 @@ STORED_AFTER = timedelta(seconds=2)
 
 COUNTS = f"""
     {REQUESTS} AS requests,
-    count(*) FILTER ({IS_ERROR}) AS errors,
+    count(*) FILTER ({IS_ERROR} AND {IS_REQUEST}) AS errors,
     count(*) FILTER (outcome = 'client_abort') AS aborts,
     count(*) FILTER (outcome = 'tap_lost') AS lost,
     count(*) FILTER (outcome = 'refused') AS refused,
-    {ERROR_RATE} AS error_rate
+    errors / nullif(count(*) FILTER ({IS_COUNTED} AND {IS_REQUEST}), 0) AS error_rate
 """
 """Counts of a group of streams."""
 
 SUMMARY = f"""{COUNTS},
-    count(*) FILTER ({IS_COUNTED}) AS counted,
+    count(*) FILTER ({IS_COUNTED} AND {IS_REQUEST}) AS counted,
     count(ttft_ns) AS ttft_n,
     quantile_cont(ttft_ns, [0.5, 0.9, 0.95, 0.98, 0.99]) AS ttft_q,
     count(itl_ns) AS itl_n,

@@ -1,7 +1,8 @@
 """Groups of the values of `outcome`, in Python and as SQL over the tables `streams` and `stream_minutes`.
 
 An error rate is errors / counted streams. Streams with an outcome of `NOT_COUNTED` show neither a success nor an error of the
-upstream, so they are in neither number. Requests that the tap refused are in no count or share of requests.
+upstream, so they are in neither number. Requests that the tap refused are in no count or share of requests. The row of a WebSocket
+itself is in none of these numbers: its answers are, and it has no roll-ups.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ REFUSED = "refused"
 NOT_COUNTED = ("client_abort", "tap_lost", REFUSED)
 NOT_ERRORS = (OK, *NOT_COUNTED)
 
-IS_REQUEST = f"outcome <> '{REFUSED}'"
+WEBSOCKET = "websocket"
+"""Operation of the row of a WebSocket."""
+IS_REQUEST = f"outcome <> '{REFUSED}' AND operation IS DISTINCT FROM '{WEBSOCKET}'"
 REQUESTS = f"count(*) FILTER ({IS_REQUEST})"
 """Number of requests in rows of `streams`, without those that the tap refused."""
 IS_COUNTED = f"outcome NOT IN {NOT_COUNTED}"
 IS_ERROR = f"outcome NOT IN {NOT_ERRORS}"
 ERROR_RATE = f"count(*) FILTER ({IS_ERROR}) / nullif(count(*) FILTER ({IS_COUNTED}), 0)"
-"""Error rate of rows of `streams`. NULL without counted streams."""
+"""Error rate of requests (`IS_REQUEST`). NULL without counted streams."""
 IS_GOOD = f"meets_objective AND outcome = '{OK}'"
 IS_BAD = "NOT meets_objective"
 """SQL conditions: a stream is known to meet its objective; a stream failed or is known to miss a limit of its objective."""

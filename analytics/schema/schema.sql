@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS streams (
     server_instance VARCHAR, -- Worker, replica or pod of the upstream that answered, from a response header (x-…-worker-id and similar).
     provider VARCHAR, -- Vendor of the API, detected from host, headers or stream.
     dialect VARCHAR, -- Format of the stream (docs/reference/dialects.md). An 'unknown' stream has byte and event measures only.
-    operation VARCHAR, -- Kind of request: chat, text_completion, generate_content, embeddings, count_tokens …; side_call: of an agent without its tools (titles …); warm_up: answers nothing; websocket: the connection; for MCP its method.
+    operation VARCHAR, -- Kind of request: chat, embeddings, count_tokens, warm_up …; side_call: of an agent without its tools; websocket: the connection; for MCP its method.
     method VARCHAR, -- HTTP method.
     transport VARCHAR, -- http, or websocket: an answer on a WebSocket, and the WebSocket itself (operation websocket). NULL if unknown.
     connection_id UUID, -- Of an answer on a WebSocket: stream_id of the WebSocket. NULL for HTTP.

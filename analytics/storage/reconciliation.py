@@ -21,6 +21,8 @@ from typing import Any
 
 import msgspec
 
+from streamgauge.analytics.schema.dimensions import RECORDED_BY_TAP
+from streamgauge.ingest.identifiers import is_answer
 from streamgauge.ingest.record_log.run_totals import RunTotals
 from streamgauge.ingest.record_log.segments import list_partitions, list_segments, open_segment, read_rows
 from streamgauge.ingest.records import Alive, Damaged, unpack
@@ -28,14 +30,15 @@ from streamgauge.ingest.records import Alive, Damaged, unpack
 MAX_LOG_BYTES = 512 * 2**20
 """Bytes of the log that are read after the positions. Streams beyond them are unknown."""
 
-_COUNTS = """
+_COUNTS = f"""
 WITH log_gone AS (
     SELECT count(DISTINCT stream_id) AS streams, coalesce(epoch_ms(max(lost_at)), 0) AS lost_ms FROM losses
     WHERE cause = 'log_gone' AND lost_at > now() - INTERVAL 1 HOUR
 )
-SELECT to_json({
+SELECT to_json({{
     streams: (SELECT count(*) FROM streams),
-    lost: (SELECT count(*) FROM streams WHERE outcome = 'tap_lost'),
+    recorded: (SELECT count(*) FROM streams WHERE {RECORDED_BY_TAP}),
+    lost: (SELECT count(*) FROM streams WHERE outcome = 'tap_lost' AND {RECORDED_BY_TAP}),
     expired: (SELECT coalesce(max(value), 0) FROM counters WHERE name = 'expired_streams_rows'),
     events: (SELECT count(*) FROM events),
     open_streams: (SELECT coalesce(sum(len(open_stream_ids)), 0)::BIGINT FROM log_positions),
@@ -44,13 +47,13 @@ SELECT to_json({
     counters: (SELECT map_from_entries(coalesce(list((name, value)), [])) FROM counters),
     losses_by_cause: (SELECT map_from_entries(coalesce(list((cause, n)), []))
         FROM (SELECT cause, count(*) AS n FROM losses GROUP BY 1)),
-    taps: (SELECT coalesce(list({tap: tap, worker: tap_worker, incarnation: incarnation, started_ms: epoch_ms(started_at),
-        alive_ms: epoch_ms(last_alive_at), stopped: stopped, counters: counters::JSON}), []) FROM taps),
-    positions: (SELECT coalesce(list({log_id: log_id, partition: partition, high: high, low: low, open_ids: open_stream_ids,
-        updated_ms: epoch_ms(updated_at)}), []) FROM log_positions),
+    taps: (SELECT coalesce(list({{tap: tap, worker: tap_worker, incarnation: incarnation, started_ms: epoch_ms(started_at),
+        alive_ms: epoch_ms(last_alive_at), stopped: stopped, counters: counters::JSON}}), []) FROM taps),
+    positions: (SELECT coalesce(list({{log_id: log_id, partition: partition, high: high, low: low, open_ids: open_stream_ids,
+        updated_ms: epoch_ms(updated_at)}}), []) FROM log_positions),
     log_gone_streams: (SELECT streams FROM log_gone),
     log_gone_ms: (SELECT lost_ms FROM log_gone)
-})::VARCHAR AS counts
+}})::VARCHAR AS counts
 """
 """A single statement, which reads one snapshot of the tables. The names are those of `TableCounts`."""
 
@@ -89,6 +92,8 @@ class TableCounts:
     """Counts of one snapshot of the tables."""
 
     streams: int
+    recorded: int
+    """Without the answers on WebSockets, which no tap counts."""
     lost: int
     expired: int
     events: int
@@ -196,7 +201,9 @@ class Unread:
         records = unpack(payload)[0]
         self.records += len(records)
         self.stream_ids.update(
-            record.stream for record in records if not isinstance(record, (Alive, Damaged))
+            record.stream
+            for record in records
+            if not isinstance(record, (Alive, Damaged)) and not is_answer(record.stream)
         )
 
 

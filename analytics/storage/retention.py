@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import duckdb
 
-from streamgauge.analytics.schema.tables import COUNTER_PARTS, TABLES, Retention, Table
+from streamgauge.analytics.schema.dimensions import RECORDED_BY_TAP
+from streamgauge.analytics.schema.tables import COUNTER_PARTS, STREAMS, TABLES, Retention, Table
 from streamgauge.analytics.storage.catalog import Catalog
 from streamgauge.analytics.storage.database import integer, transaction
 from streamgauge.analytics.storage.ducklake_format import TableLayout
@@ -63,10 +64,12 @@ class OldRows:
         if not integer(self.cursor.execute(f"SELECT count(*) FROM {table} WHERE {where}", [limit])):
             return 0
         with self.catalog.exclusive(), transaction(self.cursor, *self.folders([table])):
+            counted = f"SELECT count(*) FROM {table} WHERE {where} AND {RECORDED_BY_TAP if table == STREAMS.name else 'TRUE'}"
+            expired = integer(self.cursor.execute(counted, [limit]))
             deleted = integer(self.cursor.execute(f"DELETE FROM {table} WHERE {where}", [limit]))
             # In the same transaction: after a crash uncounted rows would look lost.
             self.cursor.execute(
-                f"INSERT INTO {COUNTER_PARTS.name} VALUES (?, ?)", [f"expired_{table}_rows", deleted]
+                f"INSERT INTO {COUNTER_PARTS.name} VALUES (?, ?)", [f"expired_{table}_rows", expired]
             )
         return deleted
 

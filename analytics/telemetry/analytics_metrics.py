@@ -35,7 +35,7 @@ from streamgauge.analytics.measures.open_streams import Phase, Silence, longest
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.dimensions import INFERENCE
 from streamgauge.analytics.schema.objectives import BURN_COLUMNS, BURN_WINDOWS
-from streamgauge.analytics.schema.outcomes import NOT_ERRORS, REFUSED
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS, REFUSED, WEBSOCKET
 from streamgauge.analytics.telemetry.metric_definitions import (
     HOP_HISTOGRAMS,
     OBSERVED,
@@ -293,7 +293,7 @@ class Metrics:
 
         error = {"error.type": self._errors(get("error_type") or outcome)} if failed else {}
         duration = names.duration_metric if generates else names.other_duration_metric
-        if outcome != REFUSED:  # no operation of the upstream
+        if outcome != REFUSED and get("operation") != WEBSOCKET:  # no operation of the upstream
             add(duration, "end_ns", 1e-9, {**attributes, **error})
         if get("streamed"):
             add(names.first_chunk_metric, "ttfc_ns", 1e-9, attributes)

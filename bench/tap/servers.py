@@ -46,6 +46,9 @@ http {{
       proxy_pass http://mock; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
       proxy_read_timeout 300s;
     }}
+    location /ws {{
+      proxy_pass http://mock; proxy_http_version 1.1; proxy_set_header Connection Upgrade; proxy_set_header Upgrade $http_upgrade;
+    }}
   }}
 }}
 """

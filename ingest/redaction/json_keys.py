@@ -118,7 +118,7 @@ _REQUEST_GROUPS: tuple[tuple[Rule, str], ...] = (
     (_NAME, "model modelId reasoning_effort effort service_tier type reasoning response_format method"),
     (_WORD, "jsonrpc id"),
     (_COUNT, """
-     stream temperature top_p p top_k k max_tokens max_completion_tokens max_output_tokens max_new_tokens
+     generate stream temperature top_p p top_k k max_tokens max_completion_tokens max_output_tokens max_new_tokens
      max_tokens_to_sample n seed random_seed frequency_penalty presence_penalty
      """),
     (NUMBERS, "stream_options generationConfig options parameters"),

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import msgspec
 
 from streamgauge.ingest.condensed_body import CondensedBody
+from streamgauge.ingest.identifiers import ANSWER_DIGIT
 from streamgauge.ingest.records import (
     Cause,
     Closed,
@@ -302,7 +303,7 @@ class AnswerSplitter:
 def _uuid7(wall_ns: int, digits: str) -> str:
     """The UUIDv7 with this time and these random digits."""
     time = f"{wall_ns // 1_000_000 & 0xFFFFFFFFFFFF:012x}"
-    return f"{time[:8]}-{time[8:]}-7{digits[:3]}-8{digits[3:6]}-{digits[6:18]}"
+    return f"{time[:8]}-{time[8:]}-7{digits[:3]}-{ANSWER_DIGIT}{digits[3:6]}-{digits[6:18]}"
 
 
 def without_frames(record: Frames) -> Frames:

@@ -107,6 +107,7 @@ def recorded(
     end: tuple[int, str] = (1_000_000, "client_left"),
     close_by: Side | None = None,
     stream: str = SOCKET,
+    reads_per_record: int = 1,
     request_headers: Sequence[tuple[str, str]] = (),
     **more: Any,
 ) -> list[AnyRecord]:
@@ -132,7 +133,7 @@ def recorded(
     ]  # fmt: skip
     at = 0
     while at < len(reads) or len(records) < 2:
-        count = 1 if rng is None else rng.choice([0, 1, 2, 5, 40])
+        count = reads_per_record if rng is None else rng.choice([0, 1, 2, 5, 40])
         part = reads[at : at + count]
         at += count
         frames = [(at_ns, data) for at_ns, _, data in part]

@@ -5,23 +5,34 @@ from __future__ import annotations
 import json
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamgauge.analytics.assembly import partition
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.minute_rows import rollups
+from streamgauge.analytics.measures.open_streams import open_stream_frame
+from streamgauge.analytics.schema.dimensions import RECORDED_BY_TAP
+from streamgauge.ingest.identifiers import is_answer
 from streamgauge.ingest.records import AnyRecord, Frames, encode, unpack
+from streamgauge.ingest.redaction import record_redactor
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from streamgauge.ingest.ship import RedactionStateFile
+from streamgauge.ingest.websockets import splitter
+from streamgauge.ingest.websockets.messages import Message
+from streamgauge.ingest.websockets.protocols import Responses
 from tests.analytics.sockets import COMPRESSIONS, MS, SOCKET, Sent, create, events, recorded
-from tests.analytics.stream_records import CrashingStore, in_entries, rows_of
+from tests.analytics.stream_records import CrashingStore, in_entries, rows_of, stream_id
 
 OF_TEXT = ("output_fingerprint", "tool_fingerprint")
 OF_WIRE = ("request_bytes", "response_bytes", "delivered_bytes", "client_start_ns")
@@ -74,6 +85,139 @@ def test_each_answer_has_a_row_and_the_socket_has_its_own():
     (socket,) = [row for row in found if row["stream_id"] == SOCKET]
     assert (socket["operation"], socket["dialect"], socket["response_index"]) == ("websocket", None, None)
     assert socket["end_ns"] == 1_000_000 * MS
+
+
+def test_only_the_socket_is_a_stream_that_the_tap_counts() -> None:
+    assembler = Assembler()
+    assembler.feed("w0", 0, recorded(TWO_TURNS))
+    streams = measure(assembler.take_finished())["streams"]
+    counted = duckdb.sql(f"SELECT stream_id FROM streams WHERE {RECORDED_BY_TAP}").fetchall()
+    assert counted == [(SOCKET,)]
+    assert [is_answer(stream) for stream in streams["stream_id"]] == [True, True, True, False]
+    assert rollups({"streams": streams})["stream_minutes"]["streams"].sum() == 3
+
+
+def by_operation(records: Sequence[AnyRecord]) -> dict[str, tuple[str, str | None]]:
+    """Operation → outcome and error type, of a socket with one answer."""
+    return {row["operation"]: (row["outcome"], row["error_type"]) for row in rows(records)}
+
+
+@pytest.mark.parametrize(
+    ("cause", "close_by", "answer", "socket"),
+    [
+        ("client_left", None, "client_abort", "client_abort"),
+        ("upstream_reset", None, "upstream_reset", "upstream_reset"),
+        ("complete", "client", "client_abort", "ok"),
+        ("complete", "server", "truncated", "ok"),
+    ],
+)
+def test_answer_that_its_socket_ends_has_the_outcome_of_this_end(
+    cause: str, close_by: Any, answer: str, socket: str
+) -> None:
+    records = recorded(turn(1, "r0", "a ", end=""), end=(200, cause), close_by=close_by)
+    found = by_operation(records)
+    assert (found["chat"][0], found["websocket"][0]) == (answer, socket)
+
+
+def test_error_belongs_to_the_open_answer_or_to_the_socket() -> None:
+    error = {"code": "websocket_connection_limit_reached", "type": "invalid_request_error", "message": "m"}
+    event = json.dumps({"type": "error", "status": 400, "error": error}).encode()
+    within = by_operation(recorded([*turn(1, "r0", "a ", end=""), (200, "server", event)]))
+    assert within == {"chat": ("inband_error", error["type"]), "websocket": ("ok", None)}
+    after = by_operation(recorded([*turn(1, "r0", "a "), (200, "server", event)]))
+    assert after == {"chat": ("ok", None), "websocket": ("inband_error", error["type"])}
+
+
+def test_conversations_of_one_socket_are_told_apart() -> None:
+    sent = sorted(
+        [*turn(1, "r0", "a ", "b ", stream_id="one"), *turn(2, "r1", "c ", stream_id="two")],
+        key=lambda m: m[0],
+    )
+    first, second = answers(rows(recorded(sent)))
+    assert [(r["response_id"], r["text_chars"], r["outcome"]) for r in (first, second)] == [
+        ("r0", 4, "ok"), ("r1", 2, "ok"),
+    ]  # fmt: skip
+
+
+def test_request_sent_before_the_answer_has_ended_waits_for_its_own() -> None:
+    first, second = turn(1, "r0", "a "), turn(2, "r1", "b ", "c ")
+    (one, two) = answers(
+        rows(recorded([first[0], second[0], *first[1:], *((at + 100, s, m) for at, s, m in second[1:])]))
+    )
+    assert [(r["response_id"], r["text_chars"], r["outcome"]) for r in (one, two)] == [
+        ("r0", 2, "ok"), ("r1", 4, "ok"),
+    ]  # fmt: skip
+
+
+def test_unknown_json_is_one_answer_with_the_times_of_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splitter, "MAX_UNKNOWN_MESSAGES", 3)
+    messages: list[Sent] = [(1, "client", b'{"a": 1}'), *((2 + i, "server", b'{"b": 2}') for i in range(3))]
+    (row,) = answers(rows(recorded(messages, path="/x", close_by="client", end=(20, "complete"))))
+    assert (row["event_count"], row["ttfb_ns"], row["dialect"]) == (3, MS, "unknown")
+    messages.append((9, "server", b'{"b": 2}'))
+    (row,) = answers(rows(recorded(messages, path="/x", close_by="client", end=(20, "complete"))))
+    assert (row["event_count"], row["ttfb_ns"], row["response_bytes"]) == (None, MS, 32)
+    (socket,) = rows(recorded([(1, "client", b"no json"), (2, "server", b"no json")], path="/x"))
+    assert (socket["operation"], socket["outcome"]) == ("websocket", "ok")
+
+
+def test_answers_are_lost_at_a_gap_and_what_ended_before_stays() -> None:
+    records = recorded([*turn(1, "r0", "a "), *turn(1000, "r1", "b ")])
+    del records[-3]
+    found = rows(records)
+    assert [row["outcome"] for row in answers(found)] == ["ok", "tap_lost"]
+    assert [row["outcome"] for row in found if row["stream_id"] == SOCKET] == ["tap_lost"]
+
+
+def test_open_answer_is_shown_live() -> None:
+    assembler = Assembler()
+    assembler.feed("w0", 0, recorded(turn(1, "r0", "a ", "b ", end=""))[:-1])
+    found = {row["operation"]: row for row in open_stream_frame(assembler.open_streams()).to_dicts()}
+    assert (found["chat"]["request_model"], found["chat"]["output_event_count"]) == ("m", 2)
+    assert found["websocket"]["output_event_count"] == 0
+
+
+def test_exception_in_the_splitter_loses_only_the_answers_of_this_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(self: Responses, message: Message, answers: object) -> None:
+        if b"poison" in message.payload:
+            raise ZeroDivisionError
+        usual(self, message, answers)
+
+    usual: Any = Responses.from_server
+    monkeypatch.setattr(Responses, "from_server", fail)
+    poisoned = recorded([*turn(1, "r0", "a "), *turn(1000, "r1", "poison"), *turn(2000, "r2", "b ")])
+    other = recorded(turn(1, "r9", "a "), stream=stream_id(9))
+    assembler = Assembler()
+    assembler.feed("w0", 0, [*poisoned[:9], *other[:3]])
+    assembler.feed("w0", 1, [*poisoned[9:], *other[3:]])
+    (failure,) = assembler.take_failures()
+    assert (failure.reason, failure.stream_id) == ("websocket: ZeroDivisionError", SOCKET)
+    assert assembler.counters["undecodable_websockets"] == 1
+    assert Counter(row["outcome"] for row in rows_of(assembler)) == {
+        "ok": 3,
+        "client_abort": 1,
+        "tap_lost": 1,
+    }
+
+
+def test_oldest_socket_gives_up_its_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "MAX_WINDOWS", 2)
+    monkeypatch.setattr(record_redactor, "MAX_WINDOWS", 2)
+    sockets = [
+        recorded(
+            turn(1, "r0", "a "), compression=COMPRESSIONS[1], stream=stream_id(n), end=(500, "client_left")
+        )
+        for n in range(3)
+    ]
+    records = [record for same in zip(*sockets, strict=True) for record in same]
+    assembler = Assembler()
+    assembler.feed("w0", 0, records)
+    assert assembler.counters["evicted_windows"] == 1
+    expected = {"ok": 4, "tap_lost": 1, "client_abort": 1}
+    assert Counter(row["outcome"] for row in rows_of(assembler)) == expected
+    assert Counter(row["outcome"] for row in rows(Redactor(BodyDecoder).redact(records))) == expected
 
 
 @st.composite
