@@ -93,7 +93,7 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
      """),
     (NUMBERS, """
      usage usageMetadata stats timings perf_metrics time_info timing metrics meta meta_info billed_units prompt_progress
-     amazon-bedrock-invocationMetrics
+     amazon-bedrock-invocationMetrics rate_limits
      """),
     (TEXT, """
      start toolUse reasoningContent reasoningText generation outputText
