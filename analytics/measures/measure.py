@@ -145,7 +145,9 @@ def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> d
             if not stream.uncaptured_bytes:
                 row["output_fingerprint"], row["tool_fingerprint"] = fingerprints(decoder, fingerprint_key)
                 add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok")
-    has_tools = stream.conversation.has_tools if stream.conversation is not None else None
+    asked = stream.conversation
+    # A request that continues a response may leave out the tools, which the server keeps.
+    has_tools = asked.has_tools if asked is not None and asked.previous_response_id is None else None
     if is_side_call(row["operation"], row["client_app"], has_tools):
         row["operation"] = SIDE_CALL
     if stream.request.generate is False:

@@ -150,6 +150,7 @@ class Simulator:
         if api not in ("responses", "realtime") or not self.options.websockets:
             row_builder = RowBuilder(self._row(request, path), keep_text=False)
             self._refuse(connection, request, row_builder, None, _Refused(426, "no WebSocket here"))
+            row_builder.row.expected_outcome, row_builder.row.error_type = "refused", "websocket"
             connection.close()
             return
         request.headers.setdefault("x-request-id", f"sim-{self.options.seed}-socket-{request.received_ns}")

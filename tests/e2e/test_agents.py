@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 SIMULATOR = "http://127.0.0.1:4299"
 IN_NAMESPACE = f"""
 ip link set lo up || exit 1
-{sys.executable} -m streamgauge simulate --listen 127.0.0.1:4299 --rate-faults 0 >/dev/null &
+{sys.executable} -m streamgauge simulate --listen 127.0.0.1:4299 --rate-faults 0 $SIMULATOR_FLAGS >/dev/null &
 until {sys.executable} -c 'import urllib.request; urllib.request.urlopen("{SIMULATOR}/v1/models")' 2>/dev/null; do sleep 0.1; done
 "$@" </dev/null
 code=$?
@@ -109,8 +110,8 @@ def test_requests_of_an_agent_are_rows_and_its_output_is_unchanged(
     assert not found
     print(measurement_check.ttft_overhead(requests, streams))
     calls = stored.query(
-        "SELECT operation, client_app, turn, session_id, input_tokens, output_tokens FROM streams "
-        "WHERE outcome = 'ok' AND operation IS NOT NULL"
+        "SELECT operation, transport, client_app, turn, session_id, input_tokens, output_tokens FROM streams "
+        "WHERE outcome = 'ok' AND operation NOT IN ('websocket', 'warm_up')"
     ).to_dicts()
     print(*calls, sep="\n")
     assert all(row["client_app"].startswith(APPS[name]) and row["input_tokens"] for row in calls)
@@ -122,12 +123,82 @@ def test_requests_of_an_agent_are_rows_and_its_output_is_unchanged(
     # Qwen Code begins with a message and an answer of its own. Then an agent of its own continues.
     assert turns == ({2, 3} if name == "qwen" else {1})
     assert {row["operation"]: row["turn"] for row in calls}.get("side_call") is None
-    # A refused upgrade, of Codex, is neither an error nor a request of the session.
-    [(upgrades, errors, in_sessions)] = stored.query(
-        "SELECT count(*), count(*) FILTER (outcome <> 'refused'), count(*) FILTER (stream_id IN (SELECT stream_id FROM session_turns)) "
-        "FROM streams WHERE outcome <> 'ok' AND method = 'GET'"
-    ).rows()
-    assert (upgrades > 0, errors, in_sessions) == (name == "codex", 0, 0)
+    transports = {row["transport"] for row in calls}
+    assert transports == {"websocket" if name == "codex" else "http"}
     if direct:
         without, _ = run(agents, home, *command, **direct)
         assert (without.stdout, without.returncode) == (done.stdout, done.returncode)
+
+
+OUTPUTS = f"""outputs() {{ {sys.executable} -c 'import re, urllib.request
+print(len(re.findall(rb"first_output_ns.:[0-9]", urllib.request.urlopen("{SIMULATOR}/simulator/ledger").read())))'; }}"""
+"""The number of answers with output, as a function of the shell."""
+
+
+def interrupted(forced: str, answers: int) -> str:
+    """A command with answers of this kind, and Ctrl-C when that many have output."""
+    provider = (
+        '{name="sim",base_url="\'"$OPENAI_BASE_URL"\'",wire_api="responses",supports_websockets=true,env_key="OPENAI_API_KEY",'
+        f'http_headers={{"x-simulate"="{forced}"}}}}'
+    )
+    options = f"-c model_provider=sim -c 'model_providers.sim={provider}'"
+    return f"""before=$(outputs)
+codex {options} exec --skip-git-repo-check hi &
+until [ $(outputs) -ge $((before + {answers})) ]; do sleep 0.1; done
+kill -INT $!; wait $!"""
+
+
+CODEX = 'codex -c openai_base_url="$OPENAI_BASE_URL" exec --skip-git-repo-check'
+ON_SOCKETS = "\n".join(
+    (
+        "set -m",
+        OUTPUTS,
+        f"{CODEX} hi",
+        f"{CODEX} resume --last 'and now'",
+        interrupted(r"{\"tool_calls\":1,\"tokens\":0,\"ttft_ms\":200,\"gap_ms\":0}", 3),
+        interrupted(r"{\"tokens\":500,\"ttft_ms\":100,\"gap_ms\":100}", 1),
+        "true",
+    )
+)
+
+
+def run_codex(agents: Path, home: Path, command: str, **environment: str) -> list[dict[str, Any]]:
+    """The rows of `streams`, in order. Those of answers agree with the simulator."""
+    options = ("--no-dashboard", "--upstream", f"sim={SIMULATOR}", "--name", "run")
+    since = datetime.now(UTC)
+    done, requests = run(
+        agents, home, sys.executable, "-m", "streamgauge", "run", *options, "--", "bash", "-c", command, **environment
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    stored = tables(home / "data" / "streamgauge" / "runs" / "run")
+    streams = measurement_check.streams_since(stored, since)
+    measurement_check.report_discrepancies(
+        found := measurement_check.check_measurements(requests, streams), write=print
+    )
+    assert not [one for one in found if one.kind != "unknown"]
+    return stored.query("SELECT * FROM streams ORDER BY started_at").to_dicts()
+
+
+def test_codex_over_websocket_has_turns_tool_calls_and_an_interruption(agents: Path, home: Path) -> None:
+    rows = run_codex(agents, home, ON_SOCKETS)
+    assert {row["transport"] for row in rows} == {"websocket"}
+    answers = [row for row in rows if row["operation"] == "chat"]
+    sessions = list(dict.fromkeys(row["session_id"] for row in answers))
+    turns, tools, aborted = ([row for row in answers if row["session_id"] == one] for one in sessions)
+    assert [(row["turn"], row["outcome"]) for row in turns] == [(1, "ok"), (2, "ok")]
+    assert all(row["input_tokens"] and row["output_tokens"] for row in turns)
+    assert len(tools) > 2
+    assert {(row["turn"], row["tool_call_count"]) for row in tools if row["outcome"] == "ok"} == {(1, 1)}
+    assert [row["response_index"] for row in tools] == list(range(1, len(tools) + 1))
+    assert [(row["outcome"], row["turn"]) for row in aborted] == [("client_abort", 1)]
+    assert 0 < aborted[0]["output_event_count"] < 500
+    assert {row["outcome"] for row in rows if row["operation"] == "warm_up"} == {"ok"}
+
+
+def test_codex_falls_back_to_http_where_the_upgrade_is_refused(agents: Path, home: Path) -> None:
+    rows = run_codex(agents, home, f"{CODEX} hi", SIMULATOR_FLAGS="--no-websockets")
+    refused = [row for row in rows if row["method"] == "GET"]
+    assert {(row["outcome"], row["error_type"]) for row in refused} == {("refused", "websocket")}
+    (answer,) = [row for row in rows if row["method"] == "POST"]
+    assert (answer["outcome"], answer["transport"], answer["turn"]) == ("ok", "http", 1)
+    assert answer["session_id"] == refused[0]["session_id"]

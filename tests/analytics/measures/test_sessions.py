@@ -139,10 +139,11 @@ def test_side_calls_of_agents_are_no_turns() -> None:
         request(1, {"messages": [user()]}, session=UUID, app="claude-cli/2.1.90 (external, cli)"),
         request(2, {"messages": [user()], **tools}, session=UUID, app="claude-cli/2.1.90 (external, cli)"),
         request(3, {"messages": [user()]}, session=UUID, app="OpenAI/Python 2.8.0"),
+        request(4, {"input": [], "previous_response_id": "resp_9"}, session=UUID, app="codex_exec/0.171.0"),
     )
     rows = measure(streams, sessions=Sessions())["streams"].sort("started_at")
-    assert rows["operation"].to_list() == ["side_call", "chat", "chat"]
-    assert rows["turn"].to_list() == [None, 1, 1]
+    assert rows["operation"].to_list() == ["side_call", "chat", "chat", "chat"]
+    assert rows["turn"].to_list()[:3] == [None, 1, 1]
 
 
 @pytest.mark.parametrize("at_once", [True, False])

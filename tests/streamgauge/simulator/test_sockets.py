@@ -176,7 +176,7 @@ def test_upgrades_are_refused_where_they_are_not_offered(simulator: Simulator) -
     with simulator_thread(SimulatorOptions(listen="127.0.0.1:0", websockets=False)) as refusing:
         assert httpx.get(f"{refusing.url}/v1/responses", headers=upgrade).status_code == 426
         (row,) = refusing.ledger.rows()
-        assert (row.status, row.expected_outcome) == (426, "http_error")
+        assert (row.status, row.expected_outcome) == (426, "refused")
 
 
 def test_clients_of_the_demo_have_conversations(simulator: Simulator) -> None:
