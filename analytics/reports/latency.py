@@ -29,6 +29,8 @@ METRICS: dict[str, str] = {
     "first chunk": "ttfc_ns",
     "first answer token": "ttfo_ns",
     "second token after the first": "ttst_ns",
+    "first audio": "first_audio_ns",
+    "interruption to silence": "silence_ns",
     "connect": "connected_ns",
     "end to end": "end_ns",
 }

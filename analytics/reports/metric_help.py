@@ -22,6 +22,8 @@ HELP: dict[str, str] = {
     "Quantiles are over streams.",
     "ttfb": "Time to first byte: first byte of the response body − t0.",
     "ttfc": "Time to first chunk: first dispatched event with data − t0, whether or not it contains output.",
+    "first_audio": "First audio − t0. For an answer to speech, t0 is the end of the speech as the server detected it.",
+    "silence": "From the interruption of an answer to the last audio after it. What the client plays is not known.",
     "ttfo": "Time to first answer token: first non-reasoning output − t0.",
     "itl": "Inter-token latency of a stream: (last output − first output) / (output tokens − 1). Unknown without token "
     "counts, with fewer than two output events, or with several choices. Quantiles are over streams.",

@@ -105,6 +105,12 @@ def show_numbers(row: Row) -> None:
         ("Input tokens", formatting.count(row["input_tokens"]), None),
         ("Output tokens", formatting.count(row["output_tokens"]), None),
     ]
+    if row["first_audio_ns"] is not None:
+        cards += [
+            ("First audio", formatting.duration(row["first_audio_ns"]), metric_help("first_audio")),
+            ("Length of audio", formatting.duration(row["audio_ns"]), None),
+            ("Interruption to silence", formatting.duration(row["silence_ns"]), metric_help("silence")),
+        ]
     numbers(cards, columns=4, least_px=118, border=False)
 
 
