@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from streamgauge.analytics.schema.clients import is_client_id
 from streamgauge.analytics.schema.outcomes import WEBSOCKET
 from streamgauge.analytics.schema.sql_quoting import literal
-from streamgauge.ingest.identifiers import ANSWER_DIGIT
 
 MODEL = "coalesce(request_model, response_model, '(no model)')"
 """The requested model, else the one in the response."""
@@ -32,8 +31,6 @@ CALLS_MODEL = f"coalesce(operation, '') NOT IN {SIDE_OPERATIONS} AND {TO_MODEL}"
 """SQL conditions: a stream is neither a call of MCP nor a WebSocket itself; a stream is a request of a conversation."""
 TOOL_OPERATIONS = ("tools/call", "tasks/result", "prompts/get", "resources/read")
 """Operations of MCP that an agent waits for. The others connect, list or listen: they are no tool time."""
-RECORDED_BY_TAP = f"substr(stream_id::VARCHAR, 20, 1) <> '{ANSWER_DIGIT}'"
-"""SQL condition: a tap counts this stream. It counts a WebSocket, but not its answers."""
 INPUT_TOKENS = f"CASE WHEN operation IS DISTINCT FROM '{COUNT_TOKENS}' THEN input_tokens END"
 """SQL of the used input tokens of a stream, for sums and costs."""
 MOST_NAMES = 100

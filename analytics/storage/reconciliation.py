@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.schema.dimensions import RECORDED_BY_TAP
+from streamgauge.analytics.storage.retention import RECORDED_BY_TAP
 from streamgauge.ingest.identifiers import is_answer
 from streamgauge.ingest.record_log.run_totals import RunTotals
 from streamgauge.ingest.record_log.segments import list_partitions, list_segments, open_segment, read_rows
