@@ -21,11 +21,13 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.storage.retention import RECORDED_BY_TAP
-from streamgauge.ingest.identifiers import is_answer
+from streamgauge.ingest.identifiers import ANSWER_DIGIT, is_answer
 from streamgauge.ingest.record_log.run_totals import RunTotals
 from streamgauge.ingest.record_log.segments import list_partitions, list_segments, open_segment, read_rows
 from streamgauge.ingest.records import Alive, Damaged, unpack
+
+RECORDED_BY_TAP = f"substr(stream_id::VARCHAR, 20, 1) <> '{ANSWER_DIGIT}'"
+"""SQL condition: a tap counts this stream. It counts a WebSocket, but not its answers."""
 
 MAX_LOG_BYTES = 512 * 2**20
 """Bytes of the log that are read after the positions. Streams beyond them are unknown."""

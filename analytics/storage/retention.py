@@ -11,11 +11,8 @@ from streamgauge.analytics.schema.tables import COUNTER_PARTS, STREAMS, TABLES, 
 from streamgauge.analytics.storage.catalog import Catalog
 from streamgauge.analytics.storage.database import integer, transaction
 from streamgauge.analytics.storage.ducklake_format import TableLayout
+from streamgauge.analytics.storage.reconciliation import RECORDED_BY_TAP
 from streamgauge.ingest.generated_ids import smallest_uuid7
-from streamgauge.ingest.identifiers import ANSWER_DIGIT
-
-RECORDED_BY_TAP = f"substr(stream_id::VARCHAR, 20, 1) <> '{ANSWER_DIGIT}'"
-"""SQL condition: a tap counts this stream. It counts a WebSocket, but not its answers."""
 
 
 def ages_s(
