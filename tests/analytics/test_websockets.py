@@ -22,7 +22,7 @@ from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.measures.open_streams import open_stream_frame
-from streamgauge.analytics.schema.dimensions import RECORDED_BY_TAP
+from streamgauge.analytics.storage.reconciliation import RECORDED_BY_TAP
 from streamgauge.ingest.identifiers import is_answer
 from streamgauge.ingest.records import AnyRecord, Frames, encode, unpack
 from streamgauge.ingest.redaction import record_redactor
