@@ -235,6 +235,13 @@ def odd_streams(rows: int) -> pl.DataFrame:
             odd = [True, False, None]
         elif kind == pl.Float64():
             odd = [*FLOATS, None]
+        elif kind == pl.List(pl.String()):
+            odd = [
+                [],
+                ["a-code"],
+                ["a", "b"],
+                None,
+            ]  # codes of this program: DuckLake does not escape texts in lists
         else:
             bits = {"Int64": 63, "Int32": 31, "Int16": 15}.get(str(kind), 0)
             odd = [2**bits - 1, -(2**bits), 0, None]
