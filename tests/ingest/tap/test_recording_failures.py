@@ -1,6 +1,6 @@
 """Recording never touches forwarding: an exception in any of its methods loses at most what that method recorded.
 
-One tap serves all rounds. In each round one method raises, once or at every call, while six kinds of exchanges run side by
+One tap serves all rounds. In each round one method raises, once or at every call, while seven kinds of exchanges run side by
 side. The methods are those that the classes have, so a new one is covered, and fails here if no traffic of this file calls it.
 """
 
@@ -56,7 +56,8 @@ REFUSES = re.compile(
 PARTS = 5
 PART = b"data: {}\n\n" * 20
 BODY = b'{"model": "m", "stream": true}'
-STREAMS = 8
+FRAME = b"\x81\x02{}"
+STREAMS = 9
 """Exchanges of one round."""
 
 
@@ -106,6 +107,13 @@ class Upstream:
                     self.next_part[path].clear()
                     writer.write(chunk(PART))
                 writer.write(END)
+            elif path == b"/websocket":
+                writer.write(
+                    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+                )
+                writer.write(await reader.readexactly(len(FRAME)))
+                writer.close()
+                return
             elif path == b"/large":
                 writer.write(
                     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\r\n"
@@ -165,11 +173,21 @@ async def traffic(
         head = b"POST /large HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\nConnection: close\r\n\r\n"
         assert (await tap.request(head + b"y" * 100_000))[1] == b"x" * 200_000
 
+    async def websocket() -> None:
+        client = await tap.client()
+        await client.send(
+            b"GET /websocket HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        )
+        assert b" 101 " in await client.read_until(b"\r\n\r\n")
+        await client.send(FRAME)
+        assert await client.read(len(FRAME)) == FRAME
+        client.close()
+
     async def refused() -> None:
         assert b" 400 " in (await tap.request(b"GET / HTTP/1.1\r\nHost : a\r\n\r\n"))[0]
 
     streams = stream("whole", PARTS), stream("left", 3), stream("other", PARTS)
-    await asyncio.gather(*streams, short(), large(), refused())
+    await asyncio.gather(*streams, short(), large(), websocket(), refused())
 
 
 async def ended_streams(
