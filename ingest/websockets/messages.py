@@ -126,10 +126,6 @@ class MessageDecoder:
             self.closed = state.closed
 
     @property
-    def has_window(self) -> bool:
-        return self._inflater is not None
-
-    @property
     def state(self) -> DirectionState:
         return DirectionState(
             bytes(self._rest), self._began_ns, bytes(self._window[-_WINDOW_BYTES:]), self.closed

@@ -6,13 +6,11 @@ fields are its whole state: `ship` stores them. A message that it does not add t
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from streamgauge.ingest.websockets.messages import Message
-
-T = TypeVar("T")
 
 
 class Answer(msgspec.Struct):
