@@ -184,11 +184,11 @@ class Catalog:
                 column.dt.strftime("%Y-%m-%d %H:%M:%S%.6f").str.strip_chars_end("0").str.strip_chars_end(".")
                 + "+00"
             )
+        element = _text_element if column.dtype == pl.List(pl.String) else str
         writers: dict[str, Callable[[Any], str]] = {
             "boolean": self.flag,
             "varchar": self.text,
-            # Numbers or ids, which need no quoting.
-            "list": lambda value: f"'[{', '.join(map(str, value))}]'",
+            "list": lambda value: literal(f"[{', '.join(map(element, value))}]"),
             **dict.fromkeys(("float32", "float64", "timestamptz", "uuid"), "'{}'".format),
         }
         written = writers.get(kind, str)
@@ -301,6 +301,13 @@ class Catalog:
     def close(self) -> None:
         """Close the cursor."""
         self._connection.close()
+
+
+def _text_element(value: str | None) -> str:
+    """A text within a list, as DuckDB reads it."""
+    if value is None:
+        return "NULL"
+    return "'" + without_nul(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def without_nul(text: str) -> str:

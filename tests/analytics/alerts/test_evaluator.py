@@ -313,13 +313,17 @@ def test_silenced_alert_is_stored_with_the_reason_and_sent_when_the_silence_ends
         assert len(found.received) == 1
 
 
+EVIDENCE = ("surge of Jeanne d'Arc's \"bot\"", "breaks a\\b, [c]\n", "NULL")
+"""Names of clients and models come from outside."""
+
+
 def incident(store: Store, alerts: AlertEvaluator, *, severity: str = "page") -> None:
     """An evaluation in which the diagnosis names an incident at the gateway `gw`."""
     rule = alerts._incidents
     assert rule is not None
     key = Key(DIAGNOSIS, "gw", None, "ttft")
     CLOCK.now_s += 10
-    condition = Condition(2.0, 0.5, "TTFT: gw, 500 ms → 2 s.", 1, severity=severity, evidence=("slow",))  # type: ignore[arg-type]
+    condition = Condition(2.0, 0.5, "TTFT: gw, 500 ms → 2 s.", 1, severity=severity, evidence=EVIDENCE)  # type: ignore[arg-type]
     rule.adopt(key, condition)
     alerts.evaluate_store()
     alerts.observe(*observed(at_ms=9_281))
@@ -340,11 +344,15 @@ def test_incident_is_one_message_and_stands_for_the_alerts_of_its_place(store: S
         incident(store, alerts)
         until_received(found, 1)
         [message] = found.received
-        assert (message["rule"], message["severity"], message["evidence"]) == ("diagnosis", "page", ["slow"])
+        assert (message["rule"], message["severity"], message["evidence"]) == (
+            "diagnosis",
+            "page",
+            [*EVIDENCE],
+        )
         assert message["link"].startswith("https://d/?range=custom&from=")
         assert published[-1] == [{"severity": "page", "metric": "ttft", "gateway": "gw"}]
-        rows = ask(store, "SELECT rule, not_sent LIKE 'alert %' FROM alerts ORDER BY rule")
-        assert rows == [("diagnosis", None), ("silent_stream", True)]
+        rows = ask(store, "SELECT rule, not_sent LIKE 'alert %', evidence FROM alerts ORDER BY rule")
+        assert rows == [("diagnosis", None, [*EVIDENCE]), ("silent_stream", True, [])]
         alerts.close()
         # A restart continues it without a message.
         second = AlertEvaluator(

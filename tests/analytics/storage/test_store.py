@@ -216,6 +216,9 @@ TEXTS = [
     "NULL",
     "'; DROP TABLE streams; --",
     "{a, b}",
+    "[a]",
+    " ",
+    "trailing \\",
     "\\x41 \\' \"",
     "line\n\ttab\r",
     "é漢字🎉‮",
@@ -236,12 +239,7 @@ def odd_streams(rows: int) -> pl.DataFrame:
         elif kind == pl.Float64():
             odd = [*FLOATS, None]
         elif kind == pl.List(pl.String()):
-            odd = [
-                [],
-                ["a-code"],
-                ["a", "b"],
-                None,
-            ]  # codes of this program: DuckLake does not escape texts in lists
+            odd = [[], ["a-code"], TEXTS, TEXTS[::-1], [None], None]
         else:
             bits = {"Int64": 63, "Int32": 31, "Int16": 15}.get(str(kind), 0)
             odd = [2**bits - 1, -(2**bits), 0, None]
