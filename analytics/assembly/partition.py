@@ -11,9 +11,8 @@ How far one log partition is consumed: the columns of `log_positions` with the s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream, RecordGap
 from streamgauge.analytics.assembly.open_stream import OpenStream
@@ -33,7 +32,7 @@ from streamgauge.ingest.records import (
     StreamRecord,
     pack,
 )
-from streamgauge.ingest.websockets.splitter import MAX_WINDOWS, AnswerSplitter, without_frames
+from streamgauge.ingest.websockets.splitter import AnswerSplitter, SocketRecord, Windows, without_frames
 
 MAX_PENDING_FRAMES = 512
 MAX_TAPS = 1024
@@ -44,9 +43,6 @@ SUSPECT_FACTOR = 15
 DAMAGE = "log_damaged"
 LOG_GONE = "log_gone"
 TAP_DIED = "tap_died"
-
-
-_SocketRecord = TypeVar("_SocketRecord", Frames, Closed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +93,13 @@ class Outbox:
     """Events and undecoded frames of all open streams."""
     held_bytes: int = 0
     """Approximate memory of the records held for checkpoints."""
-    windows: dict[str, tuple[Partition, OpenStream]] = field(default_factory=dict)
-    """The WebSockets with compression windows in memory, the oldest first."""
     counters: Counter[str] = field(default_factory=Counter)
     taps: dict[tuple[str, int, str], Alive] = field(default_factory=dict)
     """(tap, tap_worker, incarnation) → its newest `Alive`; the newest `MAX_TAPS`."""
+    windows: Windows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.windows = Windows(self.counters)
 
     def note_alive(self, record: Alive) -> None:
         """Keep the newest report of a tap. It may arrive repeatedly and in several partitions."""
@@ -210,52 +208,25 @@ class Partition:
             return
         response = record.response or stream.response
         if stream.splitter is None and not (stream.incomplete or stream.opened is None or response is None):
-            self._begin_splitting(stream, AnswerSplitter(stream.opened, response))
-        if (splitter := stream.splitter) is not None:
-            record = self._split(offset, stream, splitter, splitter.split, record)
-        self.feed(offset, [record if record.from_client is None else without_frames(record)])
+            stream.splitter = AnswerSplitter(stream.opened, response, self._out.windows)
+            # Its windows are text. A restart decodes the socket again, from the log.
+            self._keep_only_in_log(stream)
+        splitter = stream.splitter
+        own = without_frames(record) if splitter is None else self._split(offset, splitter, record)
+        self.feed(offset, [own])
 
-    def _begin_splitting(self, stream: OpenStream, splitter: AnswerSplitter) -> None:
-        stream.splitter = splitter
-        # Its windows are text. A restart decodes the socket again, from the log.
-        self._keep_only_in_log(stream)
-        windows = self._out.windows
-        if splitter.compressed:
-            windows[stream.stream_id] = self, stream
-        if len(windows) > MAX_WINDOWS:
-            partition, oldest = next(iter(windows.values()))
-            self._out.counters["evicted_windows"] += 1
-            partition._lose_answers(oldest, "too_many_windows")
-
-    def _split(
-        self,
-        offset: int,
-        stream: OpenStream,
-        splitter: AnswerSplitter,
-        split: Callable[[_SocketRecord], tuple[_SocketRecord, Sequence[StreamRecord]]],
-        record: _SocketRecord,
-    ) -> _SocketRecord:
-        """Feed the records of a socket's answers, and return its own one. `split`: a method of `splitter`. An exception in it loses
-        only these answers."""
-        had_fault, own = splitter.fault is not None, record
-        made: Sequence[StreamRecord]
-        try:
-            own, made = split(record)
-        except Exception as error:
+    def _split(self, offset: int, splitter: AnswerSplitter, record: SocketRecord) -> SocketRecord:
+        """Feed the records of a socket's answers, and return its own one."""
+        own, answers, error = splitter.split(record)
+        if error is not None:
             self._fail(offset, record, f"websocket: {type(error).__name__}", None)
-            made = splitter.lose("splitter_failed", stream.started_wall_ns + stream.last_ns)
-        if splitter.fault is not None and not had_fault:
-            self._out.counters["undecodable_websockets"] += 1
-            self._out.windows.pop(stream.stream_id, None)
-        self.feed(offset, made)
+        self.feed(offset, answers)
         return own
 
     def _lose_answers(self, stream: OpenStream, cause: str) -> None:
         """Nothing more can be decoded of a socket: its open answers are lost."""
-        self._out.windows.pop(stream.stream_id, None)
-        if stream.splitter is not None and stream.splitter.fault is None:
-            at_wall_ns = stream.started_wall_ns + stream.last_ns
-            self.feed(stream.held_offset, stream.splitter.lose(cause, at_wall_ns))
+        if stream.splitter is not None:
+            self.feed(stream.held_offset, stream.splitter.lose(cause))
 
     # -- decoding and records -----------------------------------------------------------------------------------------
 
@@ -301,7 +272,7 @@ class Partition:
                 stream.read_request(record, self._out.read_conversation)
             elif isinstance(record, Closed):
                 if (splitter := stream.splitter) is not None:
-                    record = self._split(offset, stream, splitter, splitter.end, record)
+                    record = self._split(offset, splitter, record)
                 stream.last_ns = max(stream.last_ns, record.end_ns)
                 self.finish(stream, record)
 
@@ -516,7 +487,6 @@ class Partition:
     def release(self, stream: OpenStream) -> None:
         """Subtract a stream that is no longer open from the resource totals."""
         self._release_held(stream)
-        self._out.windows.pop(stream.stream_id, None)
         self._out.open_events -= stream.event_count
 
     def _hold(self, stream: OpenStream, offset: int, record: AnyRecord, size: int) -> None:

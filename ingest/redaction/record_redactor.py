@@ -19,7 +19,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
@@ -45,9 +45,10 @@ from streamgauge.ingest.records import (
 from streamgauge.ingest.redaction import filler
 from streamgauge.ingest.redaction.body_redactor import BodyRedactor, BodyState
 from streamgauge.ingest.websockets.splitter import (
-    MAX_WINDOWS,
     AnswerSplitter,
+    SocketRecord,
     SplitterState,
+    Windows,
     without_frames,
 )
 
@@ -63,8 +64,6 @@ _decode_socket = msgspec.msgpack.Decoder(list[SplitterState | Frames]).decode
 
 
 log = logging.getLogger(__name__)
-
-Socket = TypeVar("Socket", Frames, Closed)
 
 
 class Decoding(Protocol):
@@ -155,12 +154,11 @@ class Redactor:
         self._streams: dict[str, _Stream] = {}
         self._changed: set[str] = set()
         self._ended: set[str] = set()
-        self._windows: dict[str, AnswerSplitter] = {}
-        """Those with compression windows in memory, the oldest first."""
         self._answers: list[StreamRecord] = []
         """Records of answers that are to be redacted."""
         self.counters: Counter[str] = Counter()
-        """redacted_bytes, captured_streams, unknown_streams, already_shipped_records, undecodable_websockets."""
+        """redacted_bytes, captured_streams, unknown_streams, already_shipped_records, undecodable_websockets, evicted_windows."""
+        self._windows = Windows(self.counters)
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -197,7 +195,7 @@ class Redactor:
         self._changed.add(record.stream)
         if isinstance(record, Closed) or (isinstance(record, Lost) and record.last):
             if isinstance(record, Closed) and (splitter := stream.splitter) is not None:
-                record = self._split(record, splitter, splitter.end)
+                record = self._split(record, splitter)
             elif isinstance(record, Lost):
                 self._lose_answers(stream, record.cause)
             self._forget(record.stream)
@@ -220,47 +218,28 @@ class Redactor:
         state, response = stream.state, record.response or stream.state.response
         splitter = stream.splitter
         if splitter is None and state.opened is not None and response is not None:
-            splitter = stream.splitter = AnswerSplitter(state.opened, response, storable=True)
+            splitter = stream.splitter = AnswerSplitter(state.opened, response, self._windows, storable=True)
             state.opened, state.response, state.socket = None, None, True
             stream.coded = [msgspec.msgpack.encode(splitter.state)]
-            if splitter.compressed:
-                self._windows[record.stream] = splitter
-            if len(self._windows) > MAX_WINDOWS:
-                oldest = next(iter(self._windows))
-                self._lose_answers(self._streams[oldest], "too_many_windows")
         if splitter is None:
             return without_frames(record)
         if splitter.fault is None:
             stream.coded.append(encode(record))
-        own = self._split(record, splitter, splitter.split)
-        return own if own.from_client is None else without_frames(own)
+        return self._split(record, splitter)
 
-    def _split(
-        self,
-        record: Socket,
-        splitter: AnswerSplitter,
-        split: Callable[[Socket], tuple[Socket, list[StreamRecord]]],
-    ) -> Socket:
-        had_fault = splitter.fault is not None
-        try:
-            record, made = split(record)
-        except Exception:
-            log.exception("cannot split the answers of the WebSocket %s", record.stream)
-            made = splitter.lose("splitter_failed", time.time_ns())
-        if splitter.fault is not None and not had_fault:
-            self.counters["undecodable_websockets"] += 1
-            self._windows.pop(record.stream, None)
-        self._answers += made
-        return record
+    def _split(self, record: SocketRecord, splitter: AnswerSplitter) -> SocketRecord:
+        own, answers, error = splitter.split(record)
+        if error is not None:
+            log.error("cannot split the answers of the WebSocket %s", record.stream, exc_info=error)
+        self._answers += answers
+        return own
 
     def _lose_answers(self, stream: _Stream, cause: str) -> None:
-        if (splitter := stream.splitter) is not None and splitter.fault is None:
-            self._windows.pop(splitter.stream, None)
-            self._answers += splitter.lose(cause, time.time_ns())
+        if stream.splitter is not None:
+            self._answers += stream.splitter.lose(cause)
 
     def _forget(self, stream_id: str) -> None:
         del self._streams[stream_id]
-        self._windows.pop(stream_id, None)
         self._changed.discard(stream_id)
         self._ended.add(stream_id)
 
@@ -378,7 +357,10 @@ class Redactor:
             is_socket, replaces = stream.state.socket, False
             if is_socket and stream.splitter is not None:
                 coded = _encode_items(stream.coded) if stream.coded else b""
-                replaces = stream.saved_bytes + len(coded) > MAX_SOCKET_BYTES
+                # After a fault the records are incomplete, and the state says that nothing more is decoded.
+                replaces = (
+                    stream.splitter.fault is not None or stream.saved_bytes + len(coded) > MAX_SOCKET_BYTES
+                )
                 if replaces:
                     coded = _encode_items([msgspec.msgpack.encode(stream.splitter.state)])
                 stream.state.coded_bytes = len(coded) + (0 if replaces else stream.saved_bytes)
@@ -420,7 +402,7 @@ class Redactor:
         try:
             first, *records = [item for part in coded for item in _decode_socket(part)]
             assert isinstance(first, SplitterState)
-            splitter = AnswerSplitter.restored(first)
+            splitter = AnswerSplitter.restored(first, self._windows)
             for record in records:
                 assert isinstance(record, Frames)
                 splitter.split(record)
@@ -428,8 +410,6 @@ class Redactor:
             stream.state.unknown = True
             return
         stream.splitter = splitter
-        if splitter.compressed and splitter.fault is None:
-            self._windows[splitter.stream] = splitter
 
 
 def _encode_items(items: Sequence[bytes]) -> bytes:

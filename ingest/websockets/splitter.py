@@ -7,14 +7,18 @@ records, without frames.
 Guarantees
 - The same messages give the same answers and times, however they are cut into frames, reads and records. The same records give
   the same ids and numbers.
-- Answers that are open at a gap, or when the bytes can no longer be decoded, end with a `Lost`.
+- Answers that are open at a gap, or when the bytes can no longer be decoded, end with a `Lost`. So do those of a splitter that
+  raises an exception: its caller only reports it.
 - `state` continues the splitter between two records.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
+from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -47,6 +51,7 @@ MAX_OPEN_ANSWERS = 64
 MAX_UNKNOWN_MESSAGES = 10_000
 """Messages of a protocol that is not known. Further ones are only counted."""
 _SSE = ("content-type", "text/event-stream")
+SocketRecord = TypeVar("SocketRecord", Frames, Closed)
 _OF_SOCKET = ("sec-websocket-extensions", "upgrade", "content-type", "content-length", "transfer-encoding")
 
 
@@ -63,6 +68,26 @@ class SplitterState(msgspec.Struct, array_like=True, tag="splitter"):
     protocol: AnyConversation | None
     closed_first: Cause | None
     fault: str | None
+    last_ns: int = 0
+
+
+class Windows:
+    """The splitters of one process with compression windows, the oldest first."""
+
+    def __init__(self, counters: Counter[str]) -> None:
+        """Counts evicted_windows, undecodable_websockets."""
+        self.counters = counters
+        # Weak: a splitter that its owner drops is freed with its windows.
+        self._splitters: WeakValueDictionary[str, AnswerSplitter] = WeakValueDictionary()
+
+    def add(self, splitter: AnswerSplitter) -> None:
+        self._splitters[splitter.stream] = splitter
+        if len(self._splitters) > MAX_WINDOWS:
+            self.counters["evicted_windows"] += 1
+            next(self._splitters.values()).give_up("too_many_windows")
+
+    def remove(self, splitter: AnswerSplitter) -> None:
+        self._splitters.pop(splitter.stream, None)
 
 
 class _Pending:
@@ -79,8 +104,10 @@ class _Pending:
 class AnswerSplitter:
     """Splits the records of one socket."""
 
-    def __init__(self, opened: Opened, response: ResponseHeaders, *, storable: bool = False) -> None:
-        self._opened, self._response = opened, response
+    def __init__(
+        self, opened: Opened, response: ResponseHeaders, windows: Windows, *, storable: bool = False
+    ) -> None:
+        self._opened, self._response, self._windows = opened, response, windows
         self._headers = [(name, value) for name, value in response.headers if name not in _OF_SOCKET]
         self._compression = negotiated(response.headers)
         self._storable = storable
@@ -88,13 +115,16 @@ class AnswerSplitter:
         self.open: list[Answer] = []
         self.fault: str | None = None
         """Why nothing is decoded any more."""
-        self._answer_count = self._message_count = 0
+        self._answer_count = self._message_count = self._last_ns = 0
         self._protocol: AnyConversation | None = None
         self._closed_first: Cause | None = None
         """The cause of the end for an answer, after a Close frame."""
         self._made: list[StreamRecord] = []
+        """Records of answers that were not returned yet."""
         self._pending: dict[str | None, _Pending] = {}
         """By stream; None: the socket."""
+        if self._compression is not None:
+            windows.add(self)
 
     @property
     def stream(self) -> str:
@@ -102,24 +132,21 @@ class AnswerSplitter:
         return self._opened.stream
 
     @property
-    def compressed(self) -> bool:
-        """Compression windows may be in memory."""
-        return self._compression is not None
-
-    @property
     def state(self) -> SplitterState:
         return SplitterState(
             self._opened, self._response, self._client.state, self._server.state, self.open, self._answer_count,
-            self._message_count, self._protocol, self._closed_first, self.fault,
+            self._message_count, self._protocol, self._closed_first, self.fault, self._last_ns,
         )  # fmt: skip
 
     @classmethod
-    def restored(cls, state: SplitterState) -> AnswerSplitter:
-        splitter = cls(state.opened, state.response, storable=True)
+    def restored(cls, state: SplitterState, windows: Windows) -> AnswerSplitter:
+        splitter = cls(state.opened, state.response, windows, storable=True)
         splitter._client, splitter._server = splitter._decoders(state.client, state.server)
-        splitter.open, splitter._protocol, splitter.fault = state.answers, state.protocol, state.fault
+        splitter.open, splitter._protocol = state.answers, state.protocol
         splitter._answer_count, splitter._message_count = state.answer_count, state.message_count
-        splitter._closed_first = state.closed_first
+        splitter._closed_first, splitter._last_ns = state.closed_first, state.last_ns
+        if state.fault is not None:
+            splitter.give_up(state.fault)
         return splitter
 
     def _decoders(
@@ -133,14 +160,43 @@ class AnswerSplitter:
 
     # -- records of the socket -----------------------------------------------------------------------------------------
 
-    def split(self, record: Frames) -> tuple[Frames, list[StreamRecord]]:
-        """The socket's own record, and those of its answers."""
-        self._made = []
-        return self._frames(record), self._made
+    def split(self, record: SocketRecord) -> tuple[SocketRecord, list[StreamRecord], Exception | None]:
+        """The socket's own record without its frames, and the records of its answers. An exception loses only these answers."""
+        own, error, had_fault = record, None, self.fault is not None
+        try:
+            own = self._frames(record) if isinstance(record, Frames) else self._end(record)  # type: ignore[assignment]
+        except Exception as raised:
+            own, error = without_frames(record), raised
+            self.give_up("splitter_failed")
+        if self.fault is not None and not had_fault:
+            self._windows.counters["undecodable_websockets"] += 1
+        return own, self._take_made(), error
 
-    def end(self, closed: Closed) -> tuple[Closed, list[StreamRecord]]:
-        """As `split`. A client that leaves while no answer is open ends the socket cleanly."""
-        self._made = []
+    def lose(self, cause: str) -> list[StreamRecord]:
+        """Stop decoding. The records of the answers, which end with this cause."""
+        if self.fault is None:
+            self.give_up(cause)
+        return self._take_made()
+
+    def give_up(self, cause: str) -> None:
+        """As `lose`. The next call returns the records."""
+        self.fault = cause
+        self._client, self._server = self._decoders()  # frees the windows
+        self._windows.remove(self)
+        at_wall_ns = self._opened.wall_ns + self._last_ns
+        self._made += [
+            Lost(answer.stream, answer.next_seq, answer.next_seq, cause, at_wall_ns, 0, True)
+            for answer in self.open
+        ]
+        self.open, self._pending = [], {}
+
+    def _take_made(self) -> list[StreamRecord]:
+        made, self._made = self._made, []
+        return made
+
+    def _end(self, closed: Closed) -> Closed:
+        """A client that leaves while no answer is open ends the socket cleanly."""
+        self._last_ns = closed.end_ns
         if closed.cause == "client_left" and not self.open and self.fault is None:
             closed = msgspec.structs.replace(closed, cause="complete", detail=None)
         cause = closed.cause
@@ -148,13 +204,14 @@ class AnswerSplitter:
             cause = self._closed_first or cause
         for answer in list(self.open):
             self._close(answer, closed.end_ns, cause, closed.detail, closed.client_left_ns)
-        return closed, self._made
+        return closed
 
     def _frames(self, record: Frames) -> Frames:
         from_client = frozenset(record.from_client or ())
         for index, (at_ns, data) in enumerate(record.frames):
             if self.fault is not None:
                 break
+            self._last_ns = at_ns
             is_client = index in from_client
             decoder = self._client if is_client else self._server
             for message in decoder.feed(at_ns, data):
@@ -164,7 +221,7 @@ class AnswerSplitter:
                 self._closed_first = "client_left" if is_client else "complete"
             if decoder.fault is not None:
                 self._write_pending()
-                self._made += self.lose(decoder.fault, self._opened.wall_ns + at_ns)
+                self.give_up(decoder.fault)
         events = self._pending.pop(None, None)
         self._write_pending()
         own = without_frames(record)
@@ -174,18 +231,6 @@ class AnswerSplitter:
                 own, frames=events.frames, wire_bytes=events.wire_bytes, uncaptured_bytes=uncaptured_bytes
             )
         return own
-
-    def lose(self, cause: str, at_wall_ns: int) -> list[StreamRecord]:
-        """Stop decoding. The end of the open answers."""
-        self.fault = cause
-        self._client, self._server = self._decoders()  # frees the windows
-        lost: list[StreamRecord] = [
-            Lost(answer.stream, answer.next_seq, answer.next_seq, cause, at_wall_ns, 0, True)
-            for answer in self.open
-        ]
-        self.open = []
-        self._pending = {}
-        return lost
 
     def _message(self, message: Message, is_client: bool) -> None:
         if self._protocol is None:
@@ -306,8 +351,10 @@ def _uuid7(wall_ns: int, digits: str) -> str:
     return f"{time[:8]}-{time[8:]}-7{digits[:3]}-{ANSWER_DIGIT}{digits[3:6]}-{digits[6:18]}"
 
 
-def without_frames(record: Frames) -> Frames:
+def without_frames(record: SocketRecord) -> SocketRecord:
     """A record of a socket without its bytes, which are counted as not captured."""
+    if not isinstance(record, Frames):
+        return record
     from_client: Sequence[int] = record.from_client or ()
     sent = sum(len(record.frames[index][1]) for index in from_client)
     size = sum(len(data) for _, data in record.frames) - sent

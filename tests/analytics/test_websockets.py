@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.assembly import partition
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
@@ -25,7 +24,6 @@ from streamgauge.analytics.measures.open_streams import open_stream_frame
 from streamgauge.analytics.storage.reconciliation import RECORDED_BY_TAP
 from streamgauge.ingest.identifiers import is_answer
 from streamgauge.ingest.records import AnyRecord, Frames, encode, unpack
-from streamgauge.ingest.redaction import record_redactor
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from streamgauge.ingest.ship import RedactionStateFile
 from streamgauge.ingest.websockets import splitter
@@ -177,34 +175,46 @@ def test_open_answer_is_shown_live() -> None:
     assert found["websocket"]["output_event_count"] == 0
 
 
-def test_exception_in_the_splitter_loses_only_the_answers_of_this_socket(
+def test_exception_in_the_splitter_is_a_dead_letter_and_loses_only_its_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(self: Responses, message: Message, answers: object) -> None:
-        if b"poison" in message.payload:
-            raise ZeroDivisionError
-        usual(self, message, answers)
-
-    usual: Any = Responses.from_server
-    monkeypatch.setattr(Responses, "from_server", fail)
-    poisoned = recorded([*turn(1, "r0", "a "), *turn(1000, "r1", "poison"), *turn(2000, "r2", "b ")])
+    monkeypatch.setattr(Responses, "from_server", poisoned(Responses.from_server))
     other = recorded(turn(1, "r9", "a "), stream=stream_id(9))
     assembler = Assembler()
-    assembler.feed("w0", 0, [*poisoned[:9], *other[:3]])
-    assembler.feed("w0", 1, [*poisoned[9:], *other[3:]])
+    assembler.feed("w0", 0, [*POISONED[:9], *other[:3]])
+    assembler.feed("w0", 1, [*POISONED[9:], *other[3:]])
     (failure,) = assembler.take_failures()
     assert (failure.reason, failure.stream_id) == ("websocket: ZeroDivisionError", SOCKET)
     assert assembler.counters["undecodable_websockets"] == 1
-    assert Counter(row["outcome"] for row in rows_of(assembler)) == {
-        "ok": 3,
-        "client_abort": 1,
-        "tap_lost": 1,
-    }
+    expected = {"ok": 3, "client_abort": 1, "tap_lost": 1}
+    assert Counter(row["outcome"] for row in rows_of(assembler)) == expected
+
+
+def test_exception_in_the_splitter_is_logged_by_ship(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Responses, "from_server", poisoned(Responses.from_server))
+    redactor = Redactor(BodyDecoder)
+    found = rows(redactor.redact(POISONED))
+    assert [message for message in caplog.messages if SOCKET in message]
+    assert redactor.counters["undecodable_websockets"] == 1
+    assert Counter(row["outcome"] for row in found) == {"ok": 1, "client_abort": 1, "tap_lost": 1}
+
+
+POISONED = recorded([*turn(1, "r0", "a "), *turn(1000, "r1", "poison"), *turn(2000, "r2", "b ")])
+
+
+def poisoned(method: Any) -> Any:
+    def fail(self: Responses, message: Message, answers: object) -> None:
+        if b"poison" in message.payload:
+            raise ZeroDivisionError
+        method(self, message, answers)
+
+    return fail
 
 
 def test_oldest_socket_gives_up_its_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "MAX_WINDOWS", 2)
-    monkeypatch.setattr(record_redactor, "MAX_WINDOWS", 2)
+    monkeypatch.setattr(splitter, "MAX_WINDOWS", 2)
     sockets = [
         recorded(
             turn(1, "r0", "a "), compression=COMPRESSIONS[1], stream=stream_id(n), end=(500, "client_left")
@@ -212,12 +222,34 @@ def test_oldest_socket_gives_up_its_windows(monkeypatch: pytest.MonkeyPatch) -> 
         for n in range(3)
     ]
     records = [record for same in zip(*sockets, strict=True) for record in same]
-    assembler = Assembler()
+    assembler, redactor = Assembler(), Redactor(BodyDecoder)
     assembler.feed("w0", 0, records)
-    assert assembler.counters["evicted_windows"] == 1
+    shipped = redactor.redact(records)
+    assert (assembler.counters["evicted_windows"], redactor.counters["evicted_windows"]) == (1, 1)
     expected = {"ok": 4, "tap_lost": 1, "client_abort": 1}
     assert Counter(row["outcome"] for row in rows_of(assembler)) == expected
-    assert Counter(row["outcome"] for row in rows(Redactor(BodyDecoder).redact(records))) == expected
+    assert Counter(row["outcome"] for row in rows(shipped)) == expected
+
+
+def test_ship_does_not_decode_an_evicted_socket_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sent = [*turn(1, "r0", "a "), *turn(1000, "r1", "b ")]
+    records = recorded(sent, compression=COMPRESSIONS[1])
+    redactor = Redactor(BodyDecoder)
+    stored = RedactionStateFile(tmp_path, redactor)
+    shipped = redactor.redact(records[:3])
+    with monkeypatch.context() as limited:
+        limited.setattr(splitter, "MAX_WINDOWS", 1)
+        redactor.redact(recorded(sent, compression=COMPRESSIONS[1], stream=stream_id(2))[:3])
+    shipped += redactor.redact(records[3:5])
+    stored.save()
+    stored.close()
+    again = Redactor(BodyDecoder)
+    RedactionStateFile(tmp_path, again).close()
+    shipped += again.redact(records[5:])
+    assert again.counters["undecodable_websockets"] == again.counters["unknown_streams"] == 0
+    assert [row["outcome"] for row in answers(rows(shipped))] == ["tap_lost"]
 
 
 @st.composite
