@@ -10,6 +10,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,29 +23,28 @@ _YIELD_EVERY = 64
 """Consecutive writes without a wait before the sender yields to other streams."""
 
 
+class Planned(NamedTuple):
+    """A planned response."""
+
+    request: Request
+    plan: ResponsePlan
+    writer: ResponseWriter
+    row_builder: RowBuilder
+
+
 class ResponseSender:
     """Sends one response."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        request: Request,
-        plan: ResponsePlan,
-        writer: ResponseWriter,
-        row_builder: RowBuilder,
-        keepalive_s: float,
-    ) -> None:
+    def __init__(self, connection: Connection, planned: Planned, keepalive_s: float) -> None:
         self.connection = connection
-        self.request = request
-        self.plan = plan
-        self.writer = writer
-        self.row_builder, self.row = row_builder, row_builder.row
+        self.request, self.plan, self.writer, self.row_builder = planned
+        self.row = self.row_builder.row
         self.keepalive_s = keepalive_s
         self._due_s = 0.0
         self._sent_outputs = 0
         self._compress = None
-        if plan.coding != "identity":
-            self._compress = zlib.compressobj(6, zlib.DEFLATED, 31 if plan.coding == "gzip" else 15)
+        if self.plan.coding != "identity":
+            self._compress = zlib.compressobj(6, zlib.DEFLATED, 31 if self.plan.coding == "gzip" else 15)
         self._held: list[BodyPart] | None = None
         self._unpaused = 0
 

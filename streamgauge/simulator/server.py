@@ -29,16 +29,16 @@ from urllib.parse import parse_qs, urlsplit
 import click
 import msgspec
 import uvloop
+from wsproto.utilities import RemoteProtocolError
 
 from streamgauge.ingest.listening import bind, join_address, split_address
 from streamgauge.ingest.private_files import write_json
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.ledger import Ledger, LedgerRow, RowBuilder
 from streamgauge.simulator.profiles import DEFAULT_VENDOR, PROFILES, api_of_path, profile_for
-from streamgauge.simulator.response_plan import ResponsePlan, draw_plan, read_simulate_header
-from streamgauge.simulator.response_sender import ResponseSender
+from streamgauge.simulator.response_plan import draw_plan, read_simulate_header
+from streamgauge.simulator.response_sender import Planned, ResponseSender
 from streamgauge.simulator.response_writers import RESPONSE_WRITERS
-from streamgauge.simulator.response_writers.response_writer import ResponseWriter
 from streamgauge.simulator.response_writers.responses import Responses
 from streamgauge.simulator.socket_sessions import RealtimeSession, ResponsesSession
 from streamgauge.simulator.sockets import Socket
@@ -80,7 +80,7 @@ class Simulator:
         self.url = ""
         self._server: asyncio.Server | None = None
         self._connections: set[Connection] = set()
-        self._streams = self.refused = 0
+        self.refused = 0
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address is not available."""
@@ -110,37 +110,31 @@ class Simulator:
             status, kind, body, more = self._get(parts.path, parse_qs(parts.query))
             connection.respond(status, [("content-type", kind), *more], body)
             return
-        ledger_row = self._row(request, parts.path)
-        row_builder = RowBuilder(ledger_row, keep_text=self.options.keep_text)
+        row_builder = self._row(request, parts.path)
         api = api_of_path(parts.path)
         try:
             if api is None or request.method != "POST":
                 raise _Refused(404, f"no such endpoint: {request.method} {parts.path}")
-            if self._streams >= self.options.max_streams:
+            if self.ledger.open >= self.options.max_streams:
                 self.refused += 1
                 raise _Refused(503, "too many concurrent streams")
             try:
                 asked = msgspec.json.decode(request.body, type=dict[str, Any])
             except msgspec.DecodeError:
                 raise _Refused(400, "the body is not a JSON object") from None
-            plan, writer = self._plan(request, asked, parts.path, api, ledger_row)
+            planned = self._plan(request, asked, parts.path, api, row_builder)
         except _Refused as refused:
             self._refuse(connection, request, row_builder, api, refused)
             return
-        row_builder.copy_plan(plan, writer)
         with self._open_stream():
-            await ResponseSender(
-                connection, request, plan, writer, row_builder, self.options.keepalive_s
-            ).run()
+            await ResponseSender(connection, planned, self.options.keepalive_s).run()
 
     @contextmanager
     def _open_stream(self) -> Iterator[None]:
-        self._streams += 1
         self.ledger.open += 1
         try:
             yield
         finally:
-            self._streams -= 1
             self.ledger.open -= 1
 
     async def _websocket(
@@ -148,39 +142,40 @@ class Simulator:
     ) -> None:
         api = "realtime" if path.endswith("/realtime") else api_of_path(path)
         if api not in ("responses", "realtime") or not self.options.websockets:
-            row_builder = RowBuilder(self._row(request, path), keep_text=False)
+            row_builder = self._row(request, path)
             self._refuse(connection, request, row_builder, None, _Refused(426, "no WebSocket here"))
             row_builder.row.expected_outcome, row_builder.row.error_type = "refused", "websocket"
             connection.close()
             return
         request.headers.setdefault("x-request-id", f"sim-{self.options.seed}-socket-{request.received_ns}")
 
-        def begin(
-            request: Request, body: dict[str, Any], index: int
-        ) -> tuple[ResponsePlan, Responses, RowBuilder]:
-            row = self._row(request, path)
+        def begin(request: Request, body: dict[str, Any], index: int) -> Planned:
+            row_builder = self._row(request, path)
+            row = row_builder.row
             row.response_index, row.status = index, 101
-            row_builder = RowBuilder(row, keep_text=self.options.keep_text)
             try:
-                plan, writer = self._plan(request, body, path, api, row)
-                if not isinstance(writer, Responses):
-                    raise _Refused(400, f"{writer.vendor} has no WebSockets")
+                planned = self._plan(request, body, path, api, row_builder)
+                if not isinstance(planned.writer, Responses):
+                    raise _Refused(400, f"{planned.writer.vendor} has no WebSockets")
             except _Refused:
                 row.fault, row.error_type = "inband_error", "invalid_request_error"
                 row_builder.fault_occurred(time.monotonic_ns())
                 row_builder.ended(time.monotonic_ns())
                 raise
-            row_builder.copy_plan(plan, writer)
-            return plan, writer, row_builder
+            return planned
 
-        socket = Socket(connection, request)
+        try:
+            socket = Socket(connection, request)
+        except RemoteProtocolError:
+            connection.close()
+            return
         if api == "responses":
-            await ResponsesSession(socket, request, begin, self._open_stream).run()
+            await ResponsesSession(socket, begin, self._open_stream).run()
         else:
             model = query.get("model", ["gpt-sim-realtime"])[0]
-            await RealtimeSession(socket, request, begin, self._open_stream, model=model).run()
+            await RealtimeSession(socket, begin, self._open_stream, model=model).run()
 
-    def _row(self, request: Request, path: str) -> LedgerRow:
+    def _row(self, request: Request, path: str) -> RowBuilder:
         seq = self.ledger.next_seq()
         client_id = request.headers.get("x-request-id")
         trace = request.headers.get("traceparent", "").split("-")
@@ -198,11 +193,12 @@ class Simulator:
             outputs_ns=[],
         )
         self.ledger.add(row)
-        return row
+        return RowBuilder(row, keep_text=self.options.keep_text)
 
     def _plan(
-        self, request: Request, body: dict[str, Any], path: str, api: str, row: LedgerRow
-    ) -> tuple[ResponsePlan, ResponseWriter]:
+        self, request: Request, body: dict[str, Any], path: str, api: str, row_builder: RowBuilder
+    ) -> Planned:
+        row = row_builder.row
         try:
             forced = read_simulate_header(request.headers.get("x-simulate"))
         except ValueError as e:
@@ -236,7 +232,9 @@ class Simulator:
             plan = replace(plan, reasoning="visible")
         if plan.choices > 1 or api == "completions":  # text only
             plan = replace(plan, tool_calls=0, refusal=False, reasoning="none", reasoning_tokens=0)
-        return plan, writer_class(plan, int(time.time()))
+        writer = writer_class(plan, int(time.time()))
+        row_builder.copy_plan(plan, writer)
+        return Planned(request, plan, writer, row_builder)
 
     def _refuse(
         self,
@@ -323,51 +321,29 @@ def run(options: SimulatorOptions, ready: Callable[[Simulator], None] | None = N
     return uvloop.run(_serve(options, ready))
 
 
-_DEFAULTS = SimulatorOptions()
+def _option(field: str, kind: click.ParamType[Any] | None, metavar: str, text: str) -> Callable[..., Any]:
+    """The option of a field of `SimulatorOptions`, with its default."""
+    default = getattr(SimulatorOptions(), field)
+    if isinstance(kind, Duration):
+        default = f"{default:g}s"
+    flag = "--" + field.removesuffix("_s").replace("_", "-")
+    return click.option(
+        flag, field, type=kind, metavar=metavar, default=default, show_default=True, help=text
+    )
 
 
 @click.command("simulate")
-@click.option(
-    "--listen", type=Address(), metavar="HOST:PORT", default=_DEFAULTS.listen, show_default=True,
-    help="Address to listen on; port 0 = any free port.",
-)  # fmt: skip
-@click.option("--seed", metavar="TEXT", default=_DEFAULTS.seed, show_default=True, help="Random seed.")
-@click.option(
-    "--rate-faults",
-    type=Number(0, 1),
-    metavar="SHARE",
-    default=_DEFAULTS.rate_faults,
-    show_default=True,
-    help="Share of requests with a fault.",
+@_option("listen", Address(), "HOST:PORT", "Address to listen on; port 0 = any free port.")
+@_option("seed", None, "TEXT", "Random seed.")
+@_option("rate_faults", Number(0, 1), "SHARE", "Share of requests with a fault.")
+@_option("time_scale", Number(0, 1000), "N", "Multiplier of simulated times; 0.1 = ten times faster.")
+@_option(
+    "keepalive_s", Duration(0.01), "DURATION", "Silence before a keep-alive, for vendors that send them."
 )
+@_option("ledger_rows", WholeNumber(1), "N", "Maximum number of requests in the ledger.")
 @click.option(
-    "--time-scale",
-    type=Number(0, 1000),
-    metavar="N",
-    default=_DEFAULTS.time_scale,
-    show_default=True,
-    help="Multiplier of simulated times; 0.1 = ten times faster.",
+    "--no-websockets", "websockets", flag_value=False, default=True, help="Refuse WebSockets with 426."
 )
-@click.option(
-    "--keepalive",
-    "keepalive_s",
-    type=Duration(0.01),
-    metavar="DURATION",
-    default="1s",
-    show_default=True,
-    help="Silence before a keep-alive, for vendors that send them.",
-)
-@click.option(
-    "--ledger-rows",
-    type=WholeNumber(1),
-    metavar="N",
-    default=_DEFAULTS.ledger_rows,
-    show_default=True,
-    help="Maximum number of requests in the ledger.",
-)
-@click.option(
-    "--no-websockets", "websockets", is_flag=True, flag_value=False, default=True, help="Refuse WebSockets with 426."
-)  # fmt: skip
 @click.option("--keep-text", is_flag=True, help="Keep generated text in the ledger.")
 @click.option(
     "--announce", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write pid and URL to this file when ready."

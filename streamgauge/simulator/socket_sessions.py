@@ -23,19 +23,15 @@ from typing import Any
 import msgspec
 
 from streamgauge.simulator.connection import Request
-from streamgauge.simulator.ledger import RowBuilder
-from streamgauge.simulator.response_plan import ResponsePlan
+from streamgauge.simulator.response_sender import Planned
 from streamgauge.simulator.response_writers.realtime import BYTES_PER_S, Realtime
-from streamgauge.simulator.response_writers.responses import Responses
 from streamgauge.simulator.sockets import CONNECTION_LIMIT, AnswerSender, Socket
 
 SOCKET_LIMIT_S = 3600
-MAX_LANES = 32
-"""Maximum number of `stream_id`s of one socket."""
 SILENCE = 500
 """Largest sample of 16 bits that is no speech."""
 Message = dict[str, Any]
-Begin = Callable[[Request, Message, int], tuple[ResponsePlan, Responses, RowBuilder]]
+Begin = Callable[[Request, Message, int], Planned]
 """Plan the answer to a request with this body and index, and add its row to the ledger."""
 
 
@@ -43,38 +39,33 @@ class Session(ABC):
     """One socket. `run` returns when it has ended, and the rows of all answers are complete."""
 
     def __init__(
-        self, socket: Socket, request: Request, begin: Begin, open_answer: Callable[[], AbstractContextManager[None]]
-    ) -> None:  # fmt: skip
-        self.socket, self.request = socket, request
+        self, socket: Socket, begin: Begin, open_answer: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self.socket = socket
         self._begin, self._open_answer = begin, open_answer
-        self._tasks: dict[asyncio.Task[None], AnswerSender] = {}
-        self.answers = 0
+        self._open: set[AnswerSender] = set()
+        self._answers = 0
 
     async def run(self) -> None:
         try:
             async for data, read_ns in self.socket.messages():
                 try:
                     self.receive(msgspec.json.decode(data, type=Message), read_ns)
-                except (msgspec.DecodeError, ValueError) as e:
+                except (msgspec.DecodeError, ValueError, KeyError) as e:
                     self.error(f"Invalid message: {e}")
         finally:
-            for task, sender in self._tasks.items():
+            for sender in self._open:
                 if (
                     self.socket.connection.client_left_ns is None
                 ):  # a fault of another answer ended the socket
                     sender.row.fault = "cut"
                     sender.row_builder.fault_occurred(time.monotonic_ns())
-                task.cancel()
-            senders = list(self._tasks.values())
-            try:
-                await asyncio.gather(*self._tasks, return_exceptions=True)
-            finally:
-                for sender in senders:  # a task may not have begun
-                    sender.conclude()
+                sender.task.cancel()
+            await asyncio.gather(*(sender.task for sender in self._open), return_exceptions=True)
 
     @abstractmethod
     def receive(self, message: Message, read_ns: int) -> None:
-        """Handle a message of the client. Raises ValueError for an invalid one."""
+        """Handle a message of the client. Raises ValueError or KeyError for an invalid one."""
 
     def error(self, message: str, code: str | None = None) -> None:
         """Report an error that belongs to no answer."""
@@ -82,28 +73,35 @@ class Session(ABC):
         self.socket.send({"type": "error", "event_id": f"event_{time.monotonic_ns()}", "error": error})
 
     def asked(self, body: Message, asked_ns: int, stream_id: str | None = None) -> AnswerSender:
-        """Prepare an answer, which a task of `start` sends."""
-        headers = self.request.headers
+        """Prepare an answer, which `start` sends."""
+        request = replace(
+            self.socket.request, wall_ns=time.time_ns(), received_ns=asked_ns, complete_ns=asked_ns
+        )
         if forced := (body.get("metadata") or {}).get("x-simulate"):
-            headers = {**headers, "x-simulate": forced}
-        request = replace(self.request, headers=headers, wall_ns=time.time_ns(), received_ns=asked_ns, complete_ns=asked_ns)  # fmt: skip
-        plan, writer, row_builder = self._begin(request, body, self.answers)
-        self.answers += 1
-        if plan.fault == "linger":  # a socket stays open anyway
-            plan, row_builder.row.fault = replace(plan, fault="none"), "none"
-        return AnswerSender(self.socket, request, plan, writer, row_builder, stream_id)
+            request.headers = {**request.headers, "x-simulate": forced}
+        planned = self._begin(request, body, self._answers)
+        self._answers += 1
+        if planned.plan.fault == "linger":  # a socket stays open anyway
+            planned.row_builder.row.fault = "none"
+            planned = planned._replace(plan=replace(planned.plan, fault="none"))
+        return AnswerSender(self.socket, planned, stream_id)
 
-    def start(self, sender: AnswerSender, lane: asyncio.Lock) -> asyncio.Task[None]:
+    def start(self, sender: AnswerSender, lane: asyncio.Lock) -> None:
+        """Send an answer after those that have the lane."""
+
         async def send() -> None:
             with self._open_answer():
                 async with lane:
                     sender.request.complete_ns = time.monotonic_ns()
                     await sender.run()
 
-        task = asyncio.get_running_loop().create_task(send())
-        self._tasks[task] = sender
-        task.add_done_callback(self._tasks.pop)
-        return task
+        def ended(task: asyncio.Task[None]) -> None:
+            self._open.discard(sender)
+            sender.conclude()  # the task may not have begun
+
+        sender.task = asyncio.get_running_loop().create_task(send())
+        self._open.add(sender)
+        sender.task.add_done_callback(ended)
 
 
 class ResponsesSession(Session):
@@ -115,36 +113,28 @@ class ResponsesSession(Session):
     def receive(self, message: Message, read_ns: int) -> None:
         if message.get("type") != "response.create":
             raise ValueError(f"unknown type {message.get('type')!r}")
-        stream_id = message.get("stream_id")
+        stream_id, previous = message.get("stream_id"), message.get("previous_response_id")
         sender = self.asked(message, read_ns, stream_id)
-        self._known.add(sender.writer.id)
         sender.row.warm_up = message.get("generate") is False
         if sender.row.warm_up:
             nothing: Any = {"text_tokens": 0, "reasoning": "none", "reasoning_tokens": 0, "tool_calls": 0}
             sender.plan = sender.writer.plan = replace(sender.plan, fault="none", **nothing)
-        sender.refusal = self._refusal(message, sender, stream_id)
-        self.start(sender, self._lanes[stream_id])
-
-    def _refusal(
-        self, message: Message, sender: AnswerSender, stream_id: str | None
-    ) -> tuple[int, str, str] | None:
-        """Status, message and code of an answer that is only an error."""
-        previous = message.get("previous_response_id")
-        age_s = (time.monotonic_ns() - self.socket.opened_ns) / 1e9
+        age_s = (time.monotonic_ns() - self.socket.request.complete_ns) / 1e9
         if age_s > SOCKET_LIMIT_S or sender.plan.fault == "connection_limit":
             text = "Responses websocket connection limit reached (60 minutes). Create a new websocket connection."
-            return 400, text, CONNECTION_LIMIT
-        if message.get("store") is False and previous is not None and previous not in self._known:
-            return 400, f"Previous response with id {previous!r} not found.", "previous_response_not_found"
-        if stream_id is not None and len(self._lanes.keys() | {stream_id}) > MAX_LANES:
-            return 400, "Too many streams on one connection.", "websocket_stream_limit_reached"
-        return None
+            sender.refusal = text, CONNECTION_LIMIT
+        elif message.get("store") is False and previous is not None and previous not in self._known:
+            text = f"Previous response with id {previous!r} not found."
+            sender.refusal = text, "previous_response_not_found"
+        self._known.add(sender.writer.id)
+        self.start(sender, self._lanes[stream_id])
 
 
 class RealtimeSession(Session):
     def __init__(self, *args: Any, model: str) -> None:
         super().__init__(*args)
-        self._answer: tuple[asyncio.Task[None], AnswerSender] | None = None
+        self._answer: AnswerSender | None = None
+        """The newest answer, unless it was interrupted."""
         self._lane = asyncio.Lock()
         self._items: list[Message] = []
         self._position_ms = self._loud_ms = 0.0
@@ -160,9 +150,9 @@ class RealtimeSession(Session):
         }  # fmt: skip
         self._output: Message = {"format": pcm, "voice": "marin", "speed": 1.0}
         self._session: Message = {
-            "type": "realtime", "object": "realtime.session", "id": f"sess_{self.request.headers['x-request-id']}", "model": model,
-            "output_modalities": ["audio"], "instructions": "", "tools": [], "tool_choice": "auto", "max_output_tokens": "inf",
-            "audio": {"input": self._input, "output": self._output},
+            "type": "realtime", "object": "realtime.session", "model": model, "output_modalities": ["audio"],
+            "id": f"sess_{self.socket.request.headers['x-request-id']}", "instructions": "", "tools": [], "tool_choice": "auto",
+            "max_output_tokens": "inf", "audio": {"input": self._input, "output": self._output},
         }  # fmt: skip
         self._send("session.created", session=self._session)
 
@@ -187,11 +177,10 @@ class RealtimeSession(Session):
             self._send("conversation.item.truncated", **named)
         elif kind == "response.create":
             self._respond(message.get("response") or {}, read_ns)
-        elif kind == "response.cancel":
-            if not self._interrupt("client_cancelled", read_ns):
-                self.error("Cancellation failed: no active response found.", "response_cancel_not_active")
-        else:
+        elif kind != "response.cancel":
             self.error(f"Invalid value: {kind!r}", "invalid_value")
+        elif not self._interrupt("client_cancelled", read_ns):
+            self.error("Cancellation failed: no active response found.", "response_cancel_not_active")
 
     def _update(self, session: Message) -> None:
         audio = session.pop("audio", None) or {}
@@ -202,82 +191,73 @@ class RealtimeSession(Session):
 
     def _add(self, item: Message) -> None:
         self._items.append(item)
+        item = {**item, "object": "realtime.item", "status": "completed"}
         for kind in ("conversation.item.added", "conversation.item.done"):
-            self._send(kind, previous_item_id=None, item={**item, "object": "realtime.item", "status": "completed"})  # fmt: skip
+            self._send(kind, previous_item_id=None, item=item)
 
     # speech
 
     def _hear(self, audio: bytes) -> None:
-        vad = self._input["turn_detection"]
-        kind = self._input["format"]["type"]
+        vad, kind = self._input["turn_detection"], self._input["format"]["type"]
         self._position_ms += len(audio) / BYTES_PER_S[kind] * 1000
         if not vad:
             return
+        now_ns = time.monotonic_ns()
         if _is_loud(audio, kind):
             self._loud_ms = self._position_ms
-            if self._speech is None:
-                self._speech = f"item_{time.monotonic_ns()}"
-                begin_ms = max(0, int(self._position_ms) - vad["prefix_padding_ms"])
-                interrupted_ns = time.monotonic_ns()
-                kind = "input_audio_buffer.speech_started"
-                wire_bytes = self._send(kind, audio_start_ms=begin_ms, item_id=self._speech)
-                for sender in self._tasks.values():
-                    if sender.row.first_byte_ns is not None:
-                        sender.row.events += 1
-                        sender.row.body_bytes += wire_bytes
-                if vad["interrupt_response"]:
-                    self._interrupt("turn_detected", interrupted_ns)
+            if self._speech is not None:
+                return
+            self._speech = f"item_{now_ns}"
+            begin_ms = max(0, int(self._position_ms) - vad["prefix_padding_ms"])
+            wire_bytes = self._send("input_audio_buffer.speech_started", audio_start_ms=begin_ms, item_id=self._speech)  # fmt: skip
+            for sender in self._open:
+                if sender.row.first_byte_ns is not None:
+                    sender.row.events += 1
+                    sender.row.body_bytes += wire_bytes
+            if vad["interrupt_response"]:
+                self._interrupt("turn_detected", now_ns)
         elif self._speech is not None and self._position_ms - self._loud_ms >= vad["silence_duration_ms"]:
-            item, asked_ns = self._speech, time.monotonic_ns()
+            item = self._speech
             self._send("input_audio_buffer.speech_stopped", audio_end_ms=int(self._position_ms), item_id=item)
             self._commit(item)
-            if vad["create_response"] and self._answer is None:
-                self._respond({}, asked_ns, by_server=True)
+            if vad["create_response"] and self._in_progress is None:
+                self._respond({}, now_ns, by_server=True)
 
     def _commit(self, item_id: str) -> None:
         self._speech = None
         self._send("input_audio_buffer.committed", previous_item_id=None, item_id=item_id)
         content = {"type": "input_audio", "transcript": None}
         self._add({"id": item_id, "type": "message", "role": "user", "content": [content]})
-        if self._input["transcription"]:
-            usage = {"type": "duration", "seconds": 1}
-            self._send(
-                "conversation.item.input_audio_transcription.completed", item_id=item_id, content_index=0,
-                transcript="How high is the water?", usage=usage,
-            )  # fmt: skip
 
     # answers
 
+    @property
+    def _in_progress(self) -> AnswerSender | None:
+        return self._answer if self._answer in self._open else None
+
     def _respond(self, options: Message, asked_ns: int, *, by_server: bool = False) -> None:
-        apart = options.get("conversation") == "none"
         body = {"input": self._items, **self._session, **options}
         sender = self.asked(body, asked_ns)
         sender.row.asked_by_server = by_server
         sender.row.unframed = 1  # a cancellation of the client counts as an event, and may come too late
         if isinstance(sender.writer, Realtime) and body["output_modalities"] == ["audio"]:
             sender.writer.audio_format = self._output["format"]["type"]
-        if self._answer is not None and not apart:
+        if self._in_progress is not None:
             text = "Conversation already has an active response in progress."
-            sender.refusal, apart = (400, text, "conversation_already_has_active_response"), True
-        task = self.start(sender, asyncio.Lock() if apart else self._lane)
-        if not apart:
-            self._answer = task, sender
-            task.add_done_callback(self._answered)
-
-    def _answered(self, task: asyncio.Task[None]) -> None:
-        if self._answer is not None and self._answer[0] is task:
-            self._answer = None
+            sender.refusal = text, "conversation_already_has_active_response"
+            self.start(sender, asyncio.Lock())
+            return
+        self.start(sender, self._lane)
+        self._answer = sender
 
     def _interrupt(self, reason: str, at_ns: int) -> bool:
         """Cancel the answer in progress. False: there is none."""
-        if self._answer is None:
-            return False
-        task, sender = self._answer
-        if sender.row.first_byte_ns is None or sender.row.terminal_ns is not None:
+        sender = self._in_progress
+        if sender is None or sender.row.first_byte_ns is None or sender.row.terminal_ns is not None:
             return False
         self._answer = None
         sender.interruption, sender.row.interrupted_ns = reason, at_ns
-        task.cancel()
+        sender.task.cancel()
         return True
 
 

@@ -1,4 +1,4 @@
-"""A client of the simulator's WebSockets: one conversation of a few answers.
+"""A client of the simulator's WebSockets: one conversation of a few answers. `events` is of either side.
 
 A conversation is a script: it yields the messages to send, and is sent each event of the server.
 """
@@ -7,23 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from base64 import b64encode
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from random import Random
 from typing import Any
 
 import msgspec
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import (
-    AcceptConnection,
-    CloseConnection,
-    Message,
-    Ping,
-    RejectConnection,
-    Request,
-    TextMessage,
-)
+from wsproto.events import CloseConnection, Event, Message, Ping, RejectConnection, Request, TextMessage
 
+READ_BYTES = 65_536
 Script = Generator[list[dict[str, Any]], dict[str, Any], None]
 _ENDS = {"response.completed", "response.incomplete", "response.failed", "error"}
 _LOUD, _QUIET = (
@@ -70,46 +64,52 @@ def realtime_script(rng: Random, prompt: str, tools: list[dict[str, Any]]) -> Sc
             return
 
 
+async def events(
+    protocol: WSConnection, reader: asyncio.StreamReader, write: Callable[[bytes], object]
+) -> AsyncIterator[tuple[Event, int]]:
+    """Whole messages and other events, each with the time of the read that completed it. Pings are answered."""
+    parts = list[str | bytes]()
+    while data := await reader.read(READ_BYTES):
+        read_ns = time.monotonic_ns()
+        protocol.receive_data(data)
+        for event in protocol.events():
+            if isinstance(event, Ping):
+                write(protocol.send(event.response()))
+            elif isinstance(event, Message):
+                parts.append(event.data)
+                if event.message_finished:
+                    yield type(event)(parts[0][:0].join(parts)), read_ns  # type: ignore[arg-type]
+                    parts = []
+            else:
+                yield event, read_ns
+
+
 async def converse(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: Request, script: Script, *, close: bool
 ) -> int:  # fmt: skip
     """Have one conversation. Returns the status of the upgrade. `close`: end with a Close frame. Raises OSError and EOFError."""
-    protocol, status, text = WSConnection(ConnectionType.CLIENT), 0, ""
-
-    def send(messages: list[dict[str, Any]]) -> None:
-        for message in messages:
-            writer.write(protocol.send(TextMessage(msgspec.json.encode(message).decode())))
-
+    protocol = WSConnection(ConnectionType.CLIENT)
     writer.write(protocol.send(request))
     messages = next(script)
-    while data := await reader.read(65_536):
-        protocol.receive_data(data)
-        for event in protocol.events():
-            if isinstance(event, AcceptConnection):
-                status = 101
-                send(messages)
-            elif isinstance(event, RejectConnection):
-                return event.status_code
-            elif isinstance(event, Ping):
-                writer.write(protocol.send(event.response()))
-            elif isinstance(event, CloseConnection):
-                writer.write(protocol.send(event.response()))
-                return status
-            elif isinstance(event, Message):
-                text += str(event.data)
-                if event.message_finished:
-                    try:
-                        messages = script.send(_decoded(text))
-                    except StopIteration:
-                        if close:
-                            writer.write(protocol.send(CloseConnection(1000)))
-                        return status
-                    text = ""
-                    send(messages)
+    async for event, _ in events(protocol, reader, writer.write):
+        if isinstance(event, RejectConnection):
+            return event.status_code
+        if isinstance(event, CloseConnection):
+            writer.write(protocol.send(event.response()))
+            return 101
+        if isinstance(event, Message):
+            try:
+                messages = script.send(_decoded(event.data))
+            except StopIteration:
+                if close:
+                    writer.write(protocol.send(CloseConnection(1000)))
+                return 101
+        for message in messages:
+            writer.write(protocol.send(TextMessage(msgspec.json.encode(message).decode())))
     raise EOFError
 
 
-def _decoded(text: str) -> dict[str, Any]:
+def _decoded(text: str | bytes) -> dict[str, Any]:
     """A malformed message, which is a fault of the simulator, is an event without members."""
     with contextlib.suppress(msgspec.DecodeError):
         return msgspec.json.decode(text, type=dict[str, Any])

@@ -1,4 +1,4 @@
-"""WebSockets of the simulator: their handshake, their messages, and the sender of one answer."""
+"""WebSockets of the simulator: the server's side of one, and the sender of one answer."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ import time
 from collections.abc import AsyncIterator
 
 import msgspec
-from wsproto.connection import Connection as Protocol
-from wsproto.connection import ConnectionType
-from wsproto.events import CloseConnection, Message, Ping, Pong, TextMessage
-from wsproto.extensions import Extension, PerMessageDeflate
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, CloseConnection, Message, TextMessage
+from wsproto.events import Request as Upgrade
+from wsproto.extensions import PerMessageDeflate
 from wsproto.frame_protocol import CloseReason
-from wsproto.handshake import server_extensions_handshake
-from wsproto.utilities import LocalProtocolError, generate_accept_token
+from wsproto.utilities import LocalProtocolError
 
 from streamgauge.simulator.connection import Connection, Request
-from streamgauge.simulator.ledger import RowBuilder
-from streamgauge.simulator.response_plan import ResponsePlan
-from streamgauge.simulator.response_sender import MESSAGES, ResponseSender
+from streamgauge.simulator.response_sender import MESSAGES, Planned, ResponseSender
 from streamgauge.simulator.response_writers.realtime import Realtime
 from streamgauge.simulator.response_writers.response_writer import BodyPart
 from streamgauge.simulator.response_writers.responses import Responses
+from streamgauge.simulator.socket_traffic import events
 
-READ_BYTES = 65_536
 CONNECTION_LIMIT = "websocket_connection_limit_reached"
 """Code of the error that closes the socket."""
 
@@ -33,41 +30,30 @@ class Socket:
     """The server's side of one WebSocket, after the request of the client."""
 
     def __init__(self, connection: Connection, request: Request) -> None:
-        """Write the 101. permessage-deflate is used if the client offers it, with context takeover as it asks."""
-        self.connection, self.opened_ns = connection, request.complete_ns
-        offers = request.headers.get("sec-websocket-extensions", "").split(",")
-        extensions: list[Extension] = [PerMessageDeflate()]
-        accepted = server_extensions_handshake([offer.strip() for offer in offers], extensions)
-        self._protocol = Protocol(ConnectionType.SERVER, [e for e in extensions if e.enabled()])
-        key = request.headers.get("sec-websocket-key", "").encode()
-        headers = [
-            ("upgrade", "websocket"), ("connection", "Upgrade"), ("x-request-id", request.headers["x-request-id"]),
-            ("sec-websocket-accept", generate_accept_token(key).decode()),
-        ]  # fmt: skip
-        if accepted is not None:
-            headers.append(("sec-websocket-extensions", accepted.decode()))
-        if "realtime" in request.headers.get("sec-websocket-protocol", ""):
-            headers.append(("sec-websocket-protocol", "realtime"))
-        connection.respond(101, headers, None)
+        """Write the 101. permessage-deflate is used if the client offers it, with context takeover as it asks. Raises
+        RemoteProtocolError if the request is invalid."""
+        self.connection, self.request = connection, request
+        self._protocol = WSConnection(ConnectionType.SERVER)
+        headers = [(name.encode(), value.encode()) for name, value in request.headers.items()]
+        self._protocol.initiate_upgrade_connection(headers, request.target)
+        (upgrade,) = self._protocol.events()
+        assert isinstance(upgrade, Upgrade)
+        accepted = AcceptConnection(
+            subprotocol="realtime" if "realtime" in upgrade.subprotocols else None,
+            extensions=[PerMessageDeflate()],
+            extra_headers=[(b"x-request-id", request.headers["x-request-id"].encode())],
+        )
+        connection.write(self._protocol.send(accepted))
 
     async def messages(self) -> AsyncIterator[tuple[str | bytes, int]]:
         """Each message and the time of the read that completed it, until either side closes."""
-        reader, parts = self.connection.upgraded, list[str | bytes]()
-        assert reader is not None
-        while data := await reader.read(READ_BYTES):
-            read_ns = time.monotonic_ns()
-            self._protocol.receive_data(data)
-            for event in self._protocol.events():
-                if isinstance(event, Ping):
-                    self.connection.write(self._protocol.send(Pong(event.payload)))
-                elif isinstance(event, CloseConnection):
-                    self._closed_by_client(event)
-                    return
-                elif isinstance(event, Message):
-                    parts.append(event.data)
-                    if event.message_finished:
-                        yield parts[0][:0].join(parts), read_ns  # type: ignore[arg-type]
-                        parts = []
+        assert self.connection.upgraded is not None
+        async for event, read_ns in events(self._protocol, self.connection.upgraded, self.connection.write):
+            if isinstance(event, CloseConnection):
+                self._closed_by_client(event)
+                return
+            if isinstance(event, Message):
+                yield event.data, read_ns
 
     def _closed_by_client(self, event: CloseConnection) -> None:
         try:
@@ -90,9 +76,9 @@ class Socket:
         self.connection.write(data)
         return payload_bytes
 
-    def close(self, code: int = CloseReason.NORMAL_CLOSURE) -> None:
+    def close(self) -> None:
         """Send a Close frame and close the connection."""
-        self.connection.write(self._protocol.send(CloseConnection(code)))
+        self.connection.write(self._protocol.send(CloseConnection(CloseReason.NORMAL_CLOSURE)))
         self.connection.close()
 
 
@@ -100,28 +86,21 @@ class AnswerSender(ResponseSender):
     """Sends one answer as messages of a socket. A fault that ends the stream ends the socket."""
 
     writer: Responses
+    task: asyncio.Task[None]
 
-    def __init__(
-        self,
-        socket: Socket,
-        request: Request,
-        plan: ResponsePlan,
-        writer: Responses,
-        row_builder: RowBuilder,
-        stream_id: str | None = None,
-    ) -> None:
-        super().__init__(socket.connection, request, plan, writer, row_builder, math.inf)
+    def __init__(self, socket: Socket, planned: Planned, stream_id: str | None) -> None:
+        super().__init__(socket.connection, planned, math.inf)
         self.socket, self.row.status = socket, 101
         self._lane = f',"stream_id":{msgspec.json.encode(stream_id).decode()}}}' if stream_id else "}"
         self.interruption: str | None = None
         """Why the answer is cancelled, if not because the socket ends."""
-        self.refusal: tuple[int, str, str] | None = None
-        """Status, message and code of an answer that is only an error."""
+        self.refusal: tuple[str, str] | None = None
+        """Message and code of an answer that is only an error."""
 
     async def _run(self) -> None:
         if self.refusal is not None:
-            self.fail(*self.refusal)
-            if self.refusal[2] == CONNECTION_LIMIT:
+            self._fail(400, *self.refusal)
+            if self.refusal[1] == CONNECTION_LIMIT:
                 self.socket.close()
             return
         try:
@@ -154,10 +133,9 @@ class AnswerSender(ResponseSender):
 
     def _http_error(self, status: int) -> None:
         """Over a socket, an error is a message."""
-        self.fail(status, MESSAGES.get(status, "The request failed."))
+        self._fail(status, MESSAGES.get(status, "The request failed."))
 
-    def fail(self, status: int, message: str, code: str | None = None) -> None:
-        """End the answer with an error that has a status."""
+    def _fail(self, status: int, message: str, code: str | None = None) -> None:
         body_parts, self.row.error_type = self.writer.socket_error(status, message, code)
         self.row.fault = "inband_error"
         self.row_builder.fault_occurred(time.monotonic_ns())

@@ -23,6 +23,7 @@ class Realtime(Responses):
     vendor = "realtime"
     has_refusals = False
     reports_hidden_reasoning = False
+    final = "response.done"
 
     def __init__(self, plan: ResponsePlan, created_s: int) -> None:
         super().__init__(plan, created_s)
@@ -44,10 +45,11 @@ class Realtime(Responses):
         body_part.events = 0
         return body_part
 
-    def _response(self, status: str, **more: Any) -> dict[str, Any]:
+    def _response(self, status: str, details: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         modality = "text" if self.audio_format is None else "audio"
         return {
-            "id": self.id, "object": "realtime.response", "status": status, "status_details": None, "output": [],
+            "id": self.id, "object": "realtime.response", "status": status, "output": [],
+            "status_details": {"type": status, **details} if details else None,
             "output_modalities": [modality], "conversation_id": "conv_" + self.plan.token[:8], "max_output_tokens": "inf",
             "audio": {"output": {"format": {"type": self.audio_format or "audio/pcm"}, "voice": "marin"}},
             "usage": None, "metadata": None, **more,
@@ -109,33 +111,13 @@ class Realtime(Responses):
         }  # fmt: skip
         return raw, Usage(plan.input_tokens, output, None, plan.cached_tokens)
 
-    def _done(self, status: str, finish_reason: str | None = None, **details: Any) -> BodyPart:
-        raw, usage = self.usage()
-        more = {"status_details": {"type": status, **details}} if details else {}
-        body_part = self._event(
-            "response.done", response=self._response(status, output=self.items, usage=raw, **more)
-        )
-        body_part.usage, body_part.final_usage = usage, True
-        body_part.terminal, body_part.finish_reason = finish_reason is not None, finish_reason
-        return body_part
-
-    def finish(self) -> list[BodyPart]:
-        body_parts = self._close_item()
-        if self.plan.length_finish and not self.plan.tool_calls:
-            return [*body_parts, self._done("incomplete", "incomplete", reason="max_output_tokens")]
-        return [*body_parts, self._done("completed", "completed")]
-
     def interrupted(self, reason: str) -> list[BodyPart]:
         """The end of a response that the user or the client interrupted."""
-        return [*self._close_item(), self._done("cancelled", reason, reason=reason)]
+        return [*self._close_item(), self._final("cancelled", {"reason": reason}, reason)]
 
     def inband_error(self) -> tuple[list[BodyPart], str]:
-        error = {
-            "type": "server_error",
-            "code": "server_error",
-            "message": "The model failed while generating.",
-        }
-        return [self._done("failed", error=error)], "server_error"
+        error = {"type": "server_error", "code": "server_error", "message": "The model failed while generating."}  # fmt: skip
+        return [self._final("failed", {"error": error}, None)], "server_error"
 
     def socket_error(
         self, status: int, message: str, code: str | None = None
@@ -144,4 +126,4 @@ class Realtime(Responses):
         if code is not None:  # there is no response
             return [self._event("error", error={**body["error"], "code": code})], kind
         created = self._event("response.created", response=self._response("in_progress"))
-        return [created, self._done("failed", error=body["error"])], kind
+        return [created, self._final("failed", {"error": body["error"]}, None)], kind

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from streamgauge.simulator.response_plan import Piece, ResponsePlan
 from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter, Usage
+
+_DELTAS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tool_arguments": ("response.function_call_arguments.delta", {}),
+    "reasoning": ("response.reasoning_summary_text.delta", {"summary_index": 0}),
+    "refusal": ("response.refusal.delta", {"content_index": 0}),
+    "text": ("response.output_text.delta", {"content_index": 0, "logprobs": []}),
+}
+"""Kind of a piece → its event, and further members."""
 
 
 class Responses(ResponseWriter):
@@ -14,6 +23,8 @@ class Responses(ResponseWriter):
     vendor = "responses"
     has_refusals = True
     reports_hidden_reasoning = True
+    final: ClassVar = "response.{}"
+    """Type of the last event, by the status of the response."""
 
     def __init__(self, plan: ResponsePlan, created_s: int) -> None:
         super().__init__(plan, created_s)
@@ -27,10 +38,10 @@ class Responses(ResponseWriter):
         self.sequence += 1
         return self.typed_event(kind, piece, sequence_number=self.sequence, **body)
 
-    def _response(self, status: str, **more: Any) -> dict[str, Any]:
+    def _response(self, status: str, details: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         return {
             "id": self.id, "object": "response", "created_at": self.created_s, "status": status, "error": None,
-            "incomplete_details": None, "instructions": None, "metadata": {}, "model": self.plan.model,
+            "incomplete_details": details or None, "instructions": None, "metadata": {}, "model": self.plan.model,
             "output": [], "parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "tools": [],
             "top_p": 1.0, "usage": None, **more,
         }  # fmt: skip
@@ -65,58 +76,31 @@ class Responses(ResponseWriter):
         if piece.kind == "tool_start":
             return body_parts
         self.item_text += piece.text
-        if piece.kind == "tool_arguments":
-            return [
-                *body_parts,
-                self._event("response.function_call_arguments.delta", piece, **at, delta=piece.text),
-            ]
-        if piece.kind == "reasoning":
-            kind = "response.reasoning_summary_text.delta"
-            return [*body_parts, self._event(kind, piece, **at, summary_index=0, delta=piece.text)]
-        if piece.kind == "refusal":
-            return [
-                *body_parts,
-                self._event("response.refusal.delta", piece, **at, content_index=0, delta=piece.text),
-            ]
-        kind = "response.output_text.delta"
-        pad = self.plan.token[: 1 + len(piece.text) % 16]
-        body = {**at, "content_index": 0, "delta": piece.text, "logprobs": [], "obfuscation": pad}
-        return [*body_parts, self._event(kind, piece, **body)]
+        kind, members = _DELTAS[piece.kind]
+        if piece.kind == "text":
+            members = {**members, "obfuscation": self.plan.token[: 1 + len(piece.text) % 16]}
+        return [*body_parts, self._event(kind, piece, **at, **members, delta=piece.text)]
 
     def _open_item(self, piece: Piece) -> list[BodyPart]:
-        index = len(self.items)
-        self.item_text = ""
+        token, self.item_text = self.plan.token, ""
+        item: dict[str, Any] = {
+            "id": f"msg_{token}", "type": "message", "status": "in_progress", "role": "assistant", "content": [],
+        }  # fmt: skip
+        members: dict[str, Any] = {"content_index": 0, "part": self._part(piece.kind, "")}
+        kind, output = "response.content_part.added", None
         if piece.kind == "tool_start":
-            tool = self.tools[piece.tool]
-            item: dict[str, Any] = {
-                "id": f"fc_{self.plan.token}{piece.tool}", "type": "function_call", "status": "in_progress",
+            tool, output = self.tools[piece.tool], piece
+            item = {
+                "id": f"fc_{token}{piece.tool}", "type": "function_call", "status": "in_progress",
                 "arguments": "", "call_id": tool["id"], "name": tool["name"],
             }  # fmt: skip
-            self.items.append(item)
-            return [self._event("response.output_item.added", piece, output_index=index, item=item)]
-        if piece.kind == "reasoning":
-            item = {"id": f"rs_{self.plan.token}", "type": "reasoning", "summary": []}
-            self.items.append(item)
-            part = {"type": "summary_text", "text": ""}
-            return [
-                self._event("response.output_item.added", output_index=index, item=item),
-                self._event(
-                    "response.reasoning_summary_part.added",
-                    item_id=item["id"], output_index=index, summary_index=0, part=part,
-                ),
-            ]  # fmt: skip
-        item = {
-            "id": f"msg_{self.plan.token}", "type": "message", "status": "in_progress", "role": "assistant",
-            "content": [],
-        }  # fmt: skip
+        elif piece.kind == "reasoning":
+            item = {"id": f"rs_{token}", "type": "reasoning", "summary": []}
+            kind = "response.reasoning_summary_part.added"
+            members = {"summary_index": 0, "part": {"type": "summary_text", "text": ""}}
         self.items.append(item)
-        return [
-            self._event("response.output_item.added", output_index=index, item=item),
-            self._event(
-                "response.content_part.added",
-                item_id=item["id"], output_index=index, content_index=0, part=self._part(piece.kind, ""),
-            ),
-        ]  # fmt: skip
+        added = self._event("response.output_item.added", output, output_index=len(self.items) - 1, item=item)
+        return [added] if output is not None else [added, self._event(kind, **self._at, **members)]
 
     @staticmethod
     def _part(kind: str, text: str) -> dict[str, Any]:
@@ -166,24 +150,28 @@ class Responses(ResponseWriter):
         }  # fmt: skip
         return raw, Usage(plan.input_tokens, self.output_tokens, self.reasoning_tokens, plan.cached_tokens)
 
-    def _last(self) -> tuple[str, dict[str, Any], Usage]:
+    def _status(self) -> tuple[str, dict[str, Any]]:
+        """Status of the complete response, and why it has it."""
+        if self.plan.length_finish and not self.plan.tool_calls:
+            return "incomplete", {"reason": "max_output_tokens"}
+        return "completed", {}
+
+    def _ended(self, status: str, details: dict[str, Any]) -> tuple[dict[str, Any], Usage]:
         raw, usage = self.usage()
-        cut = self.plan.length_finish and not self.plan.tool_calls
-        status = "incomplete" if cut else "completed"
-        more = {"incomplete_details": {"reason": "max_output_tokens"}} if cut else {}
-        return status, self._response(status, output=self.items, usage=raw, **more), usage
+        return self._response(status, details, output=self.items, usage=raw), usage
 
     def finish(self) -> list[BodyPart]:
-        body_parts = self._close_item()
-        status, response, usage = self._last()
-        body_part = self._event(f"response.{status}", response=response)
-        body_part.usage, body_part.final_usage, body_part.terminal, body_part.finish_reason = (
-            usage,
-            True,
-            True,
-            status,
+        status, details = self._status()
+        return [*self._close_item(), self._final(status, details, status)]
+
+    def _final(self, status: str, details: dict[str, Any], finish_reason: str | None) -> BodyPart:
+        """The event that ends the response. `finish_reason`: None if it failed."""
+        response, usage = self._ended(status, details)
+        body_part = self._event(self.final.format(status), response=response)
+        has_finished = finish_reason is not None
+        return replace(
+            body_part, usage=usage, final_usage=True, terminal=has_finished, finish_reason=finish_reason
         )
-        return [*body_parts, body_part]
 
     def inband_error(self) -> tuple[list[BodyPart], str]:
         error: dict[str, Any] = {"code": "server_error", "message": "The model failed while generating."}
@@ -201,20 +189,7 @@ class Responses(ResponseWriter):
         return [self.typed_event("error", status=status, **body)], kind
 
     def whole_body(self) -> tuple[dict[str, Any], Usage]:
-        self.items = []
-        if self.reasoning:
-            part = {"type": "summary_text", "text": self.reasoning}
-            self.items.append({"id": f"rs_{self.plan.token}", "type": "reasoning", "summary": [part]})
-        if self.text[0] or self.refusal:
-            kind, text = ("refusal", self.refusal) if self.refusal else ("text", self.text[0])
-            self.items.append({
-                "id": f"msg_{self.plan.token}", "type": "message", "status": "completed", "role": "assistant",
-                "content": [self._part(kind, text)],
-            })  # fmt: skip
-        for number, tool in enumerate(self.tools):
-            self.items.append({
-                "id": f"fc_{self.plan.token}{number}", "type": "function_call", "status": "completed",
-                "arguments": tool["arguments"], "call_id": tool["id"], "name": tool["name"],
-            })  # fmt: skip
-        _, response, usage = self._last()
-        return response, usage
+        for piece in self.plan.pieces():
+            self.write_piece(piece, False)
+        self._close_item()
+        return self._ended(*self._status())
