@@ -37,6 +37,7 @@ from streamgauge.analytics.schema.outcomes import IS_REQUEST
 from streamgauge.analytics.schema.sql_quoting import literal
 
 GATEWAY, AGENT = "gateway", "agent"
+CRITICAL = "critical path"
 PARTS = {MODEL: "the model", TOOL: "the tools", GATEWAY: "the gateway", AGENT: "the agent itself"}
 """Part of a turn → its name in a sentence."""
 MAX_REQUESTS = 5_000
@@ -113,7 +114,7 @@ def one(query: Query, session_id: str, number: int) -> Turn | None:
     calls, by_time = _calls(query, streams, requests, began, ended)
     spans = _Spans(_spans(query, [*requests, *calls], began, ended), streams)
     found = [*_requests(requests, spans), *_tools(calls, spans, requests, session_id)]
-    found += _pauses(requests, found, spans, session_id)
+    found = [*found, *_pauses(requests, found, spans, session_id)]
     found.sort(key=lambda activity: (activity.start_ns, -activity.end_ns))
     start_ns, end_ns = min(row["at_ns"] for row in requests), max(map(_end_ns, requests))
     return Turn(
@@ -267,9 +268,8 @@ def _tools(
 
 def _pauses(
     requests: Sequence[Row], found: Sequence[Activity], spans: _Spans, session_id: str
-) -> list[Activity]:
+) -> Iterator[Activity]:
     """Pauses of each agent after tool calls of its model in which nothing else of it is seen."""
-    pauses = []
     for agent in {row["session_id"] for row in requests}:
         seen = [
             one for one in found
@@ -277,22 +277,14 @@ def _pauses(
         ]  # fmt: skip
         before: Row | None = None
         for row in (row for row in requests if row["session_id"] == agent):
-            if before is not None and before["tool_call_count"] != 0 and _end_ns(before) < row["at_ns"]:
-                start_ns, end_ns = _end_ns(before), row["at_ns"]
-                if not any(one.start_ns < end_ns and one.end_ns > start_ns for one in seen):
-                    name = spans.names(before["stream_id"]) or "tools in the agent"
-                    pauses.append(
-                        Activity(
-                            part=TOOL,
-                            name=name,
-                            source="pause",
-                            session_id=agent,
-                            start_ns=start_ns,
-                            end_ns=end_ns,
-                        )
-                    )
-            before = row if before is None or _end_ns(row) >= _end_ns(before) else before
-    return pauses
+            start_ns, end_ns = row["at_ns"] if before is None else _end_ns(before), row["at_ns"]
+            is_free = not any(one.start_ns < end_ns and one.end_ns > start_ns for one in seen)
+            if before is not None and before["tool_call_count"] != 0 and start_ns < end_ns and is_free:
+                name = spans.names(before["stream_id"]) or "tools in the agent"
+                yield Activity(
+                    part=TOOL, name=name, source="pause", session_id=agent, start_ns=start_ns, end_ns=end_ns
+                )
+            before = row if _end_ns(row) >= start_ns else before
 
 
 def _without(intervals: Iterable[Interval], removed: Sequence[Interval]) -> list[Interval]:
@@ -366,12 +358,12 @@ def activities(turn: Turn, *, most: int) -> pl.DataFrame:
 
     `stream_id, name, part, source, agent, outcome, start_ns` (from the start of the turn), `length_ns, critical_ns`.
     """
-    waited = Counter[int]()
+    waited, agents = Counter[int](), _agents(turn)
     for s in turn.path:
         waited[id(s.activity)] += s.end_ns - s.start_ns
     rows = [
         {
-            "stream_id": one.stream_id, "name": one.name, "part": one.part, "source": one.source, "agent": agent_name(turn, one.session_id),
+            "stream_id": one.stream_id, "name": one.name, "part": one.part, "source": one.source, "agent": agents[one.session_id],
             "outcome": one.outcome, "start_ns": one.start_ns - turn.start_ns, "length_ns": one.end_ns - one.start_ns,
             "critical_ns": waited[id(one)],
         }
@@ -381,11 +373,10 @@ def activities(turn: Turn, *, most: int) -> pl.DataFrame:
     return frame.sort("critical_ns", "length_ns", descending=True, maintain_order=True).head(most)
 
 
-def agent_name(turn: Turn, session_id: str) -> str:
-    """`agent`, or the number of the subagent by its first activity."""
-    agents = dict.fromkeys([turn.session_id, *(one.session_id for one in turn.activities)])
-    number = list(agents).index(session_id)
-    return f"subagent {number}" if number else AGENT
+def _agents(turn: Turn) -> dict[str, str]:
+    """Session id → `agent`, or the number of the subagent by its first activity."""
+    ids = dict.fromkeys([turn.session_id, *(one.session_id for one in turn.activities)])
+    return {session_id: f"subagent {number}" if number else AGENT for number, session_id in enumerate(ids)}
 
 
 @dataclass(frozen=True)
@@ -393,23 +384,30 @@ class Lane:
     """Activities of one agent and one part that do not overlap."""
 
     name: str
-    session_id: str
+    agent: str
     activities: list[Activity]
+
+    def segments(self) -> Iterator[Segment]:
+        """The activities, and the times of the gateway within them."""
+        for one in self.activities:
+            yield Segment(part=one.part, start_ns=one.start_ns, end_ns=one.end_ns, activity=one)
+            for start_ns, end_ns in one.gateway:
+                yield Segment(part=GATEWAY, start_ns=start_ns, end_ns=end_ns, activity=one)
 
 
 def lanes(turn: Turn) -> list[Lane]:
     """The lanes of a picture, those of one agent together: its requests, then its tools. What runs in parallel has lanes of its own."""
     found: list[Lane] = []
-    for agent in dict.fromkeys([turn.session_id, *(one.session_id for one in turn.activities)]):
-        prefix = "" if agent == turn.session_id else f"{agent_name(turn, agent)} "
+    for session_id, agent in _agents(turn).items():
         for part in (MODEL, TOOL):
+            name = part if agent == AGENT else f"{agent} {part}"
             own: list[Lane] = []
             for one in turn.activities:
-                if (one.session_id, one.part) != (agent, part):
+                if (one.session_id, one.part) != (session_id, part):
                     continue
                 free = next((lane for lane in own if lane.activities[-1].end_ns <= one.start_ns), None)
                 if free is None:
-                    free = Lane(f"{prefix}{part} {len(own) + 1}" if own else f"{prefix}{part}", agent, [])
+                    free = Lane(f"{name} {len(own) + 1}" if own else name, agent, [])
                     own.append(free)
                 free.activities.append(one)
             found += own
@@ -419,45 +417,20 @@ def lanes(turn: Turn) -> list[Lane]:
 def perfetto_trace(turn: Turn) -> bytes:
     """The turn in the JSON format of trace events, which ui.perfetto.dev opens. A process for each agent, a thread for each lane."""
     events: list[dict[str, Any]] = []
-
-    def thread(process: int, number: int, process_name: str, name: str) -> None:
-        for kind, value in (("process_name", process_name), ("thread_name", name)):
-            events.append({"ph": "M", "pid": process, "tid": number, "name": kind, "args": {"name": value}})
-
-    def add(process: int, number: int, name: str, part: str, times: Interval, **more: Any) -> None:
-        begin, end = (at / 1000 for at in times)  # µs
-        args = {key: value for key, value in more.items() if value is not None}
-        events.append(
-            {
-                "ph": "X",
-                "pid": process,
-                "tid": number,
-                "name": name,
-                "cat": part,
-                "ts": begin,
-                "dur": end - begin,
-                "args": args,
-            }
-        )
-
-    thread(1, 0, "turn", "critical path")
-    for s in turn.path:
-        add(1, 0, s.activity.name if s.activity else AGENT, s.part, (s.start_ns, s.end_ns))
-    agents: dict[str, int] = {}
-    for number, lane in enumerate(lanes(turn), start=1):
-        process = agents.setdefault(lane.session_id, len(agents) + 2)
-        thread(process, number, agent_name(turn, lane.session_id), lane.name)
-        for one in lane.activities:
-            add(
-                process,
-                number,
-                one.name,
-                one.part,
-                (one.start_ns, one.end_ns),
-                source=one.source,
-                outcome=one.outcome,
-                stream_id=one.stream_id,
+    processes: dict[str, int] = {}
+    threads = [
+        ("turn", CRITICAL, turn.path),
+        *((lane.agent, lane.name, lane.segments()) for lane in lanes(turn)),
+    ]
+    for number, (agent, lane, segments) in enumerate(threads):
+        at = {"pid": processes.setdefault(agent, len(processes) + 1), "tid": number}
+        for kind, name in (("process_name", agent), ("thread_name", lane)):
+            events.append({"ph": "M", **at, "name": kind, "args": {"name": name}})
+        for s in segments:
+            args = {key: getattr(s.activity, key, None) for key in ("source", "outcome", "stream_id")}
+            name = s.activity.name if s.activity is not None and s.part != GATEWAY else s.part
+            begin, length = s.start_ns / 1000, (s.end_ns - s.start_ns) / 1000  # µs
+            events.append(
+                {"ph": "X", **at, "name": name, "cat": s.part, "ts": begin, "dur": length, "args": args}
             )
-            for times in one.gateway:
-                add(process, number, GATEWAY, GATEWAY, times)
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, ensure_ascii=False).encode()

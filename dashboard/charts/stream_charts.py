@@ -13,7 +13,7 @@ import polars as pl
 from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.one_stream import Phase
 from streamgauge.analytics.reports.sessions import MODEL, USER, Bar
-from streamgauge.analytics.reports.turn import GATEWAY, Activity, Lane, Turn
+from streamgauge.analytics.reports.turn import CRITICAL, Lane, Turn
 from streamgauge.analytics.schema.outcomes import OK
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import (
@@ -249,43 +249,31 @@ def session_legend(bars: Sequence[Bar]) -> dict[str, str]:
     return {kind: color for kind, color in colors.SESSION_PARTS.items() if kind in kinds or kind != USER}
 
 
-CRITICAL = "critical path"
-
-
 def turn_waterfall(turn: Turn, lanes: Sequence[Lane]) -> Drawing:
     """The critical path, and a row for each lane. Bars are faded where they are not on the path. A click on one opens its stream."""
     divisor, unit = duration_unit(turn.length_ns, ("s", "ms"))
-    rows: list[dict[str, Any]] = []
-    lane_of = {id(one): lane.name for lane in lanes for one in lane.activities}
-
-    def add(lane: str, part: str, start_ns: int, end_ns: int, one: Activity | None, *, on_path: bool) -> None:
-        rows.append(
-            {
-                "lane": lane, "part": part, "on_path": on_path, "start": (start_ns - turn.start_ns) / divisor,
-                "end": (end_ns - turn.start_ns) / divisor, "length": formatting.duration(end_ns - start_ns),
-                "name": one.name if one else None, "seen_as": one.source if one else None, "outcome": one.outcome if one else None,
-                "link": f"stream?id={one.stream_id}" if one and one.stream_id else None,
-            }
-        )  # fmt: skip
-
-    for lane in lanes:
-        for one in lane.activities:
-            add(lane.name, one.part, one.start_ns, one.end_ns, one, on_path=False)
-            for start_ns, end_ns in one.gateway:
-                add(lane.name, GATEWAY, start_ns, end_ns, one, on_path=False)
+    bars = [(lane.name, s, False) for lane in lanes for s in lane.segments()]
+    lane_of = {id(s.activity): lane for lane, s, _ in bars}
     for s in turn.path:
-        drawn = [CRITICAL, lane_of.get(id(s.activity))]
-        for name in filter(None, drawn):
-            add(name, s.part, s.start_ns, s.end_ns, s.activity, on_path=True)
+        bars += [(lane, s, True) for lane in (CRITICAL, lane_of.get(id(s.activity))) if lane is not None]
+    rows = [
+        {
+            "lane": lane, "part": s.part, "on_path": on_path, "start": (s.start_ns - turn.start_ns) / divisor,
+            "end": (s.end_ns - turn.start_ns) / divisor, "length": formatting.duration(s.end_ns - s.start_ns),
+            "link": f"stream?id={s.activity.stream_id}" if s.activity and s.activity.stream_id else None,
+            **{key: getattr(s.activity, key, None) for key in ("name", "source", "outcome")},
+        }
+        for lane, s, on_path in bars
+    ]  # fmt: skip
     names = [CRITICAL, *(lane.name for lane in lanes)]
-    bars = alt.Chart(pl.DataFrame(rows, infer_schema_length=None)).mark_bar(height=14, minBandSize=2)
-    drawing: alt.Chart = bars.encode(
+    chart = alt.Chart(pl.DataFrame(rows, infer_schema_length=None)).mark_bar(height=14, minBandSize=2)
+    drawing: alt.Chart = chart.encode(
         y=alt.Y("lane:N", sort=names, title=None, axis=alt.Axis(grid=False, labelLimit=110)),
         x=alt.X("start:Q", title=f"{unit} from the start of the turn", scale=alt.Scale(nice=False)),
         x2=alt.X2("end:Q"),
         color=colors.scale("part", colors.TURN_PARTS),
         opacity=alt.OpacityValue(FADED).condition(test="datum.on_path", value=1),
         href=alt.Href("link:N"),
-        tooltip=tooltips("name:N", "part:N", "length:N", ("seen_as:N", "seen as"), "outcome:N", ("on_path:N", CRITICAL)),
+        tooltip=tooltips("name:N", "part:N", "length:N", ("source:N", "seen as"), "outcome:N", ("on_path:N", CRITICAL)),
     )  # fmt: skip
     return drawing.properties(height=24 * len(names) + 50)
