@@ -19,7 +19,6 @@ import click
 import cloup
 
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
-from streamgauge.analytics.decoding.dialect_selection import UNKNOWN
 from streamgauge.analytics.extras import require
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import CATALOG_FILE, SQLITE, locate
@@ -32,7 +31,7 @@ from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.record_log.reader_cursors import highest_cursor
 from streamgauge.ingest.records import coding_of
 from streamgauge.process_options import analyze_options, client_key, redactor, tap_options
-from streamgauge.recorded_response import ExchangeHints, exchange_of_file, read_file
+from streamgauge.recorded_response import exchange_of_file
 from streamgauge.run import free_address, runs_folder, say, summary
 from streamgauge.settings import Settings
 from streamgauge.values import Address
@@ -132,16 +131,15 @@ def _read(file: Path, log: ExchangeLog) -> None:
         _read_har(file, text, log)
     elif not content:
         say(f"{file}: the file is empty")
-    elif file.suffix == ".har" or b"\0" in content[:_START_BYTES] or not _is_response(file):
+    elif (
+        file.suffix == ".har"
+        or b"\0" in content[:_START_BYTES]
+        or (exchange := exchange_of_file(file, content)) is None
+    ):
         say(f"{file}: neither a HAR file with entries, nor packets, nor a recorded response")
     else:
-        log.add(exchange_of_file(file, content), file.name)
+        log.add(exchange, file.name)
         say(f"{file}: a recorded response. It has no times, so latencies are unknown")
-
-
-def _is_response(file: Path) -> bool:
-    found = read_file(file, ExchangeHints())
-    return found.streamed or found.dialect != UNKNOWN or found.error is not None
 
 
 def _read_packets(file: Path, log: ExchangeLog) -> None:

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from streamgauge.analytics.decoding.dialect_selection import UNKNOWN
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.outcome import Transport, facts_of, judge
@@ -171,12 +172,20 @@ def _read_body(source: BinaryIO, hints: ExchangeHints, file: str | None, notes: 
     return _response(decoder, exchange, file=file, end_ns=decoder.body_bytes, notes=notes, is_timed=False)
 
 
-def exchange_of_file(file: Path, content: bytes) -> Exchange:
-    """The exchange of a recorded response, for the record log. Its path and request are those of the sidecar. Raises OSError."""
+def exchange_of_file(file: Path, content: bytes) -> Exchange | None:
+    """The exchange of a recorded response, for the record log. Its path and request are those of the sidecar. Raises OSError.
+
+    None: no response. The beginning of an event stream shows that it is one, so only JSON is decoded whole.
+    """
     hints, _ = _with_sidecar(ExchangeHints(), file)
     head, body = _curl_head(content)
     info = _exchange(hints, head, body)
     is_json = body.lstrip()[:1] in (b"{", b"[")
+    decoder = StreamDecoder(info)
+    decoder.feed([(0, body if is_json else body[:_MAX_HEAD_BYTES])])
+    decoder.finish()
+    if not decoder.streamed and decoder.dialect == UNKNOWN and decoder.error is None:
+        return None
     kind = info.content_type or ("application/json" if is_json else "text/event-stream")
     return Exchange(
         method="POST",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
 
 import streamgauge as sg
+from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.recorded_response import exchange_of_file
 from tests.analytics.log_entries import chunk, ending
 
 BODY = chunk("Hel") + chunk("lo") + ending(tokens=2)
@@ -51,3 +54,28 @@ def test_an_empty_source_is_noted() -> None:
 def test_an_unreadable_file(tmp_path: Path) -> None:
     with pytest.raises(sg.UnreadableResponse, match=r"No such file.*Pass the file of a recorded response"):
         sg.read(tmp_path / "missing.sse")
+
+
+def test_beginning_of_a_recording_shows_whether_it_is_a_response(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`open` records a long stream, which analytics decodes, so it is not decoded before."""
+    fed: list[int] = []
+    feed = StreamDecoder.feed
+
+    def counted(decoder: StreamDecoder, reads: list[tuple[int, bytes]]) -> None:
+        fed.append(sum(len(data) for _, data in reads))
+        feed(decoder, reads)
+
+    monkeypatch.setattr(StreamDecoder, "feed", counted)
+    file = tmp_path / "one"
+    file.touch()
+    event = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
+    long_json = json.dumps({"object": "chat.completion", "choices": [], "padding": "x" * 100_000}).encode()
+    stream, whole = (exchange_of_file(file, content) for content in (event * 5000, long_json))
+    assert stream is not None
+    assert stream.reads == [(0, event * 5000)]
+    assert fed[0] < 100_000
+    assert whole is not None
+    assert fed[1] == len(long_json)
+    assert exchange_of_file(file, b"a text\n" * 5000) is None
