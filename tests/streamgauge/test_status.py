@@ -21,12 +21,14 @@ from streamgauge.analytics.assembly.partition import LOG_GONE, LogPosition
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.identifiers import ANSWER_DIGIT
 from streamgauge.ingest.ready_file import write_ready_file
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.run_totals import RunTotals, RunTotalsFile
-from streamgauge.ingest.records import pack, pack_damage
+from streamgauge.ingest.records import AnyRecord, Request, pack, pack_damage
 from streamgauge.status import render, status_command
 from tests.analytics.log_entries import alive, entries, stream, stream_id
+from tests.analytics.sockets import Sent, create, events, recorded
 from tests.analytics.stores import new_store
 from tests.streamgauge.stored import analyse
 
@@ -138,6 +140,37 @@ def test_missing_stream_of_a_killed_tap_sets_exit_code_1(tmp_path: Path, writer:
     analyse(tmp_path)
     code, status = run_status(tmp_path)
     assert (code, status["captured"], status["captured_at_most"], status["stored"]) == (1, 4, 5, 3)
+
+
+def socket_records(number: int) -> list[AnyRecord]:
+    """A WebSocket with one answer whose end, at the end of the socket, is in two records of their own."""
+    sent: list[Sent] = [(1, "client", create()), *((2 + n, "server", event) for n, event in enumerate(events("r", ["a"])))]  # fmt: skip
+    return recorded(sent, stream=stream_id(number))
+
+
+def test_only_the_socket_of_an_answer_is_counted(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    """Taps count no answers: of a whole, a lost and an open WebSocket, and of one that analytics has not read."""
+    whole, broken, still_open, unread = map(socket_records, (1, 2, 3, 4))
+    answer = stream_id(5)[:19] + ANSWER_DIGIT + stream_id(5)[20:]  # as `ship` sends it
+    writer.append(
+        [pack(records, compress=False) for records in (whole, broken[:3] + broken[4:], still_open[:3])]
+    )
+    writer.append([pack([alive(9000, stopping=True, streams_opened=4)], compress=False)])
+    analyse(tmp_path)
+    writer.append([pack([*unread, Request(answer, 1, b"{}", False)], compress=False)])
+    code, status = run_status(tmp_path)
+    assert {name: status[name] for name in ("captured", "stored", "lost", "open", "in_log")} == {
+        "captured": 4, "stored": 1, "lost": 1, "open": 1, "in_log": 1,
+    }  # fmt: skip
+    assert code == 0
+
+
+def test_answers_do_not_stand_for_streams_of_damaged_entries(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    last_entry = pack([alive(9000, stopping=True, streams_opened=2)], compress=False)
+    writer.append([pack(socket_records(1), compress=False), pack_damage("w0", 5, 12, "checksum"), last_entry])
+    analyse(tmp_path)
+    code, status = run_status(tmp_path)
+    assert (code, status["captured"], status["stored"]) == (0, 1, 1)
 
 
 def test_damaged_entries_are_listed_as_unknown(tmp_path: Path, writer: EmbeddedWriter) -> None:
