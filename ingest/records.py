@@ -99,7 +99,7 @@ class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     has_tools: bool | None = None
     """The model may call tools. None: unknown."""
     traceparent: str | None = None
-    """Of the caller, in a message of MCP."""
+    """Of the caller, in a message of MCP or over a WebSocket."""
     tool: str | None = None
     """The tool that a message of MCP calls."""
 

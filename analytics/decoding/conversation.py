@@ -6,7 +6,8 @@ Rules
    Code Assist has both in the member `request`.
 2. The session is the first of `_METADATA` and `_MEMBERS` with a value. Only its keyed hash leaves this module
    (`streamgauge.ingest.keyed_ids`).
-3. A message of MCP has the session, and the caller's `traceparent`, in `params._meta`.
+3. A message of MCP has the session, and the caller's `traceparent`, in `params._meta`. Codex has that of a request over a WebSocket
+   in `client_metadata`.
 4. `prompt_cache_key` is used only if it has the form of an id, because applications also use one key for all conversations.
 """
 
@@ -52,6 +53,7 @@ _NOTHING = msgspec.Raw()
 
 class _Body(msgspec.Struct):
     metadata: Any = None
+    client_metadata: Any = None
     previous_response_id: Any = None
     store: Any = None
     conversation: Any = None
@@ -122,16 +124,17 @@ class ConversationReader:
             has_history=not found.previous_response_id and not found.conversation,
             can_be_continued=found.store is not False,
             has_tools=None if truncated else _has_tools(found),
+            traceparent=_traceparent(found.client_metadata, "ws_request_header_traceparent"),
         )
 
     def _of_message(self, found: _Body) -> Conversation:
         params = decode_or_none(_params_decoder, bytes(found.params)) or _Params()
         meta = params.meta if isinstance(params.meta, dict) else {}
         session = next(filter(None, (_text(meta.get(name)) for name in _META)), None)
-        traceparent, tool = _text(meta.get("traceparent")), _text(params.name)
+        tool = _text(params.name)
         return Conversation(
             session=session_hash(session, self._key) if session else None,
-            traceparent=traceparent if traceparent and identifiers.trace_parent(traceparent) else None,
+            traceparent=_traceparent(meta, "traceparent"),
             tool=identifiers.name(tool) if found.method == "tools/call" else None,
         )
 
@@ -163,6 +166,11 @@ def _claude_code(user_id: Any) -> str | None:
         return _text(user_id.get("session_id"))
     match = _CLAUDE_CODE.search(user_id) if isinstance(user_id, str) else None
     return _text(match[1]) if match else None
+
+
+def _traceparent(members: Any, name: str) -> str | None:
+    found = _text(members.get(name)) if isinstance(members, dict) else None
+    return found if found and identifiers.trace_parent(found) else None
 
 
 def _text(value: Any) -> str | None:

@@ -164,10 +164,15 @@ def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> d
 
 
 def _join_trace(row: dict[str, Any], stream: FinishedStream) -> None:
-    """Join the trace that a message names. A header of the same trace stays: its parent is the request of the message."""
+    """Join the trace that a message names.
+
+    A header of the same trace stays: its parent is the request of the message. That of a WebSocket is not of its messages.
+    """
     traceparent = stream.conversation.traceparent if stream.conversation is not None else None
     caller = identifiers.trace_parent(traceparent) if traceparent else None
-    if caller is not None and row["span_id"] and row["trace_id"] != caller[0]:
+    if caller is None or not row["span_id"]:
+        return
+    if row["trace_id"] != caller[0] or row["connection_id"] is not None:
         row["trace_id"], row["parent_span_id"], row["trace_flags"] = caller
 
 

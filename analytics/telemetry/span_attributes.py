@@ -21,6 +21,7 @@ from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.events import Usage
 from streamgauge.analytics.dialects.mcp import METHODS as MCP_METHODS
 from streamgauge.analytics.measures.outcome import LOST
+from streamgauge.analytics.schema.dimensions import WEBSOCKET
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS
 from streamgauge.analytics.telemetry import semconv
 
@@ -35,7 +36,7 @@ _STREAMGAUGE_COLUMNS = tuple(
         "outcome", "error_phase", "gateway", "dialect", "server_instance", "client_id", "request_id", "token_source",
         "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "stall_count", "stalled_ns",
         "tps_user", "tps_e2e", "burstiness", "event_count", "output_event_count", "tool_call_count", "response_bytes",
-        "lost_bytes", "parent_session_id",
+        "lost_bytes", "parent_session_id", "connection_id", "response_index", "first_audio_ns", "audio_ns", "silence_ns",
     )
 )  # fmt: skip
 _CONVENTIONAL = {
@@ -58,7 +59,7 @@ COLUMNS = (
     *_CONVENTIONAL,
     *_PLAIN,
     *(name for name, _, _ in _STREAMGAUGE_COLUMNS),
-    *("operation", "provider", "ttfc_ns", "streamed", "path", "error_type", "aborted_after_terminal", "malformed_events"),
+    *("operation", "provider", "transport", "ttfc_ns", "streamed", "path", "error_type", "aborted_after_terminal", "malformed_events"),
 )  # fmt: skip
 """Columns of `streams` used for attributes."""
 
@@ -94,6 +95,8 @@ class SpanAttributes:
             found[names.time_to_first_chunk] = ttfc_ns / 1e9
         if api_type := semconv.openai_api_type(get("dialect"), get("path")):
             found[names.openai_api_type] = api_type
+        if get("transport") == WEBSOCKET:
+            found["network.protocol.name"] = WEBSOCKET
         if get("operation") in MCP_METHODS:
             found["mcp.method.name"] = get("operation")
             if stream.conversation is not None and stream.conversation.tool:

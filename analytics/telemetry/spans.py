@@ -181,6 +181,7 @@ class SpanBuilder:
         if decoder.reasoning_seen:
             mark(_first(columns, "reasoning"), "first_reasoning")
         mark(latency.first_nonreasoning_output_ns(columns), "first_output")
+        mark(decoder.audio.first_ns, "first_audio")
         if decoder.tool_call_count and row.get("outcome") != LOST.outcome:
             tools = decoder.tool_times
             for tool in tools[:MAX_TOOL_CALLS]:

@@ -95,6 +95,18 @@ def test_only_the_socket_is_a_stream_that_the_tap_counts() -> None:
     assert rollups({"streams": streams})["stream_minutes"]["streams"].sum() == 3
 
 
+def test_answer_joins_the_trace_of_its_request_else_that_of_the_socket() -> None:
+    traces = {"other": "a" * 32, "same": "b" * 32}
+    sent = turn(1000, "r0")
+    for at, name in ((2000, "other"), (3000, "same")):
+        caller = {"ws_request_header_traceparent": f"00-{traces[name]}-{'c' * 16}-00"}
+        sent += turn(at, name, client_metadata=caller)
+    found = rows(recorded(sent, trace_id="b" * 32, span_id="d" * 16, trace_flags=1))
+    parents = [(row["trace_id"], row["parent_span_id"], row["trace_flags"]) for row in answers(found)]
+    assert parents == [("b" * 32, "d" * 16, 1), ("a" * 32, "c" * 16, 0), ("b" * 32, "c" * 16, 0)]
+    assert len({row["span_id"] for row in found}) == 4
+
+
 def by_operation(records: Sequence[AnyRecord]) -> dict[str, tuple[str, str | None]]:
     """Operation → outcome and error type, of a socket with one answer."""
     return {row["operation"]: (row["outcome"], row["error_type"]) for row in rows(records)}

@@ -77,6 +77,16 @@ def test_message_of_mcp_names_session_trace_and_tool(params: Any, expected: tupl
     assert (found.traceparent, found.tool, found.turns) == (traceparent, tool, None)
 
 
+@pytest.mark.parametrize(("sent", "expected"), [(TRACE, TRACE), (TRACE[:-3], None), (5, None)])
+def test_request_of_codex_over_a_websocket_names_its_trace(sent: Any, expected: str | None) -> None:
+    members = {"client_metadata": {"ws_request_header_traceparent": sent}, "model": "m", "input": []}
+    assert read(members).traceparent == expected
+    assert ConversationReader(KEY)(json.dumps(members).encode()[:-3], True) == Conversation(
+        traceparent=expected
+    )
+    assert read({**members, "client_metadata": sent}).traceparent is None
+
+
 def user(content: Any = "hi") -> dict[str, Any]:
     return {"role": "user", "content": content}
 

@@ -19,8 +19,9 @@ from streamgauge.analytics.telemetry.semconv import names_of
 from streamgauge.analytics.telemetry.spans import MAX_STALLS, SpanBuilder
 from streamgauge.analytics.telemetry.telemetry import Telemetry
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request, Wait
-from tests.analytics import log_entries, stream_records
+from tests.analytics import log_entries, stream_records, test_realtime
 from tests.analytics.log_entries import MemoryLog, entries
+from tests.analytics.sockets import SOCKET, recorded
 from tests.analytics.stores import new_store
 from tests.options import telemetry_options
 
@@ -295,3 +296,25 @@ def test_stream_with_failing_spans_is_counted_and_committed() -> None:
     assert telemetry.counters()["spans_not_made"] == 1
     assert isinstance(stream.closed, Closed)
     assert isinstance(stream.opened, Opened)
+
+
+def test_span_of_an_answer_on_a_websocket_has_its_connection_and_its_audio() -> None:
+    messages = [test_realtime.session(), test_realtime.sent(1000, "client", "response.create")]
+    assembler = Assembler()
+    assembler.feed("w0", 0, recorded([*messages, *test_realtime.answer(1000, "r0")], path="/v1/realtime"))
+    answer, socket = (
+        SpanBuilder(names_of("1.41"), Resource({})).build(
+            stream, measure([stream])["streams"].row(0, named=True)
+        )[0]
+        for stream in assembler.take_finished()
+    )
+    found = {
+        name.removeprefix("streamgauge."): value for name, value in (answer.attributes or {}).items()
+        if name.endswith(("audio", "connection_id", "response_index", "protocol.name"))
+    }  # fmt: skip
+    assert found == {
+        "network.protocol.name": "websocket", "connection_id": SOCKET, "response_index": 0, "first_audio": 0.11, "audio": 0.2,
+    }  # fmt: skip
+    (event,) = (event for event in answer.events if event.name == "streamgauge.first_audio")
+    assert event.timestamp - (answer.start_time or 0) == 110 * MS
+    assert "streamgauge.connection_id" not in (socket.attributes or {})
