@@ -21,8 +21,7 @@ from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.events import Usage
 from streamgauge.analytics.dialects.mcp import METHODS as MCP_METHODS
 from streamgauge.analytics.measures.outcome import LOST
-from streamgauge.analytics.schema.dimensions import WEBSOCKET
-from streamgauge.analytics.schema.outcomes import NOT_ERRORS
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS, WEBSOCKET
 from streamgauge.analytics.telemetry import semconv
 
 MAX_CHOICES = 32
