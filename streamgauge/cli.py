@@ -19,7 +19,17 @@ from streamgauge.values import format_option, one_of, print_report
 SECTIONS = {
     "Run": ("run", "open", "up", "demo", "tap", "capture", "ship", "analyze", "dashboard", "serve"),
     "Query": ("top", "sql", "export", "mcp"),
-    "Operate": ("status", "alerts", "silence", "mark", "rebuild", "config", "completion", "version"),
+    "Operate": (
+        "status",
+        "alerts",
+        "silence",
+        "mark",
+        "prices",
+        "rebuild",
+        "config",
+        "completion",
+        "version",
+    ),
     "Develop": ("read", "simulate"),
 }
 COMMAND_ORDER = [name for names in SECTIONS.values() for name in names]
@@ -42,6 +52,7 @@ LAZY_COMMANDS = {
     "alerts": ("streamgauge.alerts:alerts_command", "Show the alerts that fire, and those that resolved recently."),
     "silence": ("streamgauge.mark:silence_command", "Send no messages about some alerts for a time."),
     "mark": ("streamgauge.mark:mark_command", "Store a marker, such as a deployment."),
+    "prices": ("streamgauge.prices:prices_command", "Import price catalogs, and show the models without a price."),
     "rebuild": ("streamgauge.store_commands:rebuild_command", "Restore a damaged or missing catalog."),
     "config": ("streamgauge.config:config_command", "Check the configuration."),
     "version": ("streamgauge.cli:version_command", "Print the version."),

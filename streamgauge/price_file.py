@@ -1,27 +1,42 @@
-"""The setting `price_file`: a CSV or TOML file with prices of tokens, as `Price`s.
+"""The setting `price_file`: a CSV or TOML file with prices, as `Price`s.
 
-CSV has a header line with the names of `COLUMNS`, in any order; TOML has a table `[[prices]]` per row. `cached_input` is optional
-and defaults to `input`. Prices are per million tokens.
+CSV has a header line with the names of `COLUMNS`, in any order; TOML has a table `[[prices]]` per row. Only `model`, `input`, `output`
+and `currency` are required; `DEFAULTS` says which price another one has. Prices are per million tokens, and per 1,000 web searches.
 """
 
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from streamgauge.analytics.schema.prices import COLUMNS, MAX_PRICES, Price
+from streamgauge.analytics.schema.prices import COLUMNS, DEFAULTS, MAX_PRICES, Price
 from streamgauge.setting_tables import problem
 
-MAX_BYTES = 4 * 2**20
-_REQUIRED = tuple(name for name in COLUMNS if name != "cached_input")
-_Cost = Annotated[
-    float, Field(ge=0, le=1e9, allow_inf_nan=False, description="a price. Write a number per million tokens")
-]
+MAX_BYTES = 8 * 2**20
+_REQUIRED = ("model", "input", "output", "currency")
+_IS_COST = Field(ge=0, le=1e9, allow_inf_nan=False, description="a price. Write a number per million tokens")
+_Cost = Annotated[float, _IS_COST]
+_FurtherCost = Annotated[float | None, _IS_COST]
+_TIME = "a time. Write 2026-11-22 or 2026-11-22T07:00:00Z"
+
+
+def _instant(value: object) -> object:
+    """A date or time as a time. UTC unless it has an offset."""
+    try:
+        found = dt.datetime.fromisoformat(str(value)) if value is not None else None
+    except ValueError:
+        return value
+    return found.replace(tzinfo=dt.UTC) if found is not None and found.tzinfo is None else found
+
+
+_Instant = Annotated[dt.datetime | None, BeforeValidator(_instant)]
 
 
 class PriceRow(BaseModel):
@@ -29,32 +44,58 @@ class PriceRow(BaseModel):
 
     model: str = Field(pattern=r"^[^\s\[\]\\]{1,256}$", description="a name with the wildcards * and ?")
     input: _Cost
-    cached_input: _Cost | None = Field(None, description="a price. Write a number per million tokens")
+    cached_input: _FurtherCost = None
+    cached_audio: _FurtherCost = None
+    cache_write_5m: _FurtherCost = None
+    cache_write_1h: _FurtherCost = None
+    input_audio: _FurtherCost = None
+    input_image: _FurtherCost = None
     output: _Cost
+    reasoning: _FurtherCost = None
+    output_audio: _FurtherCost = None
+    output_image: _FurtherCost = None
+    web_search: _FurtherCost = None
     currency: str = Field(pattern="^[A-Z]{3}$", description="a code such as USD")
-
-    def price(self) -> Price:
-        """The price, with the default of `cached_input`."""
-        cached = self.input if self.cached_input is None else self.cached_input
-        return Price(self.model, self.input, cached, self.output, self.currency)
+    above: int | None = Field(None, ge=0, le=2**53, description="a number of input tokens")
+    valid_from: _Instant = Field(None, description=_TIME)
+    valid_until: _Instant = Field(None, description=_TIME)
+    source: str | None = Field(None, pattern=r"^[\w.-]{1,64}$", description="the name of a catalog")
 
 
 def read_prices(path: Path) -> tuple[Price, ...]:
     """The prices in the file, in its order. Raises ValueError with one line that names the file and the row."""
     try:
+        return check_rows(read_rows(path), strict=_is_toml(path))
+    except ValueError as e:
+        raise ValueError(f"cannot use the price file {path}: {e}") from None
+
+
+def check_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], *, strict: bool = False) -> tuple[Price, ...]:
+    """The prices of rows, each with its place. `strict`: a text is no number. Raises ValueError."""
+    prices = [(where, _price(where, row, strict=strict)) for where, row in rows]
+    if len(prices) > MAX_PRICES:
+        raise ValueError(f"it has {len(prices)} prices, above the limit of {MAX_PRICES}. Use globs.")
+    _check_order(prices)
+    return tuple(price for _, price in prices)
+
+
+def _is_toml(path: Path) -> bool:
+    # Values of CSV are texts. TOML has types, so a text or `true` is no number there.
+    return path.suffix.lower() == ".toml"
+
+
+def read_rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """The place and the values of each row, as written. Raises ValueError."""
+    try:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES // 2**20} MiB. Remove rows.")
         text = path.read_text("utf-8-sig")
-        is_toml = path.suffix.lower() == ".toml"
-        rows = list(_toml_rows(text) if is_toml else _csv_rows(text))
-        if len(rows) > MAX_PRICES:
-            raise ValueError(f"it has {len(rows)} prices, above the limit of {MAX_PRICES}. Use globs.")
-        # Values of CSV are texts. TOML has types, so a text or `true` is no number there.
-        return tuple(_price(where, row, strict=is_toml) for where, row in rows)
     except OSError as e:
-        raise ValueError(f"cannot read the price file {path}: {e.strerror}. Check --price-file.") from None
-    except (ValueError, csv.Error) as e:
-        raise ValueError(f"cannot use the price file {path}: {e}") from None
+        raise ValueError(f"it cannot be read: {e.strerror}. Check --price-file.") from None
+    try:
+        return list(_toml_rows(text) if _is_toml(path) else _csv_rows(text))
+    except csv.Error as e:
+        raise ValueError(str(e)) from None
 
 
 def _csv_rows(text: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -90,6 +131,32 @@ def _check_names(where: str, names: Iterable[str]) -> None:
 
 def _price(where: str, row: Mapping[str, Any], *, strict: bool) -> Price:
     try:
-        return PriceRow.model_validate(row, strict=strict).price()
+        values = PriceRow.model_validate(row, strict=strict).model_dump()
     except ValidationError as e:
         raise ValueError(f"{where}: {problem(e, PriceRow)}.") from None
+    values["web_search"] = values["web_search"] or 0.0
+    for name, instead in DEFAULTS.items():
+        values[name] = values[instead] if values[name] is None else values[name]
+    return Price(**values)
+
+
+def _check_order(prices: Iterable[tuple[str, Price]]) -> None:
+    """Raise ValueError for a row that never applies because an earlier one of the same model always does."""
+    earlier = defaultdict[tuple[str, str | None], list[tuple[str, Price]]](list)
+    for where, price in prices:
+        if price.valid_from and price.valid_until and price.valid_from >= price.valid_until:
+            raise ValueError(f"{where}: valid_until is not after valid_from.")
+        same = earlier[price.model, price.source]
+        for first, other in same:
+            if (
+                (other.above or 0) <= (price.above or 0)
+                and (other.valid_from is None or (price.valid_from or _FIRST) >= other.valid_from)
+                and (other.valid_until is None or (price.valid_until or _LAST) <= other.valid_until)
+            ):
+                raise ValueError(
+                    f"{where}: it never applies, because {first} of the same model does. Put it first."
+                )
+        same.append((where, price))
+
+
+_FIRST, _LAST = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)

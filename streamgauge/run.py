@@ -231,7 +231,15 @@ def _summary_lines(query: Query, selection: Selection) -> list[str]:
         for row in run_summary.stalls(query, selection).to_dicts()
     ]
     lines += [
-        ("cost", f"{row['cost']:.4f} {row['currency']} ({count(row['requests'])} requests with a price)")
+        (
+            "cost",
+            f"{row['cost']:.4f} {row['currency']} ({count(row['requests'])} requests with a price"
+            + (
+                f", {count(row['estimated'])} without reported tokens: estimated)"
+                if row["estimated"]
+                else ")"
+            ),
+        )
         for row in run_summary.cost(query, selection).to_dicts()
     ]
     width = max(len(name) for name, _ in lines)

@@ -434,7 +434,7 @@ class Settings(BaseSettings):
     clients: Annotated[tuple[Client, ...], NoDecode, BeforeValidator(parse_clients)] = _setting(
         MEASUREMENT, "analyze", "ID=NAME", "Name of a client id, shown instead of it; repeatable.", default=())
     price_file: Path | None = _setting(
-        MEASUREMENT, "analyze", "FILE", "CSV or TOML file with prices of tokens, for the cost of wasted tokens.")
+        MEASUREMENT, "analyze", "FILE", "CSV or TOML file with prices of tokens, for estimates of cost.")
 
     metrics: OptionalAddress = _setting(
         TELEMETRY, "analyze", "HOST:PORT", "Address of analytics' Prometheus /metrics and /recordingz; empty = off.",

@@ -29,6 +29,7 @@ import polars as pl
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.events import ServerStat, Usage
+from streamgauge.analytics.dialects.usage import details_in
 from streamgauge.analytics.measures import latency
 from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.fingerprints import fingerprints, malformed_tool_calls
@@ -261,6 +262,7 @@ def add_tokens(
         output, reasoning = _count(usage.output_tokens), _count(usage.reasoning_tokens)
         row["input_tokens"] = None if decoder.usage_denies_input else _count(usage.input_tokens)
         row["cached_input_tokens"] = _count(usage.cached_input_tokens)
+        row |= {name: _count(value) for name, value in details_in(usage.raw).items()}
         row["output_tokens"] = output = None if decoder.usage_denies_output else output
         row["reasoning_tokens"] = reasoning
         row["token_source"] = _token_source(decoder, row["input_tokens"], output)

@@ -7,7 +7,7 @@ import polars as pl
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.overview import SUMMARY, SUMMARY_COLUMNS
 from streamgauge.analytics.reports.selection import MODEL, Selection
-from streamgauge.analytics.schema.dimensions import INPUT_TOKENS, TO_MODEL
+from streamgauge.analytics.schema.dimensions import TO_MODEL
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
 
 
@@ -46,12 +46,7 @@ def stalls(query: Query, selection: Selection) -> pl.DataFrame:
 
 
 def cost(query: Query, selection: Selection) -> pl.DataFrame:
-    """`currency, cost, requests` of the requests with tokens and a price. Empty without prices."""
+    """`currency, cost, requests, estimated` of the requests with a price. Empty without prices."""
     return query(f"""
-        SELECT currency, sum(coalesce(output_tokens, 0) * output
-                + greatest(coalesce(input_tokens, 0) - coalesce(cached_input_tokens, 0), 0) * input
-                + least(coalesce(cached_input_tokens, 0), coalesce(input_tokens, 0)) * cached_input) / 1e6 AS cost, count(*) AS requests
-        FROM (SELECT * REPLACE ({INPUT_TOKENS} AS input_tokens) FROM streams) AS streams JOIN prices AS price ON price.priority = (
-            SELECT min(candidate.priority) FROM prices AS candidate WHERE {MODEL} GLOB candidate.model)
-        WHERE {selection.where()} AND coalesce(input_tokens, output_tokens) IS NOT NULL
-        GROUP BY currency ORDER BY currency""")
+        SELECT currency, sum(total) AS cost, count(total) AS requests, count(total) FILTER (source = 'estimate') AS estimated
+        FROM spend WHERE {selection.where()} AND total IS NOT NULL GROUP BY currency ORDER BY currency""")

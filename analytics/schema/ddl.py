@@ -11,6 +11,7 @@ from streamgauge.analytics.schema import (
     histogram_buckets,
     objectives,
     outcomes,
+    prices,
     server_timing_names,
     strict_clients,
 )
@@ -27,7 +28,9 @@ _DESCRIPTION = re.compile(r" *--.*")
 def statements() -> tuple[str, str, str]:
     """SQL of the tables, of the views, and of all comments. Run each in a separate transaction, in this order."""
     here = resources.files("streamgauge.analytics.schema")
-    modules = (dimensions, outcomes, histogram_buckets, objectives, server_timing_names, strict_clients)
+    modules = (
+        dimensions, outcomes, histogram_buckets, objectives, prices, server_timing_names, strict_clients,
+    )  # fmt: skip
     constants = {name: value for module in modules for name, value in vars(module).items()}
     tables, views = (
         Template((here / f"{name}.sql").read_text()).substitute(constants) for name in ("schema", "views")

@@ -55,6 +55,14 @@ CREATE TABLE IF NOT EXISTS streams (
     output_tokens BIGINT, -- Reported output tokens, including reasoning. NULL if 0 was reported despite output.
     reasoning_tokens BIGINT, -- Reported reasoning tokens, part of output_tokens.
     cached_input_tokens BIGINT, -- Reported input tokens read from a cache, part of input_tokens.
+    cached_audio_tokens BIGINT, -- Reported audio tokens among cached_input_tokens.
+    cache_write_tokens BIGINT, -- Reported input tokens written to a cache, part of input_tokens.
+    cache_write_1h_tokens BIGINT, -- Of them, those written for an hour. The others are kept for 5 minutes, or as long as the vendor keeps them.
+    input_audio_tokens BIGINT, -- Reported audio tokens, part of input_tokens.
+    input_image_tokens BIGINT, -- Reported image tokens, part of input_tokens.
+    output_audio_tokens BIGINT, -- Reported audio tokens, part of output_tokens.
+    output_image_tokens BIGINT, -- Reported image tokens, part of output_tokens.
+    web_searches INTEGER, -- Web searches of the server, if its usage report counts them.
     token_source VARCHAR, -- Source of the counts: usage, usage_delta (running count, unfinished stream), chunks (listed in each output event), reported_zero (0 despite output or a prompt).
     itl_ns DOUBLE, -- Inter-token latency: (last - first output - output_waits) / (N - 1) in ns. NULL if N < 2 or unknown, with fewer than 2 outputs or several choices.
     icl_p50_ns DOUBLE, -- Inter-chunk latency: median gap between output events of one choice in ns, without output_waits. NULL with fewer than 2.
@@ -311,14 +319,27 @@ CREATE TABLE IF NOT EXISTS objectives (
     severity VARCHAR NOT NULL -- Highest severity of alerts about missing it: page, ticket or none.
 );
 
--- Prices from --price-file, per million tokens, replaced when analytics starts with other ones.
+-- Prices from --price-file, replaced when analytics starts with other ones. Per million tokens; web_search: per 1,000 searches.
 CREATE TABLE IF NOT EXISTS prices (
-    priority INTEGER NOT NULL, -- Order in the file, from 0. The first match applies.
-    model VARCHAR NOT NULL,
+    priority INTEGER NOT NULL, -- Order in the file, from 0. The first row that matches a stream applies.
+    model VARCHAR NOT NULL, -- Glob of the model: requested; if no row has it, that in the response.
     input DOUBLE NOT NULL, -- Price of input tokens.
     cached_input DOUBLE NOT NULL, -- Price of input tokens read from the prompt cache.
+    cached_audio DOUBLE NOT NULL, -- Price of audio tokens read from the prompt cache.
+    cache_write_5m DOUBLE NOT NULL, -- Price of input tokens written to the prompt cache.
+    cache_write_1h DOUBLE NOT NULL, -- Price of input tokens written to the prompt cache for an hour.
+    input_audio DOUBLE NOT NULL, -- Price of audio tokens in the input.
+    input_image DOUBLE NOT NULL, -- Price of image tokens in the input.
     output DOUBLE NOT NULL, -- Price of output tokens.
-    currency VARCHAR NOT NULL -- Currency code, such as USD.
+    reasoning DOUBLE NOT NULL, -- Price of reasoning tokens.
+    output_audio DOUBLE NOT NULL, -- Price of audio tokens in the output.
+    output_image DOUBLE NOT NULL, -- Price of image tokens in the output.
+    web_search DOUBLE NOT NULL, -- Price of web searches.
+    currency VARCHAR NOT NULL, -- Currency code, such as USD.
+    above BIGINT, -- Applies to streams with more input tokens. NULL: to all.
+    valid_from TIMESTAMPTZ, -- Applies to streams that started at or after this time. NULL: no limit.
+    valid_until TIMESTAMPTZ, -- Applies to streams that started before this time. NULL: no limit.
+    source VARCHAR -- Catalog that the row was imported from. NULL: written by hand.
 );
 
 -- Names of clients from the settings, replaced when analytics starts with other ones.

@@ -357,6 +357,117 @@ SELECT
     sum(part.output_tokens) FILTER (outcome <> 'ok')::BIGINT AS unfinished_output_tokens
 FROM session_turns AS part GROUP BY session_id;
 
+-- Requests with the tokens of their cost. guessed_*: low end, estimate and high end of a count that was not reported.
+CREATE OR REPLACE VIEW internal.billed_streams AS
+-- Of a hop, only the inner stream counts, because the outer one has the same tokens. The caller is that of the outer one. The
+-- estimates follow from requests to the same model with reported tokens.
+WITH ratios AS (
+    SELECT model,
+        CASE WHEN count(per_byte) >= $LEAST_RATIOS THEN quantile_cont(per_byte, [0.05, 0.5, 0.95]) END AS per_byte,
+        CASE WHEN count(per_char) >= $LEAST_RATIOS THEN quantile_cont(per_char, [0.05, 0.5, 0.95]) END AS per_char
+    FROM (
+        SELECT coalesce(request_model, response_model) AS model, input_tokens / nullif(request_bytes, 0) AS per_byte,
+            output_tokens / nullif(text_chars + reasoning_chars, 0) AS per_char
+        FROM streams WHERE outcome = 'ok' AND token_source = 'usage'
+    ) GROUP BY model
+), callers AS (
+    SELECT inner_stream_id, client.stream_id, client.client_id, client.client_app, client.session_id
+    FROM hops JOIN streams AS client ON client.stream_id = outer_stream_id
+), counted AS (
+    SELECT streams.*, callers.stream_id AS outer_stream_id, callers.client_id AS outer_client_id, callers.client_app AS outer_client_app,
+        callers.session_id AS outer_session_id, coalesce(request_model, response_model) AS model,
+        coalesce(input_tokens, output_tokens) IS NOT NULL OR ttft_ns IS NOT NULL OR outcome NOT IN $UNBILLED AS is_billed
+    FROM streams LEFT JOIN callers ON inner_stream_id = streams.stream_id
+    WHERE $IS_REQUEST AND $TO_MODEL AND operation IS DISTINCT FROM '$COUNT_TOKENS'
+        AND streams.stream_id NOT IN (SELECT outer_stream_id FROM hops)
+)
+SELECT counted.*,
+    CASE WHEN is_billed AND input_tokens IS NULL AND request_bytes > 0 THEN
+        list_transform(coalesce(per_byte, $TOKENS_PER_BYTE), lambda ratio: ceil(ratio * request_bytes)) END AS guessed_input,
+    CASE WHEN NOT is_billed OR output_tokens IS NOT NULL OR coalesce(output_event_count, 0) = 0 THEN NULL
+        WHEN text_chars + reasoning_chars > 0 THEN
+            list_transform(coalesce(per_char, $TOKENS_PER_CHAR), lambda ratio: ceil(ratio * (text_chars + reasoning_chars)))
+        -- A tool call: an event has at least a token.
+        ELSE list_transform($TOKENS_PER_EVENT, lambda tokens: tokens * output_event_count) END AS guessed_output
+FROM counted LEFT JOIN ratios USING (model);
+
+CREATE OR REPLACE VIEW internal.price_rules AS
+SELECT model AS model_glob, {'priority': priority, 'above': above, 'valid_from': valid_from, 'valid_until': valid_until} AS rule FROM prices;
+
+-- Estimated cost of each request by the price list: amounts by kind of token, and their sum `total` in `currency`. source: of the token counts; estimate: not all were reported, and total lies between low and high. NULL: no price, or not billed as far as known.
+CREATE OR REPLACE VIEW spend AS
+WITH candidates AS (
+    SELECT *, coalesce(
+        (SELECT list(rule ORDER BY rule.priority) FROM internal.price_rules WHERE request_model GLOB model_glob),
+        (SELECT list(rule ORDER BY rule.priority) FROM internal.price_rules WHERE response_model GLOB model_glob)) AS rules
+    FROM internal.billed_streams
+), parts AS (
+    SELECT * REPLACE (
+            coalesce(input_tokens, guessed_input[2]::BIGINT) AS input_tokens,
+            coalesce(output_tokens, guessed_output[2]::BIGINT) AS output_tokens),
+        coalesce(input_tokens, guessed_input[2], 0) AS all_input,
+        least(coalesce(cached_input_tokens, 0), all_input) AS cached,
+        least(coalesce(cached_audio_tokens, 0), cached) AS cached_audio,
+        least(coalesce(cache_write_tokens, 0), all_input - cached) AS written,
+        least(coalesce(cache_write_1h_tokens, 0), written) AS written_1h,
+        all_input - cached - written AS fresh,
+        least(greatest(coalesce(input_audio_tokens, 0) - cached_audio, 0), fresh) AS audio_in,
+        least(coalesce(input_image_tokens, 0), fresh - audio_in) AS image_in,
+        coalesce(output_tokens, guessed_output[2], 0) AS all_output,
+        least(coalesce(reasoning_tokens, 0), all_output) AS reasoned,
+        least(coalesce(output_audio_tokens, 0), all_output - reasoned) AS audio_out,
+        least(coalesce(output_image_tokens, 0), all_output - reasoned - audio_out) AS image_out,
+        CASE WHEN is_billed THEN list_filter(rules, lambda rule: coalesce(all_input > rule.above, true)
+            AND coalesce(started_at >= rule.valid_from, true) AND coalesce(started_at < rule.valid_until, true))[1].priority
+        END AS price_priority
+    FROM candidates
+), amounts AS (
+    SELECT parts.*, price.currency,
+        (fresh - audio_in - image_in) * price.input / 1e6 AS input,
+        ((cached - cached_audio) * price.cached_input + cached_audio * price.cached_audio) / 1e6 AS cached_input,
+        (written - written_1h) * price.cache_write_5m / 1e6 AS cache_write_5m,
+        written_1h * price.cache_write_1h / 1e6 AS cache_write_1h,
+        audio_in * price.input_audio / 1e6 AS input_audio,
+        image_in * price.input_image / 1e6 AS input_image,
+        (all_output - reasoned - audio_out - image_out) * price.output / 1e6 AS output,
+        reasoned * price.reasoning / 1e6 AS reasoning,
+        audio_out * price.output_audio / 1e6 AS output_audio,
+        image_out * price.output_image / 1e6 AS output_image,
+        coalesce(web_searches, 0) * price.web_search / 1e3 AS web_searches_cost,
+        $INPUT_AMOUNT AS input_total,
+        $OUTPUT_AMOUNT AS output_total,
+        input_total + output_total AS total,
+        -- Guessed input may be read from a cache, or written to it.
+        total - coalesce(guessed_input[2] * price.input - guessed_input[1] * least(price.input, price.cached_input), 0) / 1e6
+            - coalesce((guessed_output[2] - guessed_output[1]) * price.output, 0) / 1e6 AS low,
+        total + coalesce(guessed_input[3] * greatest(price.input, price.cache_write_5m) - guessed_input[2] * price.input, 0) / 1e6
+            + coalesce((guessed_output[3] - guessed_output[2]) * greatest(price.output, price.reasoning), 0) / 1e6 AS high,
+        cached * price.input / 1e6 - cached_input AS cache_saved,
+        cache_write_5m + cache_write_1h - written * price.input / 1e6 AS cache_premium
+    -- As a struct, because the amounts have the names of the prices.
+    FROM parts LEFT JOIN (SELECT priority, prices AS price FROM prices) ON priority = price_priority
+)
+SELECT
+    stream_id, coalesce(outer_stream_id, stream_id) AS client_stream_id, started_at, gateway, provider, model, request_model, response_model,
+    if(outer_stream_id IS NULL, client_id, outer_client_id) AS client_id, if(outer_stream_id IS NULL, client_app, outer_client_app) AS client_app,
+    if(outer_stream_id IS NULL, session_id, outer_session_id) AS session_id, operation, outcome,
+    input_tokens, cached_input_tokens, cache_write_tokens, cache_write_1h_tokens, output_tokens, reasoning_tokens,
+    input, cached_input, cache_write_5m, cache_write_1h, input_audio, input_image, output, reasoning, output_audio, output_image,
+    web_searches_cost AS web_searches, input_total, output_total, total, low, high, currency,
+    CASE WHEN NOT is_billed THEN NULL WHEN coalesce(guessed_input, guessed_output) IS NOT NULL THEN 'estimate' ELSE token_source END AS source,
+    cache_saved, cache_premium
+FROM amounts;
+
+-- Per hour, gateway, model, client, its program and currency: requests, tokens and amounts of the view spend.
+CREATE OR REPLACE VIEW spend_by_hour AS
+SELECT
+    date_trunc('hour', started_at) AS hour, gateway, provider, model, client_id, client_app, currency,
+    count(*) AS requests, count(*) FILTER (outcome = 'ok') AS ok, count(*) FILTER (source = 'estimate') AS estimated,
+    sum(COLUMNS(['input_tokens', 'cached_input_tokens', 'cache_write_tokens', 'cache_write_1h_tokens', 'output_tokens', 'reasoning_tokens']))::BIGINT,
+    sum(COLUMNS(['input', 'cached_input', 'cache_write_5m', 'cache_write_1h', 'input_audio', 'input_image', 'output', 'reasoning',
+        'output_audio', 'output_image', 'web_searches', 'total', 'low', 'high', 'cache_saved', 'cache_premium']))
+FROM spend GROUP BY ALL;
+
 -- Tokens without use, one row per stream: failed attempts, repeated requests, clients that disconnected, errors after output.
 CREATE OR REPLACE VIEW wasted_tokens AS
 -- Each stream has one reason, the first that applies, so that a token counts once. Of a hop, only the inner stream counts: the outer
@@ -366,7 +477,7 @@ WITH attempts AS (
     SELECT inner_stream_id, outer_stream_id, attempt < max(attempt) OVER (PARTITION BY outer_stream_id) AS was_replaced FROM hops
 ), suspects AS (
     SELECT stream_id, started_at, gateway, coalesce(request_model, response_model) AS model, $IS_ERROR AS failed, ttft_ns,
-        input_tokens, cached_input_tokens, output_tokens, text_chars + reasoning_chars AS chars,
+        input_tokens, output_tokens, text_chars + reasoning_chars AS chars,
         coalesce(outer_stream_id, stream_id) AS client_stream_id, coalesce(was_replaced, false) AS was_replaced
     FROM streams LEFT JOIN attempts ON inner_stream_id = stream_id
     WHERE (outer_stream_id IS NOT NULL OR $IS_ERROR OR outcome = 'client_abort')
@@ -398,25 +509,19 @@ WITH attempts AS (
             WHEN failed AND ttft_ns IS NOT NULL THEN 'error_after_output'
         END AS reason
     FROM suspects JOIN at_client USING (stream_id)
-), spent AS (
-    SELECT stream_id, started_at, gateway, model, final_client_id AS client_id, reason,
+), unused AS (
+    SELECT reasons.*,
         CASE WHEN reason = 'client_left' THEN round(output_tokens * (1 - delivered_share))::BIGINT ELSE output_tokens END
-            AS output_tokens,
-        CASE WHEN reason = 'client_left' AND client_had_output THEN 0 ELSE input_tokens END AS input_tokens,
-        cached_input_tokens
+            AS unused_output_tokens,
+        CASE WHEN reason = 'client_left' THEN coalesce(unused_output_tokens / nullif(output_tokens, 0), 1 - delivered_share) ELSE 1 END
+            AS output_share,
+        if(reason = 'client_left' AND client_had_output, 0, 1) AS input_share
     FROM reasons
     WHERE reason = 'client_left'
         OR reason IS NOT NULL AND (ttft_ns IS NOT NULL OR input_tokens IS NOT NULL OR output_tokens IS NOT NULL)
 )
 SELECT
-    spent.stream_id, spent.started_at, spent.gateway, spent.model, spent.client_id, spent.reason,
-    spent.output_tokens, spent.input_tokens,
-    CASE WHEN spent.output_tokens IS NOT NULL OR spent.input_tokens IS NOT NULL THEN (
-        coalesce(spent.output_tokens, 0) * price.output
-        + greatest(coalesce(spent.input_tokens, 0) - coalesce(cached_input_tokens, 0), 0) * price.input
-        + least(coalesce(cached_input_tokens, 0), coalesce(spent.input_tokens, 0)) * price.cached_input
-    ) / 1e6 END AS cost,
-    price.currency
-FROM spent
-LEFT JOIN prices AS price
-    ON price.priority = (SELECT min(candidate.priority) FROM prices AS candidate WHERE spent.model GLOB candidate.model);
+    unused.stream_id, unused.started_at, unused.gateway, unused.model, final_client_id AS client_id, reason,
+    unused_output_tokens AS output_tokens, unused.input_tokens * input_share AS input_tokens,
+    spend.output_total * output_share + spend.input_total * input_share AS cost, spend.currency
+FROM unused LEFT JOIN spend USING (stream_id);

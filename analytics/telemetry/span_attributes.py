@@ -18,7 +18,6 @@ import msgspec
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
-from streamgauge.analytics.dialects.events import Usage
 from streamgauge.analytics.dialects.mcp import METHODS as MCP_METHODS
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS, WEBSOCKET
@@ -47,6 +46,7 @@ _CONVENTIONAL = {
     "input_tokens": "input_tokens",
     "output_tokens": "output_tokens",
     "cached_input_tokens": "cache_read_tokens",
+    "cache_write_tokens": "cache_write_tokens",
     "reasoning_tokens": "reasoning_tokens",
 }
 _PLAIN = {
@@ -112,9 +112,6 @@ class SpanAttributes:
         if decoder is not None and get("outcome") != LOST.outcome:
             if reasons := self._finish_reasons(decoder, row):
                 found[names.finish_reasons] = reasons
-            written = _cache_write_tokens(decoder.usage)
-            if written is not None:
-                found[names.cache_write_tokens] = written
         self._add_request(found, stream)
         if self._content and stream.capture_content:
             self._add_content(found, stream)
@@ -158,13 +155,6 @@ class SpanAttributes:
             found[names.system_instructions] = prompt.system_instructions
         if stream.decoder is not None:
             found[names.output_messages] = _output_messages(stream.decoder.choices)
-
-
-def _cache_write_tokens(usage: Usage | None) -> int | None:
-    """Tokens written to the provider's cache, if reported (Anthropic)."""
-    raw = usage.raw if usage is not None else None
-    written = raw.get("cache_creation_input_tokens") if isinstance(raw, dict) else None
-    return written if isinstance(written, int) and not isinstance(written, bool) and written >= 0 else None
 
 
 def _output_messages(choices: Sequence[Mapping[str, Any]]) -> str:

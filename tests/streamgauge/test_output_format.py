@@ -65,6 +65,9 @@ def commands(group: click.Group = cli, prefix: str = "") -> Iterator[tuple[str, 
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A working directory whose data folder has streams, a firing alert, and analytics that stores markers and silences."""
     folder = tmp_path_factory.mktemp("reports")
+    (folder / "catalog.json").write_text(
+        '{"m": {"litellm_provider": "x", "input_cost_per_token": 1, "output_cost_per_token": 1}}'
+    )
     data = folder / "streamgauge-data"
     write_streams(data, range(2))
     analyse(data, flush=True, back_up=True)
@@ -91,6 +94,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "sql": [f"SELECT count(*) AS {OF_THE_QUERY} FROM streams"],
     "export": ["--duckdb", "export.duckdb"],
     "mark": ["deploy v2"],
+    "prices import": ["catalog.json", "--price-file", "imported.csv"],
     "rebuild": [],
     "read": [str(RECORDED)],
 }  # fmt: skip

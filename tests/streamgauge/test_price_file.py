@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from streamgauge.analytics.schema.prices import Price
 from streamgauge.analytics.schema.tables import PRICES
 from streamgauge.analytics.storage.replaced_tables import replace_rows
 from streamgauge.cli import cli
 from streamgauge.price_file import read_prices
 from streamgauge.process_options import analyze_options
 from streamgauge.settings import Settings
+from tests.analytics.schema.prices import price
 from tests.analytics.stores import ask, new_store
 
 CSV = """model, input, cached_input, output, currency
@@ -35,7 +35,8 @@ input = 3
 output = 15
 currency = "USD"
 """
-EXPECTED = (Price("gpt-4o-mini*", 0.15, 0.075, 0.6, "USD"), Price("claude-*", 3.0, 3.0, 15.0, "USD"))
+
+EXPECTED = (price("gpt-4o-mini*", 0.15, 0.6, cached_input=0.075), price("claude-*", 3.0, 15.0))
 
 
 @pytest.mark.parametrize(("name", "text"), [("p.csv", CSV), ("p.csv", "\ufeff" + CSV), ("p.toml", TOML)])
@@ -80,7 +81,8 @@ def test_bad_file_is_reported_by_row(name: str, text: str, message: str, tmp_pat
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"cannot read the price file .*: No such file or directory. Check --price-file."
+        ValueError,
+        match=r"cannot use the price file .*: it cannot be read: No such file or directory. Check --price-file.",
     ):
         read_prices(tmp_path / "none.csv")
 

@@ -17,7 +17,6 @@ from streamgauge.analytics.measures.open_streams import open_stream_frame
 from streamgauge.analytics.query.errors import StoreUnavailable
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.schema.clients import Client
-from streamgauge.analytics.schema.prices import Price
 from streamgauge.analytics.schema.tables import CLIENTS, PRICES
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.analytics.storage.replaced_tables import replace_rows
@@ -25,6 +24,7 @@ from streamgauge.analytics.storage.rollup_compaction import compact_rollups
 from streamgauge.analytics.storage.store import Store
 from streamgauge.ingest.records import pack
 from tests.analytics.log_entries import MS, MemoryLog, stream, stream_id
+from tests.analytics.schema.prices import price
 
 PER_STORE = ("log_positions", "taps", "counter_parts")
 """Tables whose rows describe one store."""
@@ -43,7 +43,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             pass
         consumer.finish()
         replace_rows(store, CLIENTS, [Client("a1" * 16, "billing")])
-        replace_rows(store, PRICES, [Price("*", 1, 1, 1, "USD")])
+        replace_rows(store, PRICES, [price("*", 1, 1)])
         with store.cursor() as cursor:
             compact_rollups(cursor, time.time())  # settled minutes
         store.close()

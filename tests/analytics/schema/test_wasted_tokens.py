@@ -8,8 +8,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from streamgauge.analytics.schema.prices import COLUMNS
 from tests.analytics.measures.test_minute_rows import sid, store, streams
+from tests.analytics.schema.prices import price, set_prices
 from tests.analytics.stores import plain_tables
 
 SECOND_NS = 1_000_000_000
@@ -142,10 +142,7 @@ def test_cost_is_by_the_first_matching_price(con: duckdb.DuckDBPyConnection) -> 
         {**FAILED, "request_model": "gpt-large", **OTHER_SIZE},
         {**FAILED, "request_model": "other", "request_bytes": 102},
     )
-    for priority, row in enumerate([("gpt-mini*", 1, 0.5, 10, "EUR"), ("gpt-*", 2, 2, 20, "USD")]):
-        con.execute(
-            f"INSERT INTO prices (priority, {', '.join(COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?)", [priority, *row]
-        )
+    set_prices(con, price("gpt-mini*", 1, 10, cached_input=0.5, currency="EUR"), price("gpt-*", 2, 20))
     found = con.execute("SELECT model, cost, currency FROM wasted_tokens ORDER BY model").fetchall()
     assert found == [
         ("gpt-large", pytest.approx((1000 * 2 + 200 * 20) / 1e6), "USD"),

@@ -1,0 +1,194 @@
+"""Rows of the price file from the price catalogs of LiteLLM and models.dev. No I/O.
+
+LiteLLM: `model_prices_and_context_window.json`, an object with a model per member, prices per token. models.dev: `api.json`, an
+object with a provider per member, prices per million tokens. Both are in USD. Models without a price per token are left out, and so
+are prices that follow from a service tier, a batch or the time of day.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from streamgauge.analytics.schema.prices import RATES
+
+LITELLM, MODELS_DEV = "litellm", "models.dev"
+_LITELLM = dict(
+    zip(
+        RATES[:-1],
+        (
+            "input_cost_per_token", "cache_read_input_token_cost", "cache_read_input_audio_token_cost",
+            "cache_creation_input_token_cost", "cache_creation_input_token_cost_above_1hr", "input_cost_per_audio_token",
+            "input_cost_per_image_token", "output_cost_per_token", "output_cost_per_reasoning_token",
+            "output_cost_per_audio_token", "output_cost_per_image_token",
+        ),
+        strict=True,
+    )
+)  # fmt: skip
+_MODELS_DEV = {
+    "input": "input", "cached_input": "cache_read", "cache_write_5m": "cache_write", "input_audio": "input_audio",
+    "output": "output", "reasoning": "reasoning", "output_audio": "output_audio",
+}  # fmt: skip
+_THRESHOLD = re.compile(r"_above_(\d+)(k?)_tokens$")
+_FIREWORKS_CACHED_SHARE = 0.5
+"""LiteLLM's price of cached input at Fireworks, relative to other input, where its map has none."""
+MAKERS = (
+    "openai", "anthropic", "gemini", "google", "mistral", "xai", "deepseek", "cohere", "cohere_chat", "moonshotai", "moonshot",
+    "alibaba", "dashscope", "zai", "minimax",
+)  # fmt: skip
+"""Providers whose prices a model's name without a provider has, in this order."""
+
+Row = dict[str, Any]
+
+
+def catalog_rows(catalog: Any, providers: tuple[str, ...]) -> tuple[str, list[Row]]:
+    """The name of the catalog, and its rows by name, those for a longer context first. Raises ValueError for another content.
+
+    A model has its name in the catalog, and the name without the provider if that is unambiguous: the first of `providers`, else of
+    `MAKERS`, else any if all have the same prices. Only `providers` are read, unless there are none.
+    """
+    if not isinstance(catalog, dict) or not all(isinstance(entry, dict) for entry in catalog.values()):
+        raise ValueError("it is no object of models or providers")
+    if any(isinstance(entry.get("models"), dict) for entry in catalog.values()):
+        source, found = MODELS_DEV, _models_dev(catalog)
+    elif any(_LITELLM["input"] in entry for entry in catalog.values()):
+        source, found = LITELLM, _litellm(catalog)
+    else:
+        raise ValueError(
+            f"it is neither LiteLLM's price map nor models.dev's api.json: no {_LITELLM['input']!r}"
+        )
+    order = [*providers, *(MAKERS if not providers else ())]
+    by_name = dict[str, list[Row]]()
+    by_bare_name = defaultdict[str, list[tuple[str, list[Row]]]](list)
+    for provider, name, rows in found:
+        if rows and (not providers or provider in providers):
+            by_name[name] = rows
+            prefix, _, bare_name = name.partition("/")
+            if bare_name and provider.startswith(prefix):
+                by_bare_name[bare_name].append((provider, rows))
+    for name, offers in by_bare_name.items():
+        made = [rows for provider in order for offering, rows in offers if offering == provider]
+        if name not in by_name and (made or all(rows == offers[0][1] for _, rows in offers)):
+            by_name[name] = (made or [offers[0][1]])[0]
+    return source, [
+        {"model": name, "currency": "USD", "source": source, **row}
+        for name in sorted(by_name)
+        for row in by_name[name]
+    ]
+
+
+def _litellm(catalog: Mapping[str, Row]) -> Iterator[tuple[str, str, list[Row]]]:
+    for name, entry in catalog.items():
+        provider = str(entry.get("litellm_provider"))
+        searches = entry.get("search_context_cost_per_query")
+        search = (
+            _cost(searches.get("search_context_size_medium"), 1e3) if isinstance(searches, dict) else None
+        )
+        base = _rates(entry, _LITELLM, 1e6) | ({} if search is None else {"web_search": search})
+        if ("input" not in base and "tiered_pricing" not in entry) or name == "sample_spec":
+            continue
+        # Models of images have a price of these alone.
+        base["output"] = base.get("output") or base.get("output_image", 0.0)
+        if provider == "fireworks_ai" and "input" in base:
+            base.setdefault("cached_input", _FIREWORKS_CACHED_SHARE * base["input"])
+        yield provider, name, [*reversed([*_litellm_tiers(entry, provider, base)])]
+
+
+def _litellm_tiers(entry: Row, provider: str, base: Row) -> Iterator[Row]:
+    """Rows from the shortest context to the longest. A price that a tier lacks is that of the tier before."""
+    if isinstance(entry.get("tiered_pricing"), list):
+        # These tiers are complete: other prices of input follow from their own.
+        kept = {
+            name: rate
+            for name, rate in base.items()
+            if name in ("output", "input_audio", "output_audio", "web_search")
+        }
+        for tier in entry["tiered_pricing"]:
+            if isinstance(tier, dict) and len(tier.get("range") or ()) == 2:
+                yield kept | _rates(tier, _LITELLM, 1e6) | _above(int(tier["range"][0]))
+        return
+    yield base
+    thresholds = {int(m[1]) * (1000 if m[2] else 1): m[0] for key in entry if (m := _THRESHOLD.search(key))}
+    for tokens, ending in sorted(thresholds.items()):
+        base = base | _rates(entry, {name: key + ending for name, key in _LITELLM.items()}, 1e6)
+        yield base | _above(tokens - (provider == "xai"))  # xAI's higher price begins at the threshold
+
+
+def _models_dev(catalog: Mapping[str, Row]) -> Iterator[tuple[str, str, list[Row]]]:
+    for provider, entry in catalog.items():
+        models = entry.get("models")
+        for name, model in models.items() if isinstance(models, dict) else ():
+            cost = model.get("cost") if isinstance(model, dict) else None
+            if not isinstance(cost, dict) or {"input", "output"} - cost.keys():
+                continue
+            tiers = cost.get("tiers") or [
+                {**(cost.get("context_over_200k") or {}), "tier": {"size": 200_000}}
+            ]
+            base = _rates(cost, _MODELS_DEV, 1)
+            rows = [
+                base | rates | _above(tier["tier"]["size"])
+                for tier in sorted(tiers, key=lambda tier: -tier["tier"]["size"])
+                if (rates := _rates(tier, _MODELS_DEV, 1))
+            ]
+            yield provider, f"{provider}/{name}", [*rows, base]
+
+
+def _above(tokens: int) -> Row:
+    return {"above": tokens} if tokens > 0 else {}
+
+
+def _rates(entry: Row, keys: Mapping[str, str], factor: float) -> Row:
+    found = ((name, _cost(entry.get(key), factor)) for name, key in keys.items())
+    return {name: cost for name, cost in found if cost is not None}
+
+
+def _cost(value: Any, factor: float) -> float | None:
+    """Without the rounding error of the factor."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(f"{float(value) * factor:.12g}")
+    except ValueError:
+        return None
+
+
+def merged(
+    own: Iterable[Mapping[str, Any]], imported: Iterable[Row], source: str, day: str
+) -> tuple[list[Row], int]:
+    """The rows of a price file after an import, and how many prices changed.
+
+    Rows of others stay, and before those of the catalog. A price that changed is valid from `day`, and the former one until then.
+    Models that the catalog has no more keep their prices.
+    """
+    kept, former = list[Row](), defaultdict[tuple[str, Any], list[Row]](list)
+    for row in own:
+        found = {name: value for name, value in row.items() if value is not None}
+        if found.get("source") == source:
+            former[found["model"], _number(found.get("above"))].append(found)
+        else:
+            kept.append(found)
+    result, changed = list[Row](), 0
+    for row in imported:
+        before = former.pop((row["model"], row.get("above")), [])
+        current = next((old for old in before if "valid_until" not in old), None)
+        if current is not None and _prices(current) != _prices(row):
+            changed += 1
+            # Two imports on a day leave the last price of it.
+            before = [
+                old | {"valid_until": day} if old is current else old
+                for old in before
+                if old.get("valid_from") != day
+            ]
+            current, row = None, row | {"valid_from": day}
+        result += before if current is not None else [row, *before]
+    return [*kept, *result, *(row for rows in former.values() for row in rows)], changed
+
+
+def _prices(row: Row) -> dict[str, float | None]:
+    return {name: _number(row.get(name)) for name in RATES}
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
