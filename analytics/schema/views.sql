@@ -468,6 +468,20 @@ SELECT
         'output_audio', 'output_image', 'web_searches', 'total', 'low', 'high', 'cache_saved', 'cache_premium']))
 FROM spend GROUP BY ALL;
 
+-- Requests that wrote to the prompt cache, and whether a later request of the same session (else client) and model read from a cache in time. NULL: it still may.
+CREATE OR REPLACE VIEW cache_writes AS
+WITH uses AS (
+    SELECT stream_id, started_at, cache_write_tokens, cache_write_1h_tokens,
+        started_at + if(cache_write_1h_tokens > 0, INTERVAL 1 HOUR, INTERVAL 5 MINUTE) AS kept_until,
+        min(CASE WHEN cached_input_tokens > 0 THEN started_at END) OVER (
+            PARTITION BY coalesce(session_id, client_id), coalesce(request_model, response_model)
+            ORDER BY started_at, stream_id ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS read_at
+    FROM streams WHERE cached_input_tokens > 0 OR cache_write_tokens > 0
+)
+SELECT stream_id, started_at, cache_write_tokens, cache_write_1h_tokens, read_at,
+    CASE WHEN read_at < kept_until THEN true WHEN kept_until < now() THEN false END AS read_again
+FROM uses WHERE cache_write_tokens > 0;
+
 -- Tokens without use, one row per stream: failed attempts, repeated requests, clients that disconnected, errors after output.
 CREATE OR REPLACE VIEW wasted_tokens AS
 -- Each stream has one reason, the first that applies, so that a token counts once. Of a hop, only the inner stream counts: the outer
@@ -521,7 +535,8 @@ WITH attempts AS (
         OR reason IS NOT NULL AND (ttft_ns IS NOT NULL OR input_tokens IS NOT NULL OR output_tokens IS NOT NULL)
 )
 SELECT
-    unused.stream_id, unused.started_at, unused.gateway, unused.model, final_client_id AS client_id, reason,
+    stream_id, started_at, unused.gateway, unused.model, final_client_id AS client_id, reason,
     unused_output_tokens AS output_tokens, unused.input_tokens * input_share AS input_tokens,
     spend.output_total * output_share + spend.input_total * input_share AS cost, spend.currency
-FROM unused LEFT JOIN spend USING (stream_id);
+-- The time, too: a filter on it then applies to both.
+FROM unused LEFT JOIN spend USING (stream_id, started_at);

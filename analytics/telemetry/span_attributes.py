@@ -109,9 +109,12 @@ class SpanAttributes:
         if get("malformed_events"):
             found[semconv.NAMESPACE + "malformed_events"] = get("malformed_events")
         decoder = stream.decoder
-        if decoder is not None and get("outcome") != LOST.outcome:
-            if reasons := self._finish_reasons(decoder, row):
-                found[names.finish_reasons] = reasons
+        if (
+            decoder is not None
+            and get("outcome") != LOST.outcome
+            and (reasons := self._finish_reasons(decoder, row))
+        ):
+            found[names.finish_reasons] = reasons
         self._add_request(found, stream)
         if self._content and stream.capture_content:
             self._add_content(found, stream)

@@ -182,3 +182,40 @@ def test_sums_over_every_grouping_are_those_of_the_streams(con: duckdb.DuckDBPyC
             f"SELECT currency, sum(a), sum(b), sum(c), sum(d), sum(n) FROM ({grouped}) AS t({columns}) GROUP BY 1 ORDER BY 1"
         ).fetchall()
         assert found == [(row[0], *(pytest.approx(value) for value in row[1:])) for row in whole]
+
+
+def test_cache_write_is_read_again_by_a_later_request_of_the_session_in_time(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    minute = 60 * 10**6
+    an_hour, read = {"cache_write_1h_tokens": 100}, {"cached_input_tokens": 100}
+
+    def request(session: str, at_us: int, **more: Any) -> dict[str, Any]:
+        written = {} if "cached_input_tokens" in more else {"cache_write_tokens": 100}
+        return {"session_id": session, "started_at": START_US + at_us, **written, **more}
+
+    fill(
+        con,
+        request("in time", 0), request("in time", 4 * minute, **read),
+        request("too late", 0), request("too late", 6 * minute, **read),
+        request("hour", 0, **an_hour), request("hour", 59 * minute, **read),
+        request("other session", 0),
+        request("other model", 0), request("other model", minute, request_model="m2", **read),
+    )  # fmt: skip
+    found = con.execute(
+        "SELECT session_id, read_again FROM cache_writes JOIN streams USING (stream_id) ORDER BY session_id"
+    ).fetchall()
+    expected = {
+        "hour": True,
+        "in time": True,
+        "other model": False,
+        "other session": False,
+        "too late": False,
+    }
+    # The generated time may be in the future, where a write without a read may still be read.
+    assert {name: bool(again) for name, again in found} == expected
+    set_prices(con, price("m*", 1, 10, cached_input=0.1, cache_write_5m=1.25, cache_write_1h=2))
+    saved, premium = con.execute(
+        "SELECT sum(cache_saved) * 1e6, sum(cache_premium) * 1e6 FROM spend"
+    ).fetchall()[0]
+    assert (saved, premium) == (pytest.approx(4 * 100 * 0.9), pytest.approx(4 * 100 * 0.25 + 100 * 1))
