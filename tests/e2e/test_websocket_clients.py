@@ -1,26 +1,92 @@
-"""OpenAI's client over WebSocket receives the same through the tap as without it, and the rows are what it saw."""
+"""OpenAI's client over WebSocket: the tap forwards its bytes, it receives the same as without the tap, and the rows are what it saw."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import socketserver
+import threading
 from base64 import b64decode
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import openai
 import pytest
 
-from tests.e2e.running import Up, simulator, up
+from tests.e2e.running import Up, simulator, until, up
 from tests.openai_sockets import LOUD, QUIET, read
 
 
+@dataclass
+class Wire:
+    """A forwarder of TCP connections to a URL, and the bytes of either side."""
+
+    url: str
+    sent: bytearray = field(default_factory=bytearray)
+    received: bytearray = field(default_factory=bytearray)
+
+    def after_heads(self) -> tuple[bytes, bytes]:
+        """What the client and the server sent after the heads of the only request."""
+        return bytes(self.sent.partition(b"\r\n\r\n")[2]), bytes(self.received.partition(b"\r\n\r\n")[2])
+
+
+def pump(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65_536):
+            kept += data
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+
+
+@contextlib.contextmanager
+def wire(target: str) -> Iterator[Wire]:
+    host, port = target.removeprefix("http://").split(":")
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection((host, int(port))) as server:
+                back = threading.Thread(target=pump, args=(server, self.request, made.received))
+                back.start()
+                pump(self.request, server, made.sent)
+                back.join()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as listening:
+        listening.daemon_threads, listening.block_on_close = True, False
+        made = Wire(f"http://127.0.0.1:{listening.server_address[1]}")
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield made
+        listening.shutdown()
+
+
+@dataclass
+class Running:
+    """A simulator and a tap before it, and the wires on both sides of the tap."""
+
+    upstream: str
+    instance: Up
+    outer: Wire
+    inner: Wire
+
+    def assert_equal_bytes(self) -> None:
+        """What followed the heads is equal on both sides of the tap."""
+        until(lambda: self.outer.after_heads() == self.inner.after_heads(), "equal bytes on both sides")
+        assert all(self.outer.after_heads())
+        for side in (self.outer, self.inner):
+            side.sent.clear()
+            side.received.clear()
+
+
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Up]]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with (
         simulator("--seed", "7", "--rate-faults", "0") as upstream,
-        up(f"sim={upstream}", tmp_path_factory.mktemp("ws") / "data") as instance,
+        wire(upstream) as inner,
+        up(f"sim={inner.url}", tmp_path_factory.mktemp("ws") / "data") as instance,
+        wire(instance.tap) as outer,
     ):
-        yield upstream, instance
+        yield Running(upstream, instance, outer, inner)
 
 
 def client(base: str) -> openai.OpenAI:
@@ -59,14 +125,13 @@ def responses(base: str, name: str) -> list[list[Any]]:
     return found
 
 
-def test_responses_over_websocket(running: tuple[str, Up]) -> None:
-    upstream, instance = running
-    direct = responses(upstream, "responses")
-    tapped = responses(instance.tap, "responses")
+def test_responses_over_websocket(running: Running) -> None:
+    direct = responses(running.upstream, "responses")
+    tapped = responses(running.outer.url, "responses")
     assert [list(map(without_times, events)) for events in tapped] == [
         list(map(without_times, events)) for events in direct
     ]
-    rows = instance.rows(3, "request_id = 'responses' AND connection_id IS NOT NULL")
+    rows = running.instance.rows(3, "request_id = 'responses' AND connection_id IS NOT NULL")
     rows.sort(key=lambda row: row["response_index"])
     for row, events in zip(rows, tapped, strict=True):
         end = events[-1].response
@@ -81,6 +146,7 @@ def test_responses_over_websocket(running: tuple[str, Up]) -> None:
     assert [row["turn"] for row in rows][:2] == [None, 1]
     assert len({row["session_id"] for row in rows}) == 1
     assert all(row["client_app"].startswith("OpenAI/Python") for row in rows)
+    running.assert_equal_bytes()
 
 
 def realtime(base: str, name: str) -> list[list[Any]]:
@@ -106,10 +172,12 @@ def realtime(base: str, name: str) -> list[list[Any]]:
         return [heard, read(connection)]
 
 
-def test_realtime(running: tuple[str, Up]) -> None:
-    upstream, instance = running
-    spoken, text = realtime(instance.tap, "realtime")
-    assert list(map(without_times, text)) == list(map(without_times, realtime(upstream, "realtime")[1]))
+def test_realtime(running: Running) -> None:
+    instance = running.instance
+    spoken, text = realtime(running.outer.url, "realtime")
+    running.assert_equal_bytes()
+    direct = realtime(running.upstream, "realtime")[1]
+    assert list(map(without_times, text)) == list(map(without_times, direct))
     rows = instance.rows(2, "request_id = 'realtime' AND connection_id IS NOT NULL")
     first, second = sorted(rows, key=lambda row: row["response_index"])
     sound = [e for e in spoken if e.type == "response.output_audio.delta"]
