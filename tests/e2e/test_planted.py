@@ -1,4 +1,4 @@
-"""Requests and responses contain secrets in every field; no output of Streamgauge may contain them.
+"""Requests, responses and messages of WebSockets contain secrets in every field; no output of Streamgauge may contain them.
 
 The tests search: all tables of the store and its catalog (kept records also decoded); the files of the data folder, the
 catalog and the Parquet files; spans, metrics and their OTLP bytes; text and JSON logs, including those of a killed
@@ -33,6 +33,11 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.sync.client import connect
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, CloseConnection, Message, TextMessage
+from wsproto.events import Request as Upgrade
+from wsproto.extensions import PerMessageDeflate
 
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.storage.database import attach, new_database
@@ -157,6 +162,39 @@ CASES: dict[str, tuple[str, int, str, list[bytes]]] = {
     "text": ("/v1/streams/x", 200, "text/plain", [secret("plain text").encode()]),
     "malformed": (CHAT_PATH, 200, SSE, [b'data: {"content": ' + MARK.encode() + b"}\n\n", b"data: " + MARK.encode() + b"\n\n"]),
 }  # fmt: skip
+RESPONSE = {
+    "id": "r-1",
+    "object": "response",
+    "model": PROSE,
+    "metadata": {MARK: MARK},
+    "instructions": secret("instructions"),
+}
+FAILURE = {"type": PROSE, "code": KEY, "message": secret("message"), "param": MARK}
+SOCKETS: dict[str, list[dict[str, Any]]] = {
+    # path → the server's messages of one answer
+    "/v1/responses": [
+        {"type": "response.created", "response": RESPONSE},
+        {"type": "response.output_text.delta", "item_id": PROSE, "output_index": 0, "content_index": 0, "delta": secret("text")},
+        {"type": PROSE, MARK: secret("unknown key"), "response_id": PROSE},
+        {"type": "response.function_call_arguments.delta", "item_id": KEY, "output_index": 1, "delta": MARK},
+        {"type": "response.failed", "response": RESPONSE | {"status": "failed", "error": FAILURE}},
+    ],
+    "/v1/realtime": [
+        {"type": "session.updated", "session": RESPONSE},
+        {"type": "conversation.item.added", "item": {"id": PROSE, "role": MARK, "content": [{"transcript": secret("speech")}]}},
+        {"type": "response.created", "response": RESPONSE},
+        {"type": "rate_limits.updated", "rate_limits": [{"name": PROSE, "limit": 1, "remaining": MARK}]},
+        {"type": "response.output_audio_transcript.delta", "response_id": "r-1", "item_id": PROSE, "delta": secret("transcript")},
+        {"type": "response.output_audio.delta", "response_id": "r-1", "delta": base64.b64encode(MARK.encode() * 9).decode()},
+        {"type": "response.done", "response": RESPONSE | {"status": "failed", "status_details": {"error": FAILURE}}},
+    ],
+    "/v1/socket": [{"kind": "unknown", "text": secret("text"), MARK: MARK}, {"error": FAILURE}],
+}  # fmt: skip
+NO_JSON = (secret("message without JSON"), MARK.encode() * 9)
+COMPRESSIONS: tuple[Any, ...] = (None, "deflate")
+SOCKET_ROWS = 2 * len(SOCKETS) * len(COMPRESSIONS)
+"""A row for each WebSocket and its answer."""
+ROWS = len(CASES) + SOCKET_ROWS
 REQUEST = {
     "model": "m-1",
     "stream": True,
@@ -227,6 +265,30 @@ def upstream() -> Iterator[Upstream]:
                 self.wfile.flush()
             self.wfile.write(b"0\r\n\r\n")
 
+        def do_GET(self) -> None:
+            """A WebSocket. A message in JSON gets the messages of its path, another one comes back."""
+            protocol = WSConnection(ConnectionType.SERVER)
+            sent_headers = [(name.encode(), value.encode()) for name, value in self.headers.items()]
+            protocol.initiate_upgrade_connection(sent_headers, self.path)
+            assert [type(one) for one in protocol.events()] == [Upgrade]
+            headers = [(b"x-secret", MARK.encode()), (b"x-request-id", PROSE.encode())]
+            accepted = AcceptConnection(extensions=[PerMessageDeflate()], extra_headers=headers)
+            self.wfile.write(protocol.send(accepted))
+            self.close_connection = True
+            while data := self.rfile.read1(65_536):
+                protocol.receive_data(data)
+                for one in protocol.events():
+                    if isinstance(one, CloseConnection):
+                        self.wfile.write(protocol.send(one.response()))
+                        return
+                    assert isinstance(one, Message)
+                    replies = [one]
+                    if isinstance(one.data, str) and one.data.startswith("{"):
+                        events = SOCKETS[self.path.partition("?")[0]]
+                        replies = [TextMessage(json.dumps(value)) for value in events]
+                    for reply in replies:
+                        self.wfile.write(protocol.send(reply))
+
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -250,6 +312,22 @@ def plant(tap: str) -> None:
             headers={**HEADERS, **session, "x-case": case, "x-request-id": PROSE},
         )
         assert MARK in answer.text or case == "cut"
+    for (path, events), compression in itertools.product(SOCKETS.items(), COMPRESSIONS):
+        with connect(
+            f"{tap.replace('http', 'ws')}{path}?key={MARK}", compression=compression,
+            additional_headers={**HEADERS, "x-request-id": PROSE},
+        ) as connection:  # fmt: skip
+            assert bool(connection.protocol.extensions) is (compression is not None)
+            asked = {
+                "type": "response.create",
+                "event_id": PROSE,
+                "response": {"instructions": secret("instructions")},
+            }
+            connection.send(json.dumps(REQUEST | asked))
+            assert [json.loads(connection.recv()) for _ in events] == events
+            for text in NO_JSON:
+                connection.send(text)
+                assert connection.recv() == text
 
 
 MALFORMED = (
@@ -366,10 +444,10 @@ def test_planted_secrets_are_not_stored_or_logged(
             f"gw={server.url}", data, "--log-format", "json", dashboard=False, **otlp_environment(server)
         ) as running:
             plant(running.tap)
-            sessions = running.rows(len(CASES))
-            assert len({row["session_id"] for row in sessions} - {None}) == 2
+            sessions = running.rows(ROWS)
+            assert len({row["session_id"] for row in sessions} - {None, "r-1"}) == 2
             send_malformed(running.tap)
-            rows = running.rows(len(CASES) + len(MALFORMED))
+            rows = running.rows(ROWS + len(MALFORMED))
             assert {row["text_chars"] for row in rows} >= {len(secret("text"))}
             assert {row["outcome"] for row in rows} >= {
                 "ok",
@@ -379,7 +457,7 @@ def test_planted_secrets_are_not_stored_or_logged(
                 "malformed",
             }
             os.kill(running.part("analyze")["pid"], signal.SIGKILL)
-            running.rows(len(CASES) + len(MALFORMED))
+            running.rows(ROWS + len(MALFORMED))
             until(lambda: analytics_answers(running), "analytics to be back")
             search_running(searched, running, monkeypatch)
             until(lambda: any(b"gen_ai" in one for one in server.otlp), "spans over OTLP")
@@ -410,7 +488,7 @@ def test_planted_secrets_are_not_in_kafka(tmp_path: Path, searched: Searched, ka
         up(f"gw={server.url}", data, "--kafka", kafka_broker, "--kafka-topic", topic) as running,
     ):
         plant(running.tap)
-        rows = running.rows(len(CASES))
+        rows = running.rows(ROWS)
         assert {row["text_chars"] for row in rows} >= {len(secret("text"))}
         poison(kafka_broker, topic)
         until(lambda: running.sql("SELECT count(*) AS n FROM dead_letters HAVING n >= 3"), "dead letters")
@@ -419,7 +497,7 @@ def test_planted_secrets_are_not_in_kafka(tmp_path: Path, searched: Searched, ka
     reader = KafkaReader(kafka_broker, topic, {})
     streams: set[str] = set()
     try:
-        while len(streams) < len(CASES):
+        while len(streams) < ROWS:
             for entry in reader.poll(5.0):
                 records, bad = unpack(entry.payload)
                 if not bad:  # ours
@@ -459,7 +537,7 @@ def test_planted_secrets_are_not_in_the_lake(
         up(f"gw={server.url}", data, *flags, STREAMGAUGE_STORE=store) as running,
     ):
         plant(running.tap)
-        running.rows(len(CASES))
+        running.rows(ROWS)
         search_catalog(searched, postgres, dsn)  # small commits are in the catalog itself
         assert running.stop() == 0
     search_tables(searched, tables(data, store))  # as rows of the catalog
@@ -509,7 +587,7 @@ def test_record_log_is_deleted_after_it_was_read(tmp_path: Path, searched: Searc
         up(f"gw={server.url}", data, "--record-log-max-bytes", str(16 * 2**20)) as running,
     ):
         plant(running.tap)
-        running.rows(len(CASES))
+        running.rows(ROWS)
         raw = [file for file in segments(data) if MARK in records_in(file)]
         assert raw, "the segments contain the secrets"
         numbers = itertools.count()
