@@ -55,47 +55,34 @@ STYLE = alt.Config(
 )
 
 
+@dataclass
 class Layers:
-    """Charts over each other. `alt.layer` would copy each chart several times, half of the time of a page of charts.
+    """Charts over each other. `alt.layer` would copy each chart several times, half of the time of a page of charts."""
 
-    `own_colors`: the colours of the layers stand for different things, so they have no common scale.
-    """
-
-    def __init__(
-        self,
-        *layers: alt.Chart,
-        height: int,
-        usermeta: Any = None,
-        title: alt.TitleParams | None = None,
-        own_colors: bool = False,
-    ) -> None:
-        self.height = height
-        self.usermeta = usermeta
-        self.config: alt.Config | None = None
-        self._layers = layers
-        self._title = title
-        self._own_colors = own_colors
+    layers: Sequence[alt.Chart]
+    height: int
+    usermeta: Any = None
+    title: alt.TitleParams | None = None
+    own_colors: bool = False
+    """The colours of the layers stand for different things, so they have no common scale."""
+    config: alt.Config | None = None
 
     def to_dict(self, *, validate: bool = True) -> dict[str, Any]:
         """The specification in Vega-Lite, with the data of all layers."""
-        layers = [layer.to_dict(validate=validate) for layer in self._layers]
-        datasets: dict[str, Any] = {}
-        for layer in layers:
-            datasets |= layer.pop("datasets", {})
-            schema = layer.pop("$schema")
+        made: dict[str, Any] = {"layer": [], "height": self.height, "datasets": {}}
+        for layer in (one.to_dict(validate=validate) for one in self.layers):
+            made["datasets"] |= layer.pop("datasets", {})
+            made["$schema"] = layer.pop("$schema")
             layer.pop("config", None)
-        made: dict[str, Any] = {
-            "$schema": schema,
-            "layer": layers,
-            "height": self.height,
-            "datasets": datasets,
-        }
-        if self._own_colors:
+            made["layer"].append(layer)
+        if self.own_colors:
             made["resolve"] = {"scale": {"color": "independent"}}
-        for name, value in (("usermeta", self.usermeta), ("title", self._title), ("config", self.config)):
-            if value is not None:
-                made[name] = value if isinstance(value, dict) else value.to_dict(validate=validate)
-        return made
+        if self.usermeta is not None:
+            made["usermeta"] = self.usermeta
+        parts = {"title": self.title, "config": self.config}
+        return made | {
+            name: part.to_dict(validate=validate) for name, part in parts.items() if part is not None
+        }
 
 
 Drawing = alt.Chart | alt.FacetChart | Layers

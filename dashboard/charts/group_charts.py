@@ -101,7 +101,7 @@ def _with_points(
     """Lines of bins. The bin nearest to the pointer shows its tooltip, and is clicked."""
     points: alt.Chart = base.mark_point(**POINT_OF_LINE).encode(tooltip=list(shown))
     points = points.add_params(clickable("name", "low_ns", "high_ns", nearest=True))
-    return Layers(base.mark_line(interpolate=interpolate), points, height=height)
+    return Layers([base.mark_line(interpolate=interpolate), points], height=height)
 
 
 _LOG = alt.Scale(type="log", nice=False)
@@ -139,7 +139,7 @@ def error_matrix(frame: pl.DataFrame) -> Drawing:
     ).add_params(clickable("model", "gateway"))
     # The text has no tooltip, so the cell below it receives the click.
     text = base.mark_text(color=colors.RULE).encode(text=alt.Text("error_rate:Q", format=".1%"))
-    return Layers(cells, text, height=24 * len(models) + AXIS_PX)
+    return Layers([cells, text], height=24 * len(models) + AXIS_PX)
 
 
 def dots(frame: pl.DataFrame, phase_colors: Mapping[str, str]) -> Drawing:
@@ -166,7 +166,7 @@ def dots(frame: pl.DataFrame, phase_colors: Mapping[str, str]) -> Drawing:
         )
         .add_params(clickable("name"))
     )
-    return Layers(line, points, height=28 * len(names) + AXIS_PX + LEGEND_PX)
+    return Layers([line, points], height=28 * len(names) + AXIS_PX + LEGEND_PX)
 
 
 def forest(rows: Sequence[Row]) -> Drawing | None:
@@ -220,4 +220,4 @@ def forest(rows: Sequence[Row]) -> Drawing | None:
     # An interval that crosses this line is no clear difference.
     equal = alt.Chart(pl.DataFrame({"at": [equal_at]})).mark_rule(strokeDash=[4, 3], color=colors.RULE)
     rule = equal.encode(x=alt.X("at:Q", scale=scale))
-    return Layers(rule, intervals, points, height=26 * frame.height + 45)
+    return Layers([rule, intervals, points], height=26 * frame.height + 45)

@@ -67,7 +67,7 @@ def phase_waterfall(
     lengths = base.mark_text(align="left", dx=6, fontSize=12, color=colors.RULE).encode(
         x=axis.x("end"), text=alt.Text("length:N")
     )
-    return Layers(bars, ticks, lengths, height=26 * len(phases) + 40)
+    return Layers([bars, ticks, lengths], height=26 * len(phases) + 40)
 
 
 def event_marks(events: pl.DataFrame, axis: StreamAxis, stalls: pl.DataFrame) -> Drawing:
@@ -87,7 +87,7 @@ def event_marks(events: pl.DataFrame, axis: StreamAxis, stalls: pl.DataFrame) ->
         tooltip=tooltips("seq:Q", "kind:N", ("gap:N", "gap before it"), *sizes),
     )
     bands = [_stall_bands(stalls, axis)] if stalls.height else []
-    return Layers(*bands, marks, height=26 * len(shown) + 45, own_colors=True)
+    return Layers([*bands, marks], height=26 * len(shown) + 45, own_colors=True)
 
 
 def _stall_bands(stalls: pl.DataFrame, axis: StreamAxis) -> alt.Chart:
@@ -171,7 +171,7 @@ def gap_points(
         label = limit.mark_text(align="left", baseline="bottom", dx=4, dy=-3, fontSize=11, color=colors.STALL)
         layers.append(limit.mark_rule(color=colors.STALL, strokeDash=[4, 3], strokeWidth=1.5))
         layers.append(label.encode(x=alt.value(0), text=alt.Text("text:N")))
-    return Layers(*layers, height=190, title=_heading("gap before each output event, ms"), own_colors=True)
+    return Layers(layers, height=190, title=_heading("gap before each output event, ms"), own_colors=True)
 
 
 def _y_axis(**options: Any) -> alt.Axis:
@@ -240,7 +240,7 @@ def session_turns(bars: Sequence[Bar]) -> Drawing:
         layers.append(
             failed.transform_filter(f"datum.outcome && datum.outcome != '{OK}'").encode(x=alt.X("end:Q"))
         )
-    return Layers(*layers, height=24 * len(names) + 50)
+    return Layers(layers, height=24 * len(names) + 50)
 
 
 def session_legend(bars: Sequence[Bar]) -> dict[str, str]:

@@ -99,7 +99,7 @@ def time_lines(
         layers.append(rule.mark_rule(strokeDash=[4, 4], color=colors.RULE).encode(y=alt.Y("slo:Q")))
     layers += time.mark_lines()
     layers += _shared_tooltip(points, name, list(shown), time, y)
-    return Layers(*layers, height=height, usermeta=OVER_TIME)
+    return Layers(layers, height=height, usermeta=OVER_TIME)
 
 
 def _lines(
@@ -262,4 +262,4 @@ def time_bars(
             *tooltips(f"{series}:N", (f"{value}:Q", unit or value, ",.4~g")),
         ],
     )
-    return Layers(bars, *time.mark_lines(), height=height, usermeta=OVER_TIME)
+    return Layers([bars, *time.mark_lines()], height=height, usermeta=OVER_TIME)
