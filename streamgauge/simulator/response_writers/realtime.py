@@ -67,14 +67,12 @@ class Realtime(Responses):
         if self.audio_format is None or piece.kind != "text":
             return super().write_piece(piece, last)
         spoken = Piece(kind="audio", text=piece.text, tokens=piece.tokens)
-        body_parts, at = self._change_item(spoken), {**self._at, "content_index": 0}
-        self.item_text += piece.text
+        body_parts = super().write_piece(spoken, last)
         length_ms = TOKEN_MS * piece.tokens
         sound = b64encode(self._sound.randbytes(BYTES_PER_S[self.audio_format] * length_ms // 1000)).decode()
-        audio = self._event("response.output_audio.delta", spoken, **at, delta=sound)
+        audio = self._event("response.output_audio.delta", spoken, **self._at, content_index=0, delta=sound)
         audio.audio_ns = length_ms * 1_000_000
-        transcript = self._event("response.output_audio_transcript.delta", spoken, **at, delta=piece.text)
-        return [*body_parts, transcript, audio]
+        return [*body_parts, audio]
 
     def _open_item(self, piece: Piece) -> list[BodyPart]:
         added, *body_parts = super()._open_item(piece)

@@ -12,6 +12,7 @@ _DELTAS: dict[str, tuple[str, dict[str, Any]]] = {
     "tool_arguments": ("response.function_call_arguments.delta", {}),
     "reasoning": ("response.reasoning_summary_text.delta", {"summary_index": 0}),
     "refusal": ("response.refusal.delta", {"content_index": 0}),
+    "audio": ("response.output_audio_transcript.delta", {"content_index": 0}),
     "text": ("response.output_text.delta", {"content_index": 0, "logprobs": []}),
 }
 """Kind of a piece → its event, and further members."""
