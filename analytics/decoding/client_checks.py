@@ -2,19 +2,18 @@
 
 Input: the events of one stream with their kinds. Nearly all of them are output, and alike. So only the first
 `OUTPUTS_AFTER_OTHERS` after each other event, or after the start of a tool call, are checked, and all other events, up to
-`MAX_CHECKED`. This costs less than 3 % of the work of a stream (`bench decode`).
-Errors inside a stream break no rule, because every client reports them.
+`MAX_CHECKED`. Errors inside a stream break no rule, because every client reports them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from streamgauge.analytics.dialects.events import OUTPUT_KINDS, RawEvent
-from streamgauge.analytics.dialects.tolerant_json import FAULTS, json_or_none
+from streamgauge.analytics.dialects.tolerant_json import FAULTS, json_or_none, member_of
 from streamgauge.analytics.schema.strict_clients import CHAT, MESSAGES, RESPONSES, RULES
 
 OUTPUTS_AFTER_OTHERS = 2
@@ -23,177 +22,221 @@ MAX_CHECKED = 256
 _decode = msgspec.json.Decoder().decode
 _NUMBER = (int, float, type(None))
 _STRING = (str, type(None))
-_SKIPPED = object()
 
 
 class ClientChecks:
-    """The checks of one stream of one dialect."""
+    """The checks of one stream of a dialect with rules."""
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
-        self._found: set[str] = set()
-        rules = _RULES_OF_DIALECT.get(dialect)
-        self.active = rules is not None
-        """The dialect has rules."""
-        self._rules: _Chat | _Messages | _Responses | None = None if rules is None else rules(self._found.add)
-        self._outputs_left = OUTPUTS_AFTER_OTHERS
+        self._rules = _RULES_OF_DIALECT[dialect]()
+        self.outputs_left = OUTPUTS_AFTER_OTHERS
+        """Output events that are checked before the next other event."""
         self._checked = 0
 
     def check(self, events: Sequence[RawEvent], kinds: Sequence[str], chars: Sequence[int]) -> None:
         """Check the next events. `kinds` and `chars`: those of their rows in `events`."""
-        others = [n for n, kind in enumerate(kinds) if kind not in OUTPUT_KINDS]
-        if "tool_call" in kinds:  # without characters: a call begins
-            begins = (n for n, size in enumerate(chars) if not size and kinds[n] == "tool_call")
-            others = sorted([*others, *begins])
-        before = 0
-        for n in (*others, len(kinds)):
-            outputs = min(self._outputs_left, n - before)
-            self._outputs_left -= outputs
-            for event in events[before : before + outputs]:
-                self._check(event)
-            before = n + 1
-            if n < len(kinds):
-                self._outputs_left = OUTPUTS_AFTER_OTHERS
-                if kinds[n] != "error":
-                    self._check(events[n])
+        left = self.outputs_left
+        for event, kind, size in zip(events, kinds, chars, strict=True):
+            if kind in OUTPUT_KINDS and (size or kind != "tool_call"):
+                if not left:
+                    continue
+                left -= 1
+            else:  # among them a tool call without characters, which begins
+                left = OUTPUTS_AFTER_OTHERS
+            if kind != "error" and self._checked <= MAX_CHECKED:
+                self._checked += 1
+                self._check(event.name, event.data)
+        self.outputs_left = left
 
     def violations(self, *, ended: bool, framing: Collection[str]) -> list[str]:
         """Codes of the broken rules, sorted. `framing`: those that the lines and the usage show. `ended`: the stream is complete."""
-        if self._rules is not None and ended:
-            self._rules.end()
-        found = self._found.union(framing)
+        rules = self._rules
+        found = rules.found.union(framing)
+        if ended and rules.lacks and self._checked <= MAX_CHECKED:
+            found.add(rules.lacks)
         return sorted(code for code in found if self._dialect in RULES[code].clients) if found else []
 
-    def _check(self, event: RawEvent) -> None:
-        rules, data = self._rules, event.data
-        self._checked += 1
-        if rules is None or self._checked > MAX_CHECKED:
+    def _check(self, name: str, data: bytes) -> None:
+        rules = self._rules
+        if data[:6] == b"[DONE]":
+            rules.done = True
+            if name:
+                rules.add("named_done")
+            return
+        if rules.accepts(data):
             return
         try:
-            value = self._invalid(event) if data[:6] == b"[DONE]" else _decode(data)
+            value = _decode(data)
         except FAULTS:
-            value = self._invalid(event)
+            if not data.strip():
+                rules.add("empty_data")
+                return
+            value = json_or_none(data)
+            if value is None and self._dialect == MESSAGES and name in ("", "ping"):
+                return  # these clients skip events without a name, and pings
+            if value is not None and not _is_utf8(data):
+                rules.add("invalid_utf8")
         if isinstance(value, dict):
-            rules.event(event.name, value)
-        elif value is not _SKIPPED:
-            self._found.add("invalid_json")
-
-    def _invalid(self, event: RawEvent) -> Any:
-        """The value of JSON that the strict parser rejects, `_SKIPPED` if it is none."""
-        data = event.data
-        if not data.strip():
-            self._found.add("empty_data")
-        elif data.startswith(b"[DONE]"):
-            if event.name:
-                self._found.add("named_done")
-            if isinstance(self._rules, _Chat):
-                self._rules.done = True
-        elif (value := json_or_none(data)) is None:
-            # Clients of Messages skip events without a name, and pings.
-            if self._dialect != MESSAGES or event.name not in ("", "ping"):
-                self._found.add("invalid_json")
+            rules.event(name, value)
         else:
-            try:
-                data.decode()
-            except UnicodeDecodeError:
-                self._found.add("invalid_utf8")
-            return value
-        return _SKIPPED
+            rules.add("invalid_json")
 
 
-Add = Callable[[str], None]
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
-class _Chat:
-    """Chunks of chat completions."""
+class _Rules:
+    """What one stream breaks."""
 
-    def __init__(self, add: Add) -> None:
-        self._add = add
+    def __init__(self, lacks: str | None = None) -> None:
+        self.found: set[str] = set()
+        self.add = self.found.add
         self.done = False
         """`[DONE]` was seen."""
-        self._has_role = self._has_choice = False
-        self._calls: dict[tuple[Any, int], tuple[str, bool]] = {}
+        self.lacks = lacks
+        """Code of the rule that the stream breaks if it ends now."""
+
+    def accepts(self, data: bytes) -> bool:
+        """Whether an event breaks no rule, if that shows without `event`, which costs three times as much."""
+        return False
+
+
+class _Delta(msgspec.Struct, gc=False):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    tool_calls: None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: int
+    delta: _Delta
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | float | None = None
+    completion_tokens: int | float | None = None
+    total_tokens: int | float | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    """A chunk that breaks no rule."""
+
+    id: Annotated[str, msgspec.Meta(min_length=1)]
+    object: Literal["chat.completion.chunk"]
+    choices: list[_Choice]
+    created: int | float | None = None
+    model: str | None = None
+    usage: _Usage | None = None
+    error: Any = msgspec.UNSET
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+class _Chat(_Rules):
+    """Chunks of chat completions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_role = False
+        self._calls: dict[tuple[int | None, int], tuple[Any, bool]] = {}
         """(choice, index) → id of the call, and whether it has a name."""
 
+    def accepts(self, data: bytes) -> bool:
+        # In skipped members, the decoder does not check UTF-8.
+        if self.done or not data.isascii():
+            return False
+        try:
+            chunk = _decode_chunk(data)
+        except FAULTS:
+            return False
+        if chunk.error is not msgspec.UNSET:
+            return False
+        for choice in chunk.choices:
+            self._see_role(choice.delta.role)
+        return True
+
+    def _see_role(self, role: Any) -> None:
+        self._has_role |= role is not None
+        self.lacks = None if self._has_role else "missing_role"
+
     def event(self, name: str, value: dict[str, Any]) -> None:
-        add, choices = self._add, value.get("choices")
+        choices, usage, chunk_id = value.get("choices"), value.get("usage"), value.get("id")
         is_chunk = value.get("object") == "chat.completion.chunk"
         if not isinstance(choices, list):
             if not self.done:
-                add("missing_choices" if is_chunk else "foreign_event")
+                self.add("missing_choices" if is_chunk else "foreign_event")
             return
         if self.done:
-            add("usage_after_done")
-        if choices or value.get("usage"):
+            self.add("usage_after_done")
+        if choices or usage:
             if not is_chunk:
-                add("wrong_object")
-            if not value.get("id"):
-                add("missing_id")
+                self.add("wrong_object")
+            if not chunk_id:
+                self.add("missing_id")
         if "error" in value:
-            add("null_error")
+            self.add("null_error")
         if not (
             isinstance(value.get("created"), _NUMBER)
-            and isinstance(value.get("id"), _STRING)
+            and isinstance(chunk_id, _STRING)
             and isinstance(value.get("model"), _STRING)
+            and (not isinstance(usage, dict) or _are(_NUMBER, usage, _CHAT_COUNTS))
         ):
-            add("wrong_type")
-        usage = value.get("usage")
-        if isinstance(usage, dict) and not all(isinstance(usage.get(k), _NUMBER) for k in _CHAT_COUNTS):
-            add("wrong_type")
+            self.add("wrong_type")
         for choice in choices:
             if isinstance(choice, dict):
                 self._choice(choice)
 
-    def end(self) -> None:
-        if self._has_choice and not self._has_role:
-            self._add("missing_role")
-
     def _choice(self, choice: dict[str, Any]) -> None:
-        add, index, delta = self._add, choice.get("index"), choice.get("delta")
-        self._has_choice = True
-        if index is None:
-            add("missing_index")
-        elif not isinstance(index, int):
-            add("wrong_type")
+        index, delta = choice.get("index"), choice.get("delta")
+        if not isinstance(index, int):
+            self.add("missing_index" if index is None else "wrong_type")
+            index = None
+        role = member_of(delta, "role")
+        self._see_role(role)
         if not isinstance(delta, dict):
-            add("missing_delta")
+            self.add("missing_delta")
             if choice.get("text"):
-                add("text_not_string")
+                self.add("text_not_string")
             return
-        role = delta.get("role")
-        if role is not None:
-            self._has_role = True
-            if role != "assistant":
-                add("wrong_role")
+        if role not in (None, "assistant"):
+            self.add("wrong_role")
         if not isinstance(delta.get("content"), _STRING):
-            add("text_not_string")
-        for call in delta.get("tool_calls") or ():
+            self.add("text_not_string")
+        calls = delta.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict):
                 self._tool_call(index, call)
 
-    def _tool_call(self, choice: Any, call: dict[str, Any]) -> None:
-        add, index, function = self._add, call.get("index"), call.get("function")
+    def _tool_call(self, choice: int | None, call: dict[str, Any]) -> None:
+        index, function = call.get("index"), call.get("function")
         if not isinstance(function, dict):
-            add("tool_call_without_function")
+            self.add("tool_call_without_function")
             return
         if not isinstance(function.get("arguments"), _STRING):
-            add("text_not_string")
+            self.add("text_not_string")
         if not isinstance(index, int):
-            add("tool_call_without_index")
+            self.add("tool_call_without_index")
             return
         call_id, name, known = call.get("id") or "", function.get("name"), self._calls.get((choice, index))
         kind = call.get("type")
         if kind not in (None, "function"):
-            add("wrong_type")
+            self.add("wrong_type")
         if known is None:
             if index != sum(of == choice for of, _ in self._calls):
-                add("tool_index_gap")
+                self.add("tool_index_gap")
             if kind is None:
-                add("tool_call_without_type")
+                self.add("tool_call_without_type")
             if not name:
-                add("tool_call_without_name")
+                self.add("tool_call_without_name")
         elif name and known[1]:
-            add("tool_index_reused" if call_id not in ("", known[0]) else "repeated_tool_name")
+            self.add("tool_index_reused" if call_id not in ("", known[0]) else "repeated_tool_name")
         if known is None or name:
             self._calls[choice, index] = call_id, bool(name)
 
@@ -201,87 +244,83 @@ class _Chat:
 _CHAT_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
-class _Messages:
+def _are(kinds: tuple[type, ...] | type, value: dict[str, Any], members: Sequence[str]) -> bool:
+    """Whether these members are of these types. One that is missing is None."""
+    return all(isinstance(value.get(member), kinds) for member in members)
+
+
+class _Messages(_Rules):
     """Events of Anthropic's Messages."""
 
-    def __init__(self, add: Add) -> None:
-        self._add = add
-        self._started = self._stopped = False
+    def __init__(self) -> None:
+        super().__init__(lacks="missing_message_stop")
+        self._started = False
         self._open: dict[int, bool] = {}  # block → it has not stopped
 
     def event(self, name: str, value: dict[str, Any]) -> None:
-        add, kind = self._add, value.get("type")
+        kind = value.get("type")
         if not isinstance(kind, str):
-            add("missing_type")
+            self.add("missing_type")
             return
         if kind == "ping":
             return
         if not name:
-            add("missing_event_name")
+            self.add("missing_event_name")
         if kind == "message_start":
             self._start(value.get("message"))
         elif not self._started:
-            self._started = True
-            add("missing_message_start")
+            self.add("missing_message_start")
+        self._started = True
         if kind[:13] == "content_block":
             self._block(kind, value)
         elif kind == "message_delta":
-            usage = value.get("usage")
-            if not isinstance(usage, dict) or usage.get("output_tokens") is None:
-                add("delta_without_usage")
+            if member_of(value.get("usage"), "output_tokens") is None:
+                self.add("delta_without_usage")
         elif kind == "message_stop":
-            self._stopped = True
+            self.lacks = None
             if any(self._open.values()):
-                add("unstopped_block")
+                self.add("unstopped_block")
         elif kind != "message_start":
-            add("foreign_event")
-
-    def end(self) -> None:
-        if not self._stopped:
-            self._add("missing_message_stop")
+            self.add("foreign_event")
 
     def _start(self, message: Any) -> None:
-        add = self._add
         if self._started:
-            add("repeated_message_start")
-        self._started = True
-        usage = message.get("usage") if isinstance(message, dict) else None
-        count = usage.get("input_tokens") if isinstance(usage, dict) else None
+            self.add("repeated_message_start")
+        count = member_of(member_of(message, "usage"), "input_tokens")
         if count is None:
-            add("start_without_usage")
+            self.add("start_without_usage")
         elif not isinstance(count, _NUMBER):
-            add("wrong_type")
+            self.add("wrong_type")
         if isinstance(message, dict) and not isinstance(message.get("content"), list):
-            add("start_without_content")
+            self.add("start_without_content")
 
     def _block(self, kind: str, value: dict[str, Any]) -> None:
-        add, index = self._add, value.get("index")
-        block, delta = value.get("content_block"), value.get("delta")
+        index = value.get("index")
         if not isinstance(index, int):
-            add("block_index_gap")
-            add("wrong_type")
-            return
-        if kind == "content_block_start":
+            self.found |= {"block_index_gap", "wrong_type"}
+        elif kind == "content_block_start":
             if index not in self._open and index != len(self._open):
-                add("block_index_gap")
+                self.add("block_index_gap")
             self._open[index] = True
-            if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-                add("missing_type")
-            elif block["type"] == "text" and not isinstance(block.get("text"), str):
-                add("block_without_text")
-            elif block["type"] == "tool_use" and not (
+            block: Any = value.get("content_block")
+            block_type = member_of(block, "type")
+            if not isinstance(block_type, str):
+                self.add("missing_type")
+            elif block_type == "text" and not isinstance(block.get("text"), str):
+                self.add("block_without_text")
+            elif block_type == "tool_use" and not (
                 isinstance(block.get("id"), str) and isinstance(block.get("input", {}), dict)
             ):
-                add("wrong_type")
+                self.add("wrong_type")
         elif kind == "content_block_delta":
-            if index not in self._open:
-                add("delta_without_block")
-            elif not self._open[index]:
-                add("delta_after_block")
-            if not isinstance(delta, dict) or not isinstance(delta.get("type"), str):
-                add("missing_type")
-            elif delta["type"] == "text_delta" and not isinstance(delta.get("text"), str):
-                add("text_not_string")
+            if not self._open.get(index):
+                self.add("delta_after_block" if index in self._open else "delta_without_block")
+            delta: Any = value.get("delta")
+            delta_type = member_of(delta, "type")
+            if not isinstance(delta_type, str):
+                self.add("missing_type")
+            elif delta_type == "text_delta" and not isinstance(delta.get("text"), str):
+                self.add("text_not_string")
         elif index in self._open:
             self._open[index] = False
 
@@ -291,33 +330,37 @@ _LIFECYCLE = frozenset({
 })  # fmt: skip
 _CALL = ("id", "call_id", "name", "arguments", "status")
 """Members of a function call that is done."""
+_COUNTS = ("input_tokens", "output_tokens", "total_tokens")
+_DETAILS = (("input_tokens_details", "cached_tokens"), ("output_tokens_details", "reasoning_tokens"))
 
 
-class _Responses:
+class _Responses(_Rules):
     """Events of the Responses API."""
 
-    def __init__(self, add: Add) -> None:
-        self._add = add
+    def __init__(self) -> None:
+        super().__init__()
         self._began = self._has_deltas = False
         self._response_id: Any = None
-        self._items: dict[Any, Any] = {}  # output index → id of the item
-        self._parts: dict[Any, int] = {}  # output index → content parts that were added
-        self._undone: set[Any] = set()  # output indices with output and without `response.output_item.done`
+        self._items: dict[int, Any] = {}  # output index → id of the item
+        self._parts: dict[int | None, int] = {}  # output index → content parts that were added
+        # output indices with output and without `response.output_item.done`
+        self._undone: set[int | None] = set()
 
     def event(self, name: str, value: dict[str, Any]) -> None:
-        add, kind, index = self._add, value.get("type"), value.get("output_index")
+        kind, index = value.get("type"), value.get("output_index")
         if not isinstance(kind, str):
-            add("missing_type")
+            self.add("missing_type")
             return
         if kind[:9] != "response.":
             if kind not in ("keepalive", "error"):
-                add("foreign_event")
+                self.add("foreign_event")
             return
+        if not isinstance(index, int):
+            index = None
         if not self._began:
             if kind != "response.created":
-                add("missing_response_created")
-            response = value.get("response")
-            self._response_id = response.get("id") if isinstance(response, dict) else None
+                self.add("missing_response_created")
+            self._response_id = member_of(value.get("response"), "id")
             self._began = True
         if kind in _LIFECYCLE:
             self._lifecycle(kind, value.get("response"))
@@ -327,115 +370,101 @@ class _Responses:
             self._undone.discard(index)
             self._done(index, value.get("item"))
         elif kind == "response.content_part.added":
-            self._parts[index] = self._parts.get(index, 0) + (
-                value.get("content_index") == self._parts.get(index, 0)
-            )
+            count = self._parts.get(index, 0)
+            self._parts[index] = count + (value.get("content_index") == count)
         elif kind[-6:] == ".delta":
             self._delta(kind, index, value)
         elif kind == "response.done":
-            add("missing_response_completed")
-
-    def end(self) -> None:
-        """All rules of the end are those of an event."""
+            self.add("missing_response_completed")
 
     def _lifecycle(self, kind: str, response: Any) -> None:
-        add = self._add
         if not isinstance(response, dict):
-            add("incomplete_event")
+            self.add("incomplete_event")
             response = {}
         response_id, output = response.get("id"), response.get("output")
-        if kind == "response.created":
-            numbers, texts = response.get("created_at"), (response_id, response.get("model"))
-            if not isinstance(numbers, (int, float)) or not all(isinstance(t, str) for t in texts):
-                add("incomplete_event")
+        if kind == "response.created" and not (
+            isinstance(response.get("created_at"), (int, float)) and _are(str, response, ("id", "model"))
+        ):
+            self.add("incomplete_event")
         if kind == "response.completed" and not response_id:
-            add("completed_without_id")
+            self.add("completed_without_id")
         elif response_id != self._response_id:
-            add("response_id_changes")
+            self.add("response_id_changes")
         if not isinstance(output, list):
-            add("missing_output")
+            self.add("missing_output")
             output = [{}]
         if kind != "response.completed":
             return
         if self._undone:
-            add("missing_item_done")
+            self.add("missing_item_done")
         if self._items and not output:
-            add("empty_final_output")
+            self.add("empty_final_output")
         if not self._has_deltas and any(map(_has_text, output)):
-            add("text_without_delta")
+            self.add("text_without_delta")
         self._usage(response.get("usage"))
 
     def _usage(self, usage: Any) -> None:
-        add = self._add
+        if member_of(usage, "input_tokens") is None:
+            self.add("missing_usage")
         if not isinstance(usage, dict):
-            add("missing_usage")
             return
-        if usage.get("input_tokens") is None:
-            add("missing_usage")
-        counts = [usage.get(k) for k in ("input_tokens", "output_tokens", "total_tokens")]
-        for details, k in (("input_tokens_details", "cached_tokens"), ("output_tokens_details", "reasoning_tokens")):  # fmt: skip
-            found = usage.get(details)
-            counts.append(0 if found is None else found.get(k) if isinstance(found, dict) else None)
-        if not all(isinstance(count, int) for count in counts):
-            add("incomplete_usage")
-        if not all(isinstance(count, (int, float)) for count in counts[:2]):
-            add("incomplete_event")
+        details = (member_of(usage[of], k) for of, k in _DETAILS if usage.get(of) is not None)
+        if not (_are(int, usage, _COUNTS) and all(isinstance(count, int) for count in details)):
+            self.add("incomplete_usage")
+        if not _are((int, float), usage, _COUNTS[:2]):
+            self.add("incomplete_event")
 
-    def _added(self, index: Any, item: Any) -> None:
-        add = self._add
+    def _added(self, index: int | None, item: Any) -> None:
         if index != len(self._items):
-            add("output_index_gap")
-        if not isinstance(item, dict) or not isinstance(index, int):
-            add("incomplete_event")
+            self.add("output_index_gap")
+        if not isinstance(item, dict) or index is None:
+            self.add("incomplete_event")
             return
         self._items[index] = item.get("id")
         self._undone.add(index)
         kind = item.get("type")
-        required = _CALL[:-1] if kind == "function_call" else ("id",)
-        if not all(isinstance(item.get(k), str) for k in required):
-            add("incomplete_event")
+        if not _are(str, item, _CALL[:-1] if kind == "function_call" else ("id",)):
+            self.add("incomplete_event")
         if kind == "message" and not isinstance(item.get("content"), list):
-            add("item_without_content")
+            self.add("item_without_content")
 
-    def _done(self, index: Any, item: Any) -> None:
+    def _done(self, index: int | None, item: Any) -> None:
         if not isinstance(item, dict):
-            self._add("incomplete_event")
+            self.add("incomplete_event")
         elif item.get("type") == "message" and index in self._items and self._items[index] != item.get("id"):
-            self._add("item_id_changes")
+            self.add("item_id_changes")
         elif item.get("type") == "function_call":
-            if not all(isinstance(item.get(k), str) for k in _CALL):
-                self._add("incomplete_event")
+            if not _are(str, item, _CALL):
+                self.add("incomplete_event")
             if not isinstance(item.get("call_id"), str):
-                self._add("call_without_id")
+                self.add("call_without_id")
 
-    def _delta(self, kind: str, index: Any, value: dict[str, Any]) -> None:
-        add = self._add
-        is_text = kind == "response.output_text.delta"
+    def _delta(self, kind: str, index: int | None, value: dict[str, Any]) -> None:
         if index not in self._items:
-            add("item_not_added")
+            self.add("item_not_added")
             self._undone.add(index)
-        if not is_text:
+        if kind != "response.output_text.delta":
             return
         self._has_deltas = True
-        part, count = value.get("content_index"), self._parts.get(index, 0)
-        if index in self._items and not (isinstance(part, int) and 0 <= part < count):
-            add("part_not_added")
+        part = value.get("content_index")
+        if index in self._items and not (isinstance(part, int) and 0 <= part < self._parts.get(index, 0)):
+            self.add("part_not_added")
         if not isinstance(value.get("delta"), str):
-            add("text_not_string")
+            self.add("text_not_string")
         item_id = value.get("item_id")
         if not isinstance(item_id, str):
-            add("incomplete_event")
+            self.add("incomplete_event")
         elif index not in self._items or self._items[index] not in (None, item_id):
-            add("delta_of_other_item")
+            self.add("delta_of_other_item")
 
 
 def _has_text(item: Any) -> bool:
     """Whether an output item is a message with text."""
-    parts = item.get("content") if isinstance(item, dict) and item.get("type") == "message" else None
-    return isinstance(parts, list) and any(isinstance(part, dict) and part.get("text") for part in parts)
+    parts = member_of(item, "content") if member_of(item, "type") == "message" else None
+    return isinstance(parts, list) and any(member_of(part, "text") for part in parts)
 
 
-_RULES_OF_DIALECT: dict[str, Callable[[Add], _Chat | _Messages | _Responses]] = {
+_RULES_OF_DIALECT: dict[str, type[_Chat] | type[_Messages] | type[_Responses]] = {
     CHAT: _Chat,
     MESSAGES: _Messages,
     RESPONSES: _Responses,

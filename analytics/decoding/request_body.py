@@ -112,7 +112,10 @@ def parse_request_body(
 
 def plain_body(body: bytes, truncated: bool, headers: Mapping[str, str]) -> tuple[bytes, bool]:
     """The body without its content coding, and whether it is cut."""
-    decoder = BodyDecoder(headers.get("content-encoding", ""), free_bytes=MAX_INFLATED_BYTES, max_ratio=0)
+    coding = headers.get("content-encoding")
+    if not coding:
+        return body, truncated
+    decoder = BodyDecoder(coding, free_bytes=MAX_INFLATED_BYTES, max_ratio=0)
     if decoder.plain:
         return body, truncated
     plain = decoder.feed(body)[:MAX_INFLATED_BYTES]
@@ -206,18 +209,19 @@ def _parameters(found: _Body, path: str) -> RequestParameters:
     )
     reasoning = found.reasoning if isinstance(found.reasoning, dict) else {}
     path_model, path_streams = _from_path(path)
+    given = {name: value for name, value in msgspec.structs.asdict(found).items() if value is not None}
+    known = given.keys() | nested
 
     def first_of(names: Sequence[str]) -> Any:
-        # Without a list of all values: this is the most expensive step of a request.
-        for name in names:
-            if (value := getattr(found, name, None)) is not None:
-                return value
-        return (
-            next((nested[name] for name in names if nested.get(name) is not None), None) if nested else None
-        )
+        return next((of[name] for of in (given, nested) for name in names if of.get(name) is not None), None)
 
-    numbers: dict[str, Any] = {parameter: _number(first_of(names)) for parameter, names in _NUMBERS.items()}
-    numbers |= {parameter: _integer(first_of(names)) for parameter, names in _INTEGERS.items()}
+    # Most requests give few of them, and a search for each would be the most expensive step of a request.
+    numbers: dict[str, Any] = {
+        parameter: convert(first_of(names))
+        for convert, parameters in ((_number, _NUMBERS), (_integer, _INTEGERS))
+        for parameter, names in parameters.items()
+        if not known.isdisjoint(names)
+    }
     effort = _name(found.reasoning_effort) or _name(reasoning.get("effort")) or _name(found.reasoning)
     return RequestParameters(
         model=_name(found.model) or _name(found.modelId) or path_model,

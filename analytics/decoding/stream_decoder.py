@@ -33,6 +33,7 @@ from streamgauge.analytics.dialects.events import (
 )
 from streamgauge.analytics.dialects.tolerant_json import json_or_none
 from streamgauge.analytics.dialects.vendors import header_stats, vendor_of
+from streamgauge.analytics.schema.strict_clients import DIALECTS
 from streamgauge.ingest.records import CodingFault, body_coding
 
 
@@ -175,15 +176,18 @@ class StreamDecoder:
         self._template = EventTemplate(self._reader)
         self._envelope = None
         self._framed_reads = MIN_FRAMED_READS
-        self._checks = ClientChecks(self.dialect)
-        self._add_events(events)
+        self._checks = ClientChecks(self.dialect) if self.dialect in DIALECTS else None
+        if events:
+            self._add_events(events)
 
     def _add_events(self, events: Sequence[RawEvent]) -> None:
-        found = self._accumulator
-        before = len(found.events)
+        found, checks = self._accumulator, self._checks
+        before, content_before = len(found.events), found.content_event_count
         found.add_events(events, self._template.read_many(events))
-        if self._checks.active:
-            self._checks.check(events, found.events.kind[before:], found.events.chars[before:])
+        # Without a call for most events of a stream: all of them have content, and enough of these are checked.
+        has_others = found.content_event_count - content_before < len(events)
+        if checks is not None and (checks.outputs_left or has_others):
+            checks.check(events, found.events.kind[before:], found.events.chars[before:])
 
     def _select_dialect(self, events: Sequence[RawEvent], *, dispatched: bool = True) -> None:
         selector = self._selector
@@ -463,7 +467,7 @@ class StreamDecoder:
 
         `ended`: neither an error nor a client that left cut the stream, so what it lacks at its end breaks rules too.
         """
-        if not self._checks.active or self._framer.framing != "sse":
+        if self._checks is None or self._framer.framing != "sse":
             return None
         codes = self._framer.broken_rules
         if self._unterminated_end:

@@ -29,14 +29,18 @@ def polars_types(table: Table) -> dict[str, pl.DataType]:
 def frame(table: Table, values: Mapping[str, Sequence[Any]], names: Collection[str] = ()) -> pl.DataFrame:
     """A data frame with all columns of the table, or with those of `names`. Instants are microseconds since the epoch."""
     kinds = polars_types(table)
-    return pl.DataFrame(
-        [
-            pl.Series(name, values[name], pl.Int64, strict=False).cast(kinds[name])
-            if isinstance(kinds[name], pl.Datetime)
-            else pl.Series(name, values[name], kinds[name], strict=True)
-            for name in names or kinds
-        ]
-    )
+    return pl.DataFrame([_series(name, values[name], kinds[name]) for name in names or kinds])
+
+
+def _series(name: str, values: Sequence[Any], kind: pl.DataType) -> pl.Series:
+    if isinstance(kind, pl.Datetime):
+        return pl.Series(name, values, pl.Int64, strict=False).cast(kind)
+    if isinstance(kind, pl.List):
+        # Polars converts each list on its own, and rows have few distinct ones.
+        rows: dict[tuple[Any, ...] | None, int] = {}
+        indexes = [rows.setdefault(None if one is None else tuple(one), len(rows)) for one in values]
+        return pl.Series(name, list(rows), kind, strict=True).gather(indexes)
+    return pl.Series(name, values, kind, strict=True)
 
 
 def frame_of_rows(table: Table, rows: Sequence[Sequence[Any]], names: Collection[str] = ()) -> pl.DataFrame:

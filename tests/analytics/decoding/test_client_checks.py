@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
-from streamgauge.analytics.schema.strict_clients import CHAT, CLIENTS, DIALECTS, RULES
+from streamgauge.analytics.schema.strict_clients import CHAT, CLIENTS, DIALECTS, MESSAGES, RESPONSES, RULES
 from streamgauge.ingest.redaction.body_redactor import BodyRedactor
 from tests.analytics import strict_streams
 from tests.analytics.strict_streams import (
@@ -52,6 +53,10 @@ def test_each_rule_is_broken_by_a_stream_of_each_of_its_dialects() -> None:
     assert {dialect for rule in RULES.values() for dialect in rule.clients} == set(DIALECTS)
 
 
+def delta_with(**choice: Any) -> dict[str, Any]:
+    return {**chunk({}), "choices": [choice]}
+
+
 def long_chat(*extra: bytes) -> bytes:
     """A chat answer of 300 chunks, so that the template decodes nearly all of them."""
     start, *_, finish, usage, done = chat_text()
@@ -91,6 +96,37 @@ def test_errors_inside_a_stream_break_no_rule() -> None:
     error = {"error": {"message": "overloaded", "type": "server_error"}}
     stream = Stream("error", CHAT, joined([*chat_text()[:3], error], data), ())
     assert decoded(stream, 97).violations(ended=False) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "event", "rules"),
+    [
+        (
+            PATHS[CHAT],
+            delta_with(index=[], delta={"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}),
+            ["missing_role", "tool_call_without_name", "tool_call_without_type", "wrong_type"],
+        ),
+        (PATHS[CHAT], delta_with(index=0, delta={"role": {}, "tool_calls": 5}), ["wrong_role"]),
+        (
+            PATHS[RESPONSES],
+            {"type": "response.output_item.done", "output_index": {}, "item": 3},
+            ["incomplete_event", "missing_response_created"],
+        ),
+    ],
+)
+def test_members_of_other_types_are_counted(path: str, event: dict[str, Any], rules: list[str]) -> None:
+    decoder = StreamDecoder(ExchangeInfo(path=path, content_type="text/event-stream"))
+    decoder.feed([(1, data(event))])
+    decoder.finish()
+    assert decoder.violations(ended=True) == rules
+
+
+def test_long_stream_lacks_no_end_that_was_not_checked() -> None:
+    stream = next(s for s in STREAMS if s.dialect == MESSAGES and not s.rules)
+    start, *rest = stream.body.split(b"\n\n")
+    pings = [b'event: ping\ndata: {"type": "ping"}'] * 300
+    long = replace(stream, body=b"\n\n".join([start, *pings, *rest]))
+    assert decoded(long, 97).violations(ended=True) == []
 
 
 @pytest.mark.parametrize(
