@@ -7,7 +7,7 @@ Input: the events of one stream with their kinds. Nearly all of them are output,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -49,7 +49,7 @@ class ClientChecks:
                 self._check(event.name, event.data)
         self.outputs_left = left
 
-    def violations(self, *, ended: bool, framing: Collection[str]) -> list[str]:
+    def violations(self, *, ended: bool, framing: Iterable[str]) -> list[str]:
         """Codes of the broken rules, sorted. `framing`: those that the lines and the usage show. `ended`: the stream is complete."""
         rules = self._rules
         found = rules.found.union(framing)

@@ -84,7 +84,8 @@ class Framer:
     @property
     def broken_rules(self) -> set[str]:
         """Codes of the rules of strict clients that the lines break (`streamgauge.analytics.schema.strict_clients`)."""
-        return self._sse.broken_rules | ({"missing_data_prefix"} if self.unframed else set())
+        rules = self._sse.broken_rules
+        return rules | {"missing_data_prefix"} if self.unframed else rules
 
     @property
     def oversized_events(self) -> int:

@@ -469,11 +469,11 @@ class StreamDecoder:
         """
         if self._checks is None or self._framer.framing != "sse":
             return None
-        codes = self._framer.broken_rules
+        codes = [*self._framer.broken_rules]
         if self._unterminated_end:
-            codes.add("unterminated_end")
+            codes.append("unterminated_end")
         if self.usage_denies_output or self.usage_denies_input:
-            codes.add("zero_usage")
+            codes.append("zero_usage")
         return self._checks.violations(ended=ended, framing=codes)
 
     @property

@@ -39,7 +39,7 @@ from streamgauge.analytics.measures.headers import (
     server_instance_of,
     stored_headers,
 )
-from streamgauge.analytics.measures.operation import is_side_call, is_websocket, operation_of, transport_of
+from streamgauge.analytics.measures.operation import is_side_call, operation_of, transport_of
 from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.measures.waits import split_stream
@@ -63,7 +63,7 @@ _EMPTY_ROW: dict[str, Any] = dict.fromkeys(STREAMS.types)
 _in_order = itemgetter(*STREAMS.types)
 _OPENED = (
     "gateway", "tap", "client_id", "method", "path", "trace_id", "span_id", "parent_span_id", "trace_flags",
-    "server_address", "server_port", "client_start_ns",
+    "server_address", "server_port", "client_start_ns", "connection_id", "response_index",
 )  # fmt: skip
 _CLOSED = (
     "end_ns", "connected_ns", "request_sent_ns", "request_bytes", "response_bytes", "delivered_bytes", "client_drain_ns",
@@ -153,9 +153,10 @@ def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> d
         row["operation"] = SIDE_CALL
     if stream.request.generate is False:
         row["operation"] = WARM_UP
-    if is_websocket(stream.opened, stream.response):
+    if row["transport"] == WEBSOCKET and row["connection_id"] is None:
         row["operation"], row["dialect"] = WEBSOCKET, None
-    _join_trace(row, stream)
+    if asked is not None and asked.traceparent:
+        _join_trace(row, asked.traceparent)
     if stream.opened is not None and not stream.opened.gateway:  # refused before it had an upstream
         row.update(dict.fromkeys(_UNKNOWN_WITHOUT_UPSTREAM))
         row["method"], row["path"] = row["method"] or None, row["path"] or None
@@ -164,13 +165,12 @@ def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> d
     return row
 
 
-def _join_trace(row: dict[str, Any], stream: FinishedStream) -> None:
+def _join_trace(row: dict[str, Any], traceparent: str) -> None:
     """Join the trace that a message names.
 
     A header of the same trace stays: its parent is the request of the message. That of a WebSocket is not of its messages.
     """
-    traceparent = stream.conversation.traceparent if stream.conversation is not None else None
-    caller = identifiers.trace_parent(traceparent) if traceparent else None
+    caller = identifiers.trace_parent(traceparent)
     if caller is None or not row["span_id"]:
         return
     if row["trace_id"] != caller[0] or row["connection_id"] is not None:
@@ -196,7 +196,6 @@ def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
     row["client_app"] = client_app_of(opened.headers)
     row["operation"] = operation_of(opened.path)
     row["transport"] = transport_of(opened, stream.response)
-    row["connection_id"], row["response_index"] = opened.connection_id, opened.response_index
     row.update(zip(_OPENED, _of_opened(opened), strict=True))
     row["clock_id"] = opened.clock_id or opened.incarnation
     row["clock_ns"] = opened.mono_ns

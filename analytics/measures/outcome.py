@@ -22,7 +22,7 @@ and so is an empty response to a request for a stream.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -79,14 +79,13 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     """Part of the body is not recorded, by rule."""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class Facts(msgspec.Struct, frozen=True):
     """The relevant facts of the decoded body. Times in ns since t0, None if not seen."""
 
     dialect: str = "unknown"
     streamed: bool = True
     open_ended: bool = False
     """No terminal is expected, and either side may leave at any time."""
-    first_output_ns: int | None = None
     terminal_ns: int | None = None
     terminal_seq: int | None = None
     """Number of the terminal event if known. It orders the terminal and an error of the same read."""
@@ -98,6 +97,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     stream_is_missing: bool = False
     """There is no event and no other body although the request asked for a stream."""
     malformed_events: int = 0
+    first_output_ns: int | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -115,13 +115,12 @@ class Verdict(msgspec.Struct, frozen=True):
         return self.outcome == "tap_lost"
 
 
-_FACTS = tuple(name for name in Facts.__struct_fields__ if name != "first_output_ns")
-_of_decoder = attrgetter(*_FACTS)
+_of_decoder = attrgetter(*Facts.__struct_fields__[:-1])
 
 
 def facts_of(decoder: StreamDecoder) -> Facts:
-    facts = dict(zip(_FACTS, _of_decoder(decoder), strict=True))
-    return Facts(first_output_ns=first_output_ns(decoder.events), **facts)
+    facts: tuple[Any, ...] = *_of_decoder(decoder), first_output_ns(decoder.events)
+    return Facts(*facts)
 
 
 NO_BODY = Facts(streamed=False)
