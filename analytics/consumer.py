@@ -1,7 +1,8 @@
 """The consumer loop: read log entries, commit rows and positions together. `streamgauge.analytics.main` is the process around it.
 
 Rules
-1. Finished streams, losses, dead letters, checkpoints and positions are committed in one transaction.
+1. Finished streams, losses, dead letters, checkpoints and positions are committed in one transaction. The states of open
+   WebSockets are stored before it, and deleted after it once they are no longer needed (`storage.websocket_states`).
 2. After a restart, [low, high) of each position is read again, only for its open streams. Then reading continues from `high`.
    Nothing is committed before this replay is done.
 3. Invalid entries and records, and streams that cannot be measured, become dead letters (reason, size, hash, no content). A
@@ -38,6 +39,7 @@ from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.owned_partitions import OwnedPartitions
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.store import Store
+from streamgauge.analytics.storage.websocket_states import WebSocketStates
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.record_log.interface import Entry, LogReader
 from streamgauge.ingest.records import Alive, pack, read_damage, unpack
@@ -59,7 +61,7 @@ IDLE_WAIT_S = 0.25
 ASSEMBLER_TOTALS = (
     "records", "frames", "body_bytes", "streams_opened", "streams_finished", "duplicate_records", "late_records", "failures",
     "doubted_streams", "evicted_streams", "oversized_streams", "checkpoints", "early_checkpoints",
-    "evicted_windows", "undecodable_websockets",
+    "evicted_windows", "undecodable_websockets", "lost_websocket_states",
 )  # fmt: skip
 
 
@@ -89,6 +91,7 @@ class Consumer:
         *,
         is_deleted_log: Callable[[str], bool] = lambda log_id: False,
         first_offset: Callable[[str], int] = lambda partition: 0,
+        states: WebSocketStates | None = None,
         hooks: Sequence[CommitHook] = (),
         guards: Guards | None = None,
         observe: Callable[[Sequence[OpenStream], Iterable[Alive]], None] = lambda streams, taps: None,
@@ -120,7 +123,9 @@ class Consumer:
             self._dead_letters,
             is_deleted_log=is_deleted_log,
             first_offset=first_offset,
+            states=states,
         )
+        self._states = states
         self._finished: list[FinishedStream] = []
         self._finished_events = 0
         self._bytes = 0
@@ -303,6 +308,10 @@ class Consumer:
         commit = Commit(self._reader.log_id if owned.high else "")  # a log that was never reached has no id
         checkpoints = self._assembler.checkpoint_records()
         commit.kept_records = [(c.partition, c.stream_id, c.payload) for c in checkpoints]
+        if self._states is not None:
+            for c in checkpoints:
+                if c.state is not None and not self._states.save(c.stream_id, c.payload, c.state):
+                    self._counters["unsaved_websocket_states"] += 1
         owned.kept_ids.update(c.stream_id for c in checkpoints)
         commit.finished_stream_ids = [s.stream_id for s in self._finished if s.stream_id in owned.kept_ids]
         owned.changed.update(c.partition for c in checkpoints)
@@ -321,6 +330,8 @@ class Consumer:
         self.commits += 1
         for hook, _ in self._hook_increments:
             self._ask(hook, hook.committed, None)
+        if self._states is not None:
+            self._states.committed(commit.finished_stream_ids)
         owned.kept_ids.difference_update(commit.finished_stream_ids)
         for partition, position in positions.items():
             # After the commit: before it, a crash would need these entries again.

@@ -50,6 +50,7 @@ from streamgauge.analytics.storage.partition_positions import PartitionLost
 from streamgauge.analytics.storage.replaced_tables import replace_rows
 from streamgauge.analytics.storage.store import Store
 from streamgauge.analytics.storage.upkeep import Upkeep
+from streamgauge.analytics.storage.websocket_states import WebSocketStates
 from streamgauge.analytics.telemetry.analytics_metrics import READ_EVERY_S
 from streamgauge.analytics.telemetry.export_queue import PluginExporters
 from streamgauge.analytics.telemetry.prometheus import recording_probe
@@ -138,6 +139,8 @@ class _Log:
     def _open(self) -> None:
         options = self._options
         self._reader = reader = _reader(options, self._store)
+        # In a topic, `ship` has split the records of WebSockets.
+        states = WebSocketStates(options.data / "log" / "websockets") if options.kafka is None else None
         self.consumer = Consumer(
             reader,
             self._store,
@@ -146,6 +149,7 @@ class _Log:
                 lost_after_ns=int(options.lost_after_s * 1e9),
                 checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
                 client_key=self._client_key,
+                store_websockets=states is not None,
             ),
             partial(
                 measure,
@@ -161,6 +165,7 @@ class _Log:
             ),
             is_deleted_log=partial(_is_deleted_log, options),
             first_offset=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
+            states=states,
             hooks=self._hooks,
             guards=self._guards,
             observe=self._alerts.observe,

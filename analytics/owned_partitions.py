@@ -26,6 +26,7 @@ from streamgauge.analytics.schema.tables import LOSSES
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.partition_positions import PartitionLost
 from streamgauge.analytics.storage.store import Store
+from streamgauge.analytics.storage.websocket_states import WebSocketStates
 from streamgauge.ingest.generated_ids import uuid7_wall_ns
 from streamgauge.ingest.record_log.interface import Entry, LogReader
 from streamgauge.ingest.records import unpack
@@ -48,6 +49,7 @@ class OwnedPartitions:
         *,
         is_deleted_log: Callable[[str], bool],
         first_offset: Callable[[str], int],
+        states: WebSocketStates | None,
     ) -> None:
         self.high: dict[str, int] = {}
         """Next offset to read, by partition."""
@@ -64,6 +66,7 @@ class OwnedPartitions:
         self._dead_letters = dead_letters
         self._is_deleted_log = is_deleted_log
         self._first_offset = first_offset
+        self._states = states
         self._checked_deleted_logs = False
 
     def refresh(self) -> None:
@@ -95,9 +98,10 @@ class OwnedPartitions:
             return
         counted = Counter(self._assembler.counters)
         self.kept_ids |= replay(
-            self._reader, self._store, self._assembler, self._dead_letters, partition, stored
+            self._reader, self._store, self._assembler, self._dead_letters, partition, stored, self._states
         )
         self.replayed += self._assembler.counters - counted
+        self._assembler.end_replay(partition)
         self.high[partition] = stored.high
         self._reader.seek(partition, stored.high)
 
@@ -157,6 +161,7 @@ def replay(
     dead_letters: DeadLetters,
     partition: str,
     stored: LogPosition,
+    states: WebSocketStates | None,
 ) -> set[str]:
     """Restore only the open streams of a position from [low, high). Returns the ids of those with checkpoints.
 
@@ -166,7 +171,8 @@ def replay(
     kept = store.kept_records(reader.log_id, partition)
     for stream_id, payloads in kept.items():
         try:
-            assembler.restore(partition, stream_id, payloads)
+            state = states.load(stream_id, payloads[-1]) if states is not None else None
+            assembler.restore(partition, stream_id, payloads, state)
         except Exception as e:
             dead_letters.add_failed("restore", partition, -1, b"".join(payloads), e)
     entries = 0
@@ -176,7 +182,6 @@ def replay(
         except Exception as e:
             dead_letters.add_failed("replay", partition, entry.offset, entry.payload, e)
         entries += 1
-    assembler.end_replay(partition)
     log.info(
         "partition %s: resuming at %d (%d open streams, %d of them from checkpoints, %d entries replayed)",
         partition, stored.high, len(stored.open_stream_ids), len(kept), entries,

@@ -58,9 +58,11 @@ class Assembler:
         max_held_bytes: int = 256 * 2**20,
         remember: int = 65_536,
         client_key: bytes = b"",
+        store_websockets: bool = False,
     ) -> None:
         """`capture`: globs of paths whose text is kept. `max_open_events`: events of all open streams in memory (about 0.3 KB
         each). `remember`: ids of ended streams per partition. `client_key`: key of session ids (`streamgauge.ingest.keyed_ids`).
+        `store_websockets`: `Checkpoint.state` is stored. Otherwise, only the log holds the records of WebSockets.
         """
         self._lost_after_ns = lost_after_ns
         self._tap_gone_after_ns = tap_gone_after_ns
@@ -69,13 +71,13 @@ class Assembler:
         self._max_open_events = max_open_events
         self._max_held_bytes = max_held_bytes
         self._partitions: dict[str, Partition] = {}
-        self._out = out = Outbox(capture, remember, ConversationReader(client_key))
+        self._out = out = Outbox(capture, remember, ConversationReader(client_key), store_websockets)
         self.taps: dict[tuple[str, int, str], Alive] = out.taps
         """(tap, tap_worker, incarnation) → its newest `Alive`."""
         self.counters: Counter[str] = out.counters
         """Totals since the start: records, frames, body_bytes, streams_opened, streams_finished, record_gaps,
         duplicate_records, late_records, failures, doubted_streams (suspects), evicted_streams, oversized_streams,
-        checkpoints, early_checkpoints, evicted_windows, undecodable_websockets.
+        checkpoints, early_checkpoints, evicted_windows, undecodable_websockets, lost_websocket_states.
         """
 
     @property
@@ -89,8 +91,10 @@ class Assembler:
         self.drop(partition)
         self._partition(partition).replaying = frozenset(open_ids)
 
-    def restore(self, partition: str, stream_id: str, payloads: Iterable[bytes]) -> None:
-        """Feed the checkpoints of an open stream, in order. Call between `resume` and the replay."""
+    def restore(
+        self, partition: str, stream_id: str, payloads: Iterable[bytes], state: bytes | None = None
+    ) -> None:
+        """Feed the checkpoints of an open stream, in order, and the last one's state. Call between `resume` and the replay."""
         part = self._partition(partition)
         for payload in payloads:
             records, _ = unpack(payload)
@@ -101,10 +105,12 @@ class Assembler:
             stream = part.open.get(stream_id)
             if stream is not None:
                 stream.without_text(stream_records, capture=self._out.capture)
+        if (stream := part.open.get(stream_id)) is not None:
+            part.restore_websocket(stream, state)
 
     def end_replay(self, partition: str) -> None:
         """The stored `high` is reached: all further records are used."""
-        self._partition(partition).replaying = None
+        self._partition(partition).end_replay()
 
     def recall(self, stream_ids: Iterable[str]) -> None:
         """Set the ids of stored streams whose late duplicates are dropped. The newest ones are enough.
@@ -212,7 +218,8 @@ class Assembler:
         for _, _, stream, part in held:
             if self._out.held_bytes <= self._max_held_bytes // 4:
                 break
-            checkpoints.append(part.checkpoint(stream))
+            if stream.held:  # not yet with its socket
+                checkpoints += part.checkpoints(stream)
         self.counters["early_checkpoints"] += len(checkpoints)
         return checkpoints
 

@@ -90,6 +90,18 @@ class OpenStream:
         """Events and undecoded frames in memory."""
         return len(self.pending) + (len(self.decoder.events) if self.decoder is not None else 0)
 
+    @property
+    def is_websocket(self) -> bool:
+        """Whether its frames are those of a WebSocket, not of an answer on it."""
+        opened, response = self.opened, self.response
+        return (
+            opened is not None
+            and opened.asks_for_websocket
+            and opened.connection_id is None
+            and response is not None
+            and response.status == 101
+        )
+
     def read_opened(self, record: Opened) -> None:
         path, method = identifiers.path(record.path), identifiers.name(record.method) or ""
         if path != record.path or method != record.method:

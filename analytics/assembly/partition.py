@@ -14,12 +14,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from streamgauge.analytics.assembly.finished_stream import FinishedStream, RecordGap
 from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.assembly.record_validation import invalid_frames, invalid_record, stream_of
 from streamgauge.analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS, Liveness
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.ingest.generated_ids import uuid7_wall_ns
+from streamgauge.ingest.identifiers import is_answer
 from streamgauge.ingest.records import (
     Alive,
     AnyRecord,
@@ -29,10 +32,17 @@ from streamgauge.ingest.records import (
     Lost,
     Opened,
     Request,
+    ResponseHeaders,
     StreamRecord,
     pack,
 )
-from streamgauge.ingest.websockets.splitter import AnswerSplitter, SocketRecord, Windows, without_frames
+from streamgauge.ingest.websockets.splitter import (
+    AnswerSplitter,
+    SocketRecord,
+    SplitterState,
+    Windows,
+    without_frames,
+)
 
 MAX_PENDING_FRAMES = 512
 MAX_TAPS = 1024
@@ -43,6 +53,8 @@ SUSPECT_FACTOR = 15
 DAMAGE = "log_damaged"
 LOG_GONE = "log_gone"
 TAP_DIED = "tap_died"
+STATE_LOST = "websocket_state_lost"
+_decode_state = msgspec.msgpack.Decoder(SplitterState).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,8 @@ class Checkpoint:
     partition: str
     first_seq: int
     payload: bytes
+    state: bytes | None = None
+    """Of a WebSocket: its splitter after these records, **with text**."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,8 @@ class Outbox:
     """Globs of the paths whose text is kept."""
     remember: int
     read_conversation: ConversationReader
+    store_websockets: bool
+    """Checkpoints of WebSockets have their state. Otherwise, only the log holds their records."""
     finished: list[FinishedStream] = field(default_factory=list)
     losses: list[tuple[str, str | None, str, RecordGap]] = field(default_factory=list)
     """(stream, tap, partition, gap)."""
@@ -138,6 +154,8 @@ class Partition:
         self._finished: dict[str, None] = {}  # ids, newest last
         self._wall_ns = 0
         self._scanned_ns = 0
+        self._lost_states = 0
+        """Of WebSockets, in this replay."""
 
     # -- feeding ---------------------------------------------------------------------------------------------------
 
@@ -206,14 +224,41 @@ class Partition:
         if reason is not None:
             self._fail(offset, record, reason, stream)
             return
-        response = record.response or stream.response
-        if stream.splitter is None and not (stream.incomplete or stream.opened is None or response is None):
-            stream.splitter = AnswerSplitter(stream.opened, response, self._out.windows)
-            # Its windows are text. A restart decodes the socket again, from the log.
-            self._keep_only_in_log(stream)
-        splitter = stream.splitter
+        splitter = self._splitter(stream, record.response or stream.response)
         own = without_frames(record) if splitter is None else self._split(offset, splitter, record)
         self.feed(offset, [own])
+
+    def _splitter(self, stream: OpenStream, response: ResponseHeaders | None) -> AnswerSplitter | None:
+        if stream.splitter is None and not (stream.incomplete or stream.opened is None or response is None):
+            stored = self._out.store_websockets
+            stream.splitter = AnswerSplitter(stream.opened, response, self._out.windows, storable=stored)
+            if not stored:  # its windows are text
+                self._keep_only_in_log(stream)
+        return stream.splitter
+
+    def restore_websocket(self, stream: OpenStream, state: bytes | None) -> None:
+        """Continue an open WebSocket after its checkpoints. Without its state, its answers are lost in `end_replay`."""
+        if not self._out.store_websockets or not stream.is_websocket or stream.incomplete:
+            return
+        try:
+            stream.splitter = AnswerSplitter.restored(_decode_state(state or b""), self._out.windows)
+        except msgspec.DecodeError:  # missing, or of another version
+            splitter = self._splitter(stream, stream.response)
+            assert splitter is not None
+            splitter.lose(STATE_LOST)
+            self._lost_states += 1
+
+    def end_replay(self) -> None:
+        """All further records are used. Answers that their socket does not continue are lost."""
+        ids, self.replaying = self.replaying or frozenset(), None
+        self._out.counters["lost_websocket_states"] += self._lost_states
+        self._lost_states = 0
+        if self._out.store_websockets:
+            sockets = [stream.splitter for stream in self.open.values() if stream.splitter is not None]
+            continued = {answer.stream for splitter in sockets for answer in splitter.open}
+            for stream_id in filter(is_answer, ids - continued):
+                lost = OpenStream(stream_id, uuid7_wall_ns(stream_id))
+                self.finish(self.open.setdefault(stream_id, lost), None, STATE_LOST)
 
     def _split(self, offset: int, splitter: AnswerSplitter, record: SocketRecord) -> SocketRecord:
         """Feed the records of a socket's answers, and return its own one."""
@@ -470,19 +515,31 @@ class Partition:
             return []
         self._scanned_ns = now_ns
         return [
-            self.checkpoint(stream)
+            checkpoint
             for stream in self.open.values()
             if stream.held and stream.held_since_ns < now_ns - after_ns and not stream.only_in_log
+            for checkpoint in self.checkpoints(stream)
         ]
 
-    def checkpoint(self, stream: OpenStream) -> Checkpoint:
-        """The records of a stream since its last checkpoint. The log no longer needs them."""
+    def checkpoints(self, stream: OpenStream) -> list[Checkpoint]:
+        """The records of a stream since its last checkpoint, and those of a socket's open answers. The log no longer needs them."""
+        streams, state = [stream], None
+        if self._out.store_websockets and stream.is_websocket:
+            splitter = self._splitter(stream, stream.response)
+            if splitter is not None:
+                # The state makes only later records of its answers.
+                open_answers = [self.open.get(answer.stream) for answer in splitter.open]
+                streams += [answer for answer in open_answers if answer is not None and answer.held]
+                state = msgspec.msgpack.encode(splitter.state)
+        return [self._checkpoint(one, state if one is stream else None) for one in streams]
+
+    def _checkpoint(self, stream: OpenStream, state: bytes | None) -> Checkpoint:
         first = stream.held[0]
         assert not isinstance(first, (Alive, Damaged))
         records = stream.without_text(stream.held, capture=self._out.capture)
-        checkpoint = Checkpoint(stream.stream_id, self.name, first.seq, pack(records, compress=True))
+        payload = pack(records, compress=True)
         self._release_held(stream)
-        return checkpoint
+        return Checkpoint(stream.stream_id, self.name, first.seq, payload, state)
 
     def release(self, stream: OpenStream) -> None:
         """Subtract a stream that is no longer open from the resource totals."""

@@ -45,7 +45,7 @@ from streamgauge.ingest.websockets.protocols import Answer, AnyConversation, Unk
 MAX_REQUEST_BYTES = 65_536
 """A longer message of the client is condensed, as bodies are."""
 MAX_WINDOWS = 4096
-"""WebSockets whose compression windows one process keeps, about 80 KiB each. The oldest one is not decoded any further."""
+"""WebSockets whose compression windows one process keeps, about 200 KiB each. The oldest one is not decoded any further."""
 MAX_OPEN_ANSWERS = 64
 """Of one socket. The oldest is lost."""
 MAX_UNKNOWN_MESSAGES = 10_000

@@ -5,12 +5,14 @@ import random
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.storage.websocket_states import WebSocketStates
 from streamgauge.ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
 
 SECOND_NS = 1_000_000_000
@@ -164,17 +166,24 @@ class CrashingStore:
     losses: list[dict[str, Any]] = field(default_factory=list)
     positions: dict[str, LogPosition] = field(default_factory=dict)
     kept: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
+    folder: Path | None = None
+    """Of the states of WebSockets."""
+    states: WebSocketStates | None = None
+    was_open: set[str] = field(default_factory=set)
+    """Streams that a commit had as open."""
     replayed_entries: int = 0
     kept_count: int = 0
 
     def start(self) -> Assembler:
         """Restart as described in `streamgauge.analytics.assembly.assembler`."""
-        assembler = Assembler(**self.options)
+        states = self.states = None if self.folder is None else WebSocketStates(self.folder)
+        assembler = Assembler(**self.options, store_websockets=states is not None)
         for partition, position in self.positions.items():
             assembler.resume(partition, position.open_stream_ids)
             for (of, stream), payloads in self.kept.items():
                 if of == partition:
-                    assembler.restore(partition, stream, payloads)
+                    state = None if states is None else states.load(stream, payloads[-1])
+                    assembler.restore(partition, stream, payloads, state)
             for offset in range(position.low, position.high):
                 assembler.feed(partition, offset, self.entries[partition][offset])
                 self.replayed_entries += 1
@@ -182,18 +191,30 @@ class CrashingStore:
         assembler.recall(row["stream_id"] for row in self.rows)
         return assembler
 
-    def commit(self, assembler: Assembler, read: dict[str, int]) -> None:
-        """One transaction."""
-        finished = assembler.take_finished()
+    def commit(
+        self, assembler: Assembler, read: dict[str, int], killed: Literal["before", "after"] | None = None
+    ) -> None:
+        """One transaction, before or after which the process is perhaps killed."""
+        finished, losses = assembler.take_finished(), assembler.take_losses().to_dicts()
+        checkpoints = assembler.checkpoint_records()
+        for checkpoint in checkpoints:
+            if checkpoint.state is not None:
+                assert self.states is not None
+                assert self.states.save(checkpoint.stream_id, checkpoint.payload, checkpoint.state)
+        if killed == "before":
+            return
         self.rows += stream_rows(finished)
-        self.losses += assembler.take_losses().to_dicts()
-        for checkpoint in assembler.checkpoint_records():
+        self.losses += losses
+        for checkpoint in checkpoints:
             self.kept.setdefault((checkpoint.partition, checkpoint.stream_id), []).append(checkpoint.payload)
             self.kept_count += 1
         for stream in finished:
             self.kept.pop((stream.partition, stream.stream_id), None)
         for partition, high in read.items():
-            self.positions[partition] = assembler.position(partition, high)
+            self.positions[partition] = position = assembler.position(partition, high)
+            self.was_open.update(position.open_stream_ids)
+        if killed is None and self.states is not None:
+            self.states.committed([stream.stream_id for stream in finished])
 
     def run(self, rng: random.Random, *, crash: float, commit: float) -> None:
         """Read all entries with random crashes and commits."""
@@ -204,6 +225,8 @@ class CrashingStore:
             read[partition] += 1
             chance = rng.random()
             if chance < crash:
+                if rng.random() < 0.5:
+                    self.commit(assembler, read, rng.choice(["before", "after"]))
                 assembler, read = self.start(), self._read()
             elif chance < crash + commit:
                 self.commit(assembler, read)

@@ -18,11 +18,13 @@ from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.partition_positions import PartitionLost
 from streamgauge.analytics.storage.store import Store
+from streamgauge.analytics.storage.websocket_states import WebSocketStates
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.record_log.interface import Entry, UnreadableRange
 from streamgauge.ingest.records import Frames, pack
-from tests.analytics import log_entries
+from tests.analytics import log_entries, stream_records
 from tests.analytics.log_entries import MemoryLog, alive, entries, stream, stream_id
+from tests.analytics.sockets import Sent, Side, create, events, recorded
 from tests.analytics.stores import ask, ask_as_reader, new_store
 
 EAGER = CommitPolicy(commit_interval_s=0.0)
@@ -239,6 +241,51 @@ def test_partitions_can_be_added_and_released(store: Store) -> None:
         ("0", []),
         ("1", []),
     ]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_open_websocket_releases_the_log_and_continues_from_its_state(
+    store: Store, tmp_path: Path, is_kept: bool
+) -> None:
+    answers = [(at, *create_and_events(at)) for at in (1, 1000, 2000)]
+    sent: list[Sent] = [(at + i, *message) for at, *messages in answers for i, message in enumerate(messages)]
+    records = recorded(sent, compression="permessage-deflate")
+    payloads = [
+        pack([record, stream_records.alive(second)], compress=False) for second, record in enumerate(records)
+    ]
+    log = MemoryLog({"w0": payloads[:7]})
+
+    def start() -> Consumer:
+        assembler = Assembler(checkpoint_after_ns=stream_records.SECOND_NS, store_websockets=True)
+        run = Consumer(log, store, assembler, measure, EAGER, states=WebSocketStates(tmp_path / "states"))
+        run.start()
+        return run
+
+    drain(start())
+    log.partitions_["w0"] = payloads[:8]
+    killed = start()
+    drain(killed)
+    assert log.released["w0"] >= 7
+    assert ask(store, "SELECT len(open_stream_ids) FROM log_positions") == [(2,)]
+    if not is_kept:
+        for path in (tmp_path / "states").iterdir():
+            path.unlink()
+    log.partitions_["w0"], log.ranges = payloads, []
+    drain(start())
+    assert all(first >= 7 for _, first, _ in log.ranges)
+    found = ask(store, "SELECT outcome FROM streams WHERE operation = 'chat' ORDER BY response_index")
+    assert found == [("ok",), ("ok",), ("ok",)] if is_kept else found[:1] == [("ok",)]
+    lost = ask(store, "SELECT cause, count(*) FROM losses GROUP BY 1")
+    assert lost == ([] if is_kept else [("websocket_state_lost", 1)])
+    (counted,) = ask(
+        store, "SELECT coalesce(sum(value), 0) FROM counters WHERE name = 'lost_websocket_states'"
+    )
+    assert counted == (0 if is_kept else 1,)
+    assert not list((tmp_path / "states").iterdir())
+
+
+def create_and_events(number: int) -> list[tuple[Side, bytes]]:
+    return [("client", create()), *(("server", event) for event in events(f"r{number}", ["a "]))]
 
 
 def test_backlog_is_committed_in_bounded_batches(store: Store) -> None:

@@ -30,7 +30,7 @@ from streamgauge.ingest.websockets import splitter
 from streamgauge.ingest.websockets.messages import Message
 from streamgauge.ingest.websockets.protocols import Responses
 from tests.analytics.sockets import COMPRESSIONS, MS, SOCKET, Sent, create, events, recorded
-from tests.analytics.stream_records import CrashingStore, in_entries, rows_of, stream_id
+from tests.analytics.stream_records import SECOND_NS, CrashingStore, alive, in_entries, rows_of, stream_id
 
 OF_TEXT = ("output_fingerprint", "tool_fingerprint")
 OF_WIRE = ("request_bytes", "response_bytes", "delivered_bytes", "client_start_ns")
@@ -282,30 +282,111 @@ def conversations(draw: st.DrawFn) -> list[Sent]:
     return sorted(sent, key=lambda one: one[0])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     conversations(),
     st.integers(0, 2**32),
     st.sampled_from(COMPRESSIONS),
     st.sampled_from(["client", "server", None]),
+    st.booleans(),
 )
 def test_framing_compression_and_restarts_do_not_change_the_rows(
-    sent: list[Sent], seed: int, compression: str | None, close_by: Any
+    sent: list[Sent], seed: int, compression: str | None, close_by: Any, stored: bool
 ) -> None:
     rng = random.Random(seed)
     end = (sent[-1][0] + 5, "complete" if close_by else "client_left")
     expected = rows(recorded(sent, end=end, close_by=close_by))
-    records = recorded(sent, compression=compression, rng=rng, end=end, close_by=close_by)
-    store = CrashingStore({"w0": in_entries(rng, records)}, {"max_held_bytes": 1000})
-    store.run(rng, crash=0.1, commit=0.3)
     key = lambda row: row["stream_id"]  # noqa: E731
-    assert sorted(map(without_wire, store.rows), key=key) == sorted(map(without_wire, expected), key=key)
+    for _ in range(3):
+        records = recorded(sent, compression=compression, rng=rng, end=end, close_by=close_by)
+        with tempfile.TemporaryDirectory() as folder:
+            store = crashing(rng, records, Path(folder) if stored else None)
+            store.run(rng, crash=0.1, commit=0.4)
+            assert not list(Path(folder).iterdir())
+        assert sorted(map(without_wire, store.rows), key=key) == sorted(map(without_wire, expected), key=key)
+
+
+def crashing(rng: random.Random, records: Sequence[AnyRecord], folder: Path | None) -> CrashingStore:
+    """A store that makes checkpoints after some time, or early."""
+    timed: list[AnyRecord] = []
+    for second, record in enumerate(records):
+        timed += [record, alive(second)]
+    options = {
+        "checkpoint_after_ns": rng.choice([1, 3, 100]) * SECOND_NS,
+        "max_held_bytes": rng.choice([1000, 2**20]),
+    }
+    return CrashingStore({"w0": in_entries(rng, timed, most=1)}, options, folder=folder)
 
 
 def without_wire(row: dict[str, Any]) -> dict[str, Any]:
     if row["stream_id"] == SOCKET:
         row = {**row, "response_headers": None, "ttfb_ns": None}
     return {name: value for name, value in row.items() if name not in OF_WIRE}
+
+
+@settings(max_examples=25, deadline=None)
+@given(conversations(), st.integers(0, 2**32), st.sampled_from(COMPRESSIONS))
+def test_lost_and_damaged_states_lose_only_answers_that_are_open(
+    sent: list[Sent], seed: int, compression: str | None
+) -> None:
+    rng = random.Random(seed)
+    records = recorded(sent, compression=compression, rng=rng)
+    expected = {row["stream_id"]: without_wire(row) for row in rows(records)}
+    with tempfile.TemporaryDirectory() as folder:
+        store = crashing(rng, records, Path(folder))
+        usual = store.start
+
+        def start() -> Assembler:
+            for path in Path(folder).iterdir():
+                content = bytearray(path.read_bytes())
+                content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+                path.write_bytes(content) if rng.random() < 0.5 else path.unlink()
+            assembler = usual()
+            assert not assembler.take_failures()
+            return assembler
+
+        store.start = start  # type: ignore[method-assign]
+        store.run(rng, crash=0.1, commit=0.5)
+    found = {row["stream_id"]: without_wire(row) for row in store.rows}
+    assert len(found) == len(store.rows)
+    assert store.was_open <= found.keys() <= expected.keys()
+    # Whether the client left within an answer is not known then.
+    assert found[SOCKET]["outcome"] in (expected[SOCKET]["outcome"], "client_abort")
+    lost = {stream for stream, row in found.items() if row != expected[stream]} - {SOCKET}
+    assert all(found[stream]["outcome"] == "tap_lost" for stream in lost)
+    assert lost == {row["stream_id"] for row in store.losses}
+    assert {row["cause"] for row in store.losses} <= {"websocket_state_lost"}
+
+
+@pytest.mark.parametrize("shipped", [False, True])
+def test_open_socket_does_not_hold_the_log_back(tmp_path: Path, shipped: bool) -> None:
+    """In the topic its records are those of any stream, because `ship` has split them."""
+    records = recorded([*turn(1, "r0", "a "), *turn(1000, "r1", "b ")], compression=COMPRESSIONS[1])[:-2]
+    if shipped:
+        records = Redactor(BodyDecoder).redact(records)
+    store = CrashingStore(
+        {"w0": [[record] for record in records]}, {"max_held_bytes": 0}, folder=None if shipped else tmp_path
+    )
+    store.run(random.Random(1), crash=0, commit=1)
+    position = store.positions["w0"]
+    assert len(position.open_stream_ids) == 2
+    assert position.low == position.high == len(records)
+
+
+def test_lost_states_are_counted_once_after_the_replay() -> None:
+    records = recorded([*turn(1, "r0", "a "), *turn(1000, "r1", "b "), *turn(2000, "r2", "c ")])
+    first = Assembler(store_websockets=True, max_held_bytes=0)
+    first.feed("w0", 0, records[:-6])
+    kept = {checkpoint.stream_id: checkpoint.payload for checkpoint in first.checkpoint_records()}
+    assembler = Assembler(store_websockets=True)
+    assembler.resume("w0", first.position("w0", 1).open_stream_ids)
+    for stream, payload in kept.items():
+        assembler.restore("w0", stream, [payload], None)
+    assert assembler.counters["lost_websocket_states"] == 0
+    assembler.end_replay("w0")
+    assert assembler.counters["lost_websocket_states"] == 1
+    assembler.feed("w0", 1, records[-6:])
+    assert [row["outcome"] for row in answers(rows_of(assembler))] == ["tap_lost"]
 
 
 class Ship:
@@ -387,18 +468,25 @@ def planted() -> tuple[list[bytes], list[Sent]]:
     return [secret.encode() for secret in secrets], sent
 
 
+@pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_secrets_in_payloads_are_neither_shipped_nor_stored(compression: str | None, tmp_path: Path) -> None:
+def test_secrets_in_payloads_are_neither_shipped_nor_stored(
+    compression: str | None, stored: bool, tmp_path: Path
+) -> None:
     secrets, sent = planted()
     rng = random.Random(1)
     records = recorded(sent, compression=compression, rng=rng)
     shipped = Ship(tmp_path, rng).run(records)
-    store = CrashingStore({"w0": in_entries(rng, records, most=1)}, {"max_held_bytes": 1000})
+    store = CrashingStore(
+        {"w0": in_entries(rng, records, most=1)},
+        {"max_held_bytes": 1000},
+        folder=tmp_path / "websockets" if stored else None,
+    )
     kept: list[bytes] = []
     commit = store.commit
 
-    def commit_and_keep(assembler: Assembler, read: dict[str, int]) -> None:
-        commit(assembler, read)
+    def commit_and_keep(assembler: Assembler, read: dict[str, int], killed: Any = None) -> None:
+        commit(assembler, read, killed)
         kept.extend(encode_all(unpack(p)[0]) for payloads in store.kept.values() for p in payloads)
 
     store.commit = commit_and_keep  # type: ignore[method-assign]
