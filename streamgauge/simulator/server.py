@@ -124,7 +124,7 @@ class Simulator:
                 raise _Refused(400, "the body is not a JSON object") from None
             planned = self._plan(request, asked, parts.path, api, row_builder)
         except _Refused as refused:
-            self._refuse(connection, request, row_builder, api, refused)
+            self._refuse(connection, row_builder, api, refused)
             return
         with self._open_stream():
             await ResponseSender(connection, planned, self.options.keepalive_s).run()
@@ -143,7 +143,7 @@ class Simulator:
         api = "realtime" if path.endswith("/realtime") else api_of_path(path)
         if api not in ("responses", "realtime") or not self.options.websockets:
             row_builder = self._row(request, path)
-            self._refuse(connection, request, row_builder, None, _Refused(426, "no WebSocket here"))
+            self._refuse(connection, row_builder, None, _Refused(426, "no WebSocket here"))
             row_builder.row.expected_outcome, row_builder.row.error_type = "refused", "websocket"
             connection.close()
             return
@@ -237,12 +237,7 @@ class Simulator:
         return Planned(request, plan, writer, row_builder)
 
     def _refuse(
-        self,
-        connection: Connection,
-        request: Request,
-        row_builder: RowBuilder,
-        api: str | None,
-        refused: _Refused,
+        self, connection: Connection, row_builder: RowBuilder, api: str | None, refused: _Refused
     ) -> None:
         row = row_builder.row
         writer_class = RESPONSE_WRITERS[DEFAULT_VENDOR[api or "chat"]]

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 
 import msgspec
 from wsproto import ConnectionType, WSConnection
+from wsproto.connection import ConnectionState
 from wsproto.events import AcceptConnection, CloseConnection, Message, TextMessage
 from wsproto.events import Request as Upgrade
 from wsproto.extensions import PerMessageDeflate
 from wsproto.frame_protocol import CloseReason
-from wsproto.utilities import LocalProtocolError
 
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.response_sender import MESSAGES, Planned, ResponseSender
@@ -56,11 +56,8 @@ class Socket:
                 yield event.data, read_ns
 
     def _closed_by_client(self, event: CloseConnection) -> None:
-        try:
+        if self._protocol.state is ConnectionState.REMOTE_CLOSING:  # else it answers our own Close frame
             self.connection.write(self._protocol.send(event.response()))
-        except LocalProtocolError:  # it answers our own Close frame
-            pass
-        else:
             self.connection.client_left_ns = time.monotonic_ns()
         if self.connection.transport is not None:
             self.connection.transport.close()
