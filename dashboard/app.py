@@ -63,6 +63,7 @@ page = st.navigation(
 )  # fmt: skip
 st.set_page_config(page_title=f"{page.title} · Streamgauge")
 zoom.keep(page.title)
+page_frame.begin(page.title)
 page_head.draw_hidden()
 filters.draw_sidebar()
 # The widgets of the header are drawn here and not by the pages, so they keep their values when the page changes.

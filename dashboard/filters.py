@@ -246,9 +246,9 @@ def address_with(changes: Mapping[str, Sequence[str]]) -> str:
 
 
 def selection(now: datetime | None = None) -> Selection:
-    """The selection of the widgets. Relative ranges end at `now`."""
+    """The selection of the widgets, or of the address before they are drawn. Relative ranges end at `now`."""
     state = st.session_state
-    length = state.get("range") or DEFAULT_RANGE
+    length = state.get("range") or st.query_params.get("range") or DEFAULT_RANGE
     now = now or datetime.now(UTC)
     # In steps of 2 s, as long as `query_runner.CACHED_S`: readers within one step ask the same SQL and share the answer.
     until = now.replace(microsecond=0, second=now.second - now.second % 2) + timedelta(seconds=2)
@@ -262,6 +262,16 @@ def selection(now: datetime | None = None) -> Selection:
     return Selection(since=since, until=until).filtered({name: selected(name) for name in FILTERS})
 
 
+def is_known() -> bool:
+    """Whether `selection` is that of the widgets before they are drawn. The address may change them."""
+    state, address = st.session_state, st.query_params
+    if "range" not in state:
+        return address.get("range") != CUSTOM
+    return address.get("range") in (None, state["range"]) and all(
+        address.get_all(name) in ([], state.get(name) or []) for name in FILTERS
+    )
+
+
 def length_of(text: str) -> timedelta | None:
     """The duration of a text such as `30m`, `3h` or `2d`. None for other texts, and for durations above ten years."""
     found = re.fullmatch(r"(\d{1,7}) ?([smhdw])", text.strip())
@@ -271,7 +281,7 @@ def length_of(text: str) -> timedelta | None:
 
 def selected(name: str) -> tuple[str, ...]:
     """The selected values of one filter. An empty tuple means all."""
-    return tuple(st.session_state.get(name) or ())
+    return tuple(st.session_state[name] if name in st.session_state else st.query_params.get_all(name))
 
 
 def refresh_interval_s() -> int | None:

@@ -12,17 +12,26 @@ import streamlit as st
 
 from streamgauge.analytics.reports import overview
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.dashboard import filters, page_settings, query_runner, share, sql_statements, zoom
+from streamgauge.dashboard import filters, page_settings, query_runner, share, sql_statements, verdict, zoom
 
-_HAS_STREAMS, _PAGE, _OPENS = "has-streams", "page", "opens"
+_HAS_STREAMS, _PAGE, _OPENS, _BEGAN = "has-streams", "page", "opens", "began"
+DIAGNOSED = ("Overview", "Latency", "Throughput", "Errors", "Hops")
+"""Titles of the pages that show a diagnosis or its onsets."""
 APPLYING: dict[str, tuple[str, ...]] = {"Stream": (), "Live": tuple(filters.FILTERS), "Pipeline": ()}
 """Title of a page → the filters that apply to it, and `from` and `to` if the time range does. All apply to other pages."""
 
 
-def header(title: str) -> None:
-    """Draw the head of every page: its title, time range and refresh at the right, and the filters below."""
+def begin(title: str) -> None:
+    """Call once per run, before anything is drawn. Queues the diagnosis: no other query of a page takes as long."""
     st.session_state[_OPENS] = st.session_state.get(_PAGE) != title
     st.session_state[_PAGE] = title
+    st.session_state[_BEGAN] = now = datetime.now(UTC)
+    if title in DIAGNOSED and filters.is_known():
+        verdict.begin(filters.selection(now), recent=opens())
+
+
+def header(title: str) -> None:
+    """Draw the head of every page: its title, time range and refresh at the right, and the filters below."""
     applying: Collection[str] = APPLYING.get(title, ("from", "to", *filters.FILTERS))
     if title == "SQL":
         applying = sql_statements.variables(st.query_params.get(sql_statements.PARAMETER, ""))
@@ -70,7 +79,7 @@ def show(
         if (address := filters.opened()) is not None:
             zoom.follow(address)
             return
-        chosen = filters.selection()
+        chosen = filters.selection(st.session_state.pop(_BEGAN, None))  # as in `begin`
         try:
             if needs_streams and not _has_streams():
                 _show_first_steps()

@@ -36,9 +36,9 @@ MAX_RESULTS = 128
 """Maximum number of cached results. Nearly all have fewer than 1,000 rows, none more than `MAX_ROWS`."""
 MAX_ROWS = 20_000
 TIMEOUT_S = 20.0
-LANES = min(4, os.cpu_count() or 1)
-"""Prefetches that run at the same time, one of them often a diagnosis. The child process runs four queries at a time, each on one
-core."""
+LANES = max(1, min(4, (os.cpu_count() or 1) - 1))
+"""Prefetches that run at the same time, one of them often a diagnosis. Each is on one core, and the page's own thread runs those that
+it needs and that have not begun."""
 MAX_PREFETCHES = 64
 """Maximum number of waiting prefetches of all readers. Further queries run when the page needs them."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -31,6 +31,7 @@ ICONS = {
 }
 MAX_FURTHER = 3
 MAX_DIAGNOSES = 32
+_BEGUN = "diagnosis"
 RECENT_S, RECENT_SHARE = 30.0, 1 / 300
 """Age of a diagnosis that a page shows when it is opened, and of the onsets in charts: seconds, or a share of a longer range. A point
 of a chart is a 60th of the range."""
@@ -92,9 +93,22 @@ def time_range(chosen: Selection, bucket_s: int | None = None) -> TimeRange:
     return filters.time_range(chosen, bucket_s, marks(chosen, recent_diagnosis(chosen)), complete_until)
 
 
+def begin(chosen: Selection, *, recent: bool) -> None:
+    """Queue the diagnosis of a selection, before the page knows that it needs it (`begun`)."""
+    st.session_state[_BEGUN] = chosen, prefetch(recent_diagnosis if recent else diagnosis_of, chosen)
+
+
+def begun(chosen: Selection, *, recent: bool) -> Callable[[], Diagnosis]:
+    """Waits for the diagnosis, which is queued unless `begin` has done so. Raises QueryError."""
+    if st.session_state.get(_BEGUN, (None,))[0] != chosen:
+        begin(chosen, recent=recent)
+    result: Callable[[], Diagnosis] = st.session_state.pop(_BEGUN)[1]
+    return result
+
+
 def prefetch_marks(chosen: Selection) -> None:
     """Queue the queries of `time_range`."""
-    prefetch(partial(recent_diagnosis, chosen))
+    begun(chosen, recent=True)
     prefetch(partial(overview.markers, query, chosen))
 
 

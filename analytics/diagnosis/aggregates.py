@@ -248,7 +248,7 @@ def source(chosen: Selection, begin: datetime | None = None, end: datetime | Non
         LEFT JOIN (
             SELECT {MODEL} AS model, {GATEWAY} AS gateway,
                 quantile_cont(greatest(coalesce(ttft_ns, end_ns), coalesce(icl_max_ns, 0)), 0.99) AS usual_ns
-            FROM streams WHERE {where} AND outcome = '{OK}' GROUP BY ALL) USING (model, gateway)
+            FROM streams WHERE {where} AND outcome = '{OK}' AND EXISTS (FROM open_streams) GROUP BY ALL) USING (model, gateway)
         WHERE active_at + to_microseconds(greatest({SILENT_S:.0f}e6, {SILENT_FACTOR} * coalesce(usual_ns, 0) / 1000)::BIGINT)
             < least(now(), {instant(end)}) AND waits_for_client IS NOT TRUE"""
 
@@ -286,7 +286,7 @@ def _sums(compared: Collection[Metric], *, adjusted: bool = False) -> dict[str, 
         if _same_n(compared, metric) == metric.name:
             sums[f"n_{metric.name}"] = f"count({m})"
         if metric.kind == "share":
-            sums[f"x_{metric.name}"] = f"count(*) FILTER ({m})"
+            sums[f"x_{metric.name}"] = f"count_if({m})"
         else:
             x = f"({m} - level_{metric.name})" if adjusted else m
             sums |= {f"x_{metric.name}": f"sum({x})", f"xx_{metric.name}": f"sum({x} * {x})"}
@@ -317,7 +317,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective]) -> str:
     """
     compared = metrics(objectives).values()
     levels = ", ".join(
-        f"avg(m_{m.name}) - (SELECT avg(m_{m.name}) FROM chosen) AS level_{m.name}"
+        f"avg(m_{m.name}) - sum(sum(m_{m.name})) OVER () / sum(count(m_{m.name})) OVER () AS level_{m.name}"
         for m in compared
         if m.kind == "mean"
     )

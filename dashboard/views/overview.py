@@ -53,10 +53,9 @@ def timeline(chosen: Selection, by: str, percentile: str) -> pl.DataFrame:
 
 def body(chosen: Selection) -> None:
     # Queries that are drawn later run while the first numbers are queried.
-    diagnose = verdict.recent_diagnosis if page_frame.opens() else verdict.diagnosis_of
     state = st.session_state  # the widgets of the timelines are drawn later
     by, percentile = state.get("by") or "model", state.get("at") or OBJECTIVE_PERCENTILE
-    diagnosis = prefetch(diagnose, chosen)
+    diagnosis = verdict.begun(chosen, recent=page_frame.opens())
     judged = overview.judged(query, widened(chosen, by), datetime.now(UTC))
     summary = prefetch(overview.summary_now_and_before, query, judged)
     trends = prefetch(timeline, chosen, by, OBJECTIVE_PERCENTILE)

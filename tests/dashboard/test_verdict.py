@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from streamlit.testing.v1 import AppTest
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.dashboard import panels, verdict
+from streamgauge.dashboard import filters, panels, verdict
 from streamgauge.dashboard.charts import colors
 from tests.dashboard.app_test import open_page, page_text
 from tests.dashboard.generated_incident import GATEWAY, MODEL
@@ -73,6 +74,34 @@ def test_a_page_that_is_opened_shows_the_recent_diagnosis_and_a_refresh_a_new_on
     app.run()
     assert len(diagnosed) == 2
     assert f"as of {diagnosed[1]:%H:%M:%S}" in page_text(app)
+
+
+def test_the_diagnosis_of_the_address_is_queued_once_and_before_the_filters(
+    incident: tuple[Path, datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def counted(query: Any, scope: Selection, *further: Any) -> Diagnosis:
+        asked.append((scope.length, scope.filters()))
+        return diagnose(query, scope, *further)
+
+    def options(query: Any, scope: Selection) -> dict[str, list[str]]:
+        asked.append(scope.length // HOUR)
+        return {}
+
+    monkeypatch.setattr(verdict, "diagnose", counted)
+    monkeypatch.setattr(
+        verdict, "prefetch", lambda ask, *args, **named: partial(lambda found: found, ask(*args, **named))
+    )
+    monkeypatch.setattr(filters.overview, "filter_options", options)
+    address = {"range": "4h", "model": [MODEL], "gateway": [GATEWAY]}
+    app = open_page(incident[0], monkeypatch, refresh="off", **address)
+    scope = Selection(since=NOON, until=NOON + 4 * HOUR).filtered({"model": (MODEL,), "gateway": (GATEWAY,)})
+    of_address = (scope.length, scope.filters())
+    assert asked == [of_address, 4]
+    st.cache_data.clear()
+    app.run()
+    assert asked[2:] == [of_address, 4]
 
 
 def test_the_diagnosis_of_a_range_that_has_just_ended_is_the_recent_one(
