@@ -31,6 +31,7 @@ KINDS = {
     "aborted": "outcome = 'client_abort'",
     "lost": "outcome = 'tap_lost'",
     "unsuccessful": "NOT meets_objective",
+    "breaks strict clients": "len(violations) > 0",
 }
 ANSWERS = {
     "refusal": "outcome = 'ok' AND (refusal_chars > 0 OR finish_reason = 'content_filter')",

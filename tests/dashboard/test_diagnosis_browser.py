@@ -42,6 +42,7 @@ AFFECTED = {
     "stall": "stall_count > 0",
     "length": "outcome = 'ok' AND finish_reason = 'length'",
     "refusal": "outcome = 'ok' AND finish_reason = 'content_filter'",
+    "violation": "len(violations) > 0",
 }
 """Family of metrics → SQL condition of the streams that the incident affects. Without one, all at its place are."""
 VERDICT = "[class*='st-key-verdict-red'], [class*='st-key-verdict-orange']"
