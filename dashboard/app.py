@@ -36,6 +36,8 @@ page = st.navigation(
                     help="TTFT, inter-token latency and other durations: over time, distributions, by group; stalls."),
             st.Page(VIEWS / "throughput.py", title="Throughput", icon=":material/speed:",
                     help="Input and output tokens, tokens per second, concurrency."),
+            st.Page(VIEWS / "spend.py", title="Spend", icon=":material/payments:",
+                    help="Estimated cost by model, gateway, client and session; what the prompt cache saves."),
             st.Page(VIEWS / "errors.py", title="Errors", icon=":material/error:",
                     help="Causes of errors, error rates by model and gateway, outcomes over time, client aborts and undelivered tokens."),
             st.Page(VIEWS / "hops.py", title="Hops", icon=":material/conversion_path:",

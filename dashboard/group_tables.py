@@ -11,7 +11,7 @@ from streamgauge.analytics.schema.clients import NO_CLIENT_NAMES, shortened
 from streamgauge.analytics.schema.strict_clients import CLIENTS, RULES, clients_of
 from streamgauge.dashboard import filters
 from streamgauge.dashboard.html_table import Column, Row, instant, ms, number, percent, seconds, show_table
-from streamgauge.dashboard.stream_tables import stream_column
+from streamgauge.dashboard.stream_tables import id_column, stream_column
 
 REQUESTS = number("requests", "Requests")
 STREAMS = number("streams", "Streams")
@@ -102,6 +102,64 @@ def show_wasted(frame: pl.DataFrame) -> None:
     ]
     empty = "No wasted tokens in this selection."
     show_table(columns, frame, label="Wasted tokens by model and reason", stacks=True, empty=empty)
+
+
+def _cost_columns(currency: str) -> list[Column]:
+    return [
+        number("cost", f"Cost, {currency}", digits=4),
+        number("low", "Low", digits=4, priority=4, help=metric_help("cost_estimate")),
+        number("high", "High", digits=4, priority=4, help=metric_help("cost_estimate")),
+        number("per_1000_output", "Per 1,000 tokens out", digits=4, priority=2),
+        number("per_ok", "Per successful request", digits=4, priority=2),
+        percent("wasted_share", "Wasted", help=metric_help("wasted_tokens"), priority=1),
+        percent("estimated_share", "Estimated", digits=0, priority=3, help=metric_help("cost_estimate")),
+    ]
+
+
+def show_spend(frame: pl.DataFrame, *, group: str, currency: str) -> None:
+    """Cost by group (`reports.spend.table`)."""
+    requests = opens_streams(REQUESTS, group) if group in filters.FILTERS else REQUESTS
+    columns = [group_column(group), requests, *_cost_columns(currency)]
+    show_table(columns, frame, label=f"Spend by {group}", stacks=True)
+
+
+def show_dearest_sessions(frame: pl.DataFrame, *, currency: str) -> None:
+    """The dearest sessions (`reports.spend.table`). Each row opens its session."""
+
+    def address(row: Row) -> str:
+        return filters.page_address("sessions", {"session": row["session_id"]})
+
+    columns = [
+        id_column("session_id", "Session", address, "the session", slice(10), opens_row=True),
+        Column(name="client", heading="Client", text=shortened),
+        REQUESTS,
+        *_cost_columns(currency),
+    ]
+    show_table(
+        columns,
+        frame,
+        label="Dearest sessions",
+        stacks=True,
+        empty="No session in this selection has a cost.",
+    )
+
+
+def show_cache(frame: pl.DataFrame, *, group: str, currency: str) -> None:
+    """Use of the prompt cache by group (`reports.spend.cache`)."""
+    columns = [
+        group_column(group),
+        percent("hit_share", "Hits", help=metric_help("cached")),
+        number("read_tokens", "Tokens read"),
+        number("written_tokens", "Tokens written", help="Where the vendor reports them."),
+        number("written_5m_tokens", "For 5 min", priority=3, help="Where the vendor reports the lifetime."),
+        number("written_1h_tokens", "For 1 h", priority=3, help="Where the vendor reports the lifetime."),
+        number("saved", f"Saved, {currency}", digits=4, help="By reads: against the price of other input."),
+        number("premium", "Paid for writes", digits=4, help="Above the price of other input.", priority=2),
+        number("wasted", "Wasted", digits=4, help="The part of it for writes that no later request read in time."),
+        number("net", "Net", digits=4, help="Saved - paid for writes."),
+    ]  # fmt: skip
+    empty = "No request of this selection reports cached tokens."
+    show_table(columns, frame, label=f"Prompt cache by {group}", stacks=True, empty=empty)
 
 
 def show_causes(frame: pl.DataFrame) -> None:

@@ -45,7 +45,14 @@ HELP: dict[str, str] = {
     "Wasted tokens (Throughput, `wasted_tokens`) also have failed attempts, repeated requests and errors after output.",
     "wasted_tokens": "Tokens of answers without use: failed attempts of a gateway (`failed_attempt`), answers that the client requested "
     "again within 60 s (`retried`), output not delivered because the client disconnected (`client_left`), errors after output. Each token "
-    "counts once. Only reported tokens are known.",
+    "counts once. Only reported tokens are known; the cost of others is an estimate.",
+    "cost": "Tokens × your prices (`spend`): an estimate, not a bill. In parentheses: the range, where tokens were not reported. "
+    "A hop counts once, at the model server.",
+    "cost_estimate": "Share of the cost from requests whose tokens were not all reported: they are estimated from bytes and characters, as "
+    "in other requests to the model. Low and high cover 90 % of those.",
+    "cache_money": "Saved: tokens read from the cache × (price of input - price of cached input). Paid for writes: tokens written × "
+    "(price of the write - price of input). Wasted: the part for writes that no later request of the session (else client) read within "
+    "5 min or 1 h.",
     "aborted_tokens": "Output tokens of aborted streams, delivered or not, where they were reported.",
     "cached": "Input tokens served from the prompt cache / input tokens, over the streams that report both.",
     "answer_tokens": "Output tokens of the answers of a model that ended ok, where reported. The number is the median over streams.",

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.reports import formatting, has_rows, sessions
+from streamgauge.analytics.reports import formatting, has_rows, sessions, spend
 from streamgauge.analytics.reports import turn as turns
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
@@ -89,8 +89,11 @@ def show_session(session_id: str) -> None:
     zone = filters.time_zone()
     began, ended = (row[name].astimezone(zone) for name in ("first_at", "last_at"))
     models = ", ".join(formatting.markdown(name) for name in row["models"] or ())
+    cost = spend.of_session(query, session_id, row["first_at"], row["last_at"])
     st.markdown(
         f"**{models or 'unknown model'}** · {began:%Y-%m-%d %H:%M:%S} – {ended:%Y-%m-%d %H:%M:%S} {zone.key}"
+        + (f" · estimated cost {cost}" if cost is not None else ""),
+        help=metric_help("cost") if cost is not None else None,
     )
     if parent := row["parent_session_id"]:
         filters.page_link("sessions", "Session of the parent agent", ":material/forum:", {"session": parent})

@@ -9,7 +9,7 @@ from uuid import UUID
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.reports import blame, formatting, hops, one_stream, table_columns
+from streamgauge.analytics.reports import blame, formatting, hops, one_stream, spend, table_columns
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import Selection
@@ -211,6 +211,7 @@ def show_usage(row: Row) -> None:
             "Output tokens": count(row["output_tokens"]),
             "Reasoning tokens": count(row["reasoning_tokens"]),
             "Source of token counts": row["token_source"] or formatting.UNKNOWN,
+            "Estimated cost": spend.of_stream(query, row["stream_id"], row["started_at"]) or "no price",
             "Events, output events": f"{count(row['event_count'])}, {count(row['output_event_count'])}",
             "Comments (heartbeats)": count(row["comment_count"]),
             "Tool calls": count(row["tool_call_count"]),

@@ -10,8 +10,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 VIEWS = [
-    "alerts", "compare", "errors", "hops", "latency", "live", "overview", "pipeline", "sessions", "sql", "stream", "streams", "throughput",
-    "traces",
+    "alerts", "compare", "errors", "hops", "latency", "live", "overview", "pipeline", "sessions", "spend", "sql", "stream", "streams",
+    "throughput", "traces",
 ]  # fmt: skip
 UNREADABLE = "Cannot read the tables"
 """The start of the message of a page whose queries fail."""

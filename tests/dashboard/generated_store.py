@@ -33,6 +33,7 @@ from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from streamgauge.analytics.storage.location import SQLITE, TABLES_FOLDER, locate
 from streamgauge.analytics.storage.open_streams_file import ENDING, FOLDER
 from streamgauge.analytics.storage.store import Store
+from tests.analytics.schema.prices import price, set_prices
 from tests.dashboard.generated_hops import OUTER_GATEWAY, Inner, inner_streams
 from tests.options import alert_options
 
@@ -45,6 +46,13 @@ MODELS: dict[str, tuple[float, float, str, str]] = {
     "deepseek-r1": (1.6, 0.03, "openai_chat", "deepseek"),
     "llama-3.3-70b": (0.45, 0.02, "openai_chat", "fireworks"),
 }
+PRICES = (
+    price("gpt-*", 0.15, 0.6, cached_input=0.075),
+    price("claude-*", 3, 15, cached_input=0.3, cache_write_5m=3.75, cache_write_1h=6),
+    price("deepseek-*", 0.5, 2, cached_input=0.05),
+    price("qwen*", 0.2, 0.8, currency="EUR"),
+)
+"""One model has no price."""
 GATEWAYS = ("litellm", "edge-eu", "vllm-direct")
 CLIENTS = ("c0ffee11", "5eed5eed", "0ddba115", "b16b00b5")
 APPS = ("claude-cli/2.1.90", "OpenAI/Python/2.8.0")
@@ -130,6 +138,11 @@ def one_stream(rng: random.Random, started_at: datetime) -> tuple[dict[str, Any]
         "text_chars": tokens * 4, "reasoning_chars": tokens * 2 if reasoning else 0, "response_bytes": tokens * 210 + 400,
         "delivered_bytes": tokens * 210 + 400, "client_drain_ns": 100_000,
     }  # fmt: skip
+    if row["dialect"] == "anthropic":
+        row |= {
+            "cache_write_tokens": row["input_tokens"] // 10,
+            "cache_write_1h_tokens": row["input_tokens"] // 20,
+        }
     if row["dialect"] == "openai_chat":
         breaks = (row["gateway"], row["request_model"]) == ("edge-eu", "llama-3.3-70b")
         row["violations"] = ["missing_choices", "zero_usage"] if breaks else []
@@ -221,6 +234,7 @@ def fill(
     connection.execute("DELETE FROM objectives")
     insert(connection, "objectives", [{"priority": i, **asdict(o)} for i, o in enumerate(OBJECTIVES)])
     connection.execute("INSERT INTO clients VALUES (?, ?)", NAMED_CLIENT)
+    set_prices(connection, *PRICES)
     insert(connection, "streams", rows)
     insert(connection, "events", events)
     insert(connection, "hops", [row for inner in hops for row in inner.hops])

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from streamgauge.analytics.reports import formatting, latency
+from streamgauge.analytics.reports import formatting, latency, spend
 from tests.dashboard.app_test import (
     UNREADABLE,
     VIEWS,
@@ -58,6 +58,7 @@ LINKS = {
     "streams": {"kind": "errors", "order": "longest", "rows": "300"},
     "compare": {"A-when": "same time", "A-model": ["qwen3-32b"], "B-model": ["deepseek-r1"]},
     "throughput": {"range": "7d", "utc": "True", "answers": "Refusals"},
+    "spend": {"by": "session", "currency": "EUR"},
 }
 
 
@@ -309,6 +310,36 @@ def test_throughput_legend_has_all_kinds_of_tokens(
     )
     assert any(some.values())
     assert {kind: kind in legends for kind in some} == some
+
+
+def test_spend_has_the_sums_of_the_view(streams_data: Path, of_a_day: Callable[[str], AppTest]) -> None:
+    app = of_a_day("spend")
+    assert not app.exception
+    ask = tables(streams_data).query
+    cost, ok, tokens, unpriced = ask("""
+        SELECT sum(total) FILTER (currency = 'USD'), count(*) FILTER (outcome = 'ok' AND currency = 'USD'),
+            sum(output_tokens) FILTER (currency = 'USD'), count(*) FILTER (currency IS NULL AND source IS NOT NULL) FROM spend""").row(
+        0
+    )
+    assert metric_value(app, "Cost").startswith(spend.cost_text(cost, "USD"))
+    assert metric_value(app, "Per successful request") == spend.cost_text(cost / ok, "USD")
+    assert metric_value(app, "Per 1,000 output tokens") == spend.cost_text(1000 * cost / tokens, "USD")
+    assert f"{unpriced} requests have no price" in page_text(app)
+    groups = table(app, "Spend by model")
+    assert sum(float(row["Cost, USD"]) for row in groups) == pytest.approx(cost, abs=0.0005)
+    assert {row["Model"] for row in groups} == {"gpt-4o-mini", "claude-sonnet-4-5", "deepseek-r1"}
+    written = ask("SELECT sum(cache_write_tokens)::BIGINT FROM spend WHERE currency = 'USD'").item()
+    cache = {row["Model"]: row for row in table(app, "Prompt cache by model")}
+    assert cache["claude-sonnet-4-5"]["Tokens written"] == f"{written:,}"
+    by_session = """
+        SELECT count(*) AS n, sum(total) AS cost FROM spend WHERE currency = 'USD' AND session_id IS NOT NULL
+        GROUP BY session_id ORDER BY cost DESC LIMIT 10"""
+    dearest = table(app, "Dearest sessions")
+    assert [(int(row["Requests"]), float(row["Cost, USD"])) for row in dearest] == [
+        (n, pytest.approx(of_session, abs=0.0001)) for n, of_session in ask(by_session).rows()
+    ]
+    app.segmented_control(key="currency").set_value("EUR").run()
+    assert {row["Model"] for row in table(app, "Spend by model")} == {"qwen3-32b"}
 
 
 def test_live_counts_waiting_streams(of_a_day: Callable[[str], AppTest]) -> None:

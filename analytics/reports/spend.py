@@ -1,0 +1,128 @@
+"""Estimated cost and the prompt cache, in one currency: amounts of different currencies are never added up.
+
+Costs are those of the view `spend`. `query` of the page may return an answer that is a minute old.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import polars as pl
+
+from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, instant
+from streamgauge.analytics.schema.sql_quoting import literal
+
+SESSION = "session"
+GROUPS = {**DIMENSIONS, SESSION: "coalesce(session_id, '(no session)')"}
+"""Grouping → SQL of its value, over `spend`."""
+OTHERS = "others"
+MOST_SERIES = 8
+MAX_HOP = timedelta(hours=1)
+"""Longest time from a request to those that a gateway makes for it."""
+
+_MEASURES = """
+    sum(total) AS cost, sum(low) AS low, sum(high) AS high, count(*) AS requests, count(*) FILTER (outcome = 'ok') AS ok,
+    sum(output_tokens)::BIGINT AS output_tokens, 1000 * sum(total) / nullif(sum(output_tokens), 0) AS per_1000_output,
+    sum(total) / nullif(count(*) FILTER (outcome = 'ok'), 0) AS per_ok,
+    coalesce(sum(wasted), 0) / nullif(sum(total), 0) AS wasted_share,
+    coalesce(sum(total) FILTER (source = 'estimate'), 0) / nullif(sum(total), 0) AS estimated_share"""
+_CACHE = """
+    sum(cached_input_tokens) / nullif(sum(input_tokens) FILTER (cached_input_tokens IS NOT NULL), 0) AS hit_share,
+    sum(cached_input_tokens)::BIGINT AS read_tokens, sum(cache_write_tokens)::BIGINT AS written_tokens,
+    sum(cache_write_tokens - cache_write_1h_tokens)::BIGINT AS written_5m_tokens,
+    sum(cache_write_1h_tokens)::BIGINT AS written_1h_tokens, sum(cache_saved) AS saved,
+    sum(cache_premium) FILTER (cache_write_tokens > 0) AS premium,
+    if(premium IS NULL, NULL, coalesce(sum(cache_premium) FILTER (NOT read_again), 0)) AS wasted,
+    sum(cache_saved) - sum(cache_premium) AS net"""
+
+
+def _spent(selection: Selection, currency: str) -> str:
+    """SQL of the requests of the selection with a cost in the currency, and the part of it that is wasted."""
+    began = f"started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}"
+    return f"""(
+        SELECT spend.*, waste.cost AS wasted
+        FROM (FROM spend WHERE {selection.where()} AND currency = {literal(currency)}) AS spend
+        LEFT JOIN (SELECT stream_id, cost FROM wasted_tokens WHERE {began}) AS waste USING (stream_id))"""
+
+
+def coverage(query: Query, selection: Selection) -> pl.DataFrame:
+    """`currency, requests`, the most frequent first. NULL: requests without a price. Empty without requests to a model."""
+    return query(f"""
+        SELECT currency, count(*) AS requests FROM spend WHERE {selection.in_minutes().where()} AND source IS NOT NULL
+        GROUP BY currency ORDER BY currency IS NULL, requests DESC, currency""")
+
+
+def table(query: Query, selection: Selection, by: str, currency: str, *, most: int = 50) -> pl.DataFrame:
+    """`name, cost, low, high, requests, ok, output_tokens, per_1000_output, per_ok, wasted_share, estimated_share` by group, the
+    dearest first, after a row for all with the name NULL. For sessions also `session_id` and `client`."""
+    more = ", any_value(session_id) AS session_id, any_value(client_id) AS client" if by == SESSION else ""
+    return query(f"""
+        SELECT * EXCLUDE (is_total) FROM (
+            SELECT {GROUPS[by]} AS name, grouping({GROUPS[by]}) AS is_total, {_MEASURES}{more}
+            FROM {_spent(selection.in_minutes(), currency)} GROUP BY GROUPING SETS ((), ({GROUPS[by]})))
+        WHERE requests > 0 ORDER BY is_total DESC, cost DESC, name LIMIT {most + 1:d}""")
+
+
+def timeline(query: Query, selection: Selection, by: str, currency: str) -> pl.DataFrame:
+    """`at, name, cost` by point of the time series and group. Groups beyond the dearest are `others`."""
+    selection = selection.in_minutes()
+    return query(f"""
+        WITH points AS (
+            SELECT {selection.bucket()} AS "at", {GROUPS[by]} AS name, sum(total) AS cost
+            FROM spend WHERE {selection.where()} AND currency = {literal(currency)} GROUP BY ALL),
+        dearest AS (SELECT name FROM points GROUP BY name ORDER BY sum(cost) DESC, name LIMIT {MOST_SERIES})
+        SELECT "at", if(name IN (FROM dearest), name, '{OTHERS}') AS name, sum(cost) AS cost FROM points GROUP BY ALL ORDER BY "at", 2""")
+
+
+def cache(query: Query, selection: Selection, by: str, currency: str, *, most: int = 50) -> pl.DataFrame:
+    """`name, hit_share, read_tokens, written_tokens, written_5m_tokens, written_1h_tokens, saved, premium, wasted, net` by group,
+    those with the most cached tokens first. Empty without a report of cached tokens."""
+    return query(f"""
+        SELECT {GROUPS[by]} AS name, {_CACHE}
+        FROM (FROM spend WHERE {selection.in_minutes().where()} AND currency = {literal(currency)}) AS spend
+        LEFT JOIN (SELECT stream_id, read_again FROM cache_writes) USING (stream_id)
+        WHERE coalesce(cached_input_tokens, cache_write_tokens) IS NOT NULL
+        GROUP BY ALL ORDER BY coalesce(read_tokens, 0) + coalesce(written_tokens, 0) DESC, name LIMIT {most:d}""")
+
+
+def cost_text(cost: float | None, currency: str | None) -> str:
+    """`12.30 USD`, with more digits below 1."""
+    if cost is None or currency is None:
+        return "unknown"
+    digits = 2 if cost >= 1 or cost == 0 else 4 if cost >= 0.01 else 6
+    return f"{cost:,.{digits}f} {currency}"
+
+
+def of_stream(query: Query, stream_id: UUID, started_at: datetime) -> str | None:
+    """The cost of a stream, or of the requests that a gateway made for it, as text. None without a price."""
+    return _cost(
+        query,
+        f"'{stream_id}' IN (stream_id::VARCHAR, client_stream_id::VARCHAR)",
+        started_at,
+        started_at + MAX_HOP,
+    )
+
+
+def of_session(query: Query, session_id: str, first_at: datetime, last_at: datetime) -> str | None:
+    """The cost of a session with requests in this time, as text. None without a price."""
+    return _cost(query, f"session_id = {literal(session_id)}", first_at, last_at + MAX_HOP)
+
+
+def _cost(query: Query, condition: str, since: datetime, until: datetime) -> str | None:
+    rows = query(f"""
+        SELECT currency, sum(total) AS cost, sum(low) AS low, sum(high) AS high FROM spend
+        WHERE started_at BETWEEN {instant(since)} AND {instant(until)} AND {condition} AND total IS NOT NULL
+        GROUP BY currency ORDER BY currency""").to_dicts()
+    return " + ".join(with_range(row) for row in rows) or None
+
+
+def with_range(row: dict[str, object]) -> str:
+    """The text of `cost, low, high, currency`: `12.30 USD (11.00 – 14.00)`; the range only if it is one."""
+    cost, low, high = (float(str(row[name])) for name in ("cost", "low", "high"))
+    text = cost_text(cost, str(row["currency"]))
+    if high - low <= 0.005 * cost:
+        return text
+    ends = [cost_text(end, "") for end in (low, high)]
+    return f"{text} ({' – '.join(end.strip() for end in ends)})"
