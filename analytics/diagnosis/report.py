@@ -12,9 +12,10 @@ import polars as pl
 from streamgauge.analytics.diagnosis.aggregates import affected
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import FAILURES, TITLES, Cause, Diagnosis, cause_text, headline
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports import Query, has_rows
 from streamgauge.analytics.reports.objectives import stored_objectives
 from streamgauge.analytics.reports.overview import IS_BAD, top_contributors
+from streamgauge.analytics.reports.run_summary import cost
 from streamgauge.analytics.reports.selection import (
     CLIENT_NAMES,
     GATEWAY,
@@ -50,6 +51,8 @@ class Report:
     """What their bad streams have in common."""
     note: str | None = None
     """Why newer rows are missing."""
+    cost: Sequence[dict[str, Any]] = ()
+    """By currency: the columns of `streamgauge.analytics.reports.run_summary.cost`. Empty without prices."""
 
     @property
     def in_flight(self) -> int:
@@ -87,6 +90,7 @@ def read_report(query: Query, selection: Selection, note: str | None = None) -> 
         offenders=with_client_names(offenders(query, selection, judged_by, found), names).to_dicts(),
         offenders_by=offenders_by(found, judged_by),
         note=note,
+        cost=cost(query, selection).to_dicts() if has_rows(query, "prices") else (),
     )
 
 
@@ -166,6 +170,7 @@ def as_json(report: Report, zone: tzinfo = UTC) -> dict[str, Any]:
             for m in diagnosis.measured
         ],
         "in_flight": report.in_flight,
+        "cost": list(report.cost),
         "groups": [_without_ns(group) for group in report.groups],
         "offenders_by": report.offenders_by,
         "offenders": [_without_ns(offender) for offender in report.offenders],

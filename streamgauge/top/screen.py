@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from streamgauge.analytics.diagnosis.report import Report
-from streamgauge.analytics.reports import formatting
+from streamgauge.analytics.reports import formatting, spend
 from streamgauge.analytics.schema.clients import shortened
 from streamgauge.analytics.schema.objectives import DEFAULT
 from streamgauge.top.keys import View
@@ -104,6 +104,7 @@ def _status(report: Report) -> Text:
         f"{chosen.until.astimezone():%H:%M:%S %Z}",
         f"last {formatting.span(chosen.length)}",
         f"{formatting.count(report.in_flight)} in flight",
+        *(f"about {spend.cost_text(row['cost'], row['currency'])}" for row in report.cost),
     ]
     parts += [f"{name} {', '.join(values)}" for name, values in chosen.chosen.items() if values]
     return Text("streamgauge top", "bold").append(" · " + " · ".join(parts), "not bold dim")

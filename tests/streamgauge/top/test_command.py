@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import sys
 import termios
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from streamgauge.cli import cli
 from tests.dashboard.generated_store import APPS, NAMED_CLIENT, filled
+from tests.tables import tables
 
 DEADLINE_S = 60.0
 
@@ -33,7 +35,8 @@ def test_without_a_terminal_one_report_is_printed(data: Path, monkeypatch: pytes
     monkeypatch.delenv("COLUMNS", raising=False)
     found = top("--data", str(data), "--client", NAMED_CLIENT[1])
     assert found.exit_code == 0, found.output
-    assert f"in flight · client {NAMED_CLIENT[1]}\n" in found.output
+    words = " ".join(found.output.split())
+    assert re.search(rf"in flight( · about [\d.]+ \w+)* · client {NAMED_CLIENT[1]} ", words)
     assert {line.split()[1] for line in found.output.splitlines() if line.startswith("client ")} <= {
         "nightly"
     }
@@ -57,6 +60,13 @@ def test_json_is_one_document(data: Path) -> None:
     found = json.loads(top("--data", str(data), "--once", "--format", "json", "--range", "1h").output)
     assert sum(group["requests"] for group in found["groups"]) > 20
     assert found["in_flight"] == 4
+    costs = tables(data).query(
+        "SELECT currency, sum(total) AS cost FROM spend WHERE total > 0 GROUP BY 1 ORDER BY 1"
+    )
+    assert [(row["currency"], row["cost"]) for row in found["cost"]] == [
+        (c, pytest.approx(n)) for c, n in costs.rows()
+    ]
+    assert costs.height == 2
 
 
 def test_missing_store_is_one_line(tmp_path: Path) -> None:

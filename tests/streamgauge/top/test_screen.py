@@ -38,7 +38,8 @@ def lines(
 
 
 def test_incident_is_named_with_its_objectives_and_rows() -> None:
-    shown = " ".join(" ".join(lines(report(note="analytics does not respond"), 160)).split())
+    cost = [{"currency": "USD", "cost": 1.204, "requests": 9, "estimated": 1}]
+    shown = " ".join(" ".join(lines(report(note="analytics does not respond", cost=cost), 160)).split())
     zone = RANGE.until.astimezone().strftime("%H:%M:%S %Z")
     for text in (
         f"streamgauge top · {zone} · last",
@@ -46,6 +47,7 @@ def test_incident_is_named_with_its_objectives_and_rows() -> None:
         ": m @ [red]g, client billing, 70 % failing (objective 5 %), HTTP 429. Unaffected: gateway eu.",
         "error rate 7.00 % (limit 5.00 %)",
         "analytics does not respond",
+        "2 in flight · about 1.20 USD",
     ):
         assert text in shown
     assert "m [red]g 2 1.5 s 0.50 70.0 % 100 ms 900 ms – 41.2" in shown
