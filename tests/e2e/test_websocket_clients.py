@@ -184,7 +184,8 @@ def test_realtime(running: Running) -> None:
     assert first["audio_ns"] == sum(len(b64decode(e.delta)) for e in sound) * 125_000
     assert (first["outcome"], first["finish_reason"]) == ("ok", "turn_detected")
     assert 0 <= first["silence_ns"] < first["end_ns"]
-    assert 0 < first["first_audio_ns"] <= first["last_output_ns"]
+    # 0: on a busy machine the tap reads the end of speech and the first audio at once.
+    assert 0 <= first["first_audio_ns"] <= first["last_output_ns"]
     assert (second["audio_ns"], second["silence_ns"]) == (None, None)
     for row, events in ((first, spoken), (second, text)):
         end = events[-1].response
