@@ -94,13 +94,9 @@ class OpenStream:
     def is_websocket(self) -> bool:
         """Whether its frames are those of a WebSocket, not of an answer on it."""
         opened, response = self.opened, self.response
-        return (
-            opened is not None
-            and opened.asks_for_websocket
-            and opened.connection_id is None
-            and response is not None
-            and response.status == 101
-        )
+        if opened is None or opened.connection_id is not None or not opened.asks_for_websocket:
+            return False
+        return response is not None and response.status == 101
 
     def read_opened(self, record: Opened) -> None:
         path, method = identifiers.path(record.path), identifiers.name(record.method) or ""
