@@ -34,6 +34,10 @@ _WRITES = (
     "cache_creation_tokens",
 )
 _WRITES_BY_LIFETIME = ("cache_creation", "cache_creation_token_details", "cacheDetails")
+_DETAILED = frozenset({
+    *_INPUT_PARTS, *_OUTPUT_PARTS, *_CACHED_PARTS, *_WRITES, *_WRITES_BY_LIFETIME, "server_tool_use",
+})  # fmt: skip
+"""Members of a report that has details."""
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens", "cache_read_input_tokens")
 
 
@@ -92,7 +96,7 @@ def usage_in(
 
 def details_in(raw: Any) -> dict[str, int | None]:
     """Columns of `streams` with parts of the counts of a report. A missing column, or None, is not reported."""
-    if not isinstance(raw, dict):
+    if not isinstance(raw, dict) or _DETAILED.isdisjoint(raw):
         return {}
     inputs, outputs = _parts(raw, _INPUT_PARTS), _parts(raw, _OUTPUT_PARTS)
     every = raw | inputs
