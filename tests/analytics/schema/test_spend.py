@@ -90,6 +90,8 @@ def test_price_follows_context_length_time_and_order(con: duckdb.DuckDBPyConnect
         (pytest.approx(a), b)
         for a, b in [(2000, "USD"), (10005, "USD"), (3000, "USD"), (9000, "EUR"), (9000, "EUR")]
     ]
+    con.execute("DELETE FROM prices WHERE valid_from IS NOT NULL")
+    assert spend(con, "total * 1e6, currency")[2] == (pytest.approx(9000), "EUR")
     con.execute("DELETE FROM prices WHERE model = '*'")
     assert spend(con, "total * 1e6")[-2:] == [(None,), (pytest.approx(1000),)]
 
