@@ -5,7 +5,8 @@
 - `bulk`: 8 sockets on which the server sends frames of 16 KiB as fast as it can.
 - `idle`: memory of the tap for each of 5,000 sockets that were used once.
 
-Rates are per second of the proxy's CPU time, its log included. It runs on the first core, client and server on the others.
+Rates are per second, and per second of the proxy's CPU time, its log included. It runs on the first core, client and server on the
+others.
 """
 
 from __future__ import annotations
@@ -57,15 +58,17 @@ def main() -> int:
         peer = stack.enter_context(nginx(folder, port))
         if peer is not None:
             targets.append(peer)
-        for kind, load in (("round trips/CPU s", round_trips), ("bulk MB/CPU s", bulk)):
-            found: dict[str, list[float]] = {}
+        for kind, load in (("round trips", round_trips), ("bulk MB", bulk)):
+            found: dict[tuple[str, str], list[float]] = {}
             for _ in range(ROUNDS):
                 for target in targets:
-                    used_s = -cpu_s(target.pids)
+                    used_s, began_s = -cpu_s(target.pids), time.monotonic()
                     total = load(target.port)
                     used_s += cpu_s(target.pids)
-                    found.setdefault(target.name, []).append(total / used_s)
-            print(kind, {target: round(statistics.median(rates)) for target, rates in found.items()})
+                    found.setdefault((target.name, "/s"), []).append(total / (time.monotonic() - began_s))
+                    found.setdefault((target.name, "/CPU s"), []).append(total / used_s)
+            for (target_name, unit), rates in found.items():
+                print(f"{target_name}: {statistics.median(rates):,.0f} {kind}{unit}")
         print(f"idle: {idle(targets[0], arguments.idle):.1f} KiB each of {arguments.idle} sockets in the tap")
     return 0
 
