@@ -66,6 +66,8 @@ def read_prices(path: Path) -> tuple[Price, ...]:
     """The prices in the file, in its order. Raises ValueError with one line that names the file and the row."""
     try:
         return check_rows(read_rows(path), strict=_is_toml(path))
+    except OSError as e:
+        raise ValueError(f"cannot read the price file {path}: {e.strerror}. Check --price-file.") from None
     except ValueError as e:
         raise ValueError(f"cannot use the price file {path}: {e}") from None
 
@@ -85,13 +87,10 @@ def _is_toml(path: Path) -> bool:
 
 
 def read_rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """The place and the values of each row, as written. Raises ValueError."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"it is larger than {MAX_BYTES // 2**20} MiB. Remove rows.")
-        text = path.read_text("utf-8-sig")
-    except OSError as e:
-        raise ValueError(f"it cannot be read: {e.strerror}. Check --price-file.") from None
+    """The place and the values of each row, as written. Raises OSError and ValueError."""
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES // 2**20} MiB. Remove rows.")
+    text = path.read_text("utf-8-sig")
     try:
         return list(_toml_rows(text) if _is_toml(path) else _csv_rows(text))
     except csv.Error as e:

@@ -73,6 +73,8 @@ def import_command(
     try:
         own = [row for _, row in read_rows(path)] if path.exists() else []
         source, imported = catalog_rows(_json(catalog), providers)
+    except OSError as e:
+        raise click.ClickException(f"cannot read {path}: {e.strerror}. Check --price-file.") from None
     except ValueError as e:
         raise click.ClickException(
             f"cannot import {catalog} into {path}: {e.args[0].rstrip('.')}. Check the file."

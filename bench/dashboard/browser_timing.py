@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from playwright.sync_api import Page
 
 PAGES = (
-    "Overview", "Alerts", "Latency", "Throughput", "Errors", "Hops", "Compare", "Streams", "Sessions", "Live", "Traces", "Pipeline",
-    "SQL",
+    "Overview", "Alerts", "Latency", "Throughput", "Errors", "Hops", "Compare", "Spend", "Streams", "Sessions", "Live", "Traces",
+    "Pipeline", "SQL",
 )  # fmt: skip
 """The pages of the menu. The page of a single stream is not in it."""
 PATIENCE_MS = 60_000

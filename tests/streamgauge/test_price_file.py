@@ -82,7 +82,7 @@ def test_bad_file_is_reported_by_row(name: str, text: str, message: str, tmp_pat
 def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError,
-        match=r"cannot use the price file .*: it cannot be read: No such file or directory. Check --price-file.",
+        match=r"cannot read the price file .*: No such file or directory. Check --price-file.",
     ):
         read_prices(tmp_path / "none.csv")
 
