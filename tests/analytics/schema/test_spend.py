@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from tests.analytics.measures.test_minute_rows import store, streams
 from tests.analytics.schema.prices import price, set_prices
 from tests.analytics.schema.test_wasted_tokens import REQUEST, START_US, fill
-from tests.analytics.stores import plain_tables
 
 NO_USAGE = {"input_tokens": None, "output_tokens": None, "output_event_count": 50}
 KINDS = (
@@ -21,18 +19,10 @@ KINDS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def tables() -> Iterator[duckdb.DuckDBPyConnection]:
-    with plain_tables() as con:
-        yield con
-
-
 @pytest.fixture
-def con(tables: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    for table in ("streams", "hops"):
-        tables.execute(f"DELETE FROM {table}")
-    set_prices(tables, price("m*", 1, 10))
-    return tables
+def con(con: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    set_prices(con, price("m*", 1, 10))
+    return con
 
 
 def spend(con: duckdb.DuckDBPyConnection, columns: str = "total, source") -> list[tuple[Any, ...]]:

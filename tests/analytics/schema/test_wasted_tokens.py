@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import duckdb
@@ -10,7 +9,6 @@ import pytest
 
 from tests.analytics.measures.test_minute_rows import sid, store, streams
 from tests.analytics.schema.prices import price, set_prices
-from tests.analytics.stores import plain_tables
 
 SECOND_NS = 1_000_000_000
 SECOND_US = 1_000_000
@@ -23,19 +21,6 @@ REQUEST = {
 LEFT = {"outcome": "client_abort", "delivered_bytes": 1000}
 FAILED = {"outcome": "truncated", "error_phase": "mid_stream"}
 OTHER_SIZE = {"request_bytes": 101}
-
-
-@pytest.fixture(scope="module")
-def tables() -> Iterator[duckdb.DuckDBPyConnection]:
-    with plain_tables() as con:
-        yield con
-
-
-@pytest.fixture
-def con(tables: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    for table in ("streams", "hops", "prices"):
-        tables.execute(f"DELETE FROM {table}")
-    return tables
 
 
 def fill(con: duckdb.DuckDBPyConnection, *rows: dict[str, Any], hops: dict[int, int] | None = None) -> None:
