@@ -15,7 +15,7 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import filters, page_settings, query_runner, share, sql_statements, verdict, zoom
 
 _HAS_STREAMS, _PAGE, _OPENS, _BEGAN = "has-streams", "page", "opens", "began"
-DIAGNOSED = ("Overview", "Latency", "Throughput", "Errors", "Hops")
+DIAGNOSED = ("Overview", "Latency", "Throughput", "Spend", "Errors", "Hops")
 """Titles of the pages that show a diagnosis or its onsets."""
 APPLYING: dict[str, tuple[str, ...]] = {"Stream": (), "Live": tuple(filters.FILTERS), "Pipeline": ()}
 """Title of a page → the filters that apply to it, and `from` and `to` if the time range does. All apply to other pages."""
