@@ -88,7 +88,7 @@ REMOVED = {
     "no_spans": "set OTEL_TRACES_EXPORTER=none to export none; the table `spans` always has them",
     "preserve_host": "the Host of requests that the client signed for AWS is always kept",
     "record_log_max_age": "the limit is always 7d",
-    "semconv": "set OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental for the newest conventions",
+    "semconv": "set OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental for the newest conventions (…/dup: both)",
     "slo_error_rate": _OBJECTIVE,
     "slo_itl": _OBJECTIVE,
     "slo_ttft": _OBJECTIVE,

@@ -68,7 +68,8 @@ _GROUPED_BY = (
 )  # fmt: skip
 COLUMNS = (
     *_GROUPED_BY, "stream_id", "trace_id", "span_id", "trace_flags", "end_ns", "ttfc_ns", "input_tokens", "output_tokens",
-    "cached_input_tokens", "reasoning_tokens", "stall_count", "stalled_ns", *(i.column for i in STREAM_HISTOGRAMS if i.column),
+    "cached_input_tokens", "cache_write_tokens", "reasoning_tokens", "stall_count", "stalled_ns",
+    *(i.column for i in STREAM_HISTOGRAMS if i.column),
 )  # fmt: skip
 """Columns of `streams` that `count` reads."""
 
@@ -97,7 +98,7 @@ class _Group:
         self.distributions: list[tuple[str, float, Distribution]] = []
         """(column, factor, series)."""
         self.counters: list[tuple[str, float, Counter]] = []
-        self.chunks: Distribution | None = None
+        self.chunks: list[Distribution] = []
         self.cache_input, self.cache_hits = Counter(), Counter()
         self.ttft_drift: Distribution | None = None
 
@@ -242,11 +243,13 @@ class Metrics:
                     group.cache_hits.value += cached
                     group.cache_input.value += row.get("input_tokens") or 0
                 _add_drift(group, stream, row, sample)
-                if group.chunks is not None and stream.decoder is not None:
+                if group.chunks and stream.decoder is not None:
                     events = stream.decoder.events
                     # All gaps of a stream at once, sorted: a stream has hundreds, and one search per bucket replaces
                     # one per gap.
-                    group.chunks.add_sorted_ns(inter_chunk_gaps(events, output_waits(events, stream.closed)))
+                    gaps = inter_chunk_gaps(events, output_waits(events, stream.closed))
+                    for chunks in group.chunks:
+                        chunks.add_sorted_ns(gaps)
         self._stored += len(finished)
         self._health[NAMESPACE + "pipeline.freshness"] = max(0.0, (now_ns - newest_ns) / 1e9)
 
@@ -292,20 +295,24 @@ class Metrics:
             group.distributions.append((column, factor, series.distribution(metric, more)))
 
         error = {"error.type": self._errors(get("error_type") or outcome)} if failed else {}
-        duration = names.duration_metric if generates else names.other_duration_metric
         if outcome != REFUSED and get("operation") != WEBSOCKET:  # no operation of the upstream
-            add(duration, "end_ns", 1e-9, {**attributes, **error})
+            for duration in names.every("duration_metric" if generates else "other_duration_metric"):
+                add(duration, "end_ns", 1e-9, {**attributes, **error})
         if get("streamed"):
-            add(names.first_chunk_metric, "ttfc_ns", 1e-9, attributes)
-            group.chunks = series.distribution(names.per_chunk_metric, attributes)
-        if names.failures_have_token_metrics or not failed:
-            for column, metric in zip(("input_tokens", "output_tokens"), names.token_metrics, strict=True):
-                kind = {names.token_type: column.partition("_")[0]} if names.token_type else {}
-                add(metric, column, 1, {**attributes, **kind})
-        if generates:
-            modality = {names.token_modality: UNKNOWN_MODALITY} if names.token_modality else {}
-            for column, metric in names.token_counters.items():
-                group.counters.append((column, 1, series.counter(metric, {**attributes, **modality})))
+            for first_chunk in names.every("first_chunk_metric"):
+                add(first_chunk, "ttfc_ns", 1e-9, attributes)
+            group.chunks = [series.distribution(name, attributes) for name in names.every("per_chunk_metric")]
+        for profile in names.profiles:
+            if profile.failures_have_token_metrics or not failed:
+                for column, metric in zip(
+                    ("input_tokens", "output_tokens"), profile.token_metrics, strict=True
+                ):
+                    kind = {profile.token_type: column.partition("_")[0]} if profile.token_type else {}
+                    add(metric, column, 1, {**attributes, **kind})
+            if generates:
+                modality = {profile.token_modality: UNKNOWN_MODALITY} if profile.token_modality else {}
+                for column, metric in profile.token_counters.items():
+                    group.counters.append((column, 1, series.counter(metric, {**attributes, **modality})))
         if generates and outcome != REFUSED:
             for histogram in self._server_histograms[: 1 if failed else None]:
                 assert histogram.column

@@ -139,17 +139,21 @@ OBSERVED = (*_table("gauge", _GAUGES), *_table("total", _TOTALS))
 
 
 def convention_metrics(names: Names) -> tuple[Instrument, ...]:
-    """The metrics required by the conventions of a profile."""
-    found = [
-        _seconds(names.duration_metric, "end_ns", "Duration of the operation"),
-        _seconds(names.other_duration_metric, "end_ns", "Duration of the operation"),
-        _seconds(names.first_chunk_metric, "ttfc_ns", "Time to the first chunk of a streamed response"),
-        _seconds(names.per_chunk_metric, None, "Time between two output chunks"),
-    ]
-    for name, column in zip(names.token_metrics, ("input_tokens", "output_tokens"), strict=True):
-        found.append(Instrument(name, "histogram", "{token}", "Tokens of an operation", TOKEN_BOUNDS, column))
-    for column, name in names.token_counters.items():
-        found.append(Instrument(name, "counter", "{token}", "Tokens used", (), column))
+    """The metrics required by the conventions."""
+    found = []
+    for profile in names.profiles:
+        found += [
+            _seconds(profile.duration_metric, "end_ns", "Duration of the operation"),
+            _seconds(profile.other_duration_metric, "end_ns", "Duration of the operation"),
+            _seconds(profile.first_chunk_metric, "ttfc_ns", "Time to the first chunk of a streamed response"),
+            _seconds(profile.per_chunk_metric, None, "Time between two output chunks"),
+        ]
+        for name, column in zip(profile.token_metrics, ("input_tokens", "output_tokens"), strict=True):
+            found.append(
+                Instrument(name, "histogram", "{token}", "Tokens of an operation", TOKEN_BOUNDS, column)
+            )
+        for column, name in profile.token_counters.items():
+            found.append(Instrument(name, "counter", "{token}", "Tokens used", (), column))
     return tuple({i.name: i for i in found}.values())
 
 

@@ -34,6 +34,8 @@ QUEUE_SPANS = 16_384
 """About two seconds at 1,000 streams per second, roughly 2 KiB each."""
 BATCH_SPANS = 512
 DELAY_S = 1.0
+NEWEST = "gen_ai_latest_experimental"
+"""Value of OTEL_SEMCONV_STABILITY_OPT_IN."""
 _EXPORTERS = {
     "traces": ("trace_exporter", "OTLPSpanExporter"),
     "metrics": ("metric_exporter", "OTLPMetricExporter"),
@@ -60,9 +62,11 @@ def respects_sampling() -> bool:
 
 
 def semconv_profile() -> str:
-    """The profile of `semconv`. Applications choose the newest GenAI conventions with the same variable."""
-    chosen = os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",")
-    return "genai-main" if "gen_ai_latest_experimental" in map(str.strip, chosen) else "1.41"
+    """The profile of `semconv`. Applications choose the newest GenAI conventions, or both (`/dup`), with the same variable."""
+    chosen = {value.strip() for value in os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",")}
+    if f"{NEWEST}/dup" in chosen:
+        return "1.41+genai-main"
+    return "genai-main" if NEWEST in chosen else "1.41"
 
 
 def exporter_of(signal: str) -> Any:

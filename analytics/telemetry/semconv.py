@@ -1,4 +1,4 @@
-"""Attribute and metric names of OpenTelemetry's GenAI semantic conventions, in two profiles.
+"""Attribute and metric names of OpenTelemetry's GenAI semantic conventions, in two profiles. Both can be used at once.
 
 The conventions left the core repository in 2026 and still change. `1.41` is their last release there (v1.41.0).
 `genai-main` is the unreleased state of their own repository (docs/reference/telemetry.md names the revision and the
@@ -9,7 +9,7 @@ prefix `streamgauge.` (`NAMESPACE`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 SECONDS_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 """Bucket boundaries of durations in seconds, as the conventions recommend."""
@@ -55,6 +55,12 @@ class Names:
     cache_read_tokens: str = "gen_ai.usage.cache_read.input_tokens"
     cache_write_tokens: str = "gen_ai.usage.cache_creation.input_tokens"
     reasoning_tokens: str = "gen_ai.usage.reasoning.output_tokens"
+    audio_input_tokens: str | None = None
+    audio_output_tokens: str | None = None
+    audio_cache_read_tokens: str | None = None
+    image_input_tokens: str | None = None
+    image_output_tokens: str | None = None
+    previous_response_id: str | None = None
     choice_count: str = "gen_ai.request.choice.count"
     """Attribute that is set if the count is not 1."""
     tool_name: str = "gen_ai.tool.name"
@@ -81,6 +87,17 @@ class Names:
     """Whether failed operations are in those histograms."""
     token_counters: Mapping[str, str] = field(default_factory=dict)
     """Counter names by column of `streams`."""
+    also: Names | None = None
+    """The second profile, if both are used. Values of shared names are those of the first."""
+
+    @property
+    def profiles(self) -> tuple[Names, ...]:
+        return (self, self.also) if self.also is not None else (self,)
+
+    def every(self, meaning: str) -> tuple[str, ...]:
+        """The different names of an attribute in the profiles."""
+        found = (getattr(names, meaning) for names in self.profiles)
+        return tuple(dict.fromkeys(name for name in found if name is not None))
 
 
 REQUEST_PARAMETERS: Mapping[str, str] = {
@@ -107,6 +124,12 @@ PROFILES: Mapping[str, Names] = {
         token_type=None,
         token_modality="gen_ai.token.modality",  # noqa: S106
         reasoning_level="gen_ai.request.reasoning.level",
+        audio_input_tokens="gen_ai.usage.audio.input_tokens",
+        audio_output_tokens="gen_ai.usage.audio.output_tokens",
+        audio_cache_read_tokens="gen_ai.usage.audio.cache_read.input_tokens",
+        image_input_tokens="gen_ai.usage.image.input_tokens",
+        image_output_tokens="gen_ai.usage.image.output_tokens",
+        previous_response_id="gen_ai.request.previous_response.id",
         missing_finish_reason="error",
         whole_top_k=True,
         duration_metric="gen_ai.client.inference.duration",
@@ -121,6 +144,7 @@ PROFILES: Mapping[str, Names] = {
             "input_tokens": "gen_ai.client.inference.usage.input_tokens",
             "output_tokens": "gen_ai.client.inference.usage.output_tokens",
             "cached_input_tokens": "gen_ai.client.inference.usage.cache_read.input_tokens",
+            "cache_write_tokens": "gen_ai.client.inference.usage.cache_write.input_tokens",
             "reasoning_tokens": "gen_ai.client.inference.usage.reasoning.output_tokens",
         },
     ),
@@ -136,16 +160,20 @@ WITHOUT_CONTENT = frozenset(
         "request.reasoning.level", "response.finish_reasons", "response.time_to_first_chunk", "output.type",
         "usage.input_tokens", "usage.output_tokens", "usage.total_tokens", "usage.prompt_tokens", "usage.completion_tokens",
         "usage.cache_read.input_tokens", "usage.cache_creation.input_tokens", "usage.cache_write.input_tokens",
-        "usage.reasoning.output_tokens", "token.type", "tool.name", "tool.type", "tool.call.id", "agent.name", "agent.id",
+        "usage.reasoning.output_tokens", "usage.audio.input_tokens", "usage.audio.output_tokens", "usage.image.input_tokens",
+        "usage.image.output_tokens", "usage.audio.cache_read.input_tokens", "request.previous_response.id", "token.type",
+        "tool.name", "tool.type", "tool.call.id", "agent.name", "agent.id",
     )
 )  # fmt: skip
 """Attributes that contain no prompt, response or argument: the names of both profiles and older ones."""
 
 
 def names_of(profile: str) -> Names:
-    """The names of a profile. Raises ValueError for an unknown one."""
+    """The names of a profile, or of two with `+` between them. Raises ValueError for an unknown one."""
     try:
-        return PROFILES[profile]
+        first, *more = (PROFILES[name] for name in profile.split("+", 1))
+        # No schema URL: neither schema has the names of both, and a collector that translates one would set a name twice.
+        return replace(first, profile=profile, schema_url=None, also=more[0]) if more else first
     except KeyError:
         raise ValueError(f"unknown semconv profile {profile!r}. Use {' or '.join(PROFILES)}") from None
 

@@ -48,6 +48,11 @@ _CONVENTIONAL = {
     "cached_input_tokens": "cache_read_tokens",
     "cache_write_tokens": "cache_write_tokens",
     "reasoning_tokens": "reasoning_tokens",
+    "input_audio_tokens": "audio_input_tokens",
+    "output_audio_tokens": "audio_output_tokens",
+    "cached_audio_tokens": "audio_cache_read_tokens",
+    "input_image_tokens": "image_input_tokens",
+    "output_image_tokens": "image_output_tokens",
 }
 _PLAIN = {
     "server_address": "server.address",
@@ -70,11 +75,13 @@ def failed(row: Row) -> bool:
 
 
 class SpanAttributes:
-    """Builds the attributes of operations with the names of one profile."""
+    """Builds the attributes of operations."""
 
     def __init__(self, names: semconv.Names, *, content: bool = False) -> None:
         self._names, self._content = names, content
-        columns = [(column, getattr(names, field), False) for column, field in _CONVENTIONAL.items()]
+        columns = [
+            (column, name, False) for column, field in _CONVENTIONAL.items() for name in names.every(field)
+        ]
         columns += [(column, attribute, False) for column, attribute in _PLAIN.items()]
         self._columns = (*columns, *_STREAMGAUGE_COLUMNS)
 
@@ -145,8 +152,13 @@ class SpanAttributes:
                 del found[top_k]
         if request.output_type is not None:
             found[names.output_type] = request.output_type
-        if names.reasoning_level is not None and request.reasoning_effort is not None:
-            found[names.reasoning_level] = request.reasoning_effort
+        previous = stream.conversation.previous_response_id if stream.conversation is not None else None
+        for field, value in (
+            ("reasoning_level", request.reasoning_effort),
+            ("previous_response_id", previous),
+        ):
+            if value is not None:
+                found |= dict.fromkeys(names.every(field), value)
         if request.service_tier not in (None, "auto") and names.openai_api_type in found:
             found[names.openai_service_tier] = request.service_tier
 

@@ -45,7 +45,13 @@ GENAI_MAIN_ATTRIBUTES = frozenset(
         "gen_ai.response.model",
         "gen_ai.response.time_to_first_chunk",
         "gen_ai.usage.cache_read.input_tokens",
+        "gen_ai.request.previous_response.id",
+        "gen_ai.usage.audio.cache_read.input_tokens",
+        "gen_ai.usage.audio.input_tokens",
+        "gen_ai.usage.audio.output_tokens",
         "gen_ai.usage.cache_write.input_tokens",
+        "gen_ai.usage.image.input_tokens",
+        "gen_ai.usage.image.output_tokens",
         "gen_ai.usage.input_tokens",
         "gen_ai.usage.output_tokens",
         "gen_ai.usage.reasoning.output_tokens",
@@ -73,6 +79,7 @@ METRICS = {
         "gen_ai.client.inference.usage.input_tokens": ("counter", "{token}", ()),
         "gen_ai.client.inference.usage.output_tokens": ("counter", "{token}", ()),
         "gen_ai.client.inference.usage.cache_read.input_tokens": ("counter", "{token}", ()),
+        "gen_ai.client.inference.usage.cache_write.input_tokens": ("counter", "{token}", ()),
         "gen_ai.client.inference.usage.reasoning.output_tokens": ("counter", "{token}", ()),
     },
 }
@@ -109,6 +116,11 @@ def test_main_profile_has_only_names_of_the_documented_revision() -> None:
 def test_metrics_have_the_kind_unit_and_bounds_of_the_conventions(profile: str) -> None:
     found = {i.name: (i.kind, i.unit, i.bounds) for i in convention_metrics(PROFILES[profile])}
     assert found == METRICS[profile]
+
+
+def test_both_profiles_have_every_metric_once() -> None:
+    found = [i.name for i in convention_metrics(names_of("1.41+genai-main"))]
+    assert sorted(found) == sorted(METRICS["1.41"].keys() | METRICS["genai-main"].keys())
 
 
 def test_bounds_double_and_quadruple() -> None:

@@ -246,8 +246,11 @@ def test_genai_main_has_finish_reason_error_for_an_unfinished_choice() -> None:
     ]
 
 
-@pytest.mark.parametrize(("profile", "named"), [("1.41", "cache_creation"), ("genai-main", "cache_write")])
-def test_cache_write_tokens_are_an_attribute(profile: str, named: str) -> None:
+@pytest.mark.parametrize(
+    ("profile", "named"),
+    [("1.41", {"creation"}), ("genai-main", {"write"}), ("1.41+genai-main", {"creation", "write"})],
+)
+def test_cache_write_tokens_are_an_attribute(profile: str, named: set[str]) -> None:
     usage = {
         "input_tokens": 3,
         "cache_creation_input_tokens": 40,
@@ -267,7 +270,8 @@ def test_cache_write_tokens_are_an_attribute(profile: str, named: str) -> None:
         (MS, b"event: %b\ndata: %b\n\n" % (v["type"].encode(), json.dumps(v).encode())) for v in (start, stop)
     ]
     found = spans(stream_of_reads(reads, path="/v1/messages"), profile=profile)[0].attributes or {}
-    assert found[f"gen_ai.usage.{named}.input_tokens"] == 40
+    written = {kind: found.get(f"gen_ai.usage.cache_{kind}.input_tokens") for kind in ("creation", "write")}
+    assert written == {kind: 40 if kind in named else None for kind in written}
     assert found["gen_ai.usage.cache_read.input_tokens"] == 5
     assert found["gen_ai.usage.input_tokens"] == 48
 
@@ -284,6 +288,34 @@ def test_conditional_request_parameters() -> None:
     assert isinstance(attributes({"top_k": 40}, "genai-main")["gen_ai.request.top_k"], int)
     assert "gen_ai.request.reasoning.level" not in attributes({"reasoning_effort": "low"})
     assert attributes({"reasoning_effort": "low"}, "genai-main")["gen_ai.request.reasoning.level"] == "low"
+    both = attributes({"top_k": 40, "reasoning_effort": "low"}, "1.41+genai-main")
+    assert isinstance(both["gen_ai.request.top_k"], float)
+    assert both["gen_ai.request.reasoning.level"] == "low"
+
+
+def test_genai_main_has_the_modalities_of_tokens_and_the_previous_response() -> None:
+    usage = {
+        "input_tokens": 100,
+        "input_tokens_details": {"audio_tokens": 30, "image_tokens": 20, "cached_tokens": 0},
+        "output_tokens": 50,
+        "output_tokens_details": {"audio_tokens": 40},
+    }
+    done = {"type": "response.completed", "response": {"id": "r", "status": "completed", "usage": usage}}
+    reads = [(MS, b"event: response.completed\ndata: %b\n\n" % json.dumps(done).encode())]
+    body = json.dumps({"model": "m", "stream": True, "previous_response_id": "resp_1"}).encode()
+    found = {
+        profile: spans(stream_of_reads(reads, path="/v1/responses", body=body), profile=profile)[0].attributes
+        or {}
+        for profile in ("1.41", "1.41+genai-main")
+    }
+    assert not any(".audio." in name or "previous" in name for name in found["1.41"])
+    expected = {
+        "gen_ai.usage.audio.input_tokens": 30,
+        "gen_ai.usage.audio.output_tokens": 40,
+        "gen_ai.usage.image.input_tokens": 20,
+        "gen_ai.request.previous_response.id": "resp_1",
+    }
+    assert expected.items() <= found["1.41+genai-main"].items()
 
 
 def test_stream_with_failing_spans_is_counted_and_committed() -> None:

@@ -26,7 +26,7 @@ from streamgauge.analytics.telemetry.analytics_metrics import MAX_VALUES, Metric
 from streamgauge.analytics.telemetry.export_queue import ExportQueue
 from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, prometheus_name
-from streamgauge.analytics.telemetry.semconv import OTHER, PROFILES, SECONDS_BOUNDS
+from streamgauge.analytics.telemetry.semconv import OTHER, PROFILES, SECONDS_BOUNDS, names_of
 from streamgauge.analytics.telemetry.telemetry import Telemetry, resource_of
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Request
 from tests import host_headers
@@ -51,8 +51,9 @@ def telemetry_of(
     """Telemetry that has counted these streams, and their rows."""
     tables = measure(streams)
     with pytest.MonkeyPatch.context() as environment:
-        if profile == "genai-main":
-            environment.setenv("OTEL_SEMCONV_STABILITY_OPT_IN", "http, gen_ai_latest_experimental")
+        if profile != "1.41":
+            suffix = "/dup" if "+" in profile else ""
+            environment.setenv("OTEL_SEMCONV_STABILITY_OPT_IN", f"http, gen_ai_latest_experimental{suffix}")
         telemetry = Telemetry(telemetry_options(metrics="127.0.0.1:0", **options))
     telemetry.rows(streams, tables)
     telemetry.committed()
@@ -365,6 +366,27 @@ def test_genai_main_counts_tokens_and_excludes_failures_from_histograms() -> Non
     assert sum(p.count for p in named[f"{base}duration"].data.data_points) == 3
 
 
+def test_with_both_profiles_each_metric_has_the_values_of_its_profile() -> None:
+    streams = finished(stream(1), stream(2, chunks=30), failed(3))
+
+    def counted(profile: str) -> dict[str, Any]:
+        telemetry, _ = telemetry_of(streams, profile)
+        found = {
+            m.name: [
+                (dict(p.attributes), getattr(p, "count", None), getattr(p, "sum", None))
+                for p in m.data.data_points
+            ]
+            for m in metrics_of(telemetry)
+            if m.name.startswith("gen_ai.")
+        }
+        telemetry.close()
+        return found
+
+    old, new = counted("1.41"), counted("genai-main")
+    assert counted("1.41+genai-main") == old | new
+    assert {"gen_ai.client.operation.duration", "gen_ai.client.token.usage"} <= old.keys() - new.keys()
+
+
 @pytest.mark.parametrize(("profile", "expected"), [("1.41", 2), ("genai-main", 1)])
 def test_tokens_of_failures_are_in_the_histogram_of_the_released_profile(profile: str, expected: int) -> None:
     metrics = Metrics(PROFILES[profile], resource_of(""))
@@ -394,15 +416,16 @@ def test_refused_request_is_in_no_duration() -> None:
     assert sum(p.value for p in named["streamgauge.streams"]) == 2
 
 
-def test_genai_main_uses_the_general_duration_for_other_operations() -> None:
-    metrics = Metrics(PROFILES["genai-main"], resource_of(""))
+@pytest.mark.parametrize("profile", ["genai-main", "1.41+genai-main"])
+def test_genai_main_uses_the_general_duration_for_other_operations(profile: str) -> None:
+    metrics = Metrics(names_of(profile), resource_of(""))
     (one,) = finished(stream(1))
     metrics.count([one], [{"outcome": "ok", "end_ns": 5, "operation": "embeddings", "input_tokens": 9}])
     data = metrics.read()
     metrics.close()
     assert data is not None
-    named = {m.name for s in data.resource_metrics[0].scope_metrics for m in s.metrics}
-    assert "gen_ai.client.operation.duration" in named
+    named = {m.name: m.data.data_points for s in data.resource_metrics[0].scope_metrics for m in s.metrics}
+    assert sum(p.count for p in named["gen_ai.client.operation.duration"]) == 1
     assert not any(name.startswith("gen_ai.client.inference.usage") for name in named)
 
 
