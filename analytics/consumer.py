@@ -293,7 +293,9 @@ class Consumer:
         try:
             self._open_streams = self._assembler.open_streams()
             waiting = waiting_for_client(self._assembler.taps.values())
-            self._store.write_open_streams(open_stream_frame(self._open_streams, waiting))
+            self._store.write_open_streams(
+                open_stream_frame(self._open_streams, waiting, self._assembler.labels)
+            )
             self._open_changed = False
         except OSError as e:
             log.warning("cannot write the file of open streams: %s", e)

@@ -41,7 +41,15 @@ from streamgauge.analytics.options import AnalyzeOptions
 from streamgauge.analytics.query.query_socket import QueryServer
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.tables import ALERT_RULES, CLIENTS, MARKERS, OBJECTIVES, PRICES, SILENCES
+from streamgauge.analytics.schema.tables import (
+    ALERT_RULES,
+    CLIENTS,
+    LABELS,
+    MARKERS,
+    OBJECTIVES,
+    PRICES,
+    SILENCES,
+)
 from streamgauge.analytics.storage.commit import StoreFailed
 from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
 from streamgauge.analytics.storage.database import reason
@@ -149,6 +157,7 @@ class _Log:
                 lost_after_ns=int(options.lost_after_s * 1e9),
                 checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
                 client_key=self._client_key,
+                labels=options.labels,
                 store_websockets=states is not None,
             ),
             partial(
@@ -157,6 +166,7 @@ class _Log:
                 fingerprint_key=self._store.fingerprint_key,
                 objectives=Objectives(options.objectives),
                 sessions=self._sessions,
+                labels=options.labels,
             ),
             replace(
                 options.commit_policy,
@@ -232,6 +242,7 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     replace_rows(store, OBJECTIVES, options.objectives)
     replace_rows(store, PRICES, options.prices)
     replace_rows(store, CLIENTS, options.clients)
+    replace_rows(store, LABELS, options.labels)
     replace_rows(store, ALERT_RULES, alert_rules(options.alerts))
     query_server = QueryServer(options.data, location, guards)
     closing.callback(query_server.close)

@@ -13,6 +13,7 @@ from streamgauge.analytics.schema.clients import Client
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.schema.prices import Price
 from streamgauge.analytics.telemetry.telemetry import TelemetryOptions
+from streamgauge.ingest.labels import Label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class AnalyzeOptions:
     """In the order of their priority."""
     clients: Sequence[Client]
     """Names of clients."""
+    labels: Sequence[Label]
     telemetry: TelemetryOptions
     otlp_listen: str | None
     """HOST:PORT of the OTLP receiver. None: no receiver."""

@@ -16,6 +16,7 @@ import re
 from streamgauge.ingest.identifiers import MAX_CHARS, hashed, identifier, is_hash, is_name, product
 from streamgauge.ingest.keyed_ids import RECORDED as SESSION_ID
 from streamgauge.ingest.keyed_ids import RECORDED_AGENT as AGENT_ID
+from streamgauge.ingest.labels import RECORDED as LABEL
 
 MAX_VALUE_CHARS = 512
 """Longer values are replaced by their hash. Claude Code sends lists of 200 characters in `anthropic-beta`."""
@@ -167,7 +168,7 @@ def is_stored(name: str) -> bool:
 
 def recorded_value(name: str, value: str) -> str:
     """The value of a recorded field for Kafka and tables. "" for no value."""
-    if name in _IDS:
+    if name in _IDS or name.startswith(LABEL):
         return identifier(value) or ""
     value = value.strip()
     if not value or is_name(value):

@@ -102,6 +102,8 @@ class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Of the caller, in a message of MCP or over a WebSocket."""
     tool: str | None = None
     """The tool that a message of MCP calls."""
+    labels: dict[str, str] | None = None
+    """The labels of the body (`streamgauge.ingest.labels`), as they may be stored."""
 
 
 class Opened(Record, frozen=True):

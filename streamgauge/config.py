@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -25,7 +26,7 @@ from streamgauge.settings import (
 )
 from streamgauge.values import format_option, print_json, print_report
 
-TABLES = ("objectives", "clients", "saved_views")
+TABLES = ("objectives", "clients", "labels", "saved_views")
 
 
 @click.group("config")
@@ -90,6 +91,11 @@ def _plain(settings: Settings, name: str) -> Any:
         return [objective.table() for objective in settings.objectives]
     if name == "clients":
         return {client.client_id: client.name for client in settings.clients}
+    if name == "labels":
+        return [
+            {key: value for key, value in asdict(label).items() if value is not False}
+            for label in settings.labels
+        ]
     if name == "saved_views":
         return {view.name: view.address for view in settings.saved_views}
     if isinstance(value, tuple):
@@ -210,6 +216,15 @@ The table `clients` names client ids (keyed hashes of API keys). The dashboard a
 ```toml
 [clients]
 9f86d081884c7d659a2feaa0c55ad015 = "billing"
+```
+
+A label is a table in the file, and `NAME=SOURCE` in the flag and in the environment ([how to label traffic](../how-to/label-traffic.md)).
+
+```toml
+[[labels]]
+name = "team"
+source = "header:x-team"
+plain = true
 ```
 
 The table `saved_views` names addresses of the dashboard, as copied from the browser. The sidebar lists them.

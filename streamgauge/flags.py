@@ -112,7 +112,8 @@ def _option(name: str) -> Decorator:
         attributes |= {"multiple": kind is tuple}
         if name == "capture_content":  # its value can be left out
             attributes |= {"is_flag": False, "flag_value": "*"}
-    return cloup.option(flag(name), name, **attributes)
+    other = ["--label"] if name == "labels" else []  # one flag is one label
+    return cloup.option(flag(name), *other, name, **attributes)
 
 
 def _type(annotation: Any) -> Any:

@@ -77,7 +77,7 @@ def redactor(settings: Settings) -> Redactor:
     from streamgauge.analytics.decoding.conversation import ConversationReader
     from streamgauge.ingest.redaction.record_redactor import Redactor
 
-    conversation = ConversationReader(client_key(settings))
+    conversation = ConversationReader(client_key(settings), settings.labels)
     return Redactor(BodyDecoder, capture=settings.captured_routes, conversation=conversation)
 
 

@@ -1,4 +1,4 @@
-"""Settings that are tables: `objectives`, `clients` and `saved_views`.
+"""Settings that are tables: `objectives`, `clients`, `labels` and `saved_views`.
 
 Each is a table of the configuration file, JSON text of it, or flags. The parsers raise ValueError with one line, which names the key
 and what it may be.
@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -17,12 +18,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from streamgauge.analytics.schema.clients import MAX_CLIENTS, NO_CLIENT_NAMES, Client, is_client_id
 from streamgauge.analytics.schema.objectives import DEFAULT, MAX_OBJECTIVES, Objective
+from streamgauge.ingest.labels import MAX_LABELS, Label, parse_label
 from streamgauge.values import parse_seconds, text_pairs
 
 T = TypeVar("T")
 
 OBJECTIVE = '{"model": "gpt-*", "ttft": "800ms", "goodput": 0.95}'
 CLIENT = "9f86d081884c7d659a2feaa0c55ad015=billing"
+LABEL = "team=header:x-team:plain"
 SAVED_VIEW = "rate limits=streams?status=429&range=24h"
 """Examples for help texts and errors."""
 MAX_TEXT = 256
@@ -156,6 +159,40 @@ def _client(client_id: object, name: object) -> Client:
     if text in NO_CLIENT_NAMES:
         raise ValueError(f"the name {text!r} has another meaning. Choose another name")
     return Client(client_id, text)
+
+
+class LabelTable(BaseModel):
+    """One table `[[labels]]`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: Text
+    source: Text
+    plain: bool = Field(False, description="true or false")
+    prometheus: bool = Field(False, description="true or false")
+
+    def label(self) -> Label:
+        return replace(
+            parse_label(f"{self.name}={self.source}"), plain=self.plain, prometheus=self.prometheus
+        )
+
+
+def parse_labels(value: object) -> tuple[Label, ...]:
+    """Tables, JSON text of them, or texts such as `LABEL`, separated by spaces in one text."""
+    if isinstance(value, str):
+        value = json.loads(value) if value.lstrip().startswith(("[", "{")) else value.split()
+    items = [value] if isinstance(value, Mapping) else value
+    if not isinstance(items, list | tuple):
+        raise ValueError(f"the value is not a list of labels such as {LABEL}")
+    found = []
+    for item in items:
+        try:
+            if isinstance(item, Mapping):
+                item = LabelTable.model_validate(item).label()
+            found.append(item if isinstance(item, Label) else parse_label(str(item)))
+        except ValidationError as e:
+            raise ValueError(f"label {len(found) + 1}: {problem(e, LabelTable)}") from None
+    return _distinct(found, MAX_LABELS, [label.name for label in found])
 
 
 def parse_saved_views(value: object) -> tuple[SavedView, ...]:

@@ -43,6 +43,7 @@ from streamgauge.analytics.schema.objectives import DEFAULT, LIMITS, Objective
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.location import locate
 from streamgauge.ingest.keyed_ids import MAX_HEADERS, parse_session_header
+from streamgauge.ingest.labels import MAX_LABELS, Label
 from streamgauge.ingest.listening import parse_allowed_host, split_address
 from streamgauge.ingest.tap.http.rewriting import XForwarded
 from streamgauge.ingest.tap.http.upstreams import PRESETS, Upstream, parse_upstreams
@@ -51,6 +52,7 @@ from streamgauge.setting_tables import (
     OBJECTIVE,
     SavedView,
     parse_clients,
+    parse_labels,
     parse_objectives,
     parse_saved_views,
 )
@@ -377,6 +379,10 @@ class Settings(BaseSettings):
         TAP, "tap capture", "NAME[:plain]",
         "Header with a session id, besides those of well-known clients; repeatable. Values are hashed unless declared :plain.",
         default=())
+    labels: Annotated[tuple[Label, ...], NoDecode, BeforeValidator(parse_labels)] = _setting(
+        TAP, "tap capture ship analyze", "NAME=SOURCE[:plain][:prometheus]",
+        f"Label of streams, from header:NAME, path:NUMBER, body:MEMBER.MEMBER or client_app; repeatable, at most {MAX_LABELS}. Values are "
+        "hashed unless declared :plain.", default=())
     headers_timeout: Seconds = _setting(
         TAP, "tap", "DURATION", "Longest upstream silence before the first response byte; 0 = no limit.", default=0.0, ge=0)
     idle_timeout: Seconds = _setting(

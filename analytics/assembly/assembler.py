@@ -37,6 +37,7 @@ from streamgauge.analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.tables import LOSSES
+from streamgauge.ingest.labels import Label
 from streamgauge.ingest.records import Alive, AnyRecord, Damaged, unpack
 
 MAX_OPEN_ROWS = 20_000
@@ -58,11 +59,13 @@ class Assembler:
         max_held_bytes: int = 256 * 2**20,
         remember: int = 65_536,
         client_key: bytes = b"",
+        labels: Sequence[Label] = (),
         store_websockets: bool = False,
     ) -> None:
         """`capture`: globs of paths whose text is kept. `max_open_events`: events of all open streams in memory (about 0.3 KB
         each). `remember`: ids of ended streams per partition. `client_key`: key of session ids (`streamgauge.ingest.keyed_ids`).
-        `store_websockets`: `Checkpoint.state` is stored. Otherwise, only the log holds the records of WebSockets.
+        `labels`: those of bodies are read. `store_websockets`: `Checkpoint.state` is stored. Otherwise, only the log holds the
+        records of WebSockets.
         """
         self._lost_after_ns = lost_after_ns
         self._tap_gone_after_ns = tap_gone_after_ns
@@ -70,8 +73,9 @@ class Assembler:
         self._max_open = max_open
         self._max_open_events = max_open_events
         self._max_held_bytes = max_held_bytes
+        self.labels = tuple(labels)
         self._partitions: dict[str, Partition] = {}
-        self._out = out = Outbox(capture, remember, ConversationReader(client_key), store_websockets)
+        self._out = out = Outbox(capture, remember, ConversationReader(client_key, labels), store_websockets)
         self.taps: dict[tuple[str, int, str], Alive] = out.taps
         """(tap, tap_worker, incarnation) → its newest `Alive`."""
         self.counters: Counter[str] = out.counters

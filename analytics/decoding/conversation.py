@@ -1,4 +1,4 @@
-"""Read the session and the number of turns from a captured request body. Bad data never raises. No I/O, no clock.
+"""Read the session, the labels and the number of turns from a captured request body. Bad data never raises. No I/O, no clock.
 
 Rules
 1. A run of user messages is one turn. System and developer messages do not end it, those of the model and of tools do. A message
@@ -14,6 +14,7 @@ Rules
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +24,7 @@ from streamgauge.analytics.decoding.request_body import decode_members
 from streamgauge.analytics.dialects.tolerant_json import FAULTS, decode_or_none
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.keyed_ids import session_hash
+from streamgauge.ingest.labels import BODY, Label
 from streamgauge.ingest.records import Conversation
 
 MAX_SESSION_CHARS = 1024
@@ -99,23 +101,32 @@ _body_decoder = msgspec.json.Decoder(_Body)
 _params_decoder = msgspec.json.Decoder(_Params)
 _messages_decoder = msgspec.json.Decoder(list[_Message])
 _blocks_decoder = msgspec.json.Decoder(list[_Block])
+_any_decoder = msgspec.json.Decoder()
 
 
 class ConversationReader:
     """Reads conversations and hashes their sessions with one key."""
 
-    def __init__(self, key: bytes = b"") -> None:
+    def __init__(self, key: bytes = b"", labels: Sequence[Label] = ()) -> None:
         self._key = key
+        self._labels = [(label, label.key.split(".")) for label in labels if label.kind == BODY]
+        self._decoder, self._scanned = _body_decoder, _SCANNED
+        if self._labels:
+            members = {path[0] for _, path in self._labels}
+            more = [(name, Any, None) for name in members if name not in _Body.__struct_fields__]
+            self._decoder = msgspec.json.Decoder(msgspec.defstruct("_LabelledBody", more, bases=(_Body,)))
+            self._scanned = _SCANNED | members
 
     def __call__(self, body: bytes, truncated: bool) -> Conversation | None:
         """The conversation that a decompressed request body names. None: it is no JSON object."""
-        found = decode_members(_body_decoder, body, truncated, _SCANNED)
+        found = decode_members(self._decoder, body, truncated, self._scanned)
         if found is None:
             return None
+        labels = self._labels_in(found) if self._labels else None
         if bytes(found.request).startswith(b"{"):
             found = decode_members(_body_decoder, bytes(found.request), truncated, _SCANNED) or found
         if found.jsonrpc is not None:
-            return self._of_message(found)
+            return self._of_message(found, labels)
         session, previous = _session(found), found.previous_response_id
         return Conversation(
             session=session_hash(session, self._key) if session else None,
@@ -125,9 +136,16 @@ class ConversationReader:
             can_be_continued=found.store is not False,
             has_tools=None if truncated else _has_tools(found),
             traceparent=_traceparent(found.client_metadata, "ws_request_header_traceparent"),
+            labels=labels,
         )
 
-    def _of_message(self, found: _Body) -> Conversation:
+    def _labels_in(self, found: _Body) -> dict[str, str] | None:
+        values = [
+            (label.name, label.recorded(_member(found, path), self._key)) for label, path in self._labels
+        ]
+        return {name: value for name, value in values if value is not None} or None
+
+    def _of_message(self, found: _Body, labels: dict[str, str] | None) -> Conversation:
         params = decode_or_none(_params_decoder, bytes(found.params)) or _Params()
         meta = params.meta if isinstance(params.meta, dict) else {}
         session = next(filter(None, (_text(meta.get(name)) for name in _META)), None)
@@ -136,7 +154,18 @@ class ConversationReader:
             session=session_hash(session, self._key) if session else None,
             traceparent=_traceparent(meta, "traceparent"),
             tool=identifiers.name(tool) if found.method == "tools/call" else None,
+            labels=labels,
         )
+
+
+def _member(found: _Body, path: Sequence[str]) -> Any:
+    """A member of a body. Texts on the way to it may be JSON: Claude Code has an object in the text `metadata.user_id`."""
+    value = getattr(found, path[0])
+    for name in path[1:]:
+        if isinstance(value, msgspec.Raw | str):
+            value = decode_or_none(_any_decoder, value.encode() if isinstance(value, str) else bytes(value))
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 # -- the session ------------------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ from streamgauge.analytics.schema.outcomes import OK, WEBSOCKET
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_WAITS, SERVER_STATS, STREAMS, USAGE_REPORTS
 from streamgauge.ingest import identifiers
+from streamgauge.ingest.labels import Label, labels_of
 from streamgauge.ingest.records import Times
 from streamgauge.ingest.redaction.body_redactor import numbers_only
 
@@ -99,12 +100,16 @@ def measure(
     fingerprint_key: bytes = b"",
     objectives: Objectives = _DEFAULT_OBJECTIVES,
     sessions: Sessions | None = None,
+    labels: Sequence[Label] = (),
 ) -> dict[str, pl.DataFrame]:
     """The rows of finished streams by table, with the columns and types of schema.sql."""
     if not finished:
         return {table: rows.clear() for table, rows in _EMPTY.items()}
     rows = [_row(stream, stall, fingerprint_key) for stream in finished]
     (sessions or Sessions()).add_to(rows, finished)
+    if labels:
+        for row, stream in zip(rows, finished, strict=True):
+            row["labels"] = labels_of(labels, stream.opened, stream.conversation, row["client_app"])
     for row in rows:
         if row["operation"] not in (WARM_UP, WEBSOCKET):
             _add_objective(row, objectives)

@@ -25,6 +25,7 @@ from streamgauge.analytics.schema.dimensions import INFERENCE
 from streamgauge.analytics.schema.frames import frame
 from streamgauge.analytics.schema.outcomes import WEBSOCKET
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
+from streamgauge.ingest.labels import Label, labels_of
 from streamgauge.ingest.records import Alive
 
 _OPENED = ("gateway", "tap", "client_id", "path", "trace_id")
@@ -38,9 +39,11 @@ def waiting_for_client(taps: Iterable[Alive]) -> frozenset[str]:
     return frozenset(stream for alive in taps for stream in alive.waiting_for_client)
 
 
-def open_stream_frame(streams: Sequence[OpenStream], waiting: Collection[str] = ()) -> pl.DataFrame:
+def open_stream_frame(
+    streams: Sequence[OpenStream], waiting: Collection[str] = (), labels: Sequence[Label] = ()
+) -> pl.DataFrame:
     """One row per stream. Their pending frames must be decoded first. `waiting`: as from `waiting_for_client`."""
-    rows = [{**_row(stream), "waits_for_client": _waits(stream, waiting)} for stream in streams]
+    rows = [{**_row(stream, labels), "waits_for_client": _waits(stream, waiting)} for stream in streams]
     return frame(OPEN_STREAMS, {name: [row[name] for row in rows] for name in OPEN_STREAMS.types})
 
 
@@ -51,12 +54,14 @@ def _waits(stream: OpenStream, waiting: Collection[str]) -> bool:
     )
 
 
-def _row(stream: OpenStream) -> dict[str, object]:
+def _row(stream: OpenStream, labels: Sequence[Label]) -> dict[str, object]:
     opened, decoder = stream.opened, stream.decoder
+    app = client_app_of(opened.headers) if opened is not None else None
     usage = decoder.usage if decoder is not None and not decoder.usage_denies_output else None
     return {
         "stream_id": stream.stream_id,
-        "client_app": client_app_of(opened.headers) if opened is not None else None,
+        "client_app": app,
+        "labels": labels_of(labels, opened, stream.conversation, app),
         "request_model": stream.request.model,
         "started_at": stream.started_wall_ns // 1000,
         "http_status": stream.response.status if stream.response else None,

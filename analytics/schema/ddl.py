@@ -21,7 +21,7 @@ _DESCRIBED = re.compile(
     r"^-- (?P<text>[^\n]+)\nCREATE (?:OR REPLACE )?(?P<kind>TABLE|VIEW)(?: IF NOT EXISTS)? (?P<name>[\w.]+)(?P<body>.*?);$",
     re.DOTALL | re.MULTILINE,
 )
-_COLUMN = re.compile(r"(\w+) [\w\[\]]+(?: NOT NULL)?,?(?: -- (.+))?")
+_COLUMN = re.compile(r"(\w+) (?:MAP\([\w,]+\)|[\w\[\]]+)(?: NOT NULL)?,?(?: -- (.+))?")
 _DESCRIPTION = re.compile(r" *--.*")
 
 

@@ -17,6 +17,7 @@ _POLARS = {
     "UUID": pl.String(), "VARCHAR": pl.String(), "BOOLEAN": pl.Boolean(), "TIMESTAMPTZ": pl.Datetime("us", "UTC"),
     "SMALLINT": pl.Int16(), "INTEGER": pl.Int32(), "BIGINT": pl.Int64(), "FLOAT": pl.Float32(), "DOUBLE": pl.Float64(),
     "VARCHAR[]": pl.List(pl.String), "SMALLINT[]": pl.List(pl.Int16), "INTEGER[]": pl.List(pl.Int32),
+    "MAP(VARCHAR,VARCHAR)": pl.Map(pl.String, pl.String),
 }  # fmt: skip
 
 
@@ -40,7 +41,23 @@ def _series(name: str, values: Sequence[Any], kind: pl.DataType) -> pl.Series:
         rows: dict[tuple[Any, ...] | None, int] = {}
         indexes = [rows.setdefault(None if one is None else tuple(one), len(rows)) for one in values]
         return pl.Series(name, list(rows), kind, strict=True).gather(indexes)
+    if isinstance(kind, pl.Map):
+        return _maps(name, values, kind)
     return pl.Series(name, values, kind, strict=True)
+
+
+def _maps(name: str, values: Sequence[Mapping[str, str] | None], kind: pl.Map) -> pl.Series:
+    """Maps of text. From columns of their entries, which takes a tenth of the time that polars needs for each map on its own."""
+    entries = [(row, key, text) for row, one in enumerate(values) if one for key, text in one.items()]
+    if not entries:
+        return pl.Series(name, [None] * len(values), kind)
+    listed = (
+        pl.DataFrame(entries, schema={"row": pl.UInt32, "key": pl.String, "value": pl.String}, orient="row")
+        .group_by("row", maintain_order=True)
+        .agg(pl.struct("key", "value").alias(name))
+    )
+    rows = pl.DataFrame({"row": pl.int_range(len(values), dtype=pl.UInt32, eager=True)})
+    return rows.join(listed, on="row", how="left", maintain_order="left")[name].cast(kind)
 
 
 def frame_of_rows(table: Table, rows: Sequence[Sequence[Any]], names: Collection[str] = ()) -> pl.DataFrame:

@@ -7,6 +7,7 @@ CREATE TABLE IF NOT EXISTS open_streams (
     tap VARCHAR, -- Name of the tap.
     client_id VARCHAR, -- Keyed hash of the client's API key.
     client_app VARCHAR, -- Program of the client, as in streams.
+    labels MAP(VARCHAR,VARCHAR), -- Labels of the request, as in streams.
     dialect VARCHAR, -- Format of the stream. NULL until it is detected.
     operation VARCHAR, -- Kind of request.
     path VARCHAR, -- Path of the request to the upstream, without the query.

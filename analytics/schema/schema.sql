@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS streams (
     gateway VARCHAR, -- Name of the upstream.
     tap VARCHAR, -- Name of the tap.
     client_id VARCHAR, -- Keyed hash of the client's API key. NULL without a key.
+    labels MAP(VARCHAR,VARCHAR), -- Labels of the request by name (table labels). Values are hashed unless the label is plain. NULL without any.
     client_app VARCHAR, -- Program of the client, name/version, from its header User-Agent (name: originator if sent). NULL if unknown.
     server_instance VARCHAR, -- Worker, replica or pod of the upstream that answered, from a response header (x-…-worker-id and similar).
     provider VARCHAR, -- Vendor of the API, detected from host, headers or stream.
@@ -346,6 +347,14 @@ CREATE TABLE IF NOT EXISTS prices (
 CREATE TABLE IF NOT EXISTS clients (
     client_id VARCHAR NOT NULL, -- As in streams. Unique.
     name VARCHAR NOT NULL -- Name that is shown instead. Unique.
+);
+
+-- Labels from the settings, replaced when analytics starts with other ones.
+CREATE TABLE IF NOT EXISTS labels (
+    name VARCHAR NOT NULL, -- Name, as in streams.labels. Unique.
+    source VARCHAR NOT NULL, -- Where its value is: header:NAME, path:NUMBER, body:MEMBER or client_app.
+    plain BOOLEAN NOT NULL, -- Whether values are stored as they are, if they are identifiers. Else they are keyed hashes.
+    prometheus BOOLEAN NOT NULL -- Whether it has metrics of its own.
 );
 
 -- Events such as deployments, from `streamgauge mark` or POST /v1/markers. Charts show them.

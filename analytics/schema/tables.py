@@ -75,7 +75,8 @@ def ddl_columns() -> dict[str, dict[str, str]]:
     for file in ("schema.sql", "open_streams.sql"):
         text = re.sub(r"--.*", "", (here / file).read_text())
         for name, body in re.findall(r"CREATE TABLE IF NOT EXISTS ([\w.]+) \((.*?)\);", text, re.DOTALL):
-            found[name] = dict(column.split()[:2] for column in body.split(","))
+            # The types of a map stand in parentheses.
+            found[name] = dict(column.split()[:2] for column in re.split(r",(?![^(]*\))", body))
     return found
 
 
@@ -111,6 +112,7 @@ CLIENT_MINUTES = _rollup("client_minutes", key="minute, client_id, client_app, g
 OBJECTIVES = _from_settings("objectives", key="priority")
 PRICES = _from_settings("prices", key="priority")
 CLIENTS = _from_settings("clients", key="client_id")
+LABELS = _from_settings("labels", key="name")
 MARKERS = _seldom("markers", retention=Retention.ROLLUPS, time_column="marked_at")
 OUTPUT_STALLS = _of_stream("output_stalls", key="stream_id, seq")
 OUTPUT_WAITS = _of_stream("output_waits", key="stream_id, from_ns")

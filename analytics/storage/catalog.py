@@ -176,7 +176,7 @@ class Catalog:
         return ", ".join(f"({', '.join(row)})" for row in zip(*columns, strict=True))
 
     def _literals(self, column: pl.Series, kind: str) -> list[str]:
-        """SQL literals. DuckLake stores instants and lists as text, other text in PostgreSQL as bytes, floats in SQLite as
+        """SQL literals. DuckLake stores instants, lists and maps as text, other text in PostgreSQL as bytes, floats in SQLite as
         text."""
         if kind == "timestamptz":
             # Exactly as DuckDB writes them: a flush sorts deleted rows by this text.
@@ -188,6 +188,9 @@ class Catalog:
         writers: dict[str, Callable[[Any], str]] = {
             "boolean": self.flag,
             "varchar": self.text,
+            "map": lambda value: literal(
+                "{" + ", ".join(f"{_text_element(k)}={_text_element(v)}" for k, v in value.items()) + "}"
+            ),
             "list": lambda value: literal(f"[{', '.join(map(element, value))}]"),
             **dict.fromkeys(("float32", "float64", "timestamptz", "uuid"), "'{}'".format),
         }
@@ -304,7 +307,7 @@ class Catalog:
 
 
 def _text_element(value: str | None) -> str:
-    """A text within a list, as DuckDB reads it."""
+    """A text within a list or a map, as DuckDB reads it."""
     if value is None:
         return "NULL"
     return "'" + without_nul(value).replace("\\", "\\\\").replace("'", "\\'") + "'"

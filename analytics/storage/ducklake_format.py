@@ -33,6 +33,7 @@ FORMAT_VERSION = "1.0"
 _SQL_TYPES = {
     "uuid": "UUID", "varchar": "VARCHAR", "boolean": "BOOLEAN", "timestamptz": "TIMESTAMPTZ", "int16": "SMALLINT",
     "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT", "float64": "DOUBLE", "list": "VARCHAR[]",
+    "map": "MAP(VARCHAR, VARCHAR)",
 }  # fmt: skip
 
 
@@ -78,19 +79,23 @@ def read_layouts(catalog: Catalog) -> dict[str, TableLayout]:
 def _layout(
     table_id: int, name: str, path: str, inlined: str, columns: Sequence[tuple[int, str, str, int | None]]
 ) -> TableLayout:
-    elements = {parent: column_id for column_id, _, _, parent in columns if parent is not None}
+    elements: dict[int, list[tuple[str, int]]] = {}
+    for column_id, column, _, parent in columns:
+        if parent is not None:
+            elements.setdefault(parent, []).append((column, column_id))
     types, fields, ids = {}, [], {}
     for column_id, column, kind, parent in columns:
         if parent is not None:
             continue
         types[column] = kind
-        quoted, element = identifier(column), elements.get(column_id)
-        if element is None:
+        quoted, inner = identifier(column), elements.get(column_id)
+        if inner is None:
             fields.append(f"{quoted}: {column_id}")
             ids[quoted] = column_id
         else:
-            fields.append(f"{quoted}: {{__duckdb_field_id: {column_id}, element: {element}}}")
-            ids[f'{quoted}."element"'] = element
+            listed = ", ".join(f"{name}: {inner_id}" for name, inner_id in inner)
+            fields.append(f"{quoted}: {{__duckdb_field_id: {column_id}, {listed}}}")
+            ids |= {f'{quoted}."{name}"': inner_id for name, inner_id in inner}
     return TableLayout(table_id, name, path, types, f"{{{', '.join(fields)}}}", ids, inlined)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from streamgauge.ingest.labels import Label
 from streamgauge.ingest.tap.http.heads import HeadLimits
 from streamgauge.ingest.tap.http.rewriting import XForwarded
 from streamgauge.ingest.tap.http.upstreams import Upstream
@@ -33,6 +34,7 @@ class TapOptions:
     """Hash key for client ids. None: DATA/client.key, created when missing."""
     session_headers: tuple[str, ...]
     """Further headers with a session (`streamgauge.ingest.keyed_ids`)."""
+    labels: tuple[Label, ...]
     relay: Relay
     """Implementation that forwards and records."""
     x_forwarded: XForwarded

@@ -216,6 +216,7 @@ HEADERS = {
     "cookie": f"session={MARK}",
     "proxy-authorization": MARK,
     "x-custom-secret": MARK,
+    "x-team": PROSE,
     "openai-organization": MARK,
 }
 
@@ -299,6 +300,24 @@ def upstream() -> Iterator[Upstream]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+LABELS = (
+    "--label",
+    "team=header:x-team",
+    "--label",
+    "shown=header:x-team:plain",
+    "--label",
+    "user=body:user",
+)
+
+
+def assert_labels(running: Up) -> None:
+    """Each request has its labels, and equal values have equal hashes."""
+    found = "SELECT DISTINCT labels FROM streams WHERE transport = 'http'"
+    [labels] = [row["labels"] for row in running.sql(found)]
+    assert labels.keys() == {"team", "shown", "user"}
+    assert labels["shown"].startswith("hashed:")
 
 
 def plant(tap: str) -> None:
@@ -441,11 +460,18 @@ def test_planted_secrets_are_not_stored_or_logged(
     data = tmp_path / "data"
     with upstream() as server:
         with up(
-            f"gw={server.url}", data, "--log-format", "json", dashboard=False, **otlp_environment(server)
+            f"gw={server.url}",
+            data,
+            "--log-format",
+            "json",
+            *LABELS,
+            dashboard=False,
+            **otlp_environment(server),
         ) as running:
             plant(running.tap)
             sessions = running.rows(ROWS)
             assert len({row["session_id"] for row in sessions} - {None, "r-1"}) == 2
+            assert_labels(running)
             send_malformed(running.tap)
             rows = running.rows(ROWS + len(MALFORMED))
             assert {row["text_chars"] for row in rows} >= {len(secret("text"))}
@@ -485,11 +511,12 @@ def test_planted_secrets_are_not_in_kafka(tmp_path: Path, searched: Searched, ka
     data, topic = tmp_path / "data", f"planted-{tmp_path.name}"
     with (
         upstream() as server,
-        up(f"gw={server.url}", data, "--kafka", kafka_broker, "--kafka-topic", topic) as running,
+        up(f"gw={server.url}", data, "--kafka", kafka_broker, "--kafka-topic", topic, *LABELS) as running,
     ):
         plant(running.tap)
         rows = running.rows(ROWS)
         assert {row["text_chars"] for row in rows} >= {len(secret("text"))}
+        assert_labels(running)
         poison(kafka_broker, topic)
         until(lambda: running.sql("SELECT count(*) AS n FROM dead_letters HAVING n >= 3"), "dead letters")
         searched.search("run/ship.json", json.dumps(running.part("ship")))

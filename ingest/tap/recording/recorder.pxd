@@ -24,12 +24,13 @@ cdef class Recorders:
     cdef readonly object options, wall_ns
     cdef readonly str incarnation
     cdef bytes _client_key
-    cdef object _session_headers, _times
+    cdef object _session_headers, _times, _labels
+    cdef bint _has_labels
     cdef dict _session_names
 
     cpdef Recorder new(self, RequestFacts request, RouteFacts route, TraceContext trace, int64_t client_start_ns, int64_t t0_ns)
     @cython.locals(field=FieldFacts)
-    cdef list _recorded_of_request(self, RequestFacts request)
+    cdef list _recorded_of_request(self, RequestFacts request, str target)
 
 
 @cython.locals(field=FieldFacts, recorded=list)

@@ -27,6 +27,7 @@ from streamgauge.ingest import identifiers
 from streamgauge.ingest.condensed_body import CondensedBody
 from streamgauge.ingest.generated_ids import uuid7
 from streamgauge.ingest.keyed_ids import SessionHeaders
+from streamgauge.ingest.labels import HeadLabels
 from streamgauge.ingest.records import (
     AnyRecord,
     Cause,
@@ -87,6 +88,8 @@ class Recorders:
         self._client_key = client_key
         self._session_headers = SessionHeaders(options.session_headers, client_key)
         self._session_names = self._session_headers.names
+        self._labels = HeadLabels(options.labels, client_key)
+        self._has_labels = bool(self._labels)
         self.wall_ns = wall_ns
         self._times = times
 
@@ -96,14 +99,16 @@ class Recorders:
         """The recorder of an exchange that starts at `t0_ns`. `client_start_ns`: when the first byte of the request arrived."""
         return Recorder(self, request, route, trace, client_start_ns, t0_ns)
 
-    def _recorded_of_request(self, request: RequestFacts) -> list[tuple[str, str]]:
-        """The fields of a request's head to record, with its session id."""
+    def _recorded_of_request(self, request: RequestFacts, target: str) -> list[tuple[str, str]]:
+        """The fields of a request's head to record, with its session id and labels."""
         recorded = _recorded(request.fields)
         for field in request.fields:
             # Nearly no request names a session. Only one that does is searched by rank.
             if field.name in self._session_names:
                 recorded += self._session_headers.recorded(request.fields)
                 break
+        if self._has_labels:
+            recorded += self._labels.recorded(request.fields, target)
         return recorded
 
 
@@ -527,7 +532,7 @@ class Recorder:
             trace.parent_span_id,
             trace.flags,
             client_id(known, group._client_key),
-            group._recorded_of_request(request),
+            group._recorded_of_request(request, target),
             capture.capture_content(known),
             identifiers.query_model(target) if "?" in target else None,
             options.clock_id,

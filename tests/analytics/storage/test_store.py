@@ -240,6 +240,13 @@ def odd_streams(rows: int) -> pl.DataFrame:
             odd = [*FLOATS, None]
         elif kind == pl.List(pl.String()):
             odd = [[], ["a-code"], TEXTS, TEXTS[::-1], [None], None]
+        elif isinstance(kind, pl.Map):
+            odd = [
+                {"team": "search"},
+                dict(zip(TEXTS, TEXTS[::-1], strict=True)),
+                *({"team": t} for t in TEXTS),
+                None,
+            ]
         else:
             bits = {"Int64": 63, "Int32": 31, "Int16": 15}.get(str(kind), 0)
             odd = [2**bits - 1, -(2**bits), 0, None]
