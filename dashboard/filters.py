@@ -23,7 +23,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 from streamgauge.analytics.reports import formatting, overview, stream_lists
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
+from streamgauge.analytics.reports.selection import FILTERS as selection_filters
 from streamgauge.analytics.schema.clients import NO_CLIENT_NAMES, shortened
+from streamgauge.analytics.schema.dimensions import LABEL
 from streamgauge.dashboard import page_settings, query_runner, zoom
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import TimeRange
@@ -38,8 +40,8 @@ ENDS = {"from": "From (UTC)", "until": "Until (UTC)"}
 """URL parameter of each end of a custom range → its label."""
 REFRESH_S: dict[str, int | None] = {"5s": 5, "15s": 15, "60s": 60, "off": None}
 DEFAULT_REFRESH = "5s"
-FILTERS = {name: f"{name.capitalize()}s" for name in DIMENSIONS}
-"""Dimension → label of its filter."""
+FILTERS = {name: f"{name.capitalize()}s" for name in selection_filters}
+"""Filter → its heading."""
 _OPENS = "opens-address"
 PAGE_FILTERS: dict[str, dict[str, str]] = {
     "Streams": {
@@ -56,8 +58,10 @@ PAGE_FILTERS: dict[str, dict[str, str]] = {
     },
 }
 """Title of a page → its own filters: name → label. They have no widget: links set them in the URL, and chips remove them."""
-GROUPED_BY = {"prompt size": "prompt", "dialect": "dialect", **dict(zip(FILTERS, FILTERS, strict=True))}
-"""Grouping of charts and tables → filter of *Streams* that selects a group."""
+GROUPED_BY = {"prompt size": "prompt", "dialect": "dialect", **dict(zip(DIMENSIONS, DIMENSIONS, strict=True))}
+"""Grouping of charts and tables → filter of *Streams* that selects a group. Labels have the filter `label`."""
+NO_FILTER = ("", "everything", "session")
+"""Groupings without a filter."""
 
 
 def draw_time_range(*, enabled: bool = True) -> None:
@@ -107,6 +111,8 @@ def draw_sidebar() -> None:
             )
         for name, label in FILTERS.items():
             values = options(offered.get(name, ()), key=name)
+            if name == LABEL and not values:  # there are none
+                continue
             st.multiselect(label, values, key=name, bind="query-params", placeholder="all", wrap=True)
         if views := page_settings.saved_views():
             st.html(saved_views_markup(views))
@@ -196,13 +202,37 @@ def page_link(page: str, label: str, icon: str, changes: Mapping[str, str] | Non
     st.page_link(f"views/{page}.py", label=label, icon=icon, query_params=parameters, width="content")
 
 
+def label_names() -> list[str]:
+    """The labels by which pages group."""
+    with contextlib.suppress(query_runner.QueryError):  # the page itself shows the error
+        return overview.label_names(query_runner.query_catalog)
+    return []
+
+
+def groupings() -> list[str]:
+    """What all pages group by: dimensions and labels."""
+    return [*DIMENSIONS, *label_names()]
+
+
+def of_group(by: str, name: object) -> dict[str, str]:
+    """The filter that selects a group, with its value. Empty for groups without one."""
+    if by in GROUPED_BY:
+        return {GROUPED_BY[by]: str(name)}
+    return {} if by in NO_FILTER else {LABEL: f"{by}={name}"}
+
+
+def group_address(by: str, name: object) -> str:
+    """The address of this page with only a group."""
+    return address_with({key: (value,) for key, value in of_group(by, name).items()})
+
+
 def streams_address(by: str, name: str | None, changes: Mapping[str, str] | None = None) -> str | None:
     """The address of the streams of a group. None for groups that no filter selects, such as "others"."""
-    if by not in GROUPED_BY:
+    if by in NO_FILTER:
         return page_address("streams", changes or {})
     if name in (None, *NO_CLIENT_NAMES[1:], colors.OTHERS, colors.TOTAL):
         return None
-    return page_address("streams", {GROUPED_BY[by]: str(name), **(changes or {})})
+    return page_address("streams", of_group(by, name) | dict(changes or {}))
 
 
 def opens_streams(
@@ -220,8 +250,9 @@ def opens_streams(
             limits[zoom.KEY] = zoom.to_text(time.point(mark["t"]))
         if column in stream_lists.DURATIONS:
             limits["duration"] = f"{column}:{mark['low_ns']:.6f}-{mark['high_ns']:.6f}"
-        of_group = streams_address(by, mark.get(series), limits)
-        st.session_state[_OPENS] = of_group or page_address("streams", limits)
+        st.session_state[_OPENS] = streams_address(by, mark.get(series), limits) or page_address(
+            "streams", limits
+        )
 
     return opens
 

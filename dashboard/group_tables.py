@@ -21,9 +21,9 @@ def group_column(group: str) -> Column:
     """Names of groups. A model, gateway or client is a link that filters the page."""
 
     def link(row: Row) -> str | None:
-        if group not in filters.FILTERS or row["name"] in (None, *NO_CLIENT_NAMES[1:]):
+        if not filters.of_group(group, "") or row["name"] in (None, *NO_CLIENT_NAMES[1:]):
             return None
-        return filters.address_with({group: (row["name"],)})
+        return filters.group_address(group, row["name"])
 
     return Column(name="name", heading=group.capitalize(), text=shortened, link=link)
 
@@ -118,7 +118,7 @@ def _cost_columns(currency: str) -> list[Column]:
 
 def show_spend(frame: pl.DataFrame, *, group: str, currency: str) -> None:
     """Cost by group (`reports.spend.table`)."""
-    requests = opens_streams(REQUESTS, group) if group in filters.FILTERS else REQUESTS
+    requests = opens_streams(REQUESTS, group) if filters.of_group(group, "") else REQUESTS
     columns = [group_column(group), requests, *_cost_columns(currency)]
     show_table(columns, frame, label=f"Spend by {group}", stacks=True)
 
@@ -244,7 +244,7 @@ def show_aborts(frame: pl.DataFrame, *, group: str) -> None:
 
 
 NAME = Column(name="name", heading="Name", text=shortened, help="Filters all pages by this name.",
-              link=lambda row: filters.address_with({row["dimension"]: (row["name"],)}))  # fmt: skip
+              link=lambda row: filters.group_address(row["dimension"], row["name"]))  # fmt: skip
 DIMENSION = Column(name="dimension", heading="Kind", line=True, priority=2)
 
 

@@ -22,7 +22,13 @@ from streamgauge.analytics.schema.frames import with_all_columns
 from streamgauge.analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
 from streamgauge.analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK, WEBSOCKET
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.tables import CLIENT_MINUTES, HISTOGRAM_MINUTES, STREAM_MINUTES, STREAMS
+from streamgauge.analytics.schema.tables import (
+    CLIENT_MINUTES,
+    HISTOGRAM_MINUTES,
+    LABEL_MINUTES,
+    STREAM_MINUTES,
+    STREAMS,
+)
 
 METRICS = (
     "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_max_ns",
@@ -65,6 +71,16 @@ def rollups(
         .select(CLIENT_MINUTES.types.keys()),
         "histogram_minutes": _histogram_minutes(streams.lazy(), gaps, keys.lazy()),
     }
+    if streams["labels"].null_count() < streams.height:
+        queries["label_minutes"] = (
+            streams.lazy()
+            .filter(pl.col("labels").is_not_null())
+            .with_columns(_LABEL, _VALUE)
+            .explode("label", "value")
+            .group_by(LABEL_MINUTES.key.split(", "))
+            .agg(_CLIENT_COUNTS)
+            .select(LABEL_MINUTES.types.keys())
+        )
     # Together, so that polars computes what they share once and starts its threads once.
     found = dict(zip(queries, pl.collect_all(queries.values()), strict=True))
     stalls = stall_rows(streams, gaps, stall)
@@ -93,6 +109,10 @@ def _counts(**conditions: str) -> list[pl.Expr]:
 
 
 # The expressions are built once, at import, because they are the same for every commit.
+_LABEL, _VALUE = (
+    pl.col("labels").map.keys().alias("label"),
+    pl.col("labels").map.values().alias("value"),
+)
 _MEETING = pl.col("meets_objective").fill_null(value=False) & (pl.col("outcome") == OK)
 _CLIENT_COUNTS = [
     pl.lit(value=False).alias("settled"),

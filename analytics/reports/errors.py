@@ -7,7 +7,7 @@ from datetime import datetime
 import polars as pl
 
 from streamgauge.analytics.reports import Query
-from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, instant
+from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
 from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST, REQUESTS
 
 CAUSE = (
@@ -131,12 +131,12 @@ def abort_summary(query: Query, selection: Selection) -> dict[str, float | None]
     return found
 
 
-def aborts(query: Query, selection: Selection, dimension: str, *, most: int = 50) -> pl.DataFrame:
+def aborts(query: Query, selection: Selection, by: str, *, most: int = 50) -> pl.DataFrame:
     """`name, requests, aborts, abort_share, before_output, aborted_after_ns` (median), `output_tokens, undelivered_tokens,
     undelivered_bytes` of the groups with client aborts."""
     return query(f"""
         SELECT * FROM (
-            SELECT {DIMENSIONS[dimension]} AS name, {REQUESTS} AS requests, {ABORTS},
+            SELECT {dimension(by)} AS name, {REQUESTS} AS requests, {ABORTS},
                 quantile_cont(end_ns, 0.5) FILTER (outcome = 'client_abort') AS aborted_after_ns
             FROM streams WHERE {selection.where()} GROUP BY ALL)
         WHERE aborts > 0 ORDER BY aborts DESC, name LIMIT {most:d}""")

@@ -43,7 +43,7 @@ def where(selection: Selection) -> str:
     if selection.gateways:
         sides = (is_one_of(side, selection.gateways) for side in (HOP_GATEWAY, "inner_gateway"))
         parts.append(f"({' OR '.join(sides)})")
-    if selection.clients or selection.apps:
+    if selection.clients or selection.apps or selection.labels:
         # Inner streams have the gateway's key and program, so the client is that of the outer stream.
         of_clients = replace(selection, models=(), gateways=())
         parts.append(f"outer_stream_id IN (SELECT stream_id FROM streams WHERE {of_clients.where()})")

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 
 from streamgauge.analytics.reports import Query
-from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, instant
+from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.sql_quoting import literal
 
@@ -46,7 +46,13 @@ GROUPS: dict[str, str] = {
     "dialect": "coalesce(dialect, 'unknown')",
     "everything": "'all streams'",
 }
-"""Grouping → SQL of its value over streams."""
+"""Grouping → SQL of its value over streams. Labels are groupings, too."""
+
+
+def group_of(name: str) -> str:
+    """SQL of the value of a grouping over streams."""
+    return GROUPS.get(name) or dimension(name)
+
 
 MINUTE_GROUPS: dict[str, str] = {
     "model": "coalesce(model, '(no model)')",
@@ -104,7 +110,7 @@ class Source:
             else (f"unnest([{', '.join(metrics)}])", f"unnest([{names}])")
         )
         return f"""(
-                SELECT {at}, {GROUPS[self.group]} AS name, {name} AS metric, {value} AS value, 1 AS n FROM streams
+                SELECT {at}, {group_of(self.group)} AS name, {name} AS metric, {value} AS value, 1 AS n FROM streams
                 WHERE {self.where()} AND {streams})"""
 
     def quantiles(self, table: str, keys: str, quantiles: Sequence[float]) -> str:
@@ -148,7 +154,7 @@ class Source:
 
 def source_of(query: Query, selection: Selection, metric: str, group: str) -> Source | None:
     """The source of a metric by group. None: only roll-ups have it, and they lack the grouping or the filters."""
-    has_minutes = group in MINUTE_GROUPS and not (selection.clients or selection.apps)
+    has_minutes = group in MINUTE_GROUPS and not (selection.clients or selection.apps or selection.labels)
     if metric == POOLED_GAPS and not has_minutes:
         return None
     if not has_minutes or (metric != POOLED_GAPS and selection.length <= MIN_RANGE):
@@ -254,7 +260,7 @@ def stalls(query: Query, source: Source, *, most: int = 30) -> pl.DataFrame:
     """
     source = replace(source, nth=source.nth and 1)
     rows, group = (
-        (STALLS_OF_STREAMS, GROUPS[source.group])
+        (STALLS_OF_STREAMS, group_of(source.group))
         if source.nth is None
         else ("stream_minutes", MINUTE_GROUPS[source.group])
     )

@@ -10,13 +10,16 @@ import polars as pl
 from streamgauge.analytics.reports import Query, has_rows
 from streamgauge.analytics.reports.selection import (
     DIMENSIONS,
+    FILTERS,
     GATEWAY,
     MAX_STREAM_S,
     MIN_SAMPLES,
     MODEL,
     Selection,
+    dimension,
     instant,
 )
+from streamgauge.analytics.schema.dimensions import LABEL, OTHER
 from streamgauge.analytics.schema.objectives import LEAST_BAD
 from streamgauge.analytics.schema.outcomes import (
     ERROR_RATE,
@@ -181,10 +184,10 @@ def judged(query: Query, selection: Selection, now: datetime) -> Selection:
 
 
 def timeline_by(
-    query: Query, selection: Selection, dimension: str, *, quantile: float = 0.95, most: int = 7
+    query: Query, selection: Selection, by: str, *, quantile: float = 0.95, most: int = 7
 ) -> pl.DataFrame:
     """`at`, `name` and the columns of TREND, of the `most` busiest values of a dimension, of "others" and of "total"."""
-    column = DIMENSIONS[dimension]
+    column = dimension(by)
     return query(f"""
         WITH busiest AS (
                 SELECT {column} AS value FROM streams WHERE {selection.where()} AND {IS_REQUEST}
@@ -258,7 +261,7 @@ def top_contributors(
 
 
 def filter_options(query: Query, selection: Selection, *, most: int = 200) -> dict[str, list[str]]:
-    """The values of each dimension in the time range and in the streams in flight, busiest first."""
+    """The values of each filter in the time range and in the streams in flight, busiest first. Labels are those of finished streams."""
     columns = ", ".join(f"{column} AS {name}" for name, column in DIMENSIONS.items())
     union = " UNION ALL ".join(
         f"SELECT * FROM (SELECT '{name}' AS dimension, {name} AS name, count(*) AS n FROM seen GROUP BY ALL "
@@ -270,11 +273,21 @@ def filter_options(query: Query, selection: Selection, *, most: int = 200) -> di
             SELECT {columns} FROM streams
             WHERE started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}
             UNION ALL SELECT {columns} FROM open_streams)
-        {union} ORDER BY dimension, n DESC, name""")
-    found: dict[str, list[str]] = {name: [] for name in DIMENSIONS}
-    for dimension, name in frame.select("dimension", "name").iter_rows():
-        found[dimension].append(name)
+        {union}
+        UNION ALL SELECT * FROM (
+            SELECT '{LABEL}' AS dimension, label || '=' || value AS name, sum(streams) AS n FROM label_minutes
+            WHERE minute >= date_trunc('minute', {instant(selection.since)}) AND minute < {instant(selection.until)} AND value <> '{OTHER}'
+            GROUP BY ALL ORDER BY n DESC LIMIT {most:d})
+        ORDER BY dimension, n DESC, name""")
+    found: dict[str, list[str]] = {name: [] for name in FILTERS}
+    for filter_name, name in frame.select("dimension", "name").iter_rows():
+        found[filter_name].append(name)
     return found
+
+
+def label_names(query: Query) -> list[str]:
+    """The labels of the settings that analytics started with."""
+    return query("SELECT name AS label FROM labels ORDER BY label")["label"].to_list()
 
 
 def any_stream(query: Query) -> bool:

@@ -13,8 +13,9 @@ from streamgauge.analytics.schema.clients import MAX_CLIENTS
 from streamgauge.analytics.schema.dimensions import CLIENT as CLIENT
 from streamgauge.analytics.schema.dimensions import DIMENSIONS as DIMENSIONS
 from streamgauge.analytics.schema.dimensions import GATEWAY as GATEWAY
+from streamgauge.analytics.schema.dimensions import LABEL, has_labels, is_client, is_one_of
 from streamgauge.analytics.schema.dimensions import MODEL as MODEL
-from streamgauge.analytics.schema.dimensions import is_client, is_one_of
+from streamgauge.analytics.schema.dimensions import dimension as dimension
 from streamgauge.analytics.schema.sql_quoting import instant as instant
 from streamgauge.analytics.schema.sql_quoting import literal
 
@@ -27,6 +28,9 @@ FURTHER_DIMENSIONS: dict[str, str] = {
     )
 }  # fmt: skip
 """Dimensions that the filters of all pages do not have."""
+
+FILTERS = (*DIMENSIONS, LABEL)
+"""Filters of all pages."""
 
 BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 POINTS = 60
@@ -49,6 +53,8 @@ class Selection:
     gateways: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
     apps: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    """Texts NAME=VALUE."""
     further: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Names of FURTHER_DIMENSIONS with their values."""
     least_bucket_s: float = 0.0
@@ -56,12 +62,12 @@ class Selection:
 
     @property
     def chosen(self) -> dict[str, tuple[str, ...]]:
-        """Dimension → values of its filter. The attributes have the plural of its name."""
-        return {dimension: getattr(self, f"{dimension}s") for dimension in DIMENSIONS}
+        """Filter → its values. The attributes have the plural of its name."""
+        return {name: getattr(self, f"{name}s") for name in FILTERS}
 
     def filtered(self, chosen: Mapping[str, tuple[str, ...]]) -> Selection:
         """With other values of these filters."""
-        values: dict[str, Any] = {f"{dimension}s": names for dimension, names in chosen.items()}
+        values: dict[str, Any] = {f"{name}s": texts for name, texts in chosen.items()}
         return replace(self, **values)
 
     @property
@@ -111,13 +117,14 @@ class Selection:
 
     def filters(self) -> str:
         """SQL condition of the filters without the time range."""
-        by_column = [(DIMENSIONS[name], values) for name, values in self.chosen.items()]
+        by_column = [(column, self.chosen[name]) for name, column in DIMENSIONS.items()]
         by_column += [(FURTHER_DIMENSIONS[name], values) for name, values in self.further]
         parts = [
             (is_client if column == DIMENSIONS["client"] else is_one_of)(column, values)
             for column, values in by_column
             if values
         ]
+        parts += [has_labels(self.labels)] if self.labels else []
         return " AND ".join(parts) or "TRUE"
 
     def where(self) -> str:

@@ -11,12 +11,19 @@ from uuid import UUID
 import polars as pl
 
 from streamgauge.analytics.reports import Query
-from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, instant
+from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
 from streamgauge.analytics.schema.sql_quoting import literal
 
 SESSION = "session"
 GROUPS = {**DIMENSIONS, SESSION: "coalesce(session_id, '(no session)')"}
-"""Grouping → SQL of its value, over `spend`."""
+"""Grouping → SQL of its value, over `spend`. Labels are groupings, too."""
+
+
+def group_of(name: str) -> str:
+    """SQL of the value of a grouping over `spend`."""
+    return GROUPS.get(name) or dimension(name)
+
+
 OTHERS = "others"
 MOST_SERIES = 8
 MAX_HOP = timedelta(hours=1)
@@ -60,8 +67,8 @@ def table(query: Query, selection: Selection, by: str, currency: str, *, most: i
     more = ", any_value(session_id) AS session_id, any_value(client_id) AS client" if by == SESSION else ""
     return query(f"""
         SELECT * EXCLUDE (is_total) FROM (
-            SELECT {GROUPS[by]} AS name, grouping({GROUPS[by]}) AS is_total, {_MEASURES}{more}
-            FROM {_spent(selection.in_minutes(), currency)} GROUP BY GROUPING SETS ((), ({GROUPS[by]})))
+            SELECT {group_of(by)} AS name, grouping({group_of(by)}) AS is_total, {_MEASURES}{more}
+            FROM {_spent(selection.in_minutes(), currency)} GROUP BY GROUPING SETS ((), ({group_of(by)})))
         WHERE requests > 0 ORDER BY is_total DESC, cost DESC, name LIMIT {most + 1:d}""")
 
 
@@ -70,7 +77,7 @@ def timeline(query: Query, selection: Selection, by: str, currency: str) -> pl.D
     selection = selection.in_minutes()
     return query(f"""
         WITH points AS (
-            SELECT {selection.bucket()} AS "at", {GROUPS[by]} AS name, sum(total) AS cost
+            SELECT {selection.bucket()} AS "at", {group_of(by)} AS name, sum(total) AS cost
             FROM spend WHERE {selection.where()} AND currency = {literal(currency)} GROUP BY ALL),
         dearest AS (SELECT name FROM points GROUP BY name ORDER BY sum(cost) DESC, name LIMIT {MOST_SERIES})
         SELECT "at", if(name IN (FROM dearest), name, '{OTHERS}') AS name, sum(cost) AS cost FROM points GROUP BY ALL ORDER BY "at", 2""")
@@ -80,7 +87,7 @@ def cache(query: Query, selection: Selection, by: str, currency: str, *, most: i
     """`name, hit_share, read_tokens, written_tokens, written_5m_tokens, written_1h_tokens, saved, premium, wasted, net` by group,
     those with the most cached tokens first. Empty without a report of cached tokens."""
     return query(f"""
-        SELECT {GROUPS[by]} AS name, {_CACHE}
+        SELECT {group_of(by)} AS name, {_CACHE}
         FROM (FROM spend WHERE {selection.in_minutes().where()} AND currency = {literal(currency)}) AS spend
         LEFT JOIN (SELECT stream_id, read_again FROM cache_writes) USING (stream_id)
         WHERE coalesce(cached_input_tokens, cache_write_tokens) IS NOT NULL

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 import polars as pl
 
 from streamgauge.analytics.reports import Query, quality
-from streamgauge.analytics.reports.selection import DIMENSIONS, MAX_STREAM_S, Selection, instant
+from streamgauge.analytics.reports.selection import MAX_STREAM_S, Selection, dimension, instant
 from streamgauge.analytics.schema.dimensions import INPUT_TOKENS
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
 
@@ -36,7 +37,7 @@ def tokens_timeline(query: Query, selection: Selection) -> pl.DataFrame:
 
 
 def speed_timeline(
-    query: Query, selection: Selection, dimension: str, *, share_of: str = "length", most: int = 7
+    query: Query, selection: Selection, by: str, *, share_of: str = "length", most: int = 7
 ) -> pl.DataFrame:
     """`at, name, tps_user` (median), `output_tokens, cache_hit_share, answer_tokens` (median), `share, n` of the `most` busiest groups.
 
@@ -44,7 +45,7 @@ def speed_timeline(
     """
     known = quality.MEASURES[share_of].known
     return query(f"""
-        WITH chosen AS (SELECT *, {DIMENSIONS[dimension]} AS name FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
+        WITH chosen AS (SELECT *, {dimension(by)} AS name FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
             busiest AS (SELECT name FROM chosen GROUP BY name ORDER BY count(*) DESC, name LIMIT {most:d})
         SELECT {selection.bucket()} AS "at", name, quantile_cont(tps_user, 0.5) AS tps_user,
             sum(output_tokens)::BIGINT AS output_tokens, {CACHE_HIT_SHARE} AS cache_hit_share,
@@ -94,23 +95,31 @@ def wasted(query: Query, selection: Selection, *, most: int = 30) -> pl.DataFram
 
     `query` may return an answer that is a minute old.
     """
+    chosen = selection.in_minutes()
+    # The view has no programs and no labels.
+    of_streams = (
+        f"stream_id IN (SELECT stream_id FROM streams WHERE {chosen.where()})"
+        if chosen.apps or chosen.labels
+        else "TRUE"
+    )
+    where = f"{replace(chosen, apps=(), labels=()).where()} AND {of_streams}"
     return query(f"""
         WITH wasted AS (SELECT *, model AS request_model, NULL::VARCHAR AS response_model FROM wasted_tokens)
         SELECT model, reason, count(*) AS streams, sum(output_tokens)::BIGINT AS output_tokens,
             sum(input_tokens)::BIGINT AS input_tokens, sum(cost) AS cost, currency
-        FROM wasted WHERE {selection.in_minutes().where()} GROUP BY ALL
+        FROM wasted WHERE {where} GROUP BY ALL
         ORDER BY cost DESC NULLS LAST, output_tokens DESC NULLS LAST, streams DESC, model, reason LIMIT {most:d}""")
 
 
 def table(
-    query: Query, selection: Selection, dimension: str, *, began: datetime | None = None, most: int = 50
+    query: Query, selection: Selection, by: str, *, began: datetime | None = None, most: int = 50
 ) -> pl.DataFrame:
     """`name, requests, input_tokens, cached_share, output_tokens, reasoning_share, output_per_s, tps_user_p50, tps_user_p5,
     tps_e2e_p50, burstiness_p50, known` by group. `known`: share of streams with known output tokens.
     Rates are per second of the range since `began`, the first stored data."""
     seconds = selection.seconds_with_data(began)
     return query(f"""
-        SELECT {DIMENSIONS[dimension]} AS name, count(*) AS requests, sum({INPUT_TOKENS})::BIGINT AS input_tokens,
+        SELECT {dimension(by)} AS name, count(*) AS requests, sum({INPUT_TOKENS})::BIGINT AS input_tokens,
             {CACHE_HIT_SHARE} AS cached_share,
             sum(output_tokens)::BIGINT AS output_tokens,
             sum(reasoning_tokens) / nullif(sum(output_tokens) FILTER (reasoning_tokens IS NOT NULL), 0) AS reasoning_share,

@@ -35,10 +35,33 @@ INPUT_TOKENS = f"CASE WHEN operation IS DISTINCT FROM '{COUNT_TOKENS}' THEN inpu
 """SQL of the used input tokens of a stream, for sums and costs."""
 MOST_NAMES = 100
 """Models, clients, their programs and error types that a minute of the roll-ups keeps."""
+MOST_LABEL_VALUES = 200
+"""Values of each label that a minute of the roll-ups keeps."""
 OTHER = "_other"
 """Name of all others."""
 DIMENSIONS: dict[str, str] = {"model": MODEL, "gateway": GATEWAY, "client": CLIENT, "app": APP}
 """Dimension → SQL of its value."""
+
+LABEL = "label"
+"""Filter of labels. Its values are texts NAME=VALUE."""
+
+
+def dimension(name: str) -> str:
+    """SQL of the value of a dimension, or of the label of this name."""
+    return DIMENSIONS.get(name) or label(name)
+
+
+def label(name: str) -> str:
+    """SQL of the value of a label."""
+    return f"coalesce(labels[{literal(name)}], '(none)')"
+
+
+def has_labels(values: Sequence[str]) -> str:
+    """SQL condition: of each label among the texts NAME=VALUE, the stream has one of the values."""
+    chosen: dict[str, list[str]] = {}
+    for name, _, value in (text.partition("=") for text in values):
+        chosen.setdefault(name, []).append(value)
+    return " AND ".join(is_one_of(label(name), of) for name, of in chosen.items())
 
 
 def is_one_of(column: str, values: Sequence[str]) -> str:

@@ -306,6 +306,20 @@ CREATE TABLE IF NOT EXISTS client_minutes (
     input_tokens BIGINT, cached_input_tokens BIGINT, output_tokens BIGINT
 );
 
+-- Counts of streams per minute and value of a label, kept for --retain-rollups. A stream counts once for each of its labels. Rows may share a key until settled: sum them.
+CREATE TABLE IF NOT EXISTS label_minutes (
+    minute TIMESTAMPTZ NOT NULL,
+    label VARCHAR NOT NULL, -- Name of the label.
+    value VARCHAR NOT NULL, -- Its value. _other: not among the 200 most frequent of the label in the minute.
+    gateway VARCHAR, model VARCHAR,
+    settled BOOLEAN NOT NULL, -- As in stream_minutes.
+    streams BIGINT NOT NULL,
+    counted BIGINT NOT NULL, -- Streams without client_abort, tap_lost and refused: the denominator of the shares.
+    errors BIGINT NOT NULL, -- Streams with an error outcome.
+    meeting_objective BIGINT NOT NULL, -- Counted streams known to meet their objective: goodput.
+    input_tokens BIGINT, cached_input_tokens BIGINT, output_tokens BIGINT
+);
+
 -- Objectives from the settings, replaced when analytics starts with other ones. A stream has the first that matches.
 CREATE TABLE IF NOT EXISTS objectives (
     priority INTEGER NOT NULL, -- Order, from 0. The last matches every stream.

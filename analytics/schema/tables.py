@@ -109,6 +109,7 @@ HISTOGRAM_MINUTES = _rollup(
     "histogram_minutes", key="minute, gateway, provider, model, metric", sorted_by="minute, metric"
 )
 CLIENT_MINUTES = _rollup("client_minutes", key="minute, client_id, client_app, gateway, model, objective")
+LABEL_MINUTES = _rollup("label_minutes", key="minute, label, value, gateway, model")
 OBJECTIVES = _from_settings("objectives", key="priority")
 PRICES = _from_settings("prices", key="priority")
 CLIENTS = _from_settings("clients", key="client_id")

@@ -371,11 +371,11 @@ WITH ratios AS (
         FROM streams WHERE outcome = 'ok' AND token_source = 'usage'
     ) GROUP BY model
 ), callers AS (
-    SELECT inner_stream_id, client.stream_id, client.client_id, client.client_app, client.session_id
+    SELECT inner_stream_id, client.stream_id, client.client_id, client.client_app, client.session_id, client.labels
     FROM hops JOIN streams AS client ON client.stream_id = outer_stream_id
 ), counted AS (
     SELECT streams.*, callers.stream_id AS outer_stream_id, callers.client_id AS outer_client_id, callers.client_app AS outer_client_app,
-        callers.session_id AS outer_session_id, coalesce(request_model, response_model) AS model,
+        callers.session_id AS outer_session_id, callers.labels AS outer_labels, coalesce(request_model, response_model) AS model,
         coalesce(input_tokens, output_tokens) IS NOT NULL OR ttft_ns IS NOT NULL OR outcome NOT IN $UNBILLED AS is_billed
     FROM streams LEFT JOIN callers ON inner_stream_id = streams.stream_id
     WHERE $IS_REQUEST AND $TO_MODEL AND operation IS DISTINCT FROM '$COUNT_TOKENS'
@@ -450,7 +450,7 @@ WITH candidates AS (
 SELECT
     stream_id, coalesce(outer_stream_id, stream_id) AS client_stream_id, started_at, gateway, provider, model, request_model, response_model,
     if(outer_stream_id IS NULL, client_id, outer_client_id) AS client_id, if(outer_stream_id IS NULL, client_app, outer_client_app) AS client_app,
-    if(outer_stream_id IS NULL, session_id, outer_session_id) AS session_id, operation, outcome,
+    if(outer_stream_id IS NULL, session_id, outer_session_id) AS session_id, if(outer_stream_id IS NULL, labels, outer_labels) AS labels, operation, outcome,
     input_tokens, cached_input_tokens, cache_write_tokens, cache_write_1h_tokens, output_tokens, reasoning_tokens,
     input, cached_input, cache_write_5m, cache_write_1h, input_audio, input_image, output, reasoning, output_audio, output_image,
     web_searches_cost AS web_searches, input_total, output_total, total, low, high, currency,

@@ -3,8 +3,8 @@
 Contract
 1. Commits only append (`streamgauge.analytics.measures.minute_rows`). Some minutes after its end, the rows of a minute are summed in one
    exclusive transaction. Later rows are summed in the next compaction. Until then the views sum them.
-2. Names come from clients and upstreams. Each minute keeps its `MOST_NAMES` busiest models, clients and error types. All
-   others become `_other`.
+2. Names come from clients and upstreams. Each minute keeps its `MOST_NAMES` busiest models, clients and error types, and the
+   `MOST_LABEL_VALUES` busiest values of each label. All others become `_other`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import duckdb
 
-from streamgauge.analytics.schema.dimensions import MOST_NAMES, OTHER
-from streamgauge.analytics.schema.tables import HISTOGRAM_MINUTES, TABLES, Rows, Table
+from streamgauge.analytics.schema.dimensions import MOST_LABEL_VALUES, MOST_NAMES, OTHER
+from streamgauge.analytics.schema.tables import HISTOGRAM_MINUTES, LABEL_MINUTES, TABLES, Rows, Table
 from streamgauge.analytics.storage.database import first_row, transaction
 
 ROLLUPS = tuple(table for table in TABLES if table.rows is Rows.SUMMED)
@@ -34,6 +34,12 @@ _DUE = "minute IN (SELECT minute FROM temp.due_minutes)"
 _NEAR = "minute BETWEEN make_timestamptz(?) AND make_timestamptz(?)"
 """In addition to `_DUE`: DuckDB pushes this condition into the scan."""
 
+_FOLDED_LABELS = f"""(
+    SELECT * REPLACE (
+        if(dense_rank() OVER (PARTITION BY minute, label, value = '{OTHER}' ORDER BY of_value DESC, value) > {MOST_LABEL_VALUES},
+            '{OTHER}', value) AS value)
+    FROM (SELECT *, sum(streams) OVER (PARTITION BY minute, label, value) AS of_value FROM {LABEL_MINUTES.name}))"""
+
 
 def _added_up(table: Table) -> str:
     """SQL of the rows of the due minutes, one per key."""
@@ -42,10 +48,12 @@ def _added_up(table: Table) -> str:
             f"SELECT *, true AS settled FROM internal.unsettled_histograms WHERE {_NEAR} AND {_DUE} "
             "ORDER BY minute, metric, gateway, provider, model"
         )
+    # Not by UPDATE, as other names: a label may have thousands of values in a minute.
+    rows = _FOLDED_LABELS if table is LABEL_MINUTES else table.name
     key = table.key.split(", ")
     sums = (f"{_OTHERS.get(name, _SUM.format(name))} AS {name}" for name in table.types if name not in key)
     return (
-        f"SELECT {', '.join([*key, *sums])} FROM {table.name} WHERE {_NEAR} AND {_DUE} "
+        f"SELECT {', '.join([*key, *sums])} FROM {rows} WHERE {_NEAR} AND {_DUE} "
         f"GROUP BY {table.key} ORDER BY {table.key}"
     )
 

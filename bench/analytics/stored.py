@@ -48,7 +48,7 @@ QUERIES = {
         FROM ranked GROUP BY ALL""",
     "one stream's timeline": "FROM events WHERE stream_id = '{stream}' ORDER BY seq",
 }
-TABLES = ("events", "streams", "stream_minutes", "histogram_minutes", "client_minutes")
+TABLES = ("events", "streams", "stream_minutes", "histogram_minutes", "client_minutes", "label_minutes")
 TIMEOUT_S = 300.0
 
 
@@ -98,6 +98,7 @@ def bring_up_to_now(folder: Path) -> None:
             "stream_minutes": ("minute", "first_at", "last_at"),
             "histogram_minutes": ("minute",),
             "client_minutes": ("minute",),
+            "label_minutes": ("minute",),
         }.items():
             moved = ", ".join(f"{column} = {column} + INTERVAL {minutes} MINUTE" for column in columns)
             cursor.execute(f"UPDATE {table} SET {moved}")

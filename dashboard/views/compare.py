@@ -22,6 +22,7 @@ from streamgauge.analytics.reports import comparison, formatting, latency, overv
 from streamgauge.analytics.reports.comparison import MIN_N, RESAMPLES, Row
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import FURTHER_DIMENSIONS, Selection
+from streamgauge.analytics.schema.dimensions import LABEL
 from streamgauge.dashboard import filters, page_frame, query_runner, zoom
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw
@@ -77,6 +78,8 @@ def choose_side(
         when = filters.select("When", names, key=f"{letter}-when", index=names.index(default_when))
         for name, label in filters.FILTERS.items():
             key = f"{letter}-{name}"
+            if name == LABEL and not filters.options(offered.get(name, ()), key=key):
+                continue
             of_page = ", ".join(filters.selected(name))
             selected[name] = choose_values(label, offered.get(name, ()), key, of_page or "all")
         if dimension != NO_DIMENSION:

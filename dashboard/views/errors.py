@@ -183,5 +183,5 @@ def show_worst(found: pl.DataFrame, time: TimeRange) -> None:
                 st.caption(f"{formatting.count(errors_of)} of {formatting.count(n)} requests failed")
 
 
-by = filters.choice("By", list(filters.FILTERS), "model", key="by")
+by = filters.choice("By", filters.groupings(), "model", key="by")
 page_frame.show(body)

@@ -43,7 +43,7 @@ def minutes_read(nth: int) -> str:
 def body(chosen: Selection) -> None:
     verdict.prefetch_marks(chosen)
     column, q = METRICS[metric], QUANTILES[quantile]
-    chosen = overview.widened(query_catalog, chosen, latency.GROUPS[group])
+    chosen = overview.widened(query_catalog, chosen, latency.group_of(group))
     source = latency.source_of(query, chosen, column, group)
     if source is None:
         st.info(
@@ -166,6 +166,6 @@ def show_gap_heatmap(source: latency.Source) -> None:
 
 with filters.row():
     metric = filters.select("Metric", list(METRICS), key="metric", width=290)
-    group = filters.select("By", list(latency.GROUPS), key="split", width=150)
+    group = filters.select("By", [*latency.GROUPS, *filters.label_names()], key="split", width=150)
     quantile = filters.select("Percentile", list(QUANTILES), key="quantile", width=120, index=3)
 page_frame.show(body)

@@ -14,7 +14,7 @@ from streamgauge.analytics.diagnosis import report
 from streamgauge.analytics.diagnosis.diagnosis import OBJECTIVES, Diagnosis, Measured
 from streamgauge.analytics.reports import blame, formatting, hops, objectives, overview, stream_lists
 from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
-from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
+from streamgauge.analytics.reports.selection import Selection, dimension
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import choose_series, draw_split, largest
@@ -44,7 +44,7 @@ NOISE_HELP = (
 
 
 def widened(chosen: Selection, by: str) -> Selection:
-    return overview.widened(query_catalog, chosen, DIMENSIONS[by])
+    return overview.widened(query_catalog, chosen, dimension(by))
 
 
 def timeline(chosen: Selection, by: str, percentile: str) -> pl.DataFrame:
@@ -244,7 +244,7 @@ def show_counts(
 def show_timelines(chosen: Selection, found: Diagnosis) -> None:
     """Trends by model, gateway or client, with the onsets of the causes and the markers."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        by = filters.choice("Group by", list(filters.FILTERS), "model", key="by", show_label=False)
+        by = filters.choice("Group by", filters.groupings(), "model", key="by", show_label=False)
         percentile = filters.choice(
             "Percentile", list(PERCENTILES), OBJECTIVE_PERCENTILE, key="at", show_label=False
         )

@@ -107,5 +107,5 @@ def show_numbers(total: dict[str, object]) -> None:
 
 
 with filters.row():
-    by = filters.choice("By", list(spend.GROUPS), "model", key="by")
+    by = filters.choice("By", [*spend.GROUPS, *filters.label_names()], "model", key="by")
 page_frame.show(body)

@@ -63,8 +63,8 @@ def variable_values() -> dict[str, str]:
     chosen = filters.selection()
     since, until = instant(chosen.since), instant(chosen.until)
     values = {"from": since, "to": until}
-    for name, selected in chosen.chosen.items():
-        column = sql_statements.COLUMNS[name]
+    for name, column in sql_statements.COLUMNS.items():
+        selected = chosen.chosen[name]
         of_range = f"SELECT {column} FROM streams WHERE started_at >= {since} AND started_at < {until}"
         if column == "client_id" and selected:  # ids, or names of clients
             values[name] = f"({of_range} AND {is_client(column, selected)})"

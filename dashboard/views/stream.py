@@ -235,6 +235,7 @@ def show_ids(row: Row) -> None:
     )  # fmt: skip
     client = query_runner.client_name(row["client_id"])
     shown = {"Client": client} if client is not None else {}
+    shown |= {f"Label {name}": value for name, value in (row["labels"] or {}).items()}
     show_pairs(shown | {label: row[name] or formatting.UNKNOWN for name, label in names}, label="Identity")
     turn = "" if row["turn"] is None else f", turn {row['turn']}"
     opens = {"turn": str(row["turn"])} if turn else {}

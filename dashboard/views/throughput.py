@@ -10,7 +10,7 @@ import streamlit as st
 
 from streamgauge.analytics.reports import formatting, overview, throughput
 from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
-from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
+from streamgauge.analytics.reports.selection import Selection, dimension
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import choose_series
@@ -23,7 +23,7 @@ from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
 
 def body(chosen: Selection) -> None:
     verdict.prefetch_marks(chosen)
-    chosen = overview.widened(query_catalog, chosen, DIMENSIONS[by])
+    chosen = overview.widened(query_catalog, chosen, dimension(by))
     tokens_of = prefetch(throughput.tokens_timeline, query, chosen)
     concurrency = prefetch(throughput.concurrency, query, chosen)
     ttft = prefetch(throughput.ttft_by_cache_hit, query, chosen)
@@ -129,6 +129,6 @@ def body(chosen: Selection) -> None:
 
 
 with filters.row():
-    by = filters.choice("By", list(filters.FILTERS), "model", key="by")
+    by = filters.choice("By", filters.groupings(), "model", key="by")
     answers = filters.select("Answers", list(throughput.ANSWERS), key="answers", width=240)
 page_frame.show(body)

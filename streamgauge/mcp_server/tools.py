@@ -173,6 +173,9 @@ class Tools:
         apps: Annotated[
             list[str] | None, Field(description="Only these programs of clients, as in `client_app`.")
         ] = None,
+        labels: Annotated[
+            list[str] | None, Field(description="Only streams with these labels: NAME=VALUE, as in `labels`.")
+        ] = None,
     ) -> Verdict:
         """The diagnosis of a range of time. Raises QueryError, ValueError."""
         begin, end = _range(range, since, until)
@@ -183,6 +186,7 @@ class Tools:
             gateways=tuple(gateways or ()),
             clients=tuple(clients or ()),
             apps=tuple(apps or ()),
+            labels=tuple(labels or ()),
         )
         report = as_json(read_report(self._query, selection))
         left_out = len(report["groups"]) - MAX_GROUPS

@@ -60,6 +60,13 @@ KEYS_WAIT_S = 0.1
     help="Only streams of this program of a client; repeatable.",
 )
 @click.option(
+    "--label",
+    "labels",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Only streams with this label; repeatable.",
+)
+@click.option(
     "--interval", "interval_s", type=Duration(0.5, 3600), metavar="DURATION", default="2s", show_default=True,
     help="Time between reports.",
 )  # fmt: skip
@@ -74,6 +81,7 @@ def top_command(
     gateways: tuple[str, ...],
     clients: tuple[str, ...],
     apps: tuple[str, ...],
+    labels: tuple[str, ...],
     interval_s: float,
     once: bool,
     form: str,
@@ -89,7 +97,13 @@ def top_command(
         until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
         since = until - timedelta(seconds=length_s)
         return Selection(
-            since=since, until=until, models=models, gateways=gateways, clients=clients, apps=apps
+            since=since,
+            until=until,
+            models=models,
+            gateways=gateways,
+            clients=clients,
+            apps=apps,
+            labels=labels,
         )
 
     with contextlib.closing(QueryPool(locate(settings.store, settings.data), untrusted=False)) as tables:

@@ -56,6 +56,7 @@ PRICES = (
 GATEWAYS = ("litellm", "edge-eu", "vllm-direct")
 CLIENTS = ("c0ffee11", "5eed5eed", "0ddba115", "b16b00b5")
 APPS = ("claude-cli/2.1.90", "OpenAI/Python/2.8.0")
+TEAMS = ("search", "o'brien & co")
 NAMED_CLIENT = "b16b00b5", "nightly evaluation"
 FAULTS = (
     ("http_error", 429, "rate_limit_error", "pre_headers"),
@@ -91,6 +92,7 @@ def one_stream(rng: random.Random, started_at: datetime) -> tuple[dict[str, Any]
         "server_port": 443, "request_headers": '{"user-agent":"generated/1.0"}', "response_headers": '{"server":"generated"}',
     }  # fmt: skip
     row["client_app"] = APPS[CLIENTS.index(row["client_id"]) % 2]
+    row["labels"] = {"team": TEAMS[CLIENTS.index(row["client_id"]) // 2]} if model != "deepseek-r1" else None
     row["request_sent_ns"] = row["connected_ns"] + int(rng.uniform(0.05, 0.4) * 1e6)
     fault = rng.choice(FAULTS) if rng.random() < 0.05 else None
     row |= {
@@ -235,6 +237,7 @@ def fill(
     insert(connection, "objectives", [{"priority": i, **asdict(o)} for i, o in enumerate(OBJECTIVES)])
     connection.execute("INSERT INTO clients VALUES (?, ?)", NAMED_CLIENT)
     set_prices(connection, *PRICES)
+    connection.execute("INSERT INTO labels VALUES ('team', 'header:x-team', true, true)")
     insert(connection, "streams", rows)
     insert(connection, "events", events)
     insert(connection, "hops", [row for inner in hops for row in inner.hops])
@@ -323,7 +326,8 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: list[dict[st
         return
     columns = sorted({key for row in rows for key in row})
     plain = [{c: str(v) if isinstance(v := row.get(c), uuid.UUID) else v for c in columns} for row in rows]
-    frame = pl.DataFrame(plain, infer_schema_length=None)
+    maps = {"labels": pl.Map(pl.String, pl.String)} if "labels" in columns else None
+    frame = pl.DataFrame(plain, infer_schema_length=None, schema_overrides=maps)
     connection.register("incoming", frame.to_arrow())
     names = ", ".join(f'"{c}"' for c in columns)
     connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM incoming")

@@ -17,7 +17,12 @@ from streamgauge.analytics.measures.minute_rows import METRICS, rollups
 from streamgauge.analytics.schema.frames import frame
 from streamgauge.analytics.schema.histogram_buckets import ZERO_BUCKET
 from streamgauge.analytics.schema.tables import EVENTS, STREAMS
-from streamgauge.analytics.storage.rollup_compaction import MOST_NAMES, OTHER, compact_rollups
+from streamgauge.analytics.storage.rollup_compaction import (
+    MOST_LABEL_VALUES,
+    MOST_NAMES,
+    OTHER,
+    compact_rollups,
+)
 from tests.analytics.measures.buckets import RELATIVE_ERROR, bucket_value
 from tests.analytics.stores import plain_tables
 
@@ -256,6 +261,44 @@ def test_client_minutes_count_each_stream_once_and_keep_the_busiest_clients(
     assert ask(con, f"SELECT streams, objective FROM client_minutes WHERE client_id = '{OTHER}'") == [
         (20, "o")
     ]
+
+
+def test_label_minutes_keep_the_most_frequent_values_and_add_late_rows_up(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    def row(value: str, **more: Any) -> dict[str, Any]:
+        return {
+            "labels": {"user": value, "team": "o'b,{=}"},
+            "request_model": "m",
+            "output_tokens": 7,
+            **more,
+        }
+
+    values = [f"u{n:03}" for n in range(MOST_LABEL_VALUES + 50)]
+    rows = [row(value) for value in values[:MOST_LABEL_VALUES]] + [
+        row(value, outcome="http_error") for value in values
+    ]
+    rows += [{"request_model": "m"}, {"labels": {"team": "o'b,{=}"}}]
+    for start in range(0, len(rows), 100):
+        store(con, streams(rows[start : start + 100]))
+    whole = "SELECT label, sum(streams), sum(counted), sum(errors), sum(output_tokens) FROM label_minutes GROUP BY ALL ORDER BY label"
+    expected = [("team", 451, 451, 250, 450 * 7), ("user", 450, 450, 250, 450 * 7)]
+    assert ask(con, whole) == expected
+    compact_all(con)
+    assert ask(con, whole) == expected
+    other = f"SELECT count(*), count(DISTINCT value), sum(streams) FILTER (value = '{OTHER}') FROM label_minutes WHERE label = 'user'"
+    assert ask(con, other) == [(MOST_LABEL_VALUES + 1, MOST_LABEL_VALUES + 1, 50)]
+    store(con, streams([row(values[0]), row(values[-1]), row("late")]))
+    compact_all(con)
+    assert ask(con, other) == [(MOST_LABEL_VALUES + 1, MOST_LABEL_VALUES + 1, 52)]
+    assert ask(con, "SELECT streams FROM label_minutes WHERE value = 'u000'") == [(3,)]
+    assert ask(con, "SELECT DISTINCT value, model, settled FROM label_minutes WHERE label = 'team' ORDER BY ALL") == [
+        ("o'b,{=}", "m", True), ("o'b,{=}", None, True)
+    ]  # fmt: skip
+
+
+def test_streams_without_labels_have_no_label_minutes() -> None:
+    assert "label_minutes" not in rollups({"streams": streams([{"request_model": "m"}])})
 
 
 def test_counts_of_answers_are_those_of_the_measures(con: duckdb.DuckDBPyConnection) -> None:
