@@ -25,18 +25,22 @@ _STRING = (str, type(None))
 
 
 class ClientChecks:
-    """The checks of one stream of a dialect with rules."""
+    """The checks of one stream. A subclass has the rules of one dialect."""
 
-    def __init__(self, dialect: str) -> None:
-        self._dialect = dialect
-        self._rules = _RULES_OF_DIALECT[dialect]()
-        self.outputs_left = OUTPUTS_AFTER_OTHERS
-        """Output events that are checked before the next other event."""
-        self._checked = 0
+    dialect = ""
+    lacks: str | None = None
+    """Code of the rule that the stream breaks if it ends now."""
+    outputs_left = OUTPUTS_AFTER_OTHERS
+    """Output events that are checked before the next other event."""
+    _checked = 0
+    _done_seen = False  # `[DONE]` was seen
+
+    def __init__(self) -> None:
+        self._found: set[str] = set()
 
     def check(self, events: Sequence[RawEvent], kinds: Sequence[str], chars: Sequence[int]) -> None:
         """Check the next events. `kinds` and `chars`: those of their rows in `events`."""
-        left = self.outputs_left
+        left, checked, accepts = self.outputs_left, self._checked, self.accepts
         for event, kind, size in zip(events, kinds, chars, strict=True):
             if kind in OUTPUT_KINDS and (size or kind != "tool_call"):
                 if not left:
@@ -44,43 +48,51 @@ class ClientChecks:
                 left -= 1
             else:  # among them a tool call without characters, which begins
                 left = OUTPUTS_AFTER_OTHERS
-            if kind != "error" and self._checked <= MAX_CHECKED:
-                self._checked += 1
-                self._check(event.name, event.data)
-        self.outputs_left = left
+            if kind != "error" and checked <= MAX_CHECKED:
+                checked += 1
+                if event.data[:1] == b"[" or not accepts(event.data):
+                    self._check(event.name, event.data)
+        self.outputs_left, self._checked = left, checked
 
     def violations(self, *, ended: bool, framing: Iterable[str]) -> list[str]:
         """Codes of the broken rules, sorted. `framing`: those that the lines and the usage show. `ended`: the stream is complete."""
-        rules = self._rules
-        found = rules.found.union(framing)
-        if ended and rules.lacks and self._checked <= MAX_CHECKED:
-            found.add(rules.lacks)
-        return sorted(code for code in found if self._dialect in RULES[code].clients) if found else []
+        found = self._found.union(framing)
+        if ended and self.lacks and self._checked <= MAX_CHECKED:
+            found.add(self.lacks)
+        return sorted(code for code in found if self.dialect in RULES[code].clients) if found else []
+
+    def accepts(self, data: bytes) -> bool:
+        """Whether an event breaks no rule, if that shows without `_event`, which costs three times as much."""
+        return False
+
+    def add(self, code: str) -> None:
+        self._found.add(code)
 
     def _check(self, name: str, data: bytes) -> None:
-        rules = self._rules
         if data[:6] == b"[DONE]":
-            rules.done = True
+            self._done_seen = True
             if name:
-                rules.add("named_done")
-            return
-        if rules.accepts(data):
+                self.add("named_done")
             return
         try:
             value = _decode(data)
         except FAULTS:
             if not data.strip():
-                rules.add("empty_data")
+                self.add("empty_data")
                 return
             value = json_or_none(data)
-            if value is None and self._dialect == MESSAGES and name in ("", "ping"):
+            if value is None and self.dialect == MESSAGES and name in ("", "ping"):
                 return  # these clients skip events without a name, and pings
             if value is not None and not _is_utf8(data):
-                rules.add("invalid_utf8")
+                self.add("invalid_utf8")
         if isinstance(value, dict):
-            rules.event(name, value)
+            self.event(name, value)
         else:
-            rules.add("invalid_json")
+            self.add("invalid_json")
+
+    def event(self, name: str, value: dict[str, Any]) -> None:
+        """Check one event that is a JSON object."""
+        raise NotImplementedError
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -89,22 +101,6 @@ def _is_utf8(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-class _Rules:
-    """What one stream breaks."""
-
-    def __init__(self, lacks: str | None = None) -> None:
-        self.found: set[str] = set()
-        self.add = self.found.add
-        self.done = False
-        """`[DONE]` was seen."""
-        self.lacks = lacks
-        """Code of the rule that the stream breaks if it ends now."""
-
-    def accepts(self, data: bytes) -> bool:
-        """Whether an event breaks no rule, if that shows without `event`, which costs three times as much."""
-        return False
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -139,18 +135,20 @@ class _Chunk(msgspec.Struct, gc=False):
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
-class _Chat(_Rules):
+class _Chat(ClientChecks):
     """Chunks of chat completions."""
 
+    dialect = CHAT
+    _has_role = False
+
     def __init__(self) -> None:
-        super().__init__()
-        self._has_role = False
+        self._found = set()
         self._calls: dict[tuple[int | None, int], tuple[Any, bool]] = {}
         """(choice, index) → id of the call, and whether it has a name."""
 
     def accepts(self, data: bytes) -> bool:
         # In skipped members, the decoder does not check UTF-8.
-        if self.done or not data.isascii():
+        if self._done_seen or not data.isascii():
             return False
         try:
             chunk = _decode_chunk(data)
@@ -163,17 +161,19 @@ class _Chat(_Rules):
         return True
 
     def _see_role(self, role: Any) -> None:
-        self._has_role |= role is not None
-        self.lacks = None if self._has_role else "missing_role"
+        if role is not None:
+            self._has_role, self.lacks = True, None
+        elif not self._has_role:
+            self.lacks = "missing_role"
 
     def event(self, name: str, value: dict[str, Any]) -> None:
         choices, usage, chunk_id = value.get("choices"), value.get("usage"), value.get("id")
         is_chunk = value.get("object") == "chat.completion.chunk"
         if not isinstance(choices, list):
-            if not self.done:
+            if not self._done_seen:
                 self.add("missing_choices" if is_chunk else "foreign_event")
             return
-        if self.done:
+        if self._done_seen:
             self.add("usage_after_done")
         if choices or usage:
             if not is_chunk:
@@ -249,12 +249,15 @@ def _are(kinds: tuple[type, ...] | type, value: dict[str, Any], members: Sequenc
     return all(isinstance(value.get(member), kinds) for member in members)
 
 
-class _Messages(_Rules):
+class _Messages(ClientChecks):
     """Events of Anthropic's Messages."""
 
+    dialect = MESSAGES
+    lacks: str | None = "missing_message_stop"
+    _started = False
+
     def __init__(self) -> None:
-        super().__init__(lacks="missing_message_stop")
-        self._started = False
+        super().__init__()
         self._open: dict[int, bool] = {}  # block → it has not stopped
 
     def event(self, name: str, value: dict[str, Any]) -> None:
@@ -297,7 +300,7 @@ class _Messages(_Rules):
     def _block(self, kind: str, value: dict[str, Any]) -> None:
         index = value.get("index")
         if not isinstance(index, int):
-            self.found |= {"block_index_gap", "wrong_type"}
+            self._found |= {"block_index_gap", "wrong_type"}
         elif kind == "content_block_start":
             if index not in self._open and index != len(self._open):
                 self.add("block_index_gap")
@@ -334,13 +337,15 @@ _COUNTS = ("input_tokens", "output_tokens", "total_tokens")
 _DETAILS = (("input_tokens_details", "cached_tokens"), ("output_tokens_details", "reasoning_tokens"))
 
 
-class _Responses(_Rules):
+class _Responses(ClientChecks):
     """Events of the Responses API."""
+
+    dialect = RESPONSES
+    _began = _has_deltas = False
+    _response_id: Any = None
 
     def __init__(self) -> None:
         super().__init__()
-        self._began = self._has_deltas = False
-        self._response_id: Any = None
         self._items: dict[int, Any] = {}  # output index → id of the item
         self._parts: dict[int | None, int] = {}  # output index → content parts that were added
         # output indices with output and without `response.output_item.done`
@@ -464,8 +469,5 @@ def _has_text(item: Any) -> bool:
     return isinstance(parts, list) and any(member_of(part, "text") for part in parts)
 
 
-_RULES_OF_DIALECT: dict[str, type[_Chat] | type[_Messages] | type[_Responses]] = {
-    CHAT: _Chat,
-    MESSAGES: _Messages,
-    RESPONSES: _Responses,
-}
+CHECKS: dict[str, type[ClientChecks]] = {of.dialect: of for of in (_Chat, _Messages, _Responses)}
+"""Dialect → its checks."""

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from streamgauge.analytics.decoding.accumulator import StreamAccumulator
-from streamgauge.analytics.decoding.client_checks import ClientChecks
+from streamgauge.analytics.decoding.client_checks import CHECKS
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.dialect_selection import UNKNOWN, DialectSelector, UnknownReader
 from streamgauge.analytics.decoding.framing import Envelope, Framer
@@ -33,7 +33,6 @@ from streamgauge.analytics.dialects.events import (
 )
 from streamgauge.analytics.dialects.tolerant_json import json_or_none
 from streamgauge.analytics.dialects.vendors import header_stats, vendor_of
-from streamgauge.analytics.schema.strict_clients import DIALECTS
 from streamgauge.ingest.records import CodingFault, body_coding
 
 
@@ -176,7 +175,8 @@ class StreamDecoder:
         self._template = EventTemplate(self._reader)
         self._envelope = None
         self._framed_reads = MIN_FRAMED_READS
-        self._checks = ClientChecks(self.dialect) if self.dialect in DIALECTS else None
+        checks = CHECKS.get(self.dialect)
+        self._checks = checks() if checks is not None else None
         if events:
             self._add_events(events)
 

@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t
 from streamgauge.ingest.tap.exchanges.context cimport TapContext
 from streamgauge.ingest.tap.exchanges.states cimport after
 from streamgauge.ingest.tap.exchanges.sides cimport ClientSide, Pool, UpstreamSide
+from streamgauge.ingest.tap.exchanges.tunnel cimport Tunnel
 from streamgauge.ingest.tap.exchanges.waits cimport Waits
 from streamgauge.ingest.tap.http.bodies cimport BodyReader
 from streamgauge.ingest.tap.http.heads cimport RequestHead, ResponseHead, read_response_head, response_body
@@ -25,7 +26,8 @@ cdef class Forwarding:
     cdef TraceContext _trace
     cdef Recorder _recorder
     cdef object _connect_task, _received, _relay, _relay_number, _route
-    cdef object _tunnel, _unsent
+    cdef Tunnel _tunnel
+    cdef object _unsent
     cdef bint _close_delimited, _keep_client, _payload_only
     cdef int64_t _last_ns, _ready_ns
     cdef readonly int request, response
@@ -43,7 +45,7 @@ cdef class Forwarding:
     cdef _head_data(self, bytes data, int64_t now_ns)
     @cython.locals(request=RequestHead, reader=BodyReader, payload=bytes)
     cdef _respond(self, ResponseHead head, bytes data, Py_ssize_t end, int64_t now_ns)
-    @cython.locals(recorder=Recorder)
+    @cython.locals(tunnel=Tunnel, recorder=Recorder)
     cdef _tunnel_data(self, bytes data, int64_t now_ns, bint from_client)
     @cython.locals(recorder=Recorder)
     cdef _record_response(self, ResponseHead head, bytes payload, int64_t now_ns)

@@ -11,6 +11,8 @@ _OPCODE, _CLOSE = 0x0F, 0x08
 _MASKED, _LENGTH = 0x80, 0x7F
 _MASK_BYTES = 4
 _EXTENDED_LENGTH_BYTES = {126: 2, 127: 8}
+_MAX_LENGTH = 1 << 62
+"""An invalid frame may claim more than the compiled code can count."""
 MAX_FRAMES = 4096
 """Frames of one read, about 5 ms."""
 
@@ -50,7 +52,7 @@ class CloseFrameFinder:
                 extended = _EXTENDED_LENGTH_BYTES.get(length, 0)
                 end += extended
                 if extended and end <= size:
-                    length = int.from_bytes(data[at + 2 : end], "big")
+                    length = min(int.from_bytes(data[at + 2 : end], "big"), _MAX_LENGTH)
                 if second & _MASKED:
                     end += _MASK_BYTES
             if end > size:
