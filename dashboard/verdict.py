@@ -61,7 +61,8 @@ def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis
     """The diagnosis of the selection, shared by all readers. Raises QueryError."""
     asked = replace(chosen, least_bucket_s=0.0)  # charts of any point width share it
     judged_by, data = stored_objectives(query_catalog), str(page_settings.data_dir())
-    question = (chosen.length, chosen.filters(), judged_by, data)
+    labels = tuple(overview.label_names(query_catalog))
+    question = (chosen.length, chosen.filters(), judged_by, labels, data)
     latest = _latest()
     if max_age_s > CACHED_S and question in latest:
         made_s, recent = latest[question]
@@ -69,7 +70,7 @@ def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis
         limit_s = min(max_age_s, chosen.length.total_seconds() / 10)
         if time.monotonic() - made_s < max_age_s and later_s < limit_s:
             return recent
-    found = _cached(asked, judged_by, data)
+    found = _cached(asked, judged_by, labels, data)
     if len(latest) >= MAX_DIAGNOSES:
         latest.clear()
     latest[question] = (time.monotonic(), found)
@@ -83,8 +84,10 @@ def _latest() -> dict[Hashable, tuple[float, Diagnosis]]:
 
 
 @st.cache_data(ttl=CACHED_S, max_entries=MAX_DIAGNOSES, show_spinner=False)
-def _cached(chosen: Selection, judged_by: tuple[Objective, ...], data: str) -> Diagnosis:
-    return diagnose(query, chosen, judged_by)
+def _cached(
+    chosen: Selection, judged_by: tuple[Objective, ...], labels: tuple[str, ...], data: str
+) -> Diagnosis:
+    return diagnose(query, chosen, judged_by, labels)
 
 
 def time_range(chosen: Selection, bucket_s: int | None = None) -> TimeRange:

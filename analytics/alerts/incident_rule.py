@@ -22,6 +22,7 @@ from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import TITLES, Cause, Diagnosis
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.objectives import stored_objectives
+from streamgauge.analytics.reports.overview import label_names
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import Objective
 
@@ -93,7 +94,7 @@ class IncidentRule:
     def _evaluate(self, now: datetime) -> None:
         chosen = Selection(since=now - RANGE, until=now)
         objectives = stored_objectives(self._query)
-        found = diagnose(self._query, chosen, objectives)
+        found = diagnose(self._query, chosen, objectives, label_names(self._query))
         known, seen, dated = self._incidents, dict[Key, _Incident](), set[Key]()
         for cause in found.causes:
             severity = severity_of(cause, found, objectives)

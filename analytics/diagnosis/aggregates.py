@@ -24,7 +24,15 @@ import polars as pl
 from streamgauge.analytics.diagnosis.diagnosis import Unit
 from streamgauge.analytics.reports import blame, quality
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.analytics.schema.dimensions import CLIENT, GATEWAY, INPUT_TOKENS, MODEL, is_client
+from streamgauge.analytics.schema.dimensions import (
+    CLIENT,
+    GATEWAY,
+    INPUT_TOKENS,
+    LABEL,
+    MODEL,
+    has_labels,
+    is_client,
+)
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_COUNTED, IS_ERROR, IS_REQUEST, OK
 from streamgauge.analytics.schema.sql_quoting import instant, literal
@@ -215,8 +223,10 @@ def affected(name: str | None, objectives: Sequence[Objective]) -> str | None:
 MOST = {"model": 8, "gateway": 5, "client": 6, "app": 6, "tap": 6, "server": 12}
 """Dimension → values that are looked at, those with the most streams and failures. The others are one value, NULL."""
 CUBE = ("model", "gateway", "client")
+MOST_LABEL_VALUES = 12
+"""As `MOST`, of each label. The values of all labels, NAME=VALUE, are one dimension."""
 SINGLE = ("app", "tap", "server")
-"""Dimensions that are looked at alone. Means of them are adjusted for the models, gateways and strata of the streams."""
+"""Dimensions that are looked at alone, as labels are. Means of them are adjusted for the models, gateways and strata of the streams."""
 SILENT_S = 20.0
 SILENT_FACTOR = 1.5
 """A stream in flight counts as failed, before a timeout ends it, if nothing arrived for `SILENT_S`, and for `SILENT_FACTOR` times the
@@ -226,12 +236,16 @@ LEAST_BEFORE = 20
 """Least streams before an onset whose median is shown."""
 
 
-def source(chosen: Selection, begin: datetime | None = None, end: datetime | None = None) -> str:
-    """SQL of the streams that are compared: finished ones, and those in flight that are silent."""
+def source(
+    chosen: Selection, begin: datetime | None = None, end: datetime | None = None, *, labelled: bool = False
+) -> str:
+    """SQL of the streams that are compared: finished ones, and those in flight that are silent. `labelled`: with `labels`."""
     begin, end = begin or chosen.before().since, end or chosen.until
     where = f"started_at >= {instant(begin)} AND started_at < {instant(end)} AND ({chosen.filters()})"
     names = "stream_id, started_at, http_status, error_type, error_phase, ttft_ns, itl_ns, last_output_ns, stall_count, burstiness"
     names += f", lost_bytes, objective, waited_client_ns, end_ns, delivered_ns, violations, {', '.join(quality.COLUMNS)}"
+    labels = ", labels" if labelled else ""
+    names += labels
     # ttfb_ns and last_output_ns: the last time a stream that then fell silent was active
     return f"""
         SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, client_app AS app, tap, server_instance AS server,
@@ -240,7 +254,7 @@ def source(chosen: Selection, begin: datetime | None = None, end: datetime | Non
         FROM (SELECT * REPLACE ({INPUT_TOKENS} AS input_tokens) FROM streams WHERE {where} AND {IS_REQUEST})
         UNION ALL BY NAME
         SELECT stream_id, started_at, 'silent' AS outcome, http_status, ttft_ns, last_output_ns, output_event_count,
-            model, gateway, client, client_app AS app, tap, active_at, active_at AS ended_at
+            model, gateway, client, client_app AS app, tap, active_at, active_at AS ended_at{labels}
         FROM (
             SELECT * REPLACE ({GATEWAY} AS gateway), {MODEL} AS model, {CLIENT} AS client,
                 started_at + to_microseconds(coalesce(last_event_ns, 0) // 1000) AS active_at
@@ -308,14 +322,16 @@ def _columns(expressions: Mapping[str, str]) -> str:
     return ",\n            ".join(f"{value} AS {name}" for name, value in expressions.items())
 
 
-def cells(chosen: Selection, objectives: Sequence[Objective]) -> str:
-    """SQL of the aggregates that `read` takes.
+def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[str] = ()) -> str:
+    """SQL of the aggregates that `read` takes. `labels`: the names of those that are looked at.
 
-    `part` (cube, total or one of `SINGLE`), `bucket`, the dimensions of `CUBE` and `SINGLE`, and for each metric `n_*`, `x_*`
-    and `xx_*`, in the cube with the stratum at the end if `Metric.by_input`; `l_*` if the least change differs between streams.
+    `part` (cube, total, label or one of `SINGLE`), `bucket`, the dimensions of `CUBE` and `SINGLE`, `label`, and for each metric `n_*`,
+    `x_*` and `xx_*`, in the cube with the stratum at the end if `Metric.by_input`; `l_*` if the least change differs between streams.
     Totals have `objective` and the measured values.
     """
     compared = metrics(objectives).values()
+    of_labels = {f"label_{name}": name for name in labels}
+    values = [f"labels['{name}'] AS {d}" for d, name in of_labels.items()]
     levels = ", ".join(
         f"avg(m_{m.name}) - sum(sum(m_{m.name})) OVER () / sum(count(m_{m.name})) OVER () AS level_{m.name}"
         for m in compared
@@ -324,7 +340,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective]) -> str:
     tops = ",\n        ".join(
         f"top_{d} AS (SELECT {d} AS value FROM chosen WHERE {d} IS NOT NULL GROUP BY ALL"
         f" ORDER BY count(*) + 5 * count(*) FILTER ({IS_ERROR} OR m_slow_client > ln({SLOW_CLIENT_S}e9)) DESC, value LIMIT {most})"
-        for d, most in MOST.items()
+        for d, most in (MOST | dict.fromkeys(of_labels, MOST_LABEL_VALUES)).items()
     )
 
     def named(d: str) -> str:
@@ -339,20 +355,23 @@ def cells(chosen: Selection, objectives: Sequence[Objective]) -> str:
     singles = "".join(
         f"""
         UNION ALL BY NAME
-        SELECT '{d}' AS part, bucket, {d}, {_columns({name: f"sum({name})" for name in single_sums})}
+        SELECT '{part}' AS part, bucket, {value} AS {part}, {_columns({name: f"sum({name})" for name in single_sums})}
         FROM singles WHERE {d} IS NOT NULL GROUP BY ALL"""
-        for d in SINGLE
+        for d, part, value in (
+            *((d, d, d) for d in SINGLE),
+            *((d, LABEL, f"'{name}=' || {d}") for d, name in of_labels.items()),
+        )
     )
     return f"""
         WITH chosen AS MATERIALIZED (
-            SELECT {_bucket(chosen)} AS bucket, {", ".join(MOST)}, outcome, started_at, ttft_ns, itl_ns, input_tokens,
+            SELECT {_bucket(chosen)} AS bucket, {", ".join([*MOST, *values])}, outcome, started_at, ttft_ns, itl_ns, input_tokens,
             {STRATUM} AS stratum, {objective_name(objectives)} AS objective, {_values(compared)}
-            FROM ({source(chosen)}) WHERE ended_at >= {instant(chosen.before().since)}),
+            FROM ({source(chosen, labelled=bool(labels))}) WHERE ended_at >= {instant(chosen.before().since)}),
         {tops},
         levels AS (SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY ALL),
         strata AS (SELECT bucket, {", ".join(map(named, CUBE))}, stratum, {_columns(sums)} FROM chosen GROUP BY ALL),
         singles AS (
-            SELECT bucket, {", ".join(map(named, SINGLE))}, {_columns(single_sums)}
+            SELECT bucket, {", ".join(map(named, (*SINGLE, *of_labels)))}, {_columns(single_sums)}
             FROM chosen JOIN levels USING (model, gateway, stratum) GROUP BY ALL)
         SELECT 'cube' AS part, bucket, {", ".join(CUBE)}, {_columns(_by_stratum(sums, compared))}
         FROM strata GROUP BY ALL{singles}
@@ -375,14 +394,18 @@ class Suspect:
 
 
 def _where(where: Mapping[str, str]) -> str:
-    parts = [is_client(d, [v]) if d == "client" else f"{d} = {literal(v)}" for d, v in where.items()]
+    parts = [
+        is_client(d, [v]) if d == "client" else has_labels([v]) if d == LABEL else f"{d} = {literal(v)}"
+        for d, v in where.items()
+    ]
     return " AND ".join(parts) or "TRUE"
 
 
 def _over_chosen(chosen: Selection, suspects: Sequence[Suspect], parts: Iterable[str]) -> str:
     """SQL of all parts over the streams since shortly before the first suspect."""
     begin = max(min(s.begin for s in suspects) - chosen.length / 2, chosen.before().since)
-    return f"WITH chosen AS MATERIALIZED ({source(chosen, begin)}) {' UNION ALL BY NAME '.join(parts)}"
+    rows = source(chosen, begin, labelled=any(LABEL in s.where for s in suspects))
+    return f"WITH chosen AS MATERIALIZED ({rows}) {' UNION ALL BY NAME '.join(parts)}"
 
 
 def series(chosen: Selection, suspects: Sequence[Suspect], points: int) -> str:
@@ -401,7 +424,7 @@ def series(chosen: Selection, suspects: Sequence[Suspect], points: int) -> str:
                 f"({literal(m)}, {literal(g)}, {k}, {level!r})" for (m, g, k), level in suspect.levels.items()
             )
             levels = f" JOIN (VALUES {rows}) AS levels(model, gateway, stratum, level) USING (model, gateway, stratum)"
-            x = f"sum(({metric.x}) - level) AS x"
+            x = f"sum((({metric.x}) - level)::DOUBLE) AS x"
         parts.append(
             f"(SELECT {number} AS suspect, ((epoch_us(moment) - epoch_us({instant(suspect.begin)})) // {width_us})::INTEGER AS point,"
             f" count(*) AS n, {x}"
@@ -503,9 +526,10 @@ class Table:
 
 
 def read(frame: pl.DataFrame, compared: Collection[Metric]) -> dict[str, Table]:
-    """The tables `cube`, `tap` and `server` of the result of `cells`."""
+    """The tables `cube`, of `SINGLE` and, if it has labels, `label` of the result of `cells`."""
     found = {}
-    for part, dimensions in ({"cube": CUBE} | {d: (d,) for d in SINGLE}).items():
+    singles = (*SINGLE, LABEL) if LABEL in frame.columns else SINGLE
+    for part, dimensions in ({"cube": CUBE} | {d: (d,) for d in singles}).items():
         columns = {f"{c}_{m.name}": m.by_input and part == "cube" for m in compared for c in ("n", "x", "xx")}
         least = {f"l_{m.family}" for m in compared if m.least_change_of_stream}
         columns |= dict.fromkeys((*least, "requests", "n_input", "x_input"), False)

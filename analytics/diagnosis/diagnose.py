@@ -54,13 +54,19 @@ ONLY_WITH_TOOLS, MORE_TOOLS = 0.9, 1.25
 """Share of the failed streams that had a tool call, and its least ratio to the share before, from which on it is evidence."""
 
 
-def diagnose(query: Query, chosen: Selection, objectives: Sequence[Objective] = (DEFAULT,)) -> Diagnosis:
+def diagnose(
+    query: Query,
+    chosen: Selection,
+    objectives: Sequence[Objective] = (DEFAULT,),
+    labels: Sequence[str] = (),
+) -> Diagnosis:
     """The diagnosis of a range. Runs one query if it is healthy, else three. Raises what `query` raises.
 
-    Streams are judged by the objective whose name they are stored with, and by the last one if that is unknown.
+    Streams are judged by the objective whose name they are stored with, and by the last one if that is unknown. `labels`: names of
+    those whose values may be named.
     """
     compared = metrics(objectives)
-    frame = query(aggregates.cells(chosen, objectives))
+    frame = query(aggregates.cells(chosen, objectives, labels))
     tables = aggregates.read(frame, compared.values())
     streams, measured = _measured(frame, objectives)
     answer = Diagnosis(

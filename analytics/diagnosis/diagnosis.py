@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal
 
 from streamgauge.analytics.schema.clients import shortened
-from streamgauge.analytics.schema.dimensions import DIMENSIONS
+from streamgauge.analytics.schema.dimensions import DIMENSIONS, LABEL
 from streamgauge.analytics.schema.objectives import DEFAULT
 
 State = Literal["healthy", "incident", "unclear", "no_data"]
-PLACE_DIMENSIONS = ("gateway", "model", "client", "app", "tap", "server")
+PLACE_DIMENSIONS = ("gateway", "model", "client", "app", "tap", "server", LABEL)
 """The dimensions of `Cause.where`, in the order in which a text names them."""
 """`incident`: at least one cause is named. `unclear`: an objective is missed, and the data do not support a cause."""
 Kind = Literal["step", "drift", "constant", "traffic"]
@@ -43,7 +43,7 @@ class Cause:
 
     kind: Kind
     where: Mapping[str, str]
-    """Dimension → value: model, gateway, client, tap or server. Empty: all streams of the selection."""
+    """Dimension → value: one of `PLACE_DIMENSIONS`; a label is NAME=VALUE. Empty: all streams of the selection."""
     main: Effect
     effects: tuple[Effect, ...] = ()
     """Other metrics that got worse at the same place and time."""
@@ -78,7 +78,7 @@ class Cause:
     @property
     def filters(self) -> dict[str, str]:
         """The values that the filters of the pages can select."""
-        return {name: value for name, value in self.where.items() if name in DIMENSIONS}
+        return {name: value for name, value in self.where.items() if name in (*DIMENSIONS, LABEL)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +233,11 @@ def place(cause: Cause, name: Name = plain_name) -> str:
     where = {dimension: name(dimension, value) for dimension, value in cause.where.items()}
     served = ("model", "gateway") if "model" in where else ()
     parts = [" @ ".join(where[d] for d in served if d in where)]
-    parts += [f"{d} {where[d]}" for d in PLACE_DIMENSIONS if d in where and d not in served]
+    parts += [
+        where[d] if d == LABEL else f"{d} {where[d]}"
+        for d in PLACE_DIMENSIONS
+        if d in where and d not in served
+    ]
     return ", ".join(p for p in parts if p) or "all streams"
 
 

@@ -37,6 +37,7 @@ from streamgauge.analytics.diagnosis.search import (
     Found,
     compare,
 )
+from streamgauge.analytics.schema.dimensions import LABEL
 
 SAME_TIME_BUCKETS = 2.0
 """Begins of one incident differ by at most so many buckets of the range."""
@@ -246,7 +247,10 @@ def unaffected(table: Table, found: Found, variance: float) -> tuple[str | None,
         if dimension not in found.where:
             continue
         axis, good = by_name[dimension], []
+        of_label = found.where[LABEL].partition("=")[0] + "=" if dimension == LABEL else ""
         for i, name in enumerate(table.values[axis]):
+            if not name.startswith(of_label):
+                continue
             place = (*(i if a == axis else p for a, p in enumerate(found.place)), 0)
             quiet = compared.excess[place] < 0.25 * abs(found.value - found.expected)
             if i != found.place[axis] and compared.n[place] >= LEAST_STREAMS and quiet:

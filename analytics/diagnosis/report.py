@@ -14,7 +14,7 @@ from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import FAILURES, TITLES, Cause, Diagnosis, cause_text, headline
 from streamgauge.analytics.reports import Query, has_rows
 from streamgauge.analytics.reports.objectives import stored_objectives
-from streamgauge.analytics.reports.overview import IS_BAD, top_contributors
+from streamgauge.analytics.reports.overview import IS_BAD, label_names, top_contributors
 from streamgauge.analytics.reports.run_summary import cost
 from streamgauge.analytics.reports.selection import (
     CLIENT_NAMES,
@@ -78,7 +78,7 @@ class Report:
 def read_report(query: Query, selection: Selection, note: str | None = None) -> Report:
     """`note`: why newer rows are missing. Raises QueryError."""
     judged_by = stored_objectives(query)
-    found = diagnose(query, selection, judged_by)
+    found = diagnose(query, selection, judged_by, label_names(query))
     names: dict[str, str] = dict(query(CLIENT_NAMES).iter_rows())
     return Report(
         selection=selection,

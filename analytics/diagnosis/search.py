@@ -6,8 +6,8 @@ Rules
    equal places the one with fewer dimensions is found.
 2. A change counts if its evidence is above that of chance in all combinations that were looked at, if it is large enough to matter
    (`Metric.least_change`, `least_ratio`), and with at least `LEAST_STREAMS` streams.
-3. A tap or server instance is named instead if it explains the change of a place clearly better (`NARROWER`). Alone it is not searched,
-   except for lost records: the mix of its requests changes more often than it fails.
+3. A program, tap, server instance or label is named instead if it explains the change of a place clearly better (`NARROWER`). Alone it
+   is not searched, except for lost records: the mix of its requests changes more often than it fails. Labels are, if no place is found.
 4. The streams of a found place are removed, and the search is repeated.
 
 Statistics
@@ -42,6 +42,7 @@ from streamgauge.analytics.diagnosis.aggregates import (
     Table,
     with_totals,
 )
+from streamgauge.analytics.schema.dimensions import LABEL
 
 MAX_PER_METRIC = 3
 MAX_CAUSES = 5
@@ -49,6 +50,8 @@ CHANCE = 1e-3
 """Probability that a healthy range has a change that counts."""
 NARROWER = 1.25
 """Least ratio of the score of a tap or server instance to that of the place."""
+NARROWER_LABEL = 1.1
+"""As `NARROWER`. A client is often most of a label, and no place has the streams of the others."""
 METRICS_COMPARED = 23
 CANDIDATES = 30
 LENGTHS = (1, 2, 3, 4, 6, 8, 16)
@@ -78,7 +81,7 @@ class Found:
 
     metric: Metric
     part: str
-    """The table: cube, tap or server."""
+    """The table: cube, label, or one of `SINGLE`."""
     where: Mapping[str, str]
     place: tuple[int, ...]
     """Indexes into the table with totals."""
@@ -100,7 +103,9 @@ def search(tables: Mapping[str, Table], metrics: Mapping[str, Metric]) -> list[F
         part = "tap" if metric.family == "loss" else "cube"
         table = tables[part]
         narrower = {
-            d: tables[d] for d in SINGLE if d != part and d in tables and len(tables[d].values[0]) > 1
+            d: tables[d]
+            for d in (*SINGLE, LABEL)
+            if d != part and d in tables and len(tables[d].values[0]) > 1
         }
         streams, affected = (table.columns[f"{c}_{metric.name}"].sum() for c in ("n", "x"))
         if streams >= 2 * LEAST_STREAMS and (metric.kind == "mean" or affected >= LEAST_AFFECTED):
@@ -122,25 +127,33 @@ def _of_metric(part: str, table: Table, metric: Metric, narrower: Mapping[str, T
             d: _without(single, metric, (len(single.values[0]),), best.begin, best.end)
             for d, single in narrower.items()
         }
+    # The streams of a label may be few of each model, gateway and client.
+    if not found and (single := narrower.get(LABEL)) is not None:
+        alone = _best(LABEL, single, metric, variance_of(single, metric))
+        found += [alone] if alone is not None else []
     return found
 
 
 def _narrowed(table: Table, metric: Metric, best: Found, narrower: Mapping[str, Table]) -> Found:
-    """The tap or server instance that explains the change of the found place clearly better, else the place."""
+    """The program, tap, server instance or label that explains the change of the found place clearly better, else the place."""
     interval = best.begin, best.end
     compared = compare(table, metric, _arrays(interval), variance_of(table, metric))
-    least = NARROWER * float(compared.score[(*best.place, 0)])
+    score = float(compared.score[(*best.place, 0)])
+    ratio = 0.0
     for part, single in narrower.items():
         cost = _cost(single)
         cost[-1] = np.inf  # all of them
         clear = _clear_place(part, single, metric, interval, variance_of(single, metric), cost)
-        if clear is not None and clear[1] >= least:
-            best, least = clear
+        least = NARROWER_LABEL if part == LABEL else NARROWER
+        if clear is not None and clear[1] >= max(ratio, least) * score:
+            best, ratio = clear[0], clear[1] / max(score, 1e-9)
     return best
 
 
 def _best(part: str, table: Table, metric: Metric, variance: float) -> Found | None:
     cost = _cost(table)
+    if part == LABEL:
+        cost[-1] = np.inf  # all of them
     evidence = _evidence(table, metric, variance, cost)
     for k in evidence.argsort()[::-1][:CANDIDATES]:
         if evidence[k] < LEAST_SCORE:

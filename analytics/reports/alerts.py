@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import polars as pl
 
 from streamgauge.analytics.reports import Query
-from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
+from streamgauge.analytics.reports.selection import FILTERS, Selection
 from streamgauge.analytics.schema.sql_quoting import instant
 
 LEAD_S, LEAST_S = 600, 300
@@ -56,5 +56,5 @@ def overview_address(place: Mapping[str, str], began_s: float, until_s: float) -
     since_s = math.floor((began_s - LEAD_S) / 60) * 60
     end_s = math.ceil(max(until_s, began_s + LEAST_S) / 60) * 60
     begin, end = (f"{datetime.fromtimestamp(s, UTC):%Y-%m-%dT%H:%M}" for s in (since_s, end_s))
-    filters = {name: place[name] for name in DIMENSIONS if name in place}
+    filters = {name: place[name] for name in FILTERS if name in place}
     return f"?{urlencode({'range': 'custom', 'from': begin, 'until': end, **filters})}"

@@ -40,6 +40,8 @@ MODELS = (
     Model("reasoner", 1.5, 0.9, 0.015, 600, 0.03, 0.4),
 )
 GATEWAYS = {"eu-gateway": 5.0, "us-gateway": 4.0, "direct": 2.0}
+TEAMS = {"search": 3.0, "ads": 2.0, "core": 2.0, "mobile": 2.0, "o'brien & co": 1.0}
+"""Values of the label `team`."""
 CLIENTS = 12
 SERVERS = 4
 """Server instances of each gateway."""
@@ -151,6 +153,11 @@ def _requests(
         "tap": tap,
         "server": server,
     }
+    # From numbers of its own: those of the other columns stay the same.
+    team = np.random.default_rng(len(at)).choice(
+        list(TEAMS), len(at), p=np.array(list(TEAMS.values())) / sum(TEAMS.values())
+    )
+    found["label"] = np.char.add("team=", team)
     return found | {"m": model, "g": gateway, "c": client}
 
 
@@ -325,6 +332,7 @@ def _rows(rng: np.random.Generator, s: Streams, since: datetime) -> pl.DataFrame
         "tool_call_count": s["tools"].astype(np.int32), "tool_failure_count": np.zeros(n, np.int32),
         "malformed_tool_call_count": s["malformed"].astype(np.int32), "waited_client_ns": ns(s["waits"].astype(float)),
         "delivered_ns": ns(ended + s["hidden"].astype(float)),
+        "labels": pl.Series([{"team": text.partition("=")[2]} for text in s["label"].tolist()], dtype=pl.Map(pl.String, pl.String)),
         "violations": pl.Series([["missing_choices"] if b else [] for b in s["broken"]], dtype=pl.List(pl.String)),
     })  # fmt: skip
     reports_cache = [m.name for m in MODELS if m.cached]

@@ -111,6 +111,7 @@ def test_the_diagnosis_of_a_range_that_has_just_ended_is_the_recent_one(
     made = Diagnosis(state="healthy", since=NOON, until=NOON + HOUR, measured=(), streams=1)
     monkeypatch.setattr(verdict, "diagnose", lambda _query, scope, *_: replace(made, until=scope.until))
     monkeypatch.setattr(verdict, "stored_objectives", lambda *_: ())
+    monkeypatch.setattr(verdict.overview, "label_names", lambda *_: [])
     monkeypatch.setattr(verdict.page_settings, "data_dir", lambda: incident[0])
 
     def until(later: timedelta) -> datetime:

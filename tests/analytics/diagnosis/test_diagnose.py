@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import duckdb
 import polars as pl
 import pytest
 
 from bench.diagnosis import drawn
-from bench.diagnosis.incidents import INCIDENTS, judge
-from bench.diagnosis.traffic import Fault, main_client, simulate
+from bench.diagnosis.incidents import INCIDENTS, Expected, judge
+from bench.diagnosis.traffic import TEAMS, Fault, main_client, simulate
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import Diagnosis, headline
 from streamgauge.analytics.reports.selection import Selection
@@ -83,6 +84,35 @@ def test_incident_is_named_with_its_place_and_onset(streams: Streams, name: str)
     named, errors_s = judge(found := streams.diagnose(Selection(since=since, until=UNTIL)), incident.expected)
     assert named, headline(found)
     assert max(map(abs, errors_s)) <= 15, headline(found)
+
+
+@pytest.mark.parametrize(
+    ("team", "family", "fault"),
+    [
+        ("search", "failure", {"outcome": "http_error", "status": 429, "share": 0.6}),
+        ("ads", "failure", {"outcome": "http_error", "status": 500, "share": 0.4}),
+        ("o'brien & co", "failure", {"outcome": "truncated", "share": 0.5}),
+        ("core", "ttft", {"ttft": 3.0}),
+        ("mobile", "itl", {"itl": 3.0}),
+        ("search", "stall", {"stalled": 0.4}),
+        ("ads", "refusal", {"refused": 0.4}),
+        ("core", "length", {"cut": 0.5}),
+    ],
+)
+def test_incident_of_one_value_of_a_label_is_named(
+    streams: Streams, team: str, family: str, fault: dict[str, Any]
+) -> None:
+    length_s, onset_s = 300.0, 150.0
+    since, where = UNTIL - timedelta(seconds=length_s), {"label": f"team={team}"}
+    faults = [Fault(where=where, onset_s=onset_s, **fault)]
+    streams.put(simulate(7, since=since, length_s=length_s, earlier_s=length_s, rate=10.0, faults=faults))
+    found = diagnose(streams.query, Selection(since=since, until=UNTIL), labels=["team"])
+    named, errors_s = judge(found, [Expected((family,), where, onset_s)])
+    assert named, headline(found)
+    assert max(map(abs, errors_s)) <= 15, headline(found)
+    assert f": team={team}, " in headline(found)
+    assert found.causes[0].filters == where
+    assert set(found.causes[0].unaffected) <= {f"team={name}" for name in TEAMS if name != team}
 
 
 def test_healthy_range_takes_one_query(streams: Streams) -> None:
