@@ -43,6 +43,7 @@ from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import (
     ALERT_RULES,
+    BUDGETS,
     CLIENTS,
     LABELS,
     MARKERS,
@@ -241,6 +242,7 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     closing.callback(store.close)
     replace_rows(store, OBJECTIVES, options.objectives)
     replace_rows(store, PRICES, options.prices)
+    replace_rows(store, BUDGETS, options.budgets)
     replace_rows(store, CLIENTS, options.clients)
     replace_rows(store, LABELS, options.labels)
     replace_rows(store, ALERT_RULES, alert_rules(options.alerts))

@@ -9,6 +9,7 @@ from typing import Any
 
 from streamgauge.analytics.alerts.evaluator import AlertOptions
 from streamgauge.analytics.consumer import CommitPolicy
+from streamgauge.analytics.schema.budgets import Budget
 from streamgauge.analytics.schema.clients import Client
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.schema.prices import Price
@@ -43,6 +44,7 @@ class AnalyzeOptions:
     """In the order of their priority."""
     prices: Sequence[Price]
     """In the order of their priority."""
+    budgets: Sequence[Budget]
     clients: Sequence[Client]
     """Names of clients."""
     labels: Sequence[Label]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import polars as pl
@@ -10,7 +11,17 @@ from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.schema.clients import NO_CLIENT_NAMES, shortened
 from streamgauge.analytics.schema.strict_clients import CLIENTS, RULES, clients_of
 from streamgauge.dashboard import filters
-from streamgauge.dashboard.html_table import Column, Row, instant, ms, number, percent, seconds, show_table
+from streamgauge.dashboard.html_table import (
+    Column,
+    Row,
+    State,
+    instant,
+    ms,
+    number,
+    percent,
+    seconds,
+    show_table,
+)
 from streamgauge.dashboard.stream_tables import id_column, stream_column
 
 REQUESTS = number("requests", "Requests")
@@ -121,6 +132,27 @@ def show_spend(frame: pl.DataFrame, *, group: str, currency: str) -> None:
     requests = opens_streams(REQUESTS, group) if filters.of_group(group, "") else REQUESTS
     columns = [group_column(group), requests, *_cost_columns(currency)]
     show_table(columns, frame, label=f"Spend by {group}", stacks=True)
+
+
+def show_budgets(frame: pl.DataFrame) -> None:
+    """Budgets in their current period (`reports.spend.budgets`)."""
+
+    def state(reason: str) -> Callable[[Row], State | None]:
+        return lambda row: "bad" if row["severity"] and reason in row["reasons"] else None
+
+    columns = [
+        Column(name="budget", heading="Budget"),
+        Column(name="period", heading="Period", line=True, priority=2),
+        instant("ends_at", "Until", form="%m-%d %H:%M", priority=2),
+        number("amount", "Amount", digits=2),
+        Column(name="spent_text", heading="Spent", number=True, state=state("spent"), help=metric_help("cost")),
+        percent("share", "Share", digits=0, bar=True),
+        Column(name="forecast_text", heading="Forecast", number=True, state=state("forecast"), help=metric_help("budget_forecast")),
+        number("burn_1h", "Burn rate, 1 h", digits=1, state=state("burn"), help=metric_help("budget_burn")),
+        percent("estimated_share", "Estimated", digits=0, priority=3, help=metric_help("cost_estimate")),
+        number("not_counted", "Not counted", priority=4, help="Its requests of the period without a price in its currency."),
+    ]  # fmt: skip
+    show_table(columns, frame, label="Budgets", stacks=True, zone_of="Until")
 
 
 def show_dearest_sessions(frame: pl.DataFrame, *, currency: str) -> None:

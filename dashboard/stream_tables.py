@@ -247,7 +247,7 @@ def show_changes_of_stream(frame: pl.DataFrame) -> None:
 
 
 def show_sessions(frame: pl.DataFrame) -> None:
-    """Sessions (rows of the view `sessions`). Each row opens its session."""
+    """Sessions (rows of the view `sessions`, and `cost`). Each row opens its session."""
 
     def address(row: Row) -> str:
         return filters.page_address("sessions", {"session": row["session_id"]})
@@ -263,6 +263,7 @@ def show_sessions(frame: pl.DataFrame) -> None:
         seconds("user_wait_ns", "User wait", priority=2, help=metric_help("session_user")),
         TOKENS_IN,
         TOKENS_OUT,
+        Column(name="cost", heading="Cost", number=True, help=metric_help("cost")),
         number("unfinished_output_tokens", "Unfinished", unit="tokens", priority=4, help=metric_help("session_unfinished")),
         Column(name="models", heading="Models", priority=3),
         CLIENT,

@@ -26,7 +26,7 @@ from streamgauge.settings import (
 )
 from streamgauge.values import format_option, print_json, print_report
 
-TABLES = ("objectives", "clients", "labels", "saved_views")
+TABLES = ("objectives", "budgets", "clients", "labels", "saved_views")
 
 
 @click.group("config")
@@ -87,8 +87,8 @@ def _setting(settings: Settings, name: str, source: str) -> dict[str, Any]:
 def _plain(settings: Settings, name: str) -> Any:
     """A value as JSON and TOML have it."""
     value: Any = getattr(settings, name)
-    if name == "objectives":
-        return [objective.table() for objective in settings.objectives]
+    if name in ("objectives", "budgets"):
+        return [one.table() for one in value]
     if name == "clients":
         return {client.client_id: client.name for client in settings.clients}
     if name == "labels":
@@ -208,6 +208,19 @@ ttft = "800ms"
 itl = "50ms"
 error_rate = 0.01
 goodput = 0.95
+```
+
+A budget is also a table in the file, and JSON in the flag. A request counts in each budget whose globs match its model, gateway and
+client (name or id). Keys: `period` (`day`, `week` from Monday, or `month`), `amount`, `currency`, and optionally `name` (by default the
+globs and the period), `model`, `gateway`, `client`, `time_zone` (of the begin of the period, by default UTC) and `severity` (highest of
+its [alerts](../how-to/spend.md#set-budgets)).
+
+```toml
+[[budgets]]
+client = "search-*"
+period = "month"
+amount = 500
+currency = "USD"
 ```
 
 The table `clients` names client ids (keyed hashes of API keys). The dashboard and `streamgauge top` show the names, and the

@@ -1,4 +1,4 @@
-"""Settings that are tables: `objectives`, `clients`, `labels` and `saved_views`.
+"""Settings that are tables: `objectives`, `budgets`, `clients`, `labels` and `saved_views`.
 
 Each is a table of the configuration file, JSON text of it, or flags. The parsers raise ValueError with one line, which names the key
 and what it may be.
@@ -9,21 +9,25 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
+from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from streamgauge.analytics.schema.budgets import MAX_BUDGETS, Budget
 from streamgauge.analytics.schema.clients import MAX_CLIENTS, NO_CLIENT_NAMES, Client, is_client_id
 from streamgauge.analytics.schema.objectives import DEFAULT, MAX_OBJECTIVES, Objective
 from streamgauge.ingest.labels import MAX_LABELS, Label, parse_label
 from streamgauge.values import parse_seconds, text_pairs
 
 T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
 
 OBJECTIVE = '{"model": "gpt-*", "ttft": "800ms", "goodput": 0.95}'
+BUDGET = '{"client": "search-*", "period": "month", "amount": 500, "currency": "USD"}'
 CLIENT = "9f86d081884c7d659a2feaa0c55ad015=billing"
 LABEL = "team=header:x-team:plain"
 SAVED_VIEW = "rate limits=streams?status=429&range=24h"
@@ -60,6 +64,14 @@ def _glob(text: str) -> str:
     if set(text) & set("[]\\"):
         raise ValueError("a name with the wildcards * and ?")
     return text
+
+
+def _time_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, LookupError):
+        raise ValueError("a time zone such as Europe/Berlin") from None
+    return name
 
 
 Text = Annotated[
@@ -102,12 +114,50 @@ class ObjectiveTable(BaseModel):
         if all(limit is None for limit in limits.values()):
             raise ValueError("it has no limit. Add one of ttft, itl, error_rate, goodput")
         globs = self.model_dump(include={"model", "gateway", "client"})
-        name = self.name or " ".join(f"{key}={glob}" for key, glob in globs.items() if glob != "*") or "all"
-        return Objective(name, **globs, **limits, severity=self.severity)
+        return Objective(self.name or _name_of(globs), **globs, **limits, severity=self.severity)
+
+
+def _name_of(globs: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={glob}" for key, glob in globs.items() if glob != "*") or "all"
+
+
+class BudgetTable(BaseModel):
+    """One table `[[budgets]]`. The description of a key says what is allowed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: Text = ""
+    """By default the globs and the period."""
+    model: Glob = "*"
+    gateway: Glob = "*"
+    client: Glob = "*"
+    period: Literal["day", "week", "month"] = Field(description="day, week or month")
+    amount: float = Field(gt=0, allow_inf_nan=False, description="a number above 0")
+    currency: str = Field(pattern="^[A-Z]{3}$", description="a currency code such as USD")
+    time_zone: Annotated[Text, AfterValidator(_time_zone)] = "UTC"
+    severity: Literal["page", "ticket", "none"] = Field("page", description="page, ticket or none")
+
+    def budget(self) -> Budget:
+        values = self.model_dump()
+        name = f"{_name_of(self.model_dump(include={'model', 'gateway', 'client'}))} per {self.period}"
+        return Budget(**values | {"name": self.name or name})
 
 
 def parse_objectives(value: object) -> tuple[Objective, ...]:
     """Tables, objectives or JSON text of them, in the order of their priority."""
+    found = _parse_tables(value, Objective, ObjectiveTable, ObjectiveTable.objective, OBJECTIVE)
+    return _distinct(found, MAX_OBJECTIVES, [DEFAULT.name, *(objective.name for objective in found)])
+
+
+def parse_budgets(value: object) -> tuple[Budget, ...]:
+    """Tables, budgets or JSON text of them."""
+    found = _parse_tables(value, Budget, BudgetTable, BudgetTable.budget, BUDGET)
+    return _distinct(found, MAX_BUDGETS, [budget.name for budget in found])
+
+
+def _parse_tables(
+    value: object, kind: type[T], table: type[Model], convert: Callable[[Model], T], example: str
+) -> list[T]:
     try:
         given: Any = json.loads(value) if isinstance(value, str) else value
         items = [
@@ -116,19 +166,17 @@ def parse_objectives(value: object) -> tuple[Objective, ...]:
         ]
     except (ValueError, TypeError):
         items = [None]
-    found: list[Objective] = []
+    found: list[T] = []
     for number, item in enumerate(items, 1):
-        if not isinstance(item, Mapping | Objective):
-            raise ValueError(f"the value is not a list of tables such as {OBJECTIVE}")
+        if not isinstance(item, Mapping | kind):
+            raise ValueError(f"the value is not a list of tables such as {example}")
         try:
-            found.append(
-                item if isinstance(item, Objective) else ObjectiveTable.model_validate(item).objective()
-            )
+            found.append(item if isinstance(item, kind) else convert(table.model_validate(item)))
         except ValidationError as e:
-            raise ValueError(f"objective {number}: {problem(e, ObjectiveTable)}") from None
+            raise ValueError(f"{kind.__name__.lower()} {number}: {problem(e, table)}") from None
         except ValueError as e:
-            raise ValueError(f"objective {number}: {e}") from None
-    return _distinct(found, MAX_OBJECTIVES, [DEFAULT.name, *(objective.name for objective in found)])
+            raise ValueError(f"{kind.__name__.lower()} {number}: {e}") from None
+    return found
 
 
 def problem(error: ValidationError, model: type[BaseModel]) -> str:
@@ -139,6 +187,8 @@ def problem(error: ValidationError, model: type[BaseModel]) -> str:
         similar = difflib.get_close_matches(key, model.model_fields, 1)
         hint = f", did you mean {similar[0]!r}?" if similar else "."
         return f"unknown key {key!r}{hint} Allowed: {', '.join(model.model_fields)}"
+    if found["type"] == "missing":
+        return f"{key} is missing: {model.model_fields[key].description}"
     allowed = found["ctx"]["error"] if found["type"] == "value_error" else model.model_fields[key].description
     return f"{key} = {found['input']!r} is not {allowed}"
 

@@ -38,6 +38,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from streamgauge.analytics.schema.budgets import Budget
 from streamgauge.analytics.schema.clients import Client
 from streamgauge.analytics.schema.objectives import DEFAULT, LIMITS, Objective
 from streamgauge.analytics.schema.stall_limit import StallLimit
@@ -49,8 +50,10 @@ from streamgauge.ingest.tap.http.rewriting import XForwarded
 from streamgauge.ingest.tap.http.upstreams import PRESETS, Upstream, parse_upstreams
 from streamgauge.ingest.tap.options import WebSockets
 from streamgauge.setting_tables import (
+    BUDGET,
     OBJECTIVE,
     SavedView,
+    parse_budgets,
     parse_clients,
     parse_labels,
     parse_objectives,
@@ -364,6 +367,10 @@ class Settings(BaseSettings):
         COMMON, "analyze", "JSON",
         "Objective of the streams that its globs match, such as " + OBJECTIVE + "; repeatable, the first match applies. One without "
         "globs replaces the default.", default=())
+    budgets: Annotated[tuple[Budget, ...], NoDecode, BeforeValidator(parse_budgets)] = _setting(
+        COMMON, "analyze", "JSON",
+        "Budget for the estimated cost of the requests that its globs match, such as " + BUDGET + "; repeatable. Needs --price-file.",
+        default=())
     retain_streams: Age = _setting(
         COMMON, "analyze", "DURATION", "Delete rows of streams older than this; 'forever' keeps them.", default="90d")
 

@@ -84,6 +84,7 @@ def alert_rules(options: AlertOptions) -> list[AlertRule]:
     silence = f"a stream that has begun its output is silent for {options.silence_s:g} s (--alert-silence)"
     first = f"a request has no output after {options.first_output_s:g} s (--alert-first-output)"
     return [
+        AlertRule("budget", "page or ticket, by budget", "a budget is spent, burns too fast, or will be exceeded by its forecast"),
         AlertRule("burn_rate", by_objective, "an error budget burns too fast in a short and a long window"),
         AlertRule("cache_hit_rate", "ticket", "the prompt-cache hit rate is below half of that of the last day"),
         AlertRule(DIAGNOSIS, by_objective, "the diagnosis names what got worse, where and since when"),

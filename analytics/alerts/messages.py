@@ -2,7 +2,7 @@
 
 A change gets no message
 1. if a silence matches it,
-2. if an incident of the diagnosis explains it: the same gateway and model, as far as the incident names them,
+2. if an incident of the diagnosis explains it: the same gateway and model, as far as the incident names them; none explains spend,
 3. if a message about the same rule at the same gateway or about the same model stands for it: its alert still fires, or the
    message is younger than the quiet time. Otherwise a gateway that fails would send one message per model.
 
@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 
 from streamgauge.analytics.alerts.alert_states import Change, Key, Severity
 from streamgauge.analytics.alerts.incident_rule import DIAGNOSIS, where_of
-from streamgauge.analytics.alerts.rules import CLIENT
+from streamgauge.analytics.alerts.rules import BUDGET, CLIENT
 
 NOT_ANNOUNCED = "it has had no message"
 
@@ -116,6 +116,8 @@ class Messages:
 
 def _stands_for(sent: Key, change: Change) -> bool:
     key = change.key
+    if key.rule == BUDGET.name:
+        return False
     if sent.rule == DIAGNOSIS and key.rule != DIAGNOSIS:
         known = where_of(key) | ({"client": change.condition.client_id} if change.condition.client_id else {})
         return where_of(sent).items() <= known.items()

@@ -81,15 +81,17 @@ def name_of(key: Key) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreRule:
-    """A query with the columns gateway, model, metric, value, threshold, message, began_at, severity."""
+    """A query with the columns gateway, model, metric, value, threshold, message, began_at and severity."""
 
     name: str
     sql: str
     hold: Hold
     every_s: float
     """Least interval. 0: at each evaluation."""
-    affected: str
-    """SQL over `streams`: which of them the condition affects."""
+    affected: str | None
+    """SQL over `streams`: which of them the condition affects. None: the message names what is affected."""
+    needs: str | None = None
+    """Table without whose rows the rule has no conditions."""
 
 
 def _recent_and_usual(minutes: str, amount: str, of: str) -> str:
@@ -146,6 +148,31 @@ WHERE burn_rates.severity IS NOT NULL AND highest IS DISTINCT FROM 'none'
 )
 """An error budget burns too fast in a short and a long window, as the view `burn_rates` defines it."""
 
+BUDGET = StoreRule(
+    "budget",
+    f"""
+SELECT NULL::VARCHAR AS gateway, NULL::VARCHAR AS model, name || ' ' || reason AS metric, severity,
+    CASE reason WHEN 'spent' THEN spent WHEN 'forecast' THEN forecast
+        ELSE if(burn_1h > {FAST_BURN} AND burn_5m > {FAST_BURN}, burn_1h, burn_6h) END AS value,
+    CASE WHEN reason <> 'burn' THEN amount WHEN value = burn_1h THEN {FAST_BURN} ELSE {SLOW_BURN} END::DOUBLE AS threshold,
+    format('budget {{}} ', name) || CASE reason WHEN 'spent' THEN 'is spent' WHEN 'forecast' THEN 'will be exceeded'
+        ELSE format('burns {{:.1f}} times too fast', value) END
+        || format(': {{:.2f}} of {{:.2f}} {{}} in this {{}}, {{:.0f}} % of it estimated', spent, amount, currency, period,
+            100 * coalesce(estimated_share, 0))
+        || coalesce(format(', forecast {{:.2f}} ({{:.2f}} – {{:.2f}})', forecast, forecast_low, forecast_high), '') AS message,
+    CASE WHEN reason <> 'burn' THEN began_at WHEN threshold = {FAST_BURN} THEN now() - INTERVAL 1 HOUR ELSE now() - INTERVAL 6 HOUR END
+        AS began_at
+FROM (SELECT * REPLACE (if(reason = 'forecast', 'ticket', severity) AS severity)
+    FROM (SELECT *, unnest(reasons) AS reason FROM budget_spend WHERE severity IS NOT NULL))
+""",
+    Hold(before_resolving_s=300),
+    every_s=300,
+    affected=None,
+    needs="budgets",
+)
+"""A budget is spent, burns too fast, or its forecast is above it (view `budget_spend`). Every 5 minutes, because the view reads the
+streams of a month."""
+
 SERVER_DRIFT = StoreRule(
     "server_drift",
     f"""
@@ -163,8 +190,9 @@ WHERE recent > threshold AND recent_of >= 20 AND usual_of >= 100
 """The median difference between observed and reported TTFT doubled, and rose by at least 0.2 s: a queue or a network in front of
 the server, which the server does not see. Every 5 minutes, because the view reads the streams of a day."""
 
-STORE_RULES = (CACHE_HIT_RATE, BURN_RATE, SERVER_DRIFT)
+STORE_RULES = (CACHE_HIT_RATE, BURN_RATE, BUDGET, SERVER_DRIFT)
 STORE_HOLDS: Mapping[str, Hold] = {rule.name: rule.hold for rule in STORE_RULES}
+_CONDITION = "gateway, model, metric, value, threshold, message, epoch_us(began_at), severity"
 _EXAMPLE = """
 SELECT client_id, count(*) AS streams, sum(count(*)) OVER () AS total, arg_max(stream_id::VARCHAR, started_at) AS stream_id
 FROM streams
@@ -199,21 +227,23 @@ class StoreRules:
 def _conditions(
     cursor: duckdb.DuckDBPyConnection, rule: StoreRule, client_names: Mapping[str, str]
 ) -> dict[Key, Condition]:
-    rows = cursor.execute(f"SELECT * REPLACE (epoch_us(began_at) AS began_at) FROM ({rule.sql})").fetchall()
+    if rule.needs is not None and cursor.execute(f"FROM {rule.needs} LIMIT 1").fetchone() is None:
+        return {}
+    rows = cursor.execute(f"SELECT {_CONDITION} FROM ({rule.sql})").fetchall()
     found: dict[Key, Condition] = {}
     for gateway, model, metric, value, threshold, message, began_us, severity in rows:
         key, client_id, stream_id = Key(rule.name, gateway, model, metric), None, None
-        if len(found) < MAX_EXAMPLES:
-            client_id, stream_id = _example(cursor, rule, key)
+        if rule.affected is not None and len(found) < MAX_EXAMPLES:
+            client_id, stream_id = _example(cursor, rule.affected, key)
         by = f", mostly for client {client_names.get(client_id, client_id)}" if client_id is not None else ""
-        text = f"{name_of(key)}: {message}{by}"
+        text = message if rule.affected is None else f"{name_of(key)}: {message}{by}"
         found[key] = Condition(value, threshold, text, began_us * 1000, stream_id, client_id, severity)
     return found
 
 
-def _example(cursor: duckdb.DuckDBPyConnection, rule: StoreRule, key: Key) -> tuple[str | None, str | None]:
+def _example(cursor: duckdb.DuckDBPyConnection, affected: str, key: Key) -> tuple[str | None, str | None]:
     """(the client that dominates, the id of an affected stream of the last hour)."""
-    row = cursor.execute(_EXAMPLE.format(affected=rule.affected), [key.gateway, key.model]).fetchone()
+    row = cursor.execute(_EXAMPLE.format(affected=affected), [key.gateway, key.model]).fetchone()
     if row is None:
         return None, None
     client_id, streams, total, stream_id = row

@@ -50,6 +50,9 @@ HELP: dict[str, str] = {
     "A hop counts once, at the model server.",
     "cost_estimate": "Share of the cost from requests whose tokens were not all reported: they are estimated from bytes and characters, as "
     "in other requests to the model. Low and high cover 90 % of those.",
+    "budget_forecast": "Spent + what the rest of the period costs like the same hours of the last 28 days. In parentheses: the range for "
+    "90 %. Needs 3 days of data.",
+    "budget_burn": "Spend of the last hour / the budget's mean per hour. 1 spends the budget exactly in its period.",
     "cache_money": "Saved: tokens read from the cache × (price of input - price of cached input). Paid for writes: tokens written × "
     "(price of the write - price of input). Wasted: the part for writes that no later request of the session (else client) read within "
     "5 min or 1 h.",

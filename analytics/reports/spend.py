@@ -1,4 +1,4 @@
-"""Estimated cost and the prompt cache, in one currency: amounts of different currencies are never added up.
+"""Estimated cost, the prompt cache and budgets, in one currency: amounts of different currencies are never added up.
 
 Costs are those of the view `spend`. `query` of the page may return an answer that is a minute old.
 """
@@ -10,7 +10,7 @@ from uuid import UUID
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports import Query, has_rows
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
 from streamgauge.analytics.schema.sql_quoting import literal
 
@@ -115,6 +115,44 @@ def of_stream(query: Query, stream_id: UUID, started_at: datetime) -> str | None
 def of_session(query: Query, session_id: str, first_at: datetime, last_at: datetime) -> str | None:
     """The cost of a session with requests in this time, as text. None without a price."""
     return _cost(query, f"session_id = {literal(session_id)}", first_at, last_at + MAX_HOP)
+
+
+def of_sessions(query: Query, sessions: pl.DataFrame) -> pl.DataFrame:
+    """`session_id, cost` as text, of rows of the view `sessions`. Empty without prices."""
+    empty = pl.DataFrame(schema={"session_id": pl.String, "cost": pl.String})
+    if sessions.is_empty() or not has_rows(query, "prices"):
+        return empty
+    names = ", ".join(literal(name) for name in sessions["session_id"])
+    shown = sessions.to_dicts()
+    since, until = min(row["first_at"] for row in shown), max(row["last_at"] for row in shown)
+    rows = query(f"""
+        SELECT session_id, currency, sum(total) AS cost, sum(low) AS low, sum(high) AS high FROM spend
+        WHERE session_id IN ({names}) AND started_at BETWEEN {instant(since)} AND {instant(until + MAX_HOP)} AND total IS NOT NULL
+        GROUP BY ALL ORDER BY session_id, currency""")
+    costs = [(row["session_id"], with_range(row)) for row in rows.to_dicts()]
+    found = pl.DataFrame(costs, schema=empty.schema, orient="row")
+    return found.group_by("session_id", maintain_order=True).agg(pl.col("cost").str.join(" + "))
+
+
+def budgets(query: Query) -> pl.DataFrame:
+    """Rows of the view `budget_spend` in the order of the settings, with `budget` (its name), the texts `spent_text` and
+    `forecast_text`, and `share` (spent / amount). Empty without budgets."""
+    if not has_rows(query, "budgets"):
+        return pl.DataFrame()
+    # Pages replace client ids in columns that are called `name` or `client`.
+    found = query(
+        "SELECT name AS budget, * EXCLUDE (name, client), spent / amount AS share FROM budget_spend"
+    )
+    texts = {
+        f"{name}_text": [
+            with_range(row | {"cost": row[name], "low": row[f"{name}_low"], "high": row[f"{name}_high"]})
+            if row[name] is not None
+            else None
+            for row in found.to_dicts()
+        ]
+        for name in ("spent", "forecast")
+    }
+    return found.with_columns(pl.Series(name, texts[name], pl.String) for name in texts)
 
 
 def _cost(query: Query, condition: str, since: datetime, until: datetime) -> str | None:

@@ -7,6 +7,7 @@ from importlib import resources
 from string import Template
 
 from streamgauge.analytics.schema import (
+    budgets,
     dimensions,
     histogram_buckets,
     objectives,
@@ -29,7 +30,7 @@ def statements() -> tuple[str, str, str]:
     """SQL of the tables, of the views, and of all comments. Run each in a separate transaction, in this order."""
     here = resources.files("streamgauge.analytics.schema")
     modules = (
-        dimensions, outcomes, histogram_buckets, objectives, prices, server_timing_names, strict_clients,
+        budgets, dimensions, outcomes, histogram_buckets, objectives, prices, server_timing_names, strict_clients,
     )  # fmt: skip
     constants = {name: value for module in modules for name, value in vars(module).items()}
     tables, views = (

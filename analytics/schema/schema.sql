@@ -357,6 +357,20 @@ CREATE TABLE IF NOT EXISTS prices (
     source VARCHAR -- Catalog that the row was imported from. NULL: written by hand.
 );
 
+-- Budgets from the settings, replaced when analytics starts with other ones. A request counts in each budget that matches it.
+CREATE TABLE IF NOT EXISTS budgets (
+    priority INTEGER NOT NULL, -- Order in the settings, from 0.
+    name VARCHAR NOT NULL, -- Name. Unique.
+    model VARCHAR NOT NULL, -- Glob of the model: requested, else in the response.
+    gateway VARCHAR NOT NULL, -- Glob of the gateway.
+    client VARCHAR NOT NULL, -- Glob of the client's name or id.
+    period VARCHAR NOT NULL, -- day, week (from Monday) or month.
+    amount DOUBLE NOT NULL, -- Amount per period.
+    currency VARCHAR NOT NULL, -- Currency of the amount. Requests with a price in another one do not count.
+    time_zone VARCHAR NOT NULL, -- Time zone of the begin of the periods.
+    severity VARCHAR NOT NULL -- Highest severity of its alerts: page, ticket or none.
+);
+
 -- Names of clients from the settings, replaced when analytics starts with other ones.
 CREATE TABLE IF NOT EXISTS clients (
     client_id VARCHAR NOT NULL, -- As in streams. Unique.

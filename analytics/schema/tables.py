@@ -112,6 +112,7 @@ CLIENT_MINUTES = _rollup("client_minutes", key="minute, client_id, client_app, g
 LABEL_MINUTES = _rollup("label_minutes", key="minute, label, value, gateway, model")
 OBJECTIVES = _from_settings("objectives", key="priority")
 PRICES = _from_settings("prices", key="priority")
+BUDGETS = _from_settings("budgets", key="priority")
 CLIENTS = _from_settings("clients", key="client_id")
 LABELS = _from_settings("labels", key="name")
 MARKERS = _seldom("markers", retention=Retention.ROLLUPS, time_column="marked_at")

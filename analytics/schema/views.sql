@@ -468,6 +468,70 @@ SELECT
         'output_audio', 'output_image', 'web_searches', 'total', 'low', 'high', 'cache_saved', 'cache_premium']))
 FROM spend GROUP BY ALL;
 
+-- Budgets in their current period: spend so far with its range, burn rates (spend in the last 5 m to 6 h / the budget's mean rate), and the forecast of the whole period with its range for 90 %. Amounts are in the budget's currency. reasons (spent, burn, forecast) and severity: if it needs attention.
+CREATE OR REPLACE VIEW budget_spend AS
+-- Days are counted back from now, so that their first hours are those that come next. A quarter of an hour is the longest time that
+-- divides the offsets of all time zones.
+WITH periods AS (
+    SELECT *, date_trunc(period, timezone(time_zone, now())) AS local_begin, timezone(time_zone, local_begin) AS began_at,
+        timezone(time_zone, local_begin + ('1 ' || period)::INTERVAL) AS ends_at,
+        (epoch(ends_at) - epoch(now()))::BIGINT AS rest_s, rest_s // 86400 AS rest_days, rest_s % 86400 AS rest_of_day_s
+    FROM budgets
+), quarters AS (
+    SELECT time_bucket(INTERVAL 15 MINUTE, started_at) AS quarter, (epoch(time_bucket(INTERVAL 15 MINUTE, now())) - epoch(quarter))::BIGINT AS age_s,
+        model, gateway, client_id, currency, sum(total) AS total, sum(low) AS low, sum(high) AS high,
+        sum(total) FILTER (source = 'estimate') AS estimated, count(*) FILTER (source IS NOT NULL) AS requests,
+        sum(total) FILTER (started_at > now() - INTERVAL 5 MINUTE) AS last_5m, sum(total) FILTER (started_at > now() - INTERVAL 30 MINUTE) AS last_30m,
+        sum(total) FILTER (started_at > now() - INTERVAL 1 HOUR) AS last_1h, sum(total) FILTER (started_at > now() - INTERVAL 6 HOUR) AS last_6h
+    FROM spend WHERE started_at > now() - INTERVAL $SPENT_DAYS DAY GROUP BY ALL
+), matched AS (
+    SELECT quarters.* EXCLUDE (model, gateway, currency), priority, quarter >= began_at AS is_now, rest_of_day_s,
+        quarters.currency IS NOT DISTINCT FROM periods.currency AS counts, (age_s - 1) // 86400 AS day
+    FROM quarters LEFT JOIN clients USING (client_id) JOIN periods
+        ON coalesce(quarters.model, '') GLOB periods.model AND coalesce(quarters.gateway, '') GLOB periods.gateway
+        AND (coalesce(client_id, '') GLOB periods.client OR clients.name GLOB periods.client)
+), sums AS (
+    SELECT priority, sum(COLUMNS(['total', 'low', 'high', 'estimated'])) FILTER (is_now AND counts),
+        sum(COLUMNS(['last_5m', 'last_30m', 'last_1h', 'last_6h'])) FILTER (counts),
+        sum(requests) FILTER (is_now AND NOT counts) AS not_counted
+    FROM matched GROUP BY priority
+), history AS (
+    SELECT if(days < 7, days, days - days % 7) AS days
+    FROM (SELECT least($HISTORY_DAYS, max(age_s) // 86400) AS days FROM quarters)
+), daily AS (
+    SELECT priority, day, sum(total) AS spent_in_day, sum(total) FILTER ((day + 1) * 86400 - age_s < rest_of_day_s) AS spent_in_rest
+    FROM matched WHERE counts AND age_s > 0 AND day < (SELECT days FROM history) GROUP BY ALL
+), usual AS (
+    -- Days without spend have no row.
+    SELECT priority, any_value(days) AS days, sum(spent_in_day) / any_value(days) AS mean_day,
+        coalesce(sum(spent_in_rest), 0) / any_value(days) AS mean_rest,
+        greatest(0, sum(spent_in_day ** 2) - any_value(days) * mean_day ** 2) / (any_value(days) - 1) AS variance_day,
+        greatest(0, coalesce(sum(spent_in_rest ** 2), 0) - any_value(days) * mean_rest ** 2) / (any_value(days) - 1) AS variance_rest
+    FROM daily, history WHERE days >= $LEAST_DAYS GROUP BY priority
+), results AS (
+    SELECT periods.*, coalesce(total, 0) AS spent, coalesce(low, 0) AS spent_low, coalesce(high, 0) AS spent_high,
+        coalesce(estimated, 0) / nullif(spent, 0) AS estimated_share, coalesce(not_counted, 0)::BIGINT AS not_counted,
+        amount / (epoch(ends_at) - epoch(began_at)) AS rate,
+        coalesce(last_5m, 0) / 300 / rate AS burn_5m, coalesce(last_30m, 0) / 1800 / rate AS burn_30m,
+        coalesce(last_1h, 0) / 3600 / rate AS burn_1h, coalesce(last_6h, 0) / 21600 / rate AS burn_6h,
+        CASE WHEN (SELECT days FROM history) >= $LEAST_DAYS THEN coalesce(mean_rest + rest_days * mean_day, 0) END AS rest,
+        -- The 95 % quantile of Student's t distribution, to the second order: few days are no good measure of how days differ.
+        (1.645 + 1.524 / (days - 1) + 1.42 / (days - 1) ** 2)
+            * sqrt(variance_rest * (1 + 1 / days) + variance_day * (rest_days + rest_days ** 2 / days)) AS margin
+    FROM periods LEFT JOIN sums USING (priority) LEFT JOIN usual USING (priority)
+), forecasts AS (
+    SELECT *, spent + rest AS forecast, if(rest >= 0, spent_low + greatest(0, rest - coalesce(margin, 0)), NULL) AS forecast_low,
+        spent_high + rest + coalesce(margin, 0) AS forecast_high,
+        CASE WHEN spent >= amount THEN ['spent'] ELSE list_filter([
+            CASE WHEN burn_1h > $FAST_BURN AND burn_5m > $FAST_BURN OR burn_6h > $SLOW_BURN AND burn_30m > $SLOW_BURN THEN 'burn' END,
+            CASE WHEN forecast_low > amount THEN 'forecast' END], lambda reason: reason IS NOT NULL) END AS reasons
+    FROM results
+)
+SELECT name, model, gateway, client, period, time_zone, began_at, ends_at, amount, currency, spent, spent_low, spent_high, estimated_share,
+    not_counted, burn_5m, burn_30m, burn_1h, burn_6h, forecast, forecast_low, forecast_high, reasons,
+    CASE WHEN reasons = [] OR severity = 'none' THEN NULL WHEN reasons = ['forecast'] THEN 'ticket' ELSE severity END AS severity
+FROM forecasts ORDER BY priority;
+
 -- Requests that wrote to the prompt cache, and whether a later request of the same session (else client) and model read from a cache in time. NULL: it still may.
 CREATE OR REPLACE VIEW cache_writes AS
 WITH uses AS (

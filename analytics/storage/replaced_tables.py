@@ -1,4 +1,4 @@
-"""The tables `alert_rules`, `clients`, `objectives` and `prices`: replaced as a whole when the settings differ from them."""
+"""The tables `alert_rules`, `budgets`, `clients`, `objectives` and `prices`: replaced as a whole when the settings differ from them."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ Rules
   `genai-main` require usage counters, at 0, even if no usage was reported.
 - Attributes are bounded: model, provider and error type have at most `MAX_VALUES` values each, then `_other`.
 - An exemplar has the trace id and the span id of a stream with a sampled trace.
-- Burn rates and error budgets are read from the views `burn_rates` and `error_budgets` (`ObjectiveGauges`).
+- Burn rates, error budgets and budgets are read from the views `burn_rates`, `error_budgets` and `budget_spend` (`ObjectiveGauges`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from streamgauge.analytics.dialects.server_stats import reported_ttft_ns
 from streamgauge.analytics.measures.latency import inter_chunk_gaps, output_waits
 from streamgauge.analytics.measures.open_streams import Phase, Silence, longest
 from streamgauge.analytics.measures.outcome import LOST
+from streamgauge.analytics.schema.budgets import SPEND_WINDOWS
 from streamgauge.analytics.schema.dimensions import INFERENCE
 from streamgauge.analytics.schema.objectives import BURN_COLUMNS, BURN_WINDOWS
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS, REFUSED, WEBSOCKET
@@ -149,8 +150,7 @@ class Metrics:
         grouped: dict[str, Callable[[CallbackOptions], Iterable[Observation]]] = {
             "stream.in_flight": self._observe_open(0),
             "stream.silence": self._observe_open(1),
-            "objective.burn_rate": partial(objectives.observe, 1),
-            "objective.budget_spent": partial(objectives.observe, 2),
+            **{name: partial(objectives.observe, name) for name in GAUGES},
             "incident.firing": self._observe_incidents,
             "guard.fault": self._observe_faults,
             "guard.failures": self._observe_failures,
@@ -375,6 +375,19 @@ _BURN = (
     f"ORDER BY burn_1h DESC NULLS LAST, burn_3d DESC NULLS LAST, objective, indicator, gateway, model LIMIT {MAX_SOURCES}"
 )
 _SPENT = "SELECT objective, indicator, spent FROM error_budgets ORDER BY ALL"
+_SPEND = f"""
+SELECT name, {", ".join(f"burn_{window}" for window in SPEND_WINDOWS)}, spent / amount, forecast_low / amount, forecast / amount,
+    forecast_high / amount
+FROM budget_spend"""
+SPEND_EVERY_S = 300.0
+"""The view reads the streams of a month."""
+GAUGES = (
+    "objective.burn_rate",
+    "objective.budget_spent",
+    "budget.burn_rate",
+    "budget.spent",
+    "budget.forecast",
+)
 
 Series = tuple[float, dict[str, Any]]
 
@@ -383,40 +396,65 @@ Series = tuple[float, dict[str, Any]]
 # series costs the metrics backend money. In a shared store only the process elected for upkeep reads: the values of a process that
 # lost the election would stay forever, so they expire after `VALID_S`.
 class ObjectiveGauges:
-    """Values and attributes of the last reading."""
+    """Values and attributes of the last readings."""
 
     def __init__(self, names: Names, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._names, self._clock_s = names, clock_s
-        self._read: tuple[float, list[Series], list[Series]] = (float("-inf"), [], [])
-        """(time of reading, burn rates, spent budgets). Replaced as a whole."""
+        self._read: dict[str, tuple[float, list[Series]]] = {}
+        """(time of reading, series) by gauge. Entries are replaced as a whole."""
 
     def read(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        """Read both views. Raises duckdb.Error."""
+        """Read the views. Raises duckdb.Error."""
         burn: list[Series] = []
         for objective, indicator, gateway, model, *rates in cursor.execute(_BURN).fetchall():
             source = {**_budget(objective, indicator), NAMESPACE + "gateway": gateway or "unknown"}
             if model is not None:
                 source[self._names.request_model] = model
-            burn += [
-                (rate, {**source, NAMESPACE + "window": window})
-                for window, rate in zip(BURN_WINDOWS, rates, strict=True)
-                if rate is not None
-            ]
+            burn += _series(source, "window", BURN_WINDOWS, rates)
         spent: list[Series] = [
             (share, _budget(objective, indicator))
             for objective, indicator, share in cursor.execute(_SPENT).fetchall()
             if share is not None
         ]
-        self._read = self._clock_s(), burn, spent
+        now_s = self._clock_s()
+        self._read |= {"objective.burn_rate": (now_s, burn), "objective.budget_spent": (now_s, spent)}
+        if now_s - self._read.get("budget.spent", (float("-inf"),))[0] >= SPEND_EVERY_S:
+            self._read_budgets(cursor, now_s)
 
-    def observe(self, element: int, _: CallbackOptions) -> list[Observation]:
-        """`element` 1: burn rates. 2: spent budgets."""
-        read = self._read
-        if self._clock_s() - read[0] > VALID_S:
+    def _read_budgets(self, cursor: duckdb.DuckDBPyConnection, now_s: float) -> None:
+        burn, spent, forecast = list[Series](), list[Series](), list[Series]()
+        known = cursor.execute("FROM budgets LIMIT 1").fetchone() is not None
+        for name, *values in cursor.execute(_SPEND).fetchall() if known else ():
+            source = {NAMESPACE + "budget": name}
+            burn += _series(source, "window", SPEND_WINDOWS, values)
+            share, *ends = values[len(SPEND_WINDOWS) :]
+            spent.append((share, source))
+            forecast += _series(source, "bound", ("low", "middle", "high"), ends)
+        self._read |= {
+            "budget.burn_rate": (now_s, burn),
+            "budget.spent": (now_s, spent),
+            "budget.forecast": (now_s, forecast),
+        }
+
+    def observe(self, gauge: str, _: CallbackOptions) -> list[Observation]:
+        """One of `GAUGES`."""
+        read_s, series = self._read.get(gauge, (float("-inf"), []))
+        valid_s = VALID_S + SPEND_EVERY_S * gauge.startswith("budget.")
+        if self._clock_s() - read_s > valid_s:
             return []
-        series: list[Series] = read[element]  # type: ignore[assignment]
         return [Observation(value, attributes) for value, attributes in series]
 
 
 def _budget(objective: str, indicator: str) -> dict[str, Any]:
     return {NAMESPACE + "objective": objective, NAMESPACE + "indicator": indicator}
+
+
+def _series(
+    source: Mapping[str, Any], key: str, names: Iterable[str], values: Iterable[float | None]
+) -> list[Series]:
+    """A series for each known value."""
+    return [
+        (value, {**source, NAMESPACE + key: name})
+        for name, value in zip(names, values, strict=False)
+        if value is not None
+    ]

@@ -87,6 +87,9 @@ stream.in_flight       {stream} Streams in flight that are expected to generate 
 stream.silence         s        Longest time without output of a stream in flight
 objective.burn_rate    {budget} Share of bad streams in the window / error budget of the objective
 objective.budget_spent {budget} Share of the error budget spent in 30 days
+budget.spent           {budget} Share of a budget (`budgets`) spent in its current period
+budget.burn_rate       {budget} Spend in the window / mean rate of the budget
+budget.forecast        {budget} Forecast of the share at the end of the period: low, middle and high
 guard.fault            {guard}  1 while the thread, loop or task fails or makes no progress, else 0
 streams.active         {stream} Streams in flight
 pipeline.lag           {entry}  Log entries not consumed yet

@@ -48,8 +48,9 @@ def body(chosen: Selection) -> None:
         else:
             show_first_steps()
         return
+    costs = spend.of_sessions(query, found)
     show_numbers(found, count())
-    show_sessions(found)
+    show_sessions(found.join(costs, on="session_id", how="left", maintain_order="left"))
 
 
 def show_first_steps() -> None:

@@ -1,4 +1,4 @@
-"""Spend: estimated cost by group, over time and by session; what the prompt cache saves."""
+"""Spend: budgets; estimated cost by group, over time and by session; what the prompt cache saves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.time_series import time_bars
-from streamgauge.dashboard.group_tables import show_cache, show_dearest_sessions, show_spend
+from streamgauge.dashboard.group_tables import show_budgets, show_cache, show_dearest_sessions, show_spend
 from streamgauge.dashboard.panels import numbers, panel, section
 from streamgauge.dashboard.query_runner import prefetch, query_catalog
 
@@ -40,9 +40,10 @@ def body(chosen: Selection) -> None:
     timeline = prefetch(spend.timeline, query_catalog, chosen, by, currency)
     sessions = prefetch(spend.table, query_catalog, chosen, spend.SESSION, currency, most=MOST_SESSIONS + 1)
     cache = prefetch(spend.cache, query_catalog, chosen, by, currency)
+    budgets = prefetch(spend.budgets, query_catalog)
     total, *_ = (table := spend.table(query_catalog, chosen, by, currency)).to_dicts()
     # All answers first, so that the page does not shift while it appears.
-    points, of_sessions, of_cache = timeline(), sessions(), cache()
+    points, of_sessions, of_cache, of_budgets = timeline(), sessions(), cache(), budgets()
     show_numbers(total | {"currency": currency})
     requests = dict(coverage.iter_rows())
     missing = requests.pop(None, 0)
@@ -54,6 +55,9 @@ def body(chosen: Selection) -> None:
         f"{formatting.count(elsewhere)} requests are in another currency." if elsewhere else "",
     ]
     st.caption(" ".join(["Estimates from your price list; not a bill.", *filter(None, notes)]))
+    if not of_budgets.is_empty():
+        section("Budgets", "In their current period, whatever the time range and the filters of the page.")
+        show_budgets(of_budgets)
     time = verdict.time_range(chosen)
     group_colors = colors.of_groups(points)
     panel(

@@ -27,6 +27,7 @@ from streamgauge.analytics.alerts.alert_states import Change, Condition, Key
 from streamgauge.analytics.alerts.evaluator import alert_rules, event_rows
 from streamgauge.analytics.alerts.incident_rule import DIAGNOSIS
 from streamgauge.analytics.measures.minute_rows import rollups
+from streamgauge.analytics.schema.budgets import Budget
 from streamgauge.analytics.schema.frames import polars_types
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
@@ -53,6 +54,11 @@ PRICES = (
     price("qwen*", 0.2, 0.8, currency="EUR"),
 )
 """One model has no price."""
+BUDGETS = (
+    Budget(name="all per month", amount=20, currency="USD"),
+    Budget(name="Claude", model="claude-*", period="week", amount=1.5, currency="USD"),
+    Budget(name="EUR", amount=50, currency="EUR", time_zone="Europe/Berlin"),
+)
 GATEWAYS = ("litellm", "edge-eu", "vllm-direct")
 CLIENTS = ("c0ffee11", "5eed5eed", "0ddba115", "b16b00b5")
 APPS = ("claude-cli/2.1.90", "OpenAI/Python/2.8.0")
@@ -237,6 +243,7 @@ def fill(
     insert(connection, "objectives", [{"priority": i, **asdict(o)} for i, o in enumerate(OBJECTIVES)])
     connection.execute("INSERT INTO clients VALUES (?, ?)", NAMED_CLIENT)
     set_prices(connection, *PRICES)
+    insert(connection, "budgets", [{"priority": i, **asdict(b)} for i, b in enumerate(BUDGETS)])
     connection.execute("INSERT INTO labels VALUES ('team', 'header:x-team', true, true)")
     insert(connection, "streams", rows)
     insert(connection, "events", events)

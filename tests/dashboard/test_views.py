@@ -338,8 +338,28 @@ def test_spend_has_the_sums_of_the_view(streams_data: Path, of_a_day: Callable[[
     assert [(int(row["Requests"]), float(row["Cost, USD"])) for row in dearest] == [
         (n, pytest.approx(of_session, abs=0.0001)) for n, of_session in ask(by_session).rows()
     ]
+    budgets = {row["Budget"]: row for row in table(app, "Budgets")}
+    [(spent, estimated)] = ask(
+        "SELECT spent, estimated_share FROM budget_spend WHERE name = 'all per month'"
+    ).rows()
+    assert budgets["all per month"]["Spent"].startswith(spend.cost_text(spent, "USD"))
+    assert budgets["all per month"]["Estimated, %"] == f"{100 * estimated:.0f}"
+    assert budgets["EUR"]["Spent"].split(" (")[0].endswith(" EUR")
     app.segmented_control(key="currency").set_value("EUR").run()
     assert {row["Model"] for row in table(app, "Spend by model")} == {"qwen3-32b"}
+
+
+def test_list_of_sessions_has_the_cost_of_each(
+    streams_data: Path, of_a_day: Callable[[str], AppTest]
+) -> None:
+    shown = table(of_a_day("sessions"), "Sessions")
+    sql = "SELECT left(session_id, 10), sum(total) FROM spend WHERE currency = 'USD' GROUP BY ALL"
+    costs = dict(tables(streams_data).query(sql).rows())
+    priced = {row["Session"][:10]: row["Cost"] for row in shown if " USD" in row["Cost"]}
+    assert len(priced) > 10
+    assert {
+        name: spend.cost_text(costs[name], "USD") in text for name, text in priced.items()
+    } == dict.fromkeys(priced, True)
 
 
 def test_live_counts_waiting_streams(of_a_day: Callable[[str], AppTest]) -> None:

@@ -20,6 +20,7 @@ from streamgauge.analytics.storage.store import Store
 from streamgauge.ingest.records import Alive
 from tests.analytics.alerts.receiver import Receiver, receiver
 from tests.analytics.log_entries import alive, stream, stream_id
+from tests.analytics.schema.prices import price, set_prices
 from tests.analytics.stores import ask, new_store
 from tests.options import alert_options
 
@@ -249,6 +250,30 @@ def test_burning_error_budget_fires_with_its_objective(
         ("burn_rate", "gw", "m", "fast error_rate", 50, 14.4,
          "m at gw: page: error budget of objective fast (error_rate) burns 50.0 times too fast", "firing", since_minutes),
     ]  # fmt: skip
+
+
+def test_budget_fires_with_its_spend_and_resolves_when_it_is_raised(store: Store) -> None:
+    with store.cursor() as cursor:
+        set_prices(cursor, price("m", 0, 1))
+        cursor.execute(
+            "INSERT INTO budgets BY NAME SELECT priority, name, '*' AS model, '*' AS gateway, '*' AS client, "
+            "'month' AS period, 2 AS amount, 'USD' AS currency, 'UTC' AS time_zone, severity "
+            "FROM (VALUES (0, 'all', 'ticket'), (1, 'quiet', 'none')) AS v(priority, name, severity)"
+        )
+        cursor.execute(
+            "INSERT INTO streams BY NAME SELECT uuid() AS stream_id, now() AS started_at, 'm' AS request_model, 'ok' AS outcome, "
+            "3_000_000 AS output_tokens, 'usage' AS token_source, 1 AS ttft_ns, 0 AS input_tokens"
+        )
+    with evaluator(store) as alerts:
+        evaluate(store, alerts, 0)
+        found = ask(store, "SELECT rule, metric, severity, value, threshold, message, state FROM alerts")
+        message = "budget all is spent: 3.00 of 2.00 USD in this month, 0 % of it estimated"
+        assert found == [("budget", "all spent", "ticket", 3.0, 2.0, message, "firing")]
+        with store.cursor() as cursor:
+            cursor.execute("DELETE FROM budgets")
+        evaluate(store, alerts, 301)
+        evaluate(store, alerts, 602)
+    assert ask(store, "SELECT state FROM alerts") == [("resolved",)]
 
 
 @pytest.mark.parametrize(("late_ms", "fires"), [(150, False), (900, True)])

@@ -34,6 +34,16 @@ def test_gateway_that_fails_sends_one_message_for_all_of_its_models() -> None:
     assert [messages.reason(resolved(one), 2.0) for one in fired[:2]] == [None, NOT_ANNOUNCED]
 
 
+def test_no_incident_explains_a_budget() -> None:
+    messages = Messages(QUIET_S)
+    assert messages.reason(change(DIAGNOSIS, None, None, metric="ttft"), 0.0) is None
+    assert messages.reason(change("silent_stream", "gw", "m"), 1.0) is not None
+    assert [messages.reason(change("budget", None, None, metric=m), 1.0) for m in ("a spent", "b burn")] == [
+        None,
+        None,
+    ]
+
+
 def test_alert_that_still_fires_after_the_quiet_time_is_sent_then() -> None:
     messages = Messages(QUIET_S)
     first, second = change("silent_stream", "gw", "a"), change("silent_stream", "gw", "b")

@@ -10,8 +10,15 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 
 from streamgauge.analytics.telemetry import analytics_metrics
-from streamgauge.analytics.telemetry.analytics_metrics import VALID_S, Metrics, ObjectiveGauges
+from streamgauge.analytics.telemetry.analytics_metrics import (
+    GAUGES,
+    SPEND_EVERY_S,
+    VALID_S,
+    Metrics,
+    ObjectiveGauges,
+)
 from streamgauge.analytics.telemetry.semconv import names_of
+from tests.analytics.schema.prices import price, set_prices
 from tests.analytics.stores import plain_tables
 
 
@@ -59,6 +66,38 @@ def test_gauges_have_the_values_of_the_views(con: duckdb.DuckDBPyConnection) -> 
         metrics.close()
 
 
+def test_budgets_have_their_share_burn_rates_and_forecast(con: duckdb.DuckDBPyConnection) -> None:
+    set_prices(con, price("m", 0, 1))
+    con.execute(
+        "INSERT INTO budgets BY NAME SELECT 0 AS priority, 'all' AS name, '*' AS model, '*' AS gateway, '*' AS client, 'day' AS period, "
+        "4 AS amount, 'USD' AS currency, 'UTC' AS time_zone, 'page' AS severity"
+    )
+    insert = (
+        "INSERT INTO streams BY NAME SELECT uuid() AS stream_id, now() - {} AS started_at, 'm' AS request_model, 'ok' AS outcome, "
+        "1_000_000 AS output_tokens, 'usage' AS token_source, 1 AS ttft_ns, 0 AS input_tokens"
+    )
+    con.execute(insert.format("INTERVAL 0 SECOND"))
+    now_s = 0.0
+    gauges = ObjectiveGauges(names_of("1.41"), lambda: now_s)
+
+    def values(gauge: str) -> dict[Any, float]:
+        return {tuple((o.attributes or {}).values()): o.value for o in gauges.observe(gauge, None)}  # type: ignore[arg-type]
+
+    gauges.read(con)
+    assert values("budget.spent") == {("all",): 0.25}
+    assert values("budget.burn_rate")["all", "1h"] == pytest.approx(6)
+    assert values("budget.forecast") == {}
+    con.execute(insert.format("INTERVAL 80 HOUR"))
+    gauges.read(con)
+    assert values("budget.forecast") == {}
+    now_s = SPEND_EVERY_S
+    gauges.read(con)
+    found = values("budget.forecast")
+    assert found["all", "low"] <= found["all", "middle"] <= found["all", "high"]
+    now_s += VALID_S + SPEND_EVERY_S + 1
+    assert values("budget.spent") == {}
+
+
 def test_old_values_expire_and_the_fastest_sources_are_kept(
     con: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +110,10 @@ def test_old_values_expire_and_the_fastest_sources_are_kept(
     gauges = ObjectiveGauges(names_of("1.41"), lambda: now_s)
     gauges.read(con)
     options: Any = None
-    assert {o.attributes["gen_ai.request.model"] for o in gauges.observe(1, options) if o.attributes} == {"m"}
+    assert {
+        o.attributes["gen_ai.request.model"]
+        for o in gauges.observe("objective.burn_rate", options)
+        if o.attributes
+    } == {"m"}
     now_s = VALID_S + 1
-    assert [*gauges.observe(1, options), *gauges.observe(2, options)] == []
+    assert [one for gauge in GAUGES for one in gauges.observe(gauge, options)] == []
