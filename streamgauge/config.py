@@ -210,10 +210,10 @@ error_rate = 0.01
 goodput = 0.95
 ```
 
-A budget is also a table in the file, and JSON in the flag. A request counts in each budget whose globs match its model, gateway and
-client (name or id). Keys: `period` (`day`, `week` from Monday, or `month`), `amount`, `currency`, and optionally `name` (by default the
-globs and the period), `model`, `gateway`, `client`, `time_zone` (of the begin of the period, by default UTC) and `severity` (highest of
-its [alerts](../how-to/spend.md#set-budgets)).
+A budget is also a table in the file, and JSON in the flag. A request counts in each budget whose globs match its model, gateway,
+client (name or id) and label. Keys: `period` (`day`, `week` from Monday, or `month`), `amount`, `currency`, and optionally `name`
+(by default the globs and the period), `model`, `gateway`, `client`, `label` (`team=search-*`), `time_zone` (of the begin of the
+period, by default UTC) and `severity` (highest of its [alerts](../how-to/spend.md#set-budgets)).
 
 ```toml
 [[budgets]]

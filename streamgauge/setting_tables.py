@@ -66,6 +66,12 @@ def _glob(text: str) -> str:
     return text
 
 
+def _label_glob(text: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*=.+", text):
+        raise ValueError("a label and a glob, such as team=search-*")
+    return _glob(text)
+
+
 def _time_zone(name: str) -> str:
     try:
         ZoneInfo(name)
@@ -131,6 +137,7 @@ class BudgetTable(BaseModel):
     model: Glob = "*"
     gateway: Glob = "*"
     client: Glob = "*"
+    label: Annotated[Text, AfterValidator(_label_glob)] | None = None
     period: Literal["day", "week", "month"] = Field(description="day, week or month")
     amount: float = Field(gt=0, allow_inf_nan=False, description="a number above 0")
     currency: str = Field(pattern="^[A-Z]{3}$", description="a currency code such as USD")
@@ -138,9 +145,10 @@ class BudgetTable(BaseModel):
     severity: Literal["page", "ticket", "none"] = Field("page", description="page, ticket or none")
 
     def budget(self) -> Budget:
-        values = self.model_dump()
-        name = f"{_name_of(self.model_dump(include={'model', 'gateway', 'client'}))} per {self.period}"
-        return Budget(**values | {"name": self.name or name})
+        globs = self.model_dump(include={"model", "gateway", "client"})
+        if self.label is not None:
+            label, _, globs[label] = self.label.partition("=")
+        return Budget(**self.model_dump() | {"name": self.name or f"{_name_of(globs)} per {self.period}"})
 
 
 def parse_objectives(value: object) -> tuple[Objective, ...]:

@@ -26,6 +26,8 @@ class Budget:
     gateway: str = "*"
     client: str = "*"
     """Of the client's name or id."""
+    label: str | None = None
+    """`NAME=GLOB` of a label's value. None: all."""
     period: Literal["day", "week", "month"] = "month"
     amount: float
     currency: str

@@ -364,6 +364,7 @@ CREATE TABLE IF NOT EXISTS budgets (
     model VARCHAR NOT NULL, -- Glob of the model: requested, else in the response.
     gateway VARCHAR NOT NULL, -- Glob of the gateway.
     client VARCHAR NOT NULL, -- Glob of the client's name or id.
+    label VARCHAR, -- NAME=GLOB of a label's value. NULL: all requests.
     period VARCHAR NOT NULL, -- day, week (from Monday) or month.
     amount DOUBLE NOT NULL, -- Amount per period.
     currency VARCHAR NOT NULL, -- Currency of the amount. Requests with a price in another one do not count.

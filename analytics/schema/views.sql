@@ -477,19 +477,24 @@ WITH periods AS (
         timezone(time_zone, local_begin + ('1 ' || period)::INTERVAL) AS ends_at,
         (epoch(ends_at) - epoch(now()))::BIGINT AS rest_s, rest_s // 86400 AS rest_days, rest_s % 86400 AS rest_of_day_s
     FROM budgets
+), labelled AS (
+    -- Which of the budgets' labels a request has: labels themselves may have too many values for groups.
+    SELECT spend.*, list_filter(wanted, lambda text: labels[split_part(text, '=', 1)] GLOB substr(text, strpos(text, '=') + 1)) AS met_labels
+    FROM spend, (SELECT list(DISTINCT label) AS wanted FROM budgets WHERE label IS NOT NULL)
 ), quarters AS (
     SELECT time_bucket(INTERVAL 15 MINUTE, started_at) AS quarter, (epoch(time_bucket(INTERVAL 15 MINUTE, now())) - epoch(quarter))::BIGINT AS age_s,
-        model, gateway, client_id, currency, sum(total) AS total, sum(low) AS low, sum(high) AS high,
+        model, gateway, client_id, met_labels, currency, sum(total) AS total, sum(low) AS low, sum(high) AS high,
         sum(total) FILTER (source = 'estimate') AS estimated, count(*) FILTER (source IS NOT NULL) AS requests,
         sum(total) FILTER (started_at > now() - INTERVAL 5 MINUTE) AS last_5m, sum(total) FILTER (started_at > now() - INTERVAL 30 MINUTE) AS last_30m,
         sum(total) FILTER (started_at > now() - INTERVAL 1 HOUR) AS last_1h, sum(total) FILTER (started_at > now() - INTERVAL 6 HOUR) AS last_6h
-    FROM spend WHERE started_at > now() - INTERVAL $SPENT_DAYS DAY GROUP BY ALL
+    FROM labelled WHERE started_at > now() - INTERVAL $SPENT_DAYS DAY GROUP BY ALL
 ), matched AS (
     SELECT quarters.* EXCLUDE (model, gateway, currency), priority, quarter >= began_at AS is_now, rest_of_day_s,
         quarters.currency IS NOT DISTINCT FROM periods.currency AS counts, (age_s - 1) // 86400 AS day
     FROM quarters LEFT JOIN clients USING (client_id) JOIN periods
         ON coalesce(quarters.model, '') GLOB periods.model AND coalesce(quarters.gateway, '') GLOB periods.gateway
         AND (coalesce(client_id, '') GLOB periods.client OR clients.name GLOB periods.client)
+        AND (periods.label IS NULL OR list_contains(met_labels, periods.label))
 ), sums AS (
     SELECT priority, sum(COLUMNS(['total', 'low', 'high', 'estimated'])) FILTER (is_now AND counts),
         sum(COLUMNS(['last_5m', 'last_30m', 'last_1h', 'last_6h'])) FILTER (counts),
@@ -527,7 +532,7 @@ WITH periods AS (
             CASE WHEN forecast_low > amount THEN 'forecast' END], lambda reason: reason IS NOT NULL) END AS reasons
     FROM results
 )
-SELECT name, model, gateway, client, period, time_zone, began_at, ends_at, amount, currency, spent, spent_low, spent_high, estimated_share,
+SELECT name, model, gateway, client, label, period, time_zone, began_at, ends_at, amount, currency, spent, spent_low, spent_high, estimated_share,
     not_counted, burn_5m, burn_30m, burn_1h, burn_6h, forecast, forecast_low, forecast_high, reasons,
     CASE WHEN reasons = [] OR severity = 'none' THEN NULL WHEN reasons = ['forecast'] THEN 'ticket' ELSE severity END AS severity
 FROM forecasts ORDER BY priority;

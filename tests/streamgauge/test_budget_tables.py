@@ -19,6 +19,7 @@ FILE = """
 [[budgets]]
 client = "search-*"
 period = "month"
+label = "team=a=b*"
 amount = 500
 currency = "USD"
 
@@ -32,7 +33,9 @@ time_zone = "Europe/Berlin"
 severity = "ticket"
 """
 EXPECTED = (
-    Budget(name="client=search-* per month", client="search-*", period="month", amount=500, currency="USD"),
+    Budget(
+        name="client=search-* team=a=b* per month", client="search-*", label="team=a=b*", period="month", amount=500, currency="USD"
+    ),
     Budget(
         name="night shift", model="gpt-*", period="day", amount=2.5, currency="EUR", time_zone="Europe/Berlin", severity="ticket"
     ),
@@ -63,7 +66,8 @@ def test_tables_of_the_file_as_config_check_prints_them_and_as_flags(
         ({"amount": 0}, "amount = 0 is not a number above 0"),
         ({"currency": "usd"}, "currency = 'usd' is not a currency code such as USD"),
         ({"time_zone": "Mars/Olympus"}, "time_zone = 'Mars/Olympus' is not a time zone such as Europe/Berlin"),
-        ({"team": "x"}, "unknown key 'team'. Allowed: name, model, gateway, client, period, amount, currency, time_zone, severity"),
+        ({"label": "search"}, "label = 'search' is not a label and a glob, such as team=search-*"),
+        ({"team": "x"}, "unknown key 'team'. Allowed: name, model, gateway, client, label, period, amount, currency, time_zone, severity"),
     ],
 )  # fmt: skip
 def test_wrong_table_names_the_key_and_the_allowed_values(table: dict[str, object], message: str) -> None:

@@ -124,8 +124,10 @@ def test_budget_counts_the_requests_that_its_globs_match_in_its_currency(
     fill(
         con,
         request(now, 1, client_id="id1", request_model="m1", gateway="a"),
-        request(now, 2, client_id="id2", request_model="m2", gateway="b"),
-        request(now, 4, client_id=None, request_model="m2", gateway="a"),
+        request(
+            now, 2, client_id="id2", request_model="m2", gateway="b", labels={"team": "ads", "user": "search"}
+        ),
+        request(now, 4, client_id=None, request_model="m2", gateway="a", labels={"team": "search-web"}),
         request(now, 8, client_id="id1", request_model="eur1"),
         request(now, 16, client_id="id1", request_model="unpriced"),
         {**request(now, 0, client_id="id3", request_model="m3"), **estimated},
@@ -137,6 +139,9 @@ def test_budget_counts_the_requests_that_its_globs_match_in_its_currency(
         ({"gateway": "a"}, 5, 0),
         ({"currency": "EUR"}, 8, 5),
         ({"model": "m*"}, 8, 0),
+        ({"label": "team=search*"}, 4, 0),
+        ({"label": "team=*", "gateway": "b"}, 2, 0),
+        ({"label": "tenant=*"}, 0, 0),
         ({"model": "other"}, 0, 0),
     )
     found = budgets(con, *({"name": str(n), **given} for n, (given, _, _) in enumerate(globs)))
