@@ -195,10 +195,11 @@ In the file, several upstreams are a list: `upstream = ["litellm=http://localhos
 the environment they are separated by spaces.
 
 An objective is a table in the file, and JSON in the flag and in the environment. A stream has the first objective whose globs
-(`*` and `?`) match its model, gateway and client id. An objective without globs is that of all other streams; limits that it
-omits have the values of the default objective. Keys: `name` (by default the globs), `model`, `gateway`, `client`, and at least
-one of the limits `ttft`, `itl`, `error_rate` (highest share of failed streams) and `goodput` (lowest share of streams that meet
-the limits). `severity` is the highest of [alerts](../how-to/alerts.md) about missing it: `page`, `ticket` or `none`.
+(`*` and `?`) match its model, gateway, client id and one of its labels (`team=search`). An objective without globs is that of all
+other streams; limits that it omits have the values of the default objective. Keys: `name` (by default the globs), `model`, `gateway`,
+`client`, `label`, and at least one of the limits `ttft`, `itl`, `error_rate` (highest share of failed streams) and `goodput` (lowest
+share of streams that meet the limits). `severity` is the highest of [alerts](../how-to/alerts.md) about missing it: `page`, `ticket`
+or `none`.
 
 ```toml
 [[objectives]]

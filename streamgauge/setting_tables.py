@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from streamgauge.analytics.schema.budgets import MAX_BUDGETS, Budget
 from streamgauge.analytics.schema.clients import MAX_CLIENTS, NO_CLIENT_NAMES, Client, is_client_id
-from streamgauge.analytics.schema.objectives import DEFAULT, MAX_OBJECTIVES, Objective
+from streamgauge.analytics.schema.objectives import DEFAULT, GLOBS, MAX_OBJECTIVES, Objective
 from streamgauge.ingest.labels import MAX_LABELS, Label, parse_label
 from streamgauge.values import parse_seconds, text_pairs
 
@@ -101,6 +101,7 @@ class ObjectiveTable(BaseModel):
     model: Glob = "*"
     gateway: Glob = "*"
     client: Glob = "*"
+    label: Glob = "*"
     ttft: Limit = None
     itl: Limit = None
     error_rate: float | None = Field(None, ge=0, le=1, allow_inf_nan=False, description="a share from 0 to 1")
@@ -119,12 +120,13 @@ class ObjectiveTable(BaseModel):
         }
         if all(limit is None for limit in limits.values()):
             raise ValueError("it has no limit. Add one of ttft, itl, error_rate, goodput")
-        globs = self.model_dump(include={"model", "gateway", "client"})
+        globs = self.model_dump(include={*GLOBS})
         return Objective(self.name or _name_of(globs), **globs, **limits, severity=self.severity)
 
 
 def _name_of(globs: Mapping[str, str]) -> str:
-    return " ".join(f"{key}={glob}" for key, glob in globs.items() if glob != "*") or "all"
+    texts = (glob if key == "label" else f"{key}={glob}" for key, glob in globs.items() if glob != "*")
+    return " ".join(texts) or "all"
 
 
 class BudgetTable(BaseModel):

@@ -40,7 +40,7 @@ from pydantic_settings import (
 
 from streamgauge.analytics.schema.budgets import Budget
 from streamgauge.analytics.schema.clients import Client
-from streamgauge.analytics.schema.objectives import DEFAULT, LIMITS, Objective
+from streamgauge.analytics.schema.objectives import DEFAULT, GLOBS, LIMITS, Objective
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.location import locate
 from streamgauge.ingest.keyed_ids import MAX_HEADERS, parse_session_header
@@ -526,7 +526,7 @@ class Settings(BaseSettings):
         It has the default's limits where it has none, so that the dashboard has a limit for each figure.
         """
         for i, found in enumerate(self.objectives):
-            if found.model == found.gateway == found.client == "*":
+            if all(getattr(found, glob) == "*" for glob in GLOBS):
                 limits = {key: value for key in LIMITS if (value := getattr(found, key)) is not None}
                 return (
                     *self.objectives[:i],

@@ -183,7 +183,9 @@ def _join_trace(row: dict[str, Any], traceparent: str) -> None:
 
 
 def _add_objective(row: dict[str, Any], objectives: Objectives) -> None:
-    found = objectives.of(row["request_model"] or row["response_model"], row["gateway"], row["client_id"])
+    found = objectives.of(
+        row["request_model"] or row["response_model"], row["gateway"], row["client_id"], row["labels"]
+    )
     if found is not None:
         row["objective"] = found.name
         row["meets_objective"] = found.meets(row["outcome"], row["ttft_ns"], row["itl_ns"])

@@ -1,8 +1,8 @@
 """Objectives: which one a stream has, and whether the stream meets it. No I/O, no clock.
 
 Rules
-1. A stream has the first objective, in order, whose three globs match its model, gateway and client id. A glob has `*` and `?`
-   and respects case. An unknown value is the empty text.
+1. A stream has the first objective, in order, whose globs match its model, gateway, client id and one of its labels as NAME=VALUE. A
+   glob has `*` and `?` and respects case. An unknown value is the empty text.
 2. `meets` is True if the outcome is ok and every limit is known to be met, False if the stream failed or is known to miss a
    limit, else None. Goodput counts only True, so that an unknown metric is a miss.
 3. An error budget is the share of counted streams that may fail (`error_rate`) or not meet the objective (1 - `goodput`). The
@@ -12,7 +12,7 @@ Rules
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -21,7 +21,7 @@ from streamgauge.analytics.schema.outcomes import NOT_ERRORS, OK
 
 MAX_OBJECTIVES = 100
 _MAX_CACHED = 10_000
-"""Combinations of model, gateway and client. Beyond it the cache is cleared."""
+"""Combinations of model, gateway, client and matching globs of labels. Beyond it the cache is cleared."""
 
 BURN_WINDOWS = {"5m": 5, "30m": 30, "1h": 60, "6h": 360, "3d": 4320}
 """Windows of the view `burn_rates`, in minutes."""
@@ -58,10 +58,16 @@ class Objective:
     """Lowest share of streams that meet the objective."""
     severity: Literal["page", "ticket", "none"] = "page"
     """Highest severity of alerts about missing it."""
+    label: str = "*"
+    """`*` also matches streams without labels."""
 
-    def matches(self, model: str | None, gateway: str | None, client: str | None) -> bool:
+    def matches(
+        self, model: str | None, gateway: str | None, client: str | None, labels: Collection[str] = ()
+    ) -> bool:
+        """`labels`: the globs of labels that match the stream."""
         return (
-            fnmatchcase(model or "", self.model)
+            (self.label == "*" or self.label in labels)
+            and fnmatchcase(model or "", self.model)
             and fnmatchcase(gateway or "", self.gateway)
             and fnmatchcase(client or "", self.client)
         )
@@ -86,7 +92,7 @@ class Objective:
     def table(self) -> dict[str, str | float]:
         """The keys and values of the objective's table in the configuration file."""
         found: dict[str, str | float] = {"name": self.name}
-        found |= {key: glob for key in ("model", "gateway", "client") if (glob := getattr(self, key)) != "*"}
+        found |= {key: glob for key in GLOBS if (glob := getattr(self, key)) != "*"}
         for key, limit_ns in (("ttft", self.ttft_ns), ("itl", self.itl_ns)):
             if limit_ns is not None:
                 found[key] = f"{limit_ns / 1e6:.6f}".rstrip("0").rstrip(".") + "ms"
@@ -98,6 +104,7 @@ class Objective:
         return found
 
 
+GLOBS = ("model", "gateway", "client", "label")
 COLUMNS = tuple(field.name for field in fields(Objective))
 """Columns of the table `objectives`, after `priority`."""
 LIMITS = ("ttft_ns", "itl_ns", "error_rate", "goodput")
@@ -110,11 +117,20 @@ class Objectives:
 
     def __init__(self, objectives: Sequence[Objective] = (DEFAULT,)) -> None:
         self.rows = tuple(objectives)
-        self._found: dict[tuple[str | None, str | None, str | None], Objective | None] = {}
+        self._labels = frozenset(o.label for o in objectives) - {"*"}
+        self._found: dict[tuple[str | None, str | None, str | None, frozenset[str]], Objective | None] = {}
 
-    def of(self, model: str | None, gateway: str | None, client: str | None) -> Objective | None:
+    def of(
+        self,
+        model: str | None,
+        gateway: str | None,
+        client: str | None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Objective | None:
         """The first objective that matches, None without one."""
-        key = (model, gateway, client)
+        texts = [f"{name}={value}" for name, value in labels.items()] if labels and self._labels else ()
+        matching = frozenset(glob for glob in self._labels if any(fnmatchcase(text, glob) for text in texts))
+        key = (model, gateway, client, matching)
         if key not in self._found:
             if len(self._found) >= _MAX_CACHED:
                 self._found.clear()

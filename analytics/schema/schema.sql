@@ -331,7 +331,8 @@ CREATE TABLE IF NOT EXISTS objectives (
     itl_ns BIGINT, -- Limit of the inter-token latency in ns.
     error_rate DOUBLE, -- Highest share of failed streams: the error budget of the errors.
     goodput DOUBLE, -- Lowest share of streams that meet the objective. 1 - goodput is the error budget of the misses.
-    severity VARCHAR NOT NULL -- Highest severity of alerts about missing it: page, ticket or none.
+    severity VARCHAR NOT NULL, -- Highest severity of alerts about missing it: page, ticket or none.
+    label VARCHAR NOT NULL -- Glob of one of the labels as NAME=VALUE.
 );
 
 -- Prices from --price-file, replaced when analytics starts with other ones. Per million tokens; web_search: per 1,000 searches.

@@ -4,7 +4,7 @@ Rules
 - A stream is counted once, after its commit, and NULL is not recorded. So a histogram counts the rows with a value since the
   start of the process, and its quantiles match those of `streams` within a bucket. There is one exception: the conventions of
   `genai-main` require usage counters, at 0, even if no usage was reported.
-- Attributes are bounded: model, provider and error type have at most `MAX_VALUES` values each, then `_other`.
+- Attributes are bounded: model, provider, error type and each label have at most `MAX_VALUES` values each, then `_other`.
 - An exemplar has the trace id and the span id of a stream with a sampled trace.
 - Burn rates, error budgets and budgets are read from the views `burn_rates`, `error_budgets` and `budget_spend` (`ObjectiveGauges`).
 """
@@ -117,13 +117,14 @@ class Metrics:
         listen: str | None = None,
         allowed_hosts: Iterable[str] = (),
         server_metrics: bool = False,
+        labels: Iterable[str] = (),
         export_counters: Callable[[], Mapping[str, int]] = dict,
         apps: Mapping[str, WsgiApp] | None = None,
         guards: Guards | None = None,
     ) -> None:
         """`listen`: HOST:PORT of the Prometheus endpoint. If it is in use, a warning is logged and there is no endpoint.
 
-        `server_metrics`: also count `SERVER_HISTOGRAMS`. `apps`: applications of the endpoint, by path.
+        `server_metrics`: also count `SERVER_HISTOGRAMS`. `labels`: those with metrics. `apps`: applications of the endpoint, by path.
         """
         self._names, self._export_counters = names, export_counters
         self._guards = guards = guards or Guards()
@@ -141,6 +142,7 @@ class Metrics:
         meter = self._provider.get_meter("streamgauge", version or None, names.schema_url)
         self._models, self._response_models = _Capped(), _Capped()
         self._providers, self._errors = _Capped(), _Capped()
+        self._labels = {label: _Capped() for label in labels}
         self._health: dict[str, float] = {}
         self._stored = self._lost = 0
         self._open: dict[tuple[str, str | None, Phase], tuple[int, float]] = {}
@@ -227,6 +229,8 @@ class Metrics:
             for stream, row in zip(finished, rows, strict=True):
                 group = self._group_of(row)
                 group.streams.value += 1
+                if self._labels:
+                    self._count_labels(row)
                 newest_ns = max(newest_ns, stream.started_wall_ns + (row.get("end_ns") or 0))
                 if group.lost:
                     self._lost += 1
@@ -252,6 +256,19 @@ class Metrics:
                         chunks.add_sorted_ns(gaps)
         self._stored += len(finished)
         self._health[NAMESPACE + "pipeline.freshness"] = max(0.0, (now_ns - newest_ns) / 1e9)
+
+    def _count_labels(self, row: Mapping[str, Any]) -> None:
+        values = row.get("labels") or {}
+        for name, capped in self._labels.items():
+            if name in values:
+                attributes = {NAMESPACE + "label": name, NAMESPACE + "value": capped(values[name])}
+                for metric, increment in (
+                    ("streams", 1),
+                    ("errors", int(row["outcome"] not in NOT_ERRORS)),
+                    ("input_tokens", row.get("input_tokens") or 0),
+                    ("output_tokens", row.get("output_tokens") or 0),
+                ):
+                    self._series.counter(f"{NAMESPACE}label.{metric}", attributes).value += increment
 
     def count_hops(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Count committed rows of `hops`. A negative value counts as 0: the gateway sent output before the model server."""

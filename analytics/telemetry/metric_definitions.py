@@ -81,6 +81,10 @@ stream.stalls              {stall}  Stalls in finished streams
 stream.stalled             s        Time spent in stalls
 prompt_cache.input_tokens  {token}  Input tokens of streams that report cached ones
 prompt_cache.hit_tokens    {token}  Input tokens read from the prompt cache
+label.streams              {stream} Finished streams by value of a label (with `prometheus = true`)
+label.errors               {stream} Of them, those with an error outcome
+label.input_tokens         {token}  Their reported input tokens
+label.output_tokens        {token}  Their reported output tokens
 """
 _GAUGES = """
 stream.in_flight       {stream} Streams in flight that are expected to generate output

@@ -30,6 +30,7 @@ from streamgauge.analytics.telemetry import analytics_metrics, otlp_export, span
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
 from streamgauge.analytics.telemetry.semconv import names_of
 from streamgauge.ingest.guards import Guards
+from streamgauge.ingest.labels import Label
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class TelemetryOptions:
     """HOST:PORT of the Prometheus endpoint. None: no endpoint."""
     allowed_hosts: Sequence[str]
     """Further names in requests to the endpoint (`streamgauge.ingest.listening`)."""
+    labels: Sequence[Label]
 
 
 class Telemetry(CommitHook):
@@ -66,6 +68,8 @@ class Telemetry(CommitHook):
         metrics address, by path. `guards`: the threads of this process.
         """
         guards = guards or Guards()
+        labels = [label.name for label in options.labels if label.prometheus]
+        self._columns = (*_COLUMNS, "labels") if labels else _COLUMNS
         names = names_of(otlp_export.semconv_profile())
         resource = resource_of(version)
         self._respect_sampling = otlp_export.respects_sampling()
@@ -92,6 +96,7 @@ class Telemetry(CommitHook):
                 listen=options.metrics,
                 allowed_hosts=options.allowed_hosts,
                 server_metrics=options.server_metrics,
+                labels=labels,
                 export_counters=self.counters,
                 apps=apps,
                 guards=guards,
@@ -143,7 +148,7 @@ class Telemetry(CommitHook):
         streams = tables.get("streams")
         if not finished or streams is None:
             return {}
-        columns = [name for name in _COLUMNS if name in streams.columns]
+        columns = [name for name in self._columns if name in streams.columns]
         self._finished, self._rows = finished, list(streams.select(columns).iter_rows(named=True))
         span_rows: list[tuple[Any, ...]] = []
         for stream, row in zip(finished, self._rows, strict=True):

@@ -27,10 +27,15 @@ goodput = 0.95
 name = "the rest of vLLM"
 gateway = "vllm"
 error_rate = 0.1
+
+[[objectives]]
+label = "team=search"
+error_rate = 0.1
 """
 EXPECTED = (
     Objective("model=gpt-*", "gpt-*", "*", "*", 800_000_000, 50_500_000, 0.01, 0.95),
     Objective("the rest of vLLM", "*", "vllm", "*", None, None, 0.1, None),
+    Objective("team=search", error_rate=0.1, label="team=search"),
 )
 
 
@@ -55,7 +60,7 @@ def test_objective_without_globs_is_the_default() -> None:
 
 def test_flags_for_a_child_process_give_the_same_objectives() -> None:
     argv = flags(Settings(objectives=EXPECTED), ["objectives"])
-    assert argv[::2] == ["--objectives", "--objectives"]
+    assert argv[::2] == ["--objectives"] * 3
     assert load({"objectives": tuple(argv[1::2])}).objectives == EXPECTED
 
 
@@ -77,7 +82,7 @@ def test_config_check_prints_tables_that_are_valid_settings(folder: Path) -> Non
     ("table", "message"),
     [
         ({"ttft": "1s", "modle": "x"}, "objective 1: unknown key 'modle', did you mean 'model'? Allowed: name, model, gateway, "
-         "client, ttft, itl, error_rate, goodput, severity"),
+         "client, label, ttft, itl, error_rate, goodput, severity"),
         ({"model": "gpt-*"}, "objective 1: it has no limit. Add one of ttft, itl, error_rate, goodput"),
         ({"ttft": "soon"}, "objective 1: ttft = 'soon' is not a duration such as 800ms or 2s"),
         ({"ttft": 0}, "objective 1: ttft = 0 is not a duration such as 800ms or 2s"),

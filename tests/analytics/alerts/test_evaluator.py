@@ -233,7 +233,7 @@ def test_burning_error_budget_fires_with_its_objective(
     with store.cursor() as cursor:
         cursor.execute("DELETE FROM objectives")
         cursor.execute(
-            "INSERT INTO objectives BY NAME SELECT 1 AS priority, 'fast' AS name, '*' AS model, '*' AS gateway, "
+            "INSERT INTO objectives BY NAME SELECT 1 AS priority, 'fast' AS name, '*' AS model, '*' AS gateway, '*' AS label, "
             "'*' AS client, 0.01 AS error_rate, 'page' AS severity"
         )
         cursor.execute(

@@ -38,6 +38,26 @@ def test_first_matching_objective_applies(
     assert found.name == name
 
 
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [
+        ({"user": "u1", "team": "search"}, "search"),
+        ({"team": "search-eu"}, "search"),
+        ({"team": "ads"}, "any team"),
+        ({"user": "search"}, "default"),
+        ({}, "default"),
+        (None, "default"),
+    ],
+)
+def test_objective_of_a_label_applies_to_streams_with_it(labels: dict[str, str] | None, name: str) -> None:
+    search = Objective("search", label="team=search*", ttft_ns=1)
+    found = Objectives([search, Objective("any team", label="team=*", ttft_ns=2), DEFAULT])
+    assert [o.name for o in (found.of("m", "g", None, labels), found.of("m", "g", None)) if o] == [
+        name,
+        "default",
+    ]
+
+
 def test_no_objective_matches() -> None:
     assert Objectives([FAST]).of("gpt-4o", "vllm", None) is None
 
@@ -71,7 +91,7 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
     with plain_tables() as con:
         for number, objective in enumerate((FAST, PAID, DEFAULT)):
             con.execute(
-                f"INSERT INTO objectives (priority, {', '.join(COLUMNS)}) VALUES ({', '.join('?' * 10)})",
+                f"INSERT INTO objectives (priority, {', '.join(COLUMNS)}) VALUES ({', '.join('?' * (1 + len(COLUMNS)))})",
                 [number, *dataclasses.astuple(objective)],
             )
         yield con

@@ -27,7 +27,7 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
     with plain_tables() as con:
         con.execute(
             "INSERT INTO objectives BY NAME SELECT 0 AS priority, 'fast' AS name, '*' AS model, '*' AS gateway, '*' AS client, "
-            "'page' AS severity, "
+            "'page' AS severity, '*' AS label, "
             "0.1 AS error_rate"
         )
         con.execute(

@@ -226,6 +226,36 @@ def test_models_beyond_the_limit_are_other() -> None:
     assert by_model[OTHER] == 50
 
 
+def test_labels_with_metrics_are_counted_by_value_and_bounded() -> None:
+    metrics = Metrics(PROFILES["1.41"], resource_of(""), labels=["team"])
+    row = {"end_ns": 5, "operation": "chat", "stream_id": "x", "output_tokens": 3}
+    (one,) = finished(stream(1))
+    rows = [
+        {**row, "outcome": "ok", "labels": {"team": f"t{n}", "user": "u"}} for n in range(MAX_VALUES + 50)
+    ]
+    rows += [
+        {**row, "outcome": "http_error", "labels": {"team": "t0"}},
+        {**row, "outcome": "ok", "labels": None},
+    ]
+    metrics.count([one] * len(rows), rows)
+    data = metrics.read()
+    metrics.close()
+    assert data is not None
+    found = {
+        m.name.removeprefix("streamgauge.label."): {
+            (p.attributes["streamgauge.label"], p.attributes["streamgauge.value"]): p.value
+            for p in m.data.data_points
+        }
+        for s in data.resource_metrics[0].scope_metrics
+        for m in s.metrics
+        if m.name.startswith("streamgauge.label.")
+    }
+    assert found.keys() == {"streams", "errors", "input_tokens", "output_tokens"}
+    assert len(found["streams"]) == MAX_VALUES + 1
+    assert [found["streams"]["team", value] for value in ("t0", "t1", OTHER)] == [2, 1, 50]
+    assert (found["errors"]["team", "t0"], found["output_tokens"]["team", OTHER]) == (1, 150)
+
+
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize(
     "setting", ["", "false", "no_content", "event_only", "true", "SPAN_ONLY", "span_and_event"]
@@ -482,6 +512,8 @@ def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) 
     del known["streamgauge.stream.ttft_drift"]  # no server reports its timing here
     for name in ("burn_rate", "budget_spent"):  # the store has no objectives here
         del known[f"streamgauge.objective.{name}"]
+    for name in ("streams", "errors", "input_tokens", "output_tokens"):  # no label has metrics here
+        del known[f"streamgauge.label.{name}"]
     if profile == "genai-main":
         del known["gen_ai.client.operation.duration"]  # there are no other operations here
     assert emitted == known

@@ -147,9 +147,10 @@ def test_json_has_seconds_names_and_only_documented_keys() -> None:
 
 def test_rows_are_judged_by_the_stored_objective_of_their_place(store: duckdb.DuckDBPyConnection) -> None:
     insert(store, "objectives", [
-        {"priority": 0, "name": "one client", "model": "*", "gateway": "*", "client": CLIENT, "error_rate": 0.9, "severity": "page"},
-        {"priority": 1, "name": "batch", "model": "*", "gateway": "batch-*", "client": "*", "ttft_ns": 7, "severity": "page"},
-        {"priority": 2, "name": "default", "model": "*", "gateway": "*", "client": "*", "ttft_ns": 1, "severity": "page"},
+        {"priority": 0, "name": "one client", "model": "*", "gateway": "*", "client": CLIENT, "error_rate": 0.9, "severity": "page",
+         "label": "*"},
+        {"priority": 1, "name": "batch", "model": "*", "gateway": "batch-*", "client": "*", "ttft_ns": 7, "severity": "page", "label": "*"},
+        {"priority": 2, "name": "default", "model": "*", "gateway": "*", "client": "*", "ttft_ns": 1, "severity": "page", "label": "*"},
     ])  # fmt: skip
     put(store, "streams", 6, outcome="ok", ttft_ns=100, gateway="batch-1", objective="batch")
     put(store, "streams", 6, outcome="ok", ttft_ns=100)
