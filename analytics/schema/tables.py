@@ -106,7 +106,7 @@ STREAM_MINUTES = _rollup(
     key="minute, gateway, provider, model, dialect, operation, outcome, error_phase, error_type, http_status",
 )
 HISTOGRAM_MINUTES = _rollup(
-    "histogram_minutes", key="minute, gateway, provider, model, metric", sorted_by="minute, metric"
+    "histogram_minutes", key="minute, gateway, provider, model, metric", sorted_by="metric, minute"
 )
 CLIENT_MINUTES = _rollup("client_minutes", key="minute, client_id, client_app, gateway, model, objective")
 LABEL_MINUTES = _rollup("label_minutes", key="minute, label, value, gateway, model")

@@ -46,7 +46,7 @@ def _added_up(table: Table) -> str:
     if table is HISTOGRAM_MINUTES:
         return (
             f"SELECT *, true AS settled FROM internal.unsettled_histograms WHERE {_NEAR} AND {_DUE} "
-            "ORDER BY minute, metric, gateway, provider, model"
+            "ORDER BY metric, minute, gateway, provider, model"
         )
     # Not by UPDATE, as other names: a label may have thousands of values in a minute.
     rows = _FOLDED_LABELS if table is LABEL_MINUTES else table.name
