@@ -17,7 +17,7 @@ records: it names a range of entries of a local log that `ship` could not read.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -401,6 +401,31 @@ def unpack(payload: bytes) -> tuple[list[AnyRecord], list[Poison]]:
         return _batch_decoder.decode(body), []
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _unpack_one_by_one(body)
+
+
+def without_streams(payload: bytes, stream_ids: Set[str], *, is_read: bool) -> tuple[bytes, int]:
+    """(the entry without these streams, number of removed records). The same object if it stays as it is.
+
+    If the entry `is_read`, data that is not a record is removed, too: it may be theirs.
+    """
+    if payload[:1] == DAMAGE:
+        return payload, 0
+    records, poison = unpack(payload)
+    kept: list[bytes] = []
+    removed, is_changed = 0, bool(poison and is_read)
+    for record in records:
+        if isinstance(record, Alive) and not stream_ids.isdisjoint(record.waiting_for_client):
+            is_changed = True
+            waiting = [stream for stream in record.waiting_for_client if stream not in stream_ids]
+            record = msgspec.structs.replace(record, waiting_for_client=waiting)
+        elif not isinstance(record, Alive | Damaged) and record.stream in stream_ids:
+            removed += 1
+            continue
+        kept.append(encode(record))
+    if not (removed or is_changed):
+        return payload, 0
+    kept += (one.payload for one in poison if not is_read)
+    return pack_encoded(kept), removed
 
 
 def read_damage(payload: bytes) -> tuple[str, int, int] | None:

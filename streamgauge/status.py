@@ -120,12 +120,15 @@ def pipeline_status(settings: Settings) -> dict[str, Any]:
         unknown.append(
             f"{damaged['n']} entries of the log are damaged: streams with no other entry are missing"
         )
-        at_least = min(streams_captured.at_least, counts.recorded + counts.expired + in_log)
+        at_least = min(
+            streams_captured.at_least, counts.recorded + counts.expired + counts.forgotten + in_log
+        )
         streams_captured = replace(streams_captured, at_least=at_least)
     reconciliation = Reconciliation(
         captured=streams_captured,
         stored=counts.recorded - counts.lost,
         expired=counts.expired,
+        forgotten=counts.forgotten,
         lost=counts.lost,
         open=len(open_ids),
         in_log=in_log,
@@ -279,7 +282,7 @@ def _as_json(
     return {
         **{
             name: getattr(reconciliation, name)
-            for name in ("reconciles", "stored", "expired", "open", "in_log", "unreported")
+            for name in ("reconciles", "stored", "expired", "forgotten", "open", "in_log", "unreported")
         },
         "captured": streams_captured.at_least,
         "captured_at_most": streams_captured.at_most,
@@ -372,11 +375,11 @@ def render(status: Mapping[str, Any]) -> str:
     """The status as text."""
     most = status["captured_at_most"]
     bound = "" if most == status["captured"] else f" to {most}" if most is not None else " or more"
+    deleted = ", ".join(f"{status[name]} {name}" for name in ("expired", "forgotten") if status[name])
     lines = [
         *_headlines(status["faults"]),
         f"captured {status['captured']}{bound} streams",
-        f"  stored    {status['stored']:>10}"
-        + (f"  (and {status['expired']} expired)" if status["expired"] else ""),
+        f"  stored    {status['stored']:>10}" + (f"  (and {deleted})" if deleted else ""),
         f"  in flight {status['in_flight']:>10}  ({status['open']} open, {status['in_log']} in the log)",
         f"  lost      {status['lost']:>10}"
         + (f"  ({status['unreported']} of them without a row yet)" if status["unreported"] else ""),

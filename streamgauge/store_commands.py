@@ -1,17 +1,27 @@
 """`streamgauge export`: copy a time range of the tables to a DuckDB file. `streamgauge rebuild`: restore the catalog.
+`streamgauge forget`: delete one caller's rows and bytes.
 
-The work is in `streamgauge.analytics.storage.export` and `.rebuild`, which load DuckDB: they are imported when a command runs.
+The work is in `streamgauge.analytics.storage.export`, `.rebuild` and `.forget`, which load DuckDB: they are imported when a command runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from streamgauge.analytics.schema.clients import is_client_id
 from streamgauge.flags import load, load_with_running_parts, settings_options
+from streamgauge.settings import Settings
 from streamgauge.values import format_option, parse_duration_s, print_report
+
+if TYPE_CHECKING:
+    from streamgauge.analytics.storage.forget import Forgotten
+    from streamgauge.analytics.storage.location import StoreLocation
 
 
 class _Rows(dict[str, int]):
@@ -101,3 +111,77 @@ def rebuild_command(data: Path | None, from_files: bool, form: str) -> int:
     text = f"restored {location.catalog} from {source.value}. A damaged file is kept in the same folder."
     print_report(found, text, form)
     return 0
+
+
+@click.command("forget")
+@click.option("--client", metavar="ID|NAME", help="Client id, or its name in the settings.")
+@click.option("--session", metavar="ID", help="Session id, as in the tables.")
+@click.option("--dry-run", is_flag=True, help="Only count. Analytics may run.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@settings_options("data", "store", "kafka", "kafka_topic")
+@format_option()
+def forget_command(
+    client: str | None, session: str | None, dry_run: bool, yes: bool, form: str, **given: Any
+) -> int:
+    """Delete all data of one caller: rows, Parquet files, records in the log.
+
+    Analytics and `ship` must be stopped; the tap may run. After an interruption, repeat the command.
+    """
+    from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
+    from streamgauge.analytics.storage.forget import Caller, client_named, find, forget
+    from streamgauge.analytics.storage.location import locate
+
+    if (client is None) == (session is None):
+        raise click.UsageError("Pass either --client or --session.")
+    settings = load_with_running_parts(given)
+    location = locate(settings.store, settings.data)
+    if location.catalog is not None and not location.catalog.exists():
+        raise click.ClickException(f"cannot forget: {settings.data} has no store. Check --data.")
+    if client is not None and not is_client_id(client):
+        names = {one.name: one.client_id for one in settings.clients}
+        found_id = names.get(client) or client_named(location, client)
+        if found_id is None:
+            raise click.ClickException(
+                f"cannot forget: no client has the name {client!r}. Pass its client id."
+            )
+        client = found_id
+    caller = Caller("client", client) if client is not None else Caller("session", str(session))
+    with contextlib.nullcontext() if dry_run else lock_data_folder(settings.data):
+        found = find(location, settings.data, caller)
+        if not dry_run:
+            if not yes:
+                click.echo("\n".join(_lines(found)), err=True)
+                click.confirm(f"Delete all data of the {caller.kind} {caller.value}?", abort=True, err=True)
+            found = forget(location, settings.data, caller, lambda step: click.echo(f"{step} …", err=True))
+    notes = _notes(settings, location, found)
+    report = {"kind": caller.kind, "id": caller.value, "dry_run": dry_run, **asdict(found), "notes": notes}
+    title = f"{'would delete' if dry_run else 'deleted'} the data of the {caller.kind} {caller.value}"
+    print_report(report, "\n".join([title, *_lines(found), *(f"note: {note}" for note in notes)]), form)
+    return 0
+
+
+def _lines(found: Forgotten) -> list[str]:
+    lines = [f"  {table:<24} {rows:>12} rows" for table, rows in found.tables.items()]
+    if found.log_records:
+        lines.append(f"  {'record log':<24} {found.log_records:>12} records")
+    return lines or ["  no rows"]
+
+
+def _notes(settings: Settings, location: StoreLocation, found: Forgotten) -> list[str]:
+    """What still has data of the caller, or may have."""
+    notes = [
+        f"the topic {settings.kafka_topic} in Kafka, if taps ship to it, keeps the records for its retention",
+        "backups and exports outside of the data folder keep the rows for as long as you keep them",
+    ]
+    if location.dsn:
+        notes.append(
+            "PostgreSQL's WAL archive and a bucket with versions keep what was deleted for their retention. The logs of taps on "
+            "other machines keep shipped records for some minutes"
+        )
+    if {"clients", "objectives"} & found.tables.keys():
+        notes.append("the settings name the client: remove it there, or the next start stores it again")
+    if found.shared_traces:
+        notes.append(f"{found.shared_traces} traces also have streams of others, and keep their ids there")
+    if found.obstacle:
+        notes.append(found.obstacle)
+    return notes

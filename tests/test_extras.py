@@ -156,6 +156,7 @@ def test_commands_of_the_base_install_name_the_missing_extra(base: Path, tmp_pat
         "mcp": "mcp",
         "alerts": "analytics",
         "rebuild": "analytics",
+        "forget --session a --dry-run": "analytics",
         "read body.sse": "analytics",
         "sql DESCRIBE": "analytics",
         "status": "analytics",

@@ -197,7 +197,7 @@ FROM recent
 JOIN usual ON recent.gateway IS NOT DISTINCT FROM usual.gateway AND recent.model IS NOT DISTINCT FROM usual.model
 WHERE recent.ttft_ns > usual.ttft_limit_ns OR recent.itl_ns > usual.itl_limit_ns;
 
--- Counters since the store was created: entries, records, bytes, rows by table. expired_* are rows deleted by retention.
+-- Counters since the store was created: entries, records, bytes, rows by table. expired_* are rows deleted by retention, forgotten_* by streamgauge forget.
 CREATE OR REPLACE VIEW counters AS
 SELECT name, sum(value)::BIGINT AS value FROM internal.counter_parts GROUP BY name;
 

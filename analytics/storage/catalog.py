@@ -301,6 +301,15 @@ class Catalog:
             holder._roll_back()
             holder.close()
 
+    def vacuum(self) -> None:
+        """Remove the bytes of deleted rows from a catalog in PostgreSQL. Each table is locked for a moment."""
+        for (table,) in self.query(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() "
+            "AND (table_name LIKE 'ducklake%' OR table_name LIKE 'streamgauge%')"
+        ):
+            sql = f"VACUUM (FULL) {table}"
+            self._connection.execute(f"CALL postgres_execute('{NAME}', ?, use_transaction => false)", [sql])
+
     def close(self) -> None:
         """Close the cursor."""
         self._connection.close()

@@ -52,7 +52,7 @@ class PartitionPositions:
             return None
         version, high, low = integers(rows[0][:3])
         self.versions[log_id, partition] = version + 1
-        stored = LogPosition(high, low, _parse_list(str(rows[0][3])))
+        stored = LogPosition(high, low, parse_list(str(rows[0][3])))
         return None if stored == LogPosition(0, 0, ()) else stored
 
     def _insert(self, log_id: str, partition: str) -> None:
@@ -94,7 +94,7 @@ class PartitionPositions:
         return f"log_id = {self._catalog.text(log_id)} AND partition = {self._catalog.text(partition)}"
 
 
-def _parse_list(text: str) -> tuple[str, ...]:
+def parse_list(text: str) -> tuple[str, ...]:
     """The elements of a list as the catalog stores it: `[a, b]`."""
     inner = text.strip("[]")
     return tuple(part.strip() for part in inner.split(",")) if inner else ()

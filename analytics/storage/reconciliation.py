@@ -1,4 +1,4 @@
-"""Reconciliation: captured = stored + in flight + lost.
+"""Reconciliation: captured = stored + in flight + lost + deleted rows (expired or forgotten).
 
 Rules
 1. Each term is counted from a separate source. Captured: the run totals that taps write around each append, which survive
@@ -42,6 +42,7 @@ SELECT to_json({{
     recorded: (SELECT count(*) FROM streams WHERE {RECORDED_BY_TAP}),
     lost: (SELECT count(*) FROM streams WHERE outcome = 'tap_lost' AND {RECORDED_BY_TAP}),
     expired: (SELECT coalesce(max(value), 0) FROM counters WHERE name = 'expired_streams_rows'),
+    forgotten: (SELECT coalesce(sum(value), 0)::BIGINT FROM counters WHERE name = 'forgotten_streams_rows'),
     events: (SELECT count(*) FROM events),
     open_streams: (SELECT coalesce(sum(len(open_stream_ids)), 0)::BIGINT FROM log_positions),
     losses: (SELECT count(*) FROM losses),
@@ -98,6 +99,8 @@ class TableCounts:
     """Without the answers on WebSockets, which no tap counts."""
     lost: int
     expired: int
+    forgotten: int
+    """Deleted by `streamgauge forget`."""
     events: int
     open_streams: int
     losses: int
@@ -131,13 +134,15 @@ class Reconciliation:
     lost: int
     open: int
     in_log: int
+    forgotten: int = 0
     unreported: int = 0
     """Lost streams of ended runs that have no row yet."""
     unknown: tuple[str, ...] = field(default=())
 
     @property
     def accounted(self) -> int:
-        return self.stored + self.expired + self.lost + self.unreported + self.open + self.in_log
+        deleted = self.expired + self.forgotten
+        return self.stored + deleted + self.lost + self.unreported + self.open + self.in_log
 
     @property
     def reconciles(self) -> bool:

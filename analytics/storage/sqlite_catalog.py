@@ -27,6 +27,14 @@ with open(fresh, "rb") as file:
 os.chmod(fresh, 0o600)
 os.replace(fresh, path)
 """
+_COMPACT = """
+import contextlib, sqlite3, sys
+with contextlib.closing(sqlite3.connect(sys.argv[1], timeout=30, isolation_level=None)) as connection:
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute("VACUUM")
+    [(is_busy, *_)] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    sys.exit("another process reads it. Close the dashboard and other readers, and repeat" if is_busy else 0)
+"""
 _TRIGGERS = """
 import sqlite3, sys
 with sqlite3.connect(sys.argv[1], timeout=30) as connection:
@@ -67,6 +75,12 @@ def back_up(catalog: Path, path: Path, timeout_s: float | None = None) -> None:
     timeout_s = timeout_s or PROCESS_TIMEOUT_S + catalog.stat().st_size / LEAST_BYTES_PER_S
     task = f"back up {catalog} to {path}"
     _run_in_process(_BACKUP, str(catalog), str(fresh), str(path), timeout_s=timeout_s, task=task)
+
+
+def compact(catalog: Path) -> None:
+    """Write the catalog and its WAL anew, without the bytes of deleted rows. Raises OSError."""
+    timeout_s = PROCESS_TIMEOUT_S + catalog.stat().st_size / LEAST_BYTES_PER_S
+    _run_in_process(_COMPACT, str(catalog), timeout_s=timeout_s, task=f"compact {catalog}")
 
 
 def create_statistics_triggers(catalog: Path) -> None:

@@ -50,6 +50,8 @@ FLUSHED_ROWS = 2_000
 MERGED_FILES = 8
 ORPHANS_S = 86_400
 """Age of files without a snapshot that are deleted. Younger ones may belong to a running commit."""
+NOW_S = -2.0
+"""Age that everything has: snapshots have times of a second."""
 OFTEN = tuple(table for table in TABLES if table.grows_with_traffic)
 """Others have few rows, which stay inlined until `merge_all`."""
 
@@ -183,9 +185,7 @@ class Upkeep:
 
     def merge_all(self) -> None:
         """Merge files of any size in all tables, and rewrite files with mostly deleted rows."""
-        for table in TABLES:
-            if table.rows is not Rows.UPDATED:
-                self._flush(table)
+        self._flush_all()
         self._call("ducklake_merge_adjacent_files", writes=self._layouts)
         self._call("ducklake_rewrite_data_files", "delete_threshold => 0.5", writes=self._layouts)
 
@@ -194,13 +194,26 @@ class Upkeep:
         with self._catalog.exclusive():
             compact_rollups(self._cursor, time.time(), self._folders(table.name for table in ROLLUPS))
 
-    def expire(self) -> None:
+    def purge(self) -> None:
+        """Remove deleted rows from files and catalog at once. Queries that run meanwhile may fail."""
+        self._flush_all()
+        deleted = self._catalog.query("SELECT table_id FROM ducklake_delete_file WHERE end_snapshot IS NULL")
+        for name, layout in self._layouts.items():
+            if (str(layout.table_id),) in deleted:  # one at a time needs less space
+                self._call("ducklake_rewrite_data_files", f"'{name}', delete_threshold => 0", writes=[name])
+        self.expire(NOW_S)
+        if self._catalog.is_postgres:
+            self._catalog.vacuum()
+        else:  # no other process writes files
+            self.orphans(NOW_S)
+
+    def expire(self, age_s: float = READERS_S) -> None:
         """Delete old snapshots and the files that only they need.
 
         Old snapshots are selected here: with SQLite, DuckLake 1.0 treats every instant of today (UTC) as older than
         `older_than`.
         """
-        before = (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=READERS_S)).strftime("%Y-%m-%d %H:%M:%S+00")
+        before = (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age_s)).strftime("%Y-%m-%d %H:%M:%S+00")
         snapshots = self._catalog.query(
             f"SELECT snapshot_id FROM ducklake_snapshot WHERE snapshot_time < '{before}' "
             "AND snapshot_id < (SELECT max(snapshot_id) FROM ducklake_snapshot)"
@@ -228,11 +241,11 @@ class Upkeep:
                     f"DELETE FROM ducklake_files_scheduled_for_deletion WHERE data_file_id IN ({listed})"
                 )
 
-    def orphans(self) -> None:
+    def orphans(self, age_s: float = ORPHANS_S) -> None:
         """Delete the files of commits that failed or were killed."""
-        self._call("ducklake_delete_orphaned_files", f"older_than => now() - INTERVAL {ORPHANS_S} SECOND")
+        self._call("ducklake_delete_orphaned_files", f"older_than => now() - INTERVAL ({age_s}) SECOND")
         for link in Path(self._data_path).glob(f"*/*/*{LINK}") if "://" not in self._data_path else ():
-            if link.stat().st_mtime < time.time() - ORPHANS_S:  # of a process that was killed
+            if link.stat().st_mtime < time.time() - age_s:  # of a process that was killed
                 link.unlink(missing_ok=True)
 
     def back_up(self, timeout_s: float | None = None) -> None:
@@ -251,6 +264,11 @@ class Upkeep:
     def retain(self, now_s: float) -> int:
         """Delete rows that are too old. Returns their number."""
         return self._retention.delete_old_rows(now_s)
+
+    def _flush_all(self) -> None:
+        for table in TABLES:
+            if table.rows is not Rows.UPDATED:
+                self._flush(table)
 
     def _flush(self, table: Table) -> None:
         schema, _, name = table.qualified_name.partition(".")

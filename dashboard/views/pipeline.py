@@ -16,7 +16,8 @@ from streamgauge.dashboard.html_table import show_records
 from streamgauge.dashboard.panels import numbers, section
 from streamgauge.dashboard.query_runner import query
 
-EXPIRED = "expired_streams_rows"
+DELETED = {"expired": "expired_streams_rows", "forgotten": "forgotten_streams_rows"}
+"""Counters of deleted streams."""
 
 
 def body(_: Selection) -> None:
@@ -78,11 +79,14 @@ def show_taps(counters: pl.DataFrame, finished: int, in_flight: int) -> None:
     if runs.is_empty():
         return
     opened = int(runs["streams_opened"].sum())
-    expired = int(counters.filter(pl.col("name") == EXPIRED)["value"].sum())
     count = formatting.count
+    deleted = ", ".join(
+        f"{count(int(counters.filter(pl.col('name') == counter)['value'].sum()))} {what}"
+        for what, counter in DELETED.items()
+    )
     st.caption(
         f"Streams opened by the taps: {count(opened)}. Stored: {count(finished)} finished, {count(in_flight)} in flight, "
-        f"{count(expired)} expired. The counts can differ by the streams of the last few seconds."
+        f"{deleted}. The counts can differ by the streams of the last few seconds."
     )
     section("Tap processes", "One row per process of a tap worker, as of its last heartbeat.")
     show_records(runs, label="Tap processes")

@@ -264,6 +264,16 @@ def _last_alive(run: Run, worker: int) -> Alive:
     )
 
 
+def resolve_ended_runs(folder: Path) -> None:
+    """Store which last appends of ended runs are in the log. Until then their entries must not change. Requires the partition's lock."""
+    path = folder / "runs"
+    with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
+        for at, run in enumerate(_slots(path)):
+            if run is not None and run.totals.state != REPORTED:
+                run.totals = _resolved(run.totals, folder)
+                os.pwrite(file.fileno(), run.packed(), at * _SIZE)
+
+
 def read_run_totals(log_dir: Path) -> dict[str, RunTotals]:
     """Totals of all known runs in this log, by incarnation."""
     return {run.incarnation: run.totals for runs in _runs(log_dir) for run in runs}

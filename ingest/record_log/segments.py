@@ -9,7 +9,8 @@ Layout
 
 Rules
  1. A segment is created under another name and renamed. So an empty or incomplete file is damaged.
- 2. Only the run that created a segment writes it. A writer that starts creates a new segment.
+ 2. Only the run that created a segment writes it. A writer that starts creates a new segment. `replace_segment` renames a changed
+    copy over it.
  3. A segment owns the offsets [first, first + SEGMENT_OFFSETS). A writer that finds the newest segment unsealed (after a kill
     or a power cut) continues after that range. So an offset that a reader may have seen is never reused.
  4. The main file is deleted before its `-wal`, so it cannot be opened without the content of the `-wal`.
@@ -152,23 +153,9 @@ def create_segment(folder: Path, first: int, target_bytes: int) -> tuple[Segment
     final = folder / f"{first:020d}.sqlite"
     if final.exists():
         raise LogBroken(f"{final} exists already: offsets would be used twice")
-    temporary = folder / f".new-{first:020d}"
-    remove_files(temporary)
-    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    temporary = _temporary(folder, first)
     try:
-        connection = _connect(temporary, "rw")
-        try:
-            # Before WAL mode: SQLite fixes the page size with the first page. Larger pages than the default fit entries
-            # of tens of KiB into fewer overflow pages.
-            connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute(
-                "CREATE TABLE entry (offset INTEGER PRIMARY KEY, appended_at INTEGER NOT NULL,"
-                " payload BLOB NOT NULL, crc INTEGER NOT NULL)"
-            )
-            connection.execute("CREATE TABLE sealed (next_offset INTEGER NOT NULL)")
-        finally:
-            connection.close()
+        _create_tables(temporary).close()
         temporary.rename(final)
         sync_folder(folder)
     except BaseException:
@@ -182,6 +169,68 @@ def create_segment(folder: Path, first: int, target_bytes: int) -> tuple[Segment
     # Half a MiB instead of two: entries are written once and read once, so a cache of pages is never hit.
     connection.execute("PRAGMA cache_size=-512")
     return Segment(first, final), connection
+
+
+def _temporary(folder: Path, first: int) -> Path:
+    return folder / f".new-{first:020d}"
+
+
+def _create_tables(path: Path) -> sqlite3.Connection:
+    """An empty segment."""
+    remove_files(path)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    connection = _connect(path, "rw")
+    try:
+        # Before WAL mode: SQLite fixes the page size with the first page. Larger pages than the default fit entries
+        # of tens of KiB into fewer overflow pages.
+        connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(
+            "CREATE TABLE entry (offset INTEGER PRIMARY KEY, appended_at INTEGER NOT NULL,"
+            " payload BLOB NOT NULL, crc INTEGER NOT NULL)"
+        )
+        connection.execute("CREATE TABLE sealed (next_offset INTEGER NOT NULL)")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def replace_segment(segment: Segment, payloads: Mapping[int, bytes]) -> None:
+    """Replace payloads by offset, atomically. Requires that nobody writes the segment. Raises OSError or LogBroken.
+
+    Other readers keep the file that they have open.
+    """
+    path, temporary = segment.path, _temporary(segment.path.parent, segment.first)
+    written = path.stat()
+    try:
+        with closing(_connect(path, "rw")) as old, closing(_create_tables(temporary)) as new:
+            # A -wal with content would be applied to the file that replaces this one.
+            [(is_busy, _, _)] = old.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if is_busy:
+                raise LogBroken(f"cannot change {path}: another process reads it. Try again")
+            new.execute("BEGIN IMMEDIATE")
+            new.executemany(
+                "INSERT INTO entry VALUES (?, ?, ?, ?)",
+                (
+                    (row[0], row[1], found, zlib.crc32(found))
+                    if (found := payloads.get(row[0])) is not None
+                    else row
+                    for row in old.execute(
+                        "SELECT offset, appended_at, payload, crc FROM entry ORDER BY offset"
+                    )
+                ),
+            )
+            new.executemany("INSERT INTO sealed VALUES (?)", old.execute("SELECT next_offset FROM sealed"))
+            new.execute("COMMIT")
+            new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        os.utime(temporary, ns=(written.st_atime_ns, written.st_mtime_ns))  # the age of the segment
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except sqlite3.Error as error:
+        raise LogBroken(f"cannot change {path}: {error}") from error
+    finally:
+        remove_files(temporary)
 
 
 def insert_entries(connection: sqlite3.Connection, first: int, payloads: Sequence[bytes]) -> None:

@@ -96,6 +96,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "mark": ["deploy v2"],
     "prices import": ["catalog.json", "--price-file", "imported.csv"],
     "rebuild": [],
+    "forget": ["--session", "none", "--dry-run"],
     "read": [str(RECORDED)],
 }  # fmt: skip
 

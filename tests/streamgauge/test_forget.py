@@ -1,0 +1,102 @@
+"""`streamgauge forget` shows what it deletes, asks, deletes it, and names what it cannot delete."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+
+from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
+from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
+from streamgauge.ingest.records import AnyRecord, Opened, pack
+from streamgauge.status import status_command
+from streamgauge.store_commands import forget_command
+from tests.analytics.log_entries import alive, stream, stream_id
+from tests.analytics.sockets import create, events, recorded
+from tests.streamgauge.stored import analyse
+
+pytestmark = pytest.mark.usefixtures("reads_in_process")
+
+CLIENT, OTHER = "c1" * 16, "0b" * 16
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two requests and a WebSocket with two answers of CLIENT, and one request of OTHER, as a tap counts them."""
+    sent = [(1, "client", create()), *((2 + n, "server", one) for n, one in enumerate(events("r", ["a"])))]
+    sent += [(20, "client", create()), *((30 + n, "server", one) for n, one in enumerate(events("s", ["b"])))]
+    socket = recorded(sent, stream=stream_id(4))  # type: ignore[arg-type]
+    lanes = [(stream(1), CLIENT), (stream(2), CLIENT), (socket, CLIENT), (stream(3), OTHER)]
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+        writer.append([pack(with_client(records, client), compress=True) for records, client in lanes])
+        writer.append([pack([alive(9000, stopping=True, streams_opened=4)], compress=False)])
+    analyse(tmp_path)
+    return tmp_path
+
+
+def with_client(records: list[AnyRecord], client: str) -> list[AnyRecord]:
+    return [replace(one, client_id=client) if isinstance(one, Opened) else one for one in records]
+
+
+def run(data: Path, *argv: str, answer: str = "") -> Result:
+    return CliRunner().invoke(forget_command, ["--data", str(data), *argv], input=answer)
+
+
+def status(data: Path) -> dict[str, Any]:
+    done = CliRunner().invoke(status_command, ["--data", str(data), "--format", "json"])
+    found: dict[str, Any] = json.loads(done.output)
+    return {name: found[name] for name in ("reconciles", "captured", "stored", "forgotten")}
+
+
+def test_counters_reconcile_before_and_after(data: Path) -> None:
+    assert status(data) == {"reconciles": True, "captured": 4, "stored": 4, "forgotten": 0}
+    planned = run(data, "--client", CLIENT, "--dry-run", "--format", "json")
+    assert status(data)["stored"] == 4
+    done = run(data, "--client", CLIENT, "--yes", "--format", "json")
+    found = json.loads(done.stdout)
+    assert found == {**json.loads(planned.stdout), "dry_run": False}
+    assert (found["kind"], found["id"], found["streams"], found["tables"]["streams"]) == (
+        "client",
+        CLIENT,
+        5,
+        5,
+    )
+    assert status(data) == {"reconciles": True, "captured": 4, "stored": 1, "forgotten": 3}
+    text = CliRunner().invoke(status_command, ["--data", str(data)]).output
+    assert "stored             1  (and 3 forgotten)" in text
+
+
+def test_it_asks_and_deletes_only_after_yes(data: Path) -> None:
+    refused = run(data, "--client", CLIENT, answer="n\n")
+    assert refused.exit_code == 1
+    assert "5 rows" in refused.output
+    assert f"Delete all data of the client {CLIENT}?" in refused.output
+    assert status(data)["stored"] == 4
+    done = run(data, "--client", CLIENT, answer="y\n")
+    assert done.exit_code == 0
+    assert f"deleted the data of the client {CLIENT}" in done.output
+    assert "Kafka" in done.output
+    assert "backups" in done.output
+    assert "no rows" in run(data, "--client", CLIENT, "--yes").output
+
+
+def test_client_is_found_by_its_name(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = run(data, "--client", "team-a", "--dry-run")
+    assert "no client has the name 'team-a'" in unknown.output
+    monkeypatch.setenv("STREAMGAUGE_CLIENTS", json.dumps({CLIENT: "team-a"}))
+    assert (
+        f"would delete the data of the client {CLIENT}" in run(data, "--client", "team-a", "--dry-run").output
+    )
+
+
+def test_running_analytics_is_an_error(data: Path) -> None:
+    with lock_data_folder(data):
+        assert run(data, "--client", CLIENT, "--dry-run").exit_code == 0
+        done = run(data, "--client", CLIENT, "--yes")
+    assert isinstance(done.exception, OSError)
+    assert "another analytics" in str(done.exception)
+    assert "Stop it" in str(done.exception)
