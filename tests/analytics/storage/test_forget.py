@@ -36,6 +36,7 @@ from streamgauge.ingest.records import AnyRecord, encode, pack, unpack
 from tests.analytics.log_entries import alive, stream, stream_id
 from tests.analytics.storage.rows import STARTED_US, commit_of, new_ids, streams
 from tests.analytics.stores import ask, new_store
+from tests.postgres import Postgres
 
 CLIENT, OTHER, GATEWAY = "c1" * 16, "0b" * 16, "9a" * 16
 SESSION, OTHER_SESSION = "5e" * 16, "0d" * 16
@@ -167,7 +168,8 @@ def needles(numbers: list[int], *ids: str) -> set[bytes]:
 
 
 def contents(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, and what it holds in compressed form."""
+    """The name and the bytes of a file, and what it holds in compressed form."""
+    yield path.name.encode()
     yield path.read_bytes()
     if path.suffix == ".parquet":
         values = (value for column in pl.read_parquet(path) for value in column.to_list())
@@ -314,7 +316,9 @@ def test_caller_with_streams_that_are_not_stored_is_refused(data: Path) -> None:
         forget(location, data, Caller("client", OTHER))
 
 
-def test_rows_are_deleted_from_the_catalog_and_the_files(location: StoreLocation, tmp_path: Path) -> None:
+def test_rows_are_deleted_from_the_catalog_and_the_files(
+    location: StoreLocation, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """In SQLite and in PostgreSQL."""
     own, other = new_ids(INLINED_ROWS + 1), new_ids(3)
     with closing(Store(location)) as store, closing(Upkeep(store, events_s=None, streams_s=None)) as upkeep:
@@ -329,3 +333,7 @@ def test_rows_are_deleted_from_the_catalog_and_the_files(location: StoreLocation
         assert ask(store, "SELECT client_id FROM client_minutes") == [(OTHER,)]
         folder = Path(store.data_path)
     assert found_in(folder, {CLIENT.encode(), *(uuid.UUID(one).bytes for one in own)}) == {}
+    if location.dsn:
+        postgres: Postgres = request.getfixturevalue("postgres")
+        postgres.run("CHECKPOINT", "postgres")
+        assert found_in(postgres.folder / "cluster" / "base", {CLIENT.encode(), own[0].encode()}) == {}

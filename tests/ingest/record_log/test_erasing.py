@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from streamgauge.ingest.record_log.run_totals import (
     RunTotalsWriter,
     read_run_totals,
 )
-from streamgauge.ingest.record_log.segments import list_segments, quarantine
+from streamgauge.ingest.record_log.segments import last_offset, list_segments, open_segment, quarantine
 from streamgauge.ingest.records import pack_damage, unpack
 from tests.analytics.log_entries import alive, opened, stream_id
 from tests.ingest.record_log.entries import entry_of, frames, read_all, records_of, roll, writer_of
@@ -48,6 +49,7 @@ def test_records_are_erased_and_offsets_stay(tmp_path: Path) -> None:
     kept = [frames(B, 1), replace(beat, waiting_for_client=[B]), frames(B, 2)]
     assert records_of([*entries[:3], entries[4]]) == kept
     assert entries[3].payload == damage
+    assert erase(tmp_path, {B}, READ) == 2
     with writer_of(tmp_path) as writer:
         assert writer.next_offset == 5
 
@@ -60,7 +62,9 @@ def test_segment_of_a_killed_writer_is_read_with_its_wal_and_stays_unsealed(tmp_
     [segment] = list_segments(tmp_path / "log" / "w0")
     assert segment.path.with_name(f"{segment.path.name}-wal").stat().st_size
     age = segment.path.stat().st_mtime_ns
-    assert erase(tmp_path / "log", {A}, READ) == 1
+    with closing(open_segment(segment.path)) as open_elsewhere:
+        assert last_offset(open_elsewhere) == 0
+        assert erase(tmp_path / "log", {A}, READ) == 1
     assert segment.path.stat().st_mtime_ns == age
     with EmbeddedReader(tmp_path / "log", "analyze") as reader:
         assert records_of(read_all(reader)) == [frames(B, 1)]
