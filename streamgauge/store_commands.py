@@ -16,6 +16,7 @@ import click
 
 from streamgauge.analytics.schema.clients import is_client_id
 from streamgauge.flags import load, load_with_running_parts, settings_options
+from streamgauge.ingest.labels import CLIENT_APP
 from streamgauge.settings import Settings
 from streamgauge.values import format_option, parse_duration_s, print_report
 
@@ -116,12 +117,19 @@ def rebuild_command(data: Path | None, from_files: bool, form: str) -> int:
 @click.command("forget")
 @click.option("--client", metavar="ID|NAME", help="Client id, or its name in the settings.")
 @click.option("--session", metavar="ID", help="Session id, as in the tables.")
+@click.option("--label", metavar="NAME=VALUE", help="Label with its value, as sent or as in the tables.")
 @click.option("--dry-run", is_flag=True, help="Only count. Analytics may run.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @settings_options("data", "store", "kafka", "kafka_topic")
 @format_option()
 def forget_command(
-    client: str | None, session: str | None, dry_run: bool, yes: bool, form: str, **given: Any
+    client: str | None,
+    session: str | None,
+    label: str | None,
+    dry_run: bool,
+    yes: bool,
+    form: str,
+    **given: Any,
 ) -> int:
     """Delete all data of one caller: rows, Parquet files, records in the log.
 
@@ -131,33 +139,49 @@ def forget_command(
     from streamgauge.analytics.storage.forget import Caller, client_named, find, forget
     from streamgauge.analytics.storage.location import locate
 
-    if (client is None) == (session is None):
-        raise click.UsageError("Pass either --client or --session.")
+    if sum(one is not None for one in (client, session, label)) != 1:
+        raise click.UsageError("Pass either --client, --session or --label.")
     settings = load_with_running_parts(given)
     location = locate(settings.store, settings.data)
     if location.catalog is not None and not location.catalog.exists():
         raise click.ClickException(f"cannot forget: {settings.data} has no store. Check --data.")
-    if client is not None and not is_client_id(client):
+    if client is not None:
         names = {one.name: one.client_id for one in settings.clients}
-        found_id = names.get(client) or client_named(location, client)
-        if found_id is None:
+        client_id = client if is_client_id(client) else names.get(client) or client_named(location, client)
+        if client_id is None:
             raise click.ClickException(
                 f"cannot forget: no client has the name {client!r}. Pass its client id."
             )
-        client = found_id
-    caller = Caller("client", client) if client is not None else Caller("session", str(session))
+        caller = Caller("client", client_id)
+    elif label is not None:
+        caller = Caller("label", _stored_label(settings, label), label.partition("=")[0])
+    else:
+        caller = Caller("session", str(session))
     with contextlib.nullcontext() if dry_run else lock_data_folder(settings.data):
         found = find(location, settings.data, caller)
         if not dry_run:
             if not yes:
                 click.echo("\n".join(_lines(found)), err=True)
-                click.confirm(f"Delete all data of the {caller.kind} {caller.value}?", abort=True, err=True)
+                click.confirm(f"Delete all data of the {caller}?", abort=True, err=True)
             found = forget(location, settings.data, caller, lambda step: click.echo(f"{step} …", err=True))
     notes = _notes(settings, location, found)
-    report = {"kind": caller.kind, "id": caller.value, "dry_run": dry_run, **asdict(found), "notes": notes}
-    title = f"{'would delete' if dry_run else 'deleted'} the data of the {caller.kind} {caller.value}"
+    report = {"caller": str(caller), "dry_run": dry_run, **asdict(found), "notes": notes}
+    title = f"{'would delete' if dry_run else 'deleted'} the data of the {caller}"
     print_report(report, "\n".join([title, *_lines(found), *(f"note: {note}" for note in notes)]), form)
     return 0
+
+
+def _stored_label(settings: Settings, text: str) -> str:
+    """The value of `NAME=VALUE` as the tables have it."""
+    from streamgauge.process_options import client_key
+
+    name, sep, value = text.partition("=")
+    if not (name and sep and value):
+        raise click.BadParameter(f"{text!r} is not a label such as team=search", param_hint="--label")
+    declared = next((one for one in settings.labels if one.name == name), None)
+    if declared is None or declared.kind == CLIENT_APP or is_client_id(value):  # the last is a hash
+        return value
+    return declared.recorded(value, client_key(settings)) or value
 
 
 def _lines(found: Forgotten) -> list[str]:

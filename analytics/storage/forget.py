@@ -1,7 +1,7 @@
 """Forget a caller: delete its rows, and every byte of its ids in the data folder.
 
 Contract
-1. The caller's streams are those of its client id, session or label, the inner streams of their hops (the same requests behind a
+1. The caller's streams are those of a client id, session or label, the inner streams of their hops (the same requests behind a
    gateway) and the answers on their WebSockets. A trace that also has streams of others keeps its id there.
 2. Requires the data folder's lock. All its streams must have ended and be stored. A tap may run.
 3. `forget` can be killed at any point and repeated. Everything that needs the ids comes before the transaction that deletes the
@@ -24,6 +24,7 @@ from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import (
     ALERT_EVENTS,
     COUNTER_PARTS,
+    LABEL_MINUTES,
     LOG_POSITIONS,
     SPANS,
     STREAMS,
@@ -70,19 +71,28 @@ _DUCKDB = b"DUCK"
 class Caller:
     """Whose streams are meant."""
 
-    kind: Literal["client", "session"]
+    kind: Literal["client", "session", "label"]
     value: str
-    """Client id or session id."""
+    """Client id, session id, or the stored value of a label."""
+    label: str = ""
+    """Name of the label."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {f'{self.label}=' if self.label else ''}{self.value}"
 
     @property
     def streams(self) -> str:
         """SQL condition of its rows in `streams`."""
-        columns = "client_id" if self.kind == "client" else "session_id, parent_session_id"
-        return f"{literal(self.value)} IN ({columns})"
+        columns = {
+            "client": "client_id",
+            "session": "session_id, parent_session_id",
+            "label": f"labels[{literal(self.label)}]",
+        }
+        return f"{literal(self.value)} IN ({columns[self.kind]})"
 
     def rows(self, table: Table) -> str:
         """SQL condition of its rows in a table, after `_select`. Empty: the table has none."""
-        value, parts = literal(self.value), []
+        value, label, parts = literal(self.value), literal(self.label), []
         for name in table.types:
             if name.endswith("stream_id") and table is not ALERT_EVENTS:
                 parts.append(f"{name} IN {_STREAMS}")
@@ -90,7 +100,11 @@ class Caller:
                 parts.append(f"{name} = {value}")
         if table is SPANS:
             parts.append("stream_id IS NULL AND trace_id IN (FROM temp.forgotten_traces)")
-        if table is ALERT_EVENTS and self.kind == "client":
+        elif table is LABEL_MINUTES and self.kind == "label":
+            parts.append(f"label = {label} AND value = {value}")
+        elif table is ALERT_EVENTS and self.kind == "label":
+            parts.append(f"place ->> {label} = {value}")
+        elif table is ALERT_EVENTS and self.kind == "client":
             parts.append(f"contains(concat_ws(' ', place, message, array_to_string(evidence, ' ')), {value})")
         return " OR ".join(parts)
 
@@ -148,7 +162,7 @@ def forget(
                 report("find the streams")
                 run = _Run(location, data, caller, cursor)
                 if run.found.obstacle:
-                    raise OSError(f"cannot forget the {caller.kind}: {run.found.obstacle}")
+                    raise OSError(f"cannot forget the {caller}: {run.found.obstacle}")
                 report("record log")
                 run.erase_records(report)
                 run.other_files(rewrite=True)

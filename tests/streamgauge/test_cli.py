@@ -53,7 +53,7 @@ def test_every_command_has_help(command: str) -> None:
         (["export", "--duckdb", "x.duckdb", "--since", "soon"], "neither a duration"),
         (["rebuild"], "cannot rebuild"),
         (["forget", "--client", "a"], "has no store. Check --data"),
-        (["forget"], "Pass either --client or --session"),
+        (["forget"], "Pass either --client, --session or --label"),
         (["up", "--upstream", "http://a", "--kafka", "nowhere"], "HOST:PORT"),
         (["up", "--upstream", "http://a", "--kafka-options", "{"], "JSON"),
         (["up", "--upstream", "http://a", "--max-request-bytes", "many"], "'many' is not a size"),

@@ -255,7 +255,6 @@ def test_interrupted_forget_is_finished_by_the_next_one(data: Path, monkeypatch:
     location = locate("sqlite", data)
     for owner, name, after in (
         (erasing, "replace_segment", True),
-        (forget_module, "transaction", False),
         (Upkeep, "purge", False),
         (Upkeep, "expire", False),
         (forget_module, "compact", False),
@@ -297,6 +296,26 @@ def test_session_is_forgotten_with_its_subagents_and_without_other_sessions(tmp_
         assert ask(store, "SELECT sum(streams)::BIGINT FROM client_minutes") == [(6,)]
         assert store.acquire_partition("another log", "0") == LogPosition(5, 4, tuple(other))
     assert found_in(tmp_path, {SESSION.encode(), *(one.encode() for one in own)}) == {}
+
+
+def test_label_is_forgotten_without_other_values_and_labels(tmp_path: Path) -> None:
+    location = new_store(tmp_path).location
+    rows = [labelled(team="search", user="a"), labelled(team="chat", user="search"), labelled(user="a")]
+    alerts = [related_rows()["alert_events"].with_columns(place=pl.lit('{"team":"search"}')).head(1)]
+    with closing(Store(location)) as store:
+        store.commit(Commit("", tables={"streams": pl.concat(rows), "alert_events": pl.concat(alerts)}))
+        minutes = "SELECT label, value, streams FROM label_minutes ORDER BY ALL"
+        before = ask(store, minutes)
+    found = forget(location, tmp_path, Caller("label", "search", "team"))
+    assert found.tables == {"streams": 1, "alert_events": 1, "label_minutes": 1}
+    with closing(Store(location)) as store:
+        assert ask(store, "SELECT labels['user'] FROM streams ORDER BY 1") == [("a",), ("search",)]
+        assert ask(store, minutes) == [row for row in before if row[:2] != ("team", "search")]
+
+
+def labelled(**labels: str) -> pl.DataFrame:
+    kind = pl.Map(pl.String, pl.String)
+    return streams(*new_ids(1), client_id=CLIENT).with_columns(labels=pl.Series([labels], dtype=kind))
 
 
 def test_caller_with_streams_that_are_not_stored_is_refused(data: Path) -> None:
