@@ -117,7 +117,7 @@ def rebuild_command(data: Path | None, from_files: bool, form: str) -> int:
 @click.command("forget")
 @click.option("--client", metavar="ID|NAME", help="Client id, or its name in the settings.")
 @click.option("--session", metavar="ID", help="Session id, as in the tables.")
-@click.option("--label", metavar="NAME=VALUE", help="Label with its value, as sent or as in the tables.")
+@click.option("--label", metavar="NAME=VALUE", help="Value of a label, as sent or as in the tables.")
 @click.option("--dry-run", is_flag=True, help="Only count. Analytics may run.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @settings_options("data", "store", "kafka", "kafka_topic")
@@ -131,9 +131,10 @@ def forget_command(
     form: str,
     **given: Any,
 ) -> int:
-    """Delete all data of one caller: rows, Parquet files, records in the log.
+    """Delete all data of one caller.
 
-    Analytics and `ship` must be stopped; the tap may run. After an interruption, repeat the command.
+    No byte of its ids remains in the data folder. Analytics and `ship` must be stopped; the tap may run. After an interruption,
+    repeat the command.
     """
     from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
     from streamgauge.analytics.storage.forget import Caller, client_named, find, forget

@@ -207,13 +207,14 @@ class Upkeep:
         else:  # no other process writes files
             self.orphans(NOW_S)
 
-    def expire(self, age_s: float = READERS_S) -> None:
+    def expire(self, age_s: float | None = None) -> None:
         """Delete old snapshots and the files that only they need.
 
         Old snapshots are selected here: with SQLite, DuckLake 1.0 treats every instant of today (UTC) as older than
         `older_than`.
         """
-        before = (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age_s)).strftime("%Y-%m-%d %H:%M:%S+00")
+        age = dt.timedelta(seconds=READERS_S if age_s is None else age_s)
+        before = (dt.datetime.now(dt.UTC) - age).strftime("%Y-%m-%d %H:%M:%S+00")
         snapshots = self._catalog.query(
             f"SELECT snapshot_id FROM ducklake_snapshot WHERE snapshot_time < '{before}' "
             "AND snapshot_id < (SELECT max(snapshot_id) FROM ducklake_snapshot)"

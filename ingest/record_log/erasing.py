@@ -2,12 +2,12 @@
 
 Rules
  1. No reader runs (`hold_readers`): it would find a segment that changes under it damaged.
- 2. A changed segment is written anew and renamed over the old one, whose `-wal` is empty by then. So a kill leaves the old segment
+ 2. A changed copy of a segment is renamed over it, after its `-wal` was emptied. So a kill leaves the old segment
     or the new one. An entry without records keeps its offset.
  3. The newest segment of a running writer is never changed: `erase` waits until the writer has a newer one, at most a minute.
  4. Before the newest segment of an ended writer changes, its run totals are resolved. They name an entry by its checksum.
- 5. Damaged segments in quarantine are emptied, and data that is not a record is dropped once it was read. Nobody can tell whose it
-    is. Their names stay, because they keep their offsets from being used again.
+ 5. Damaged segments in quarantine are emptied, and data that is not a record is removed once it was read: it may be theirs. The names of
+    such segments stay, because they keep their offsets from being used again.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def erase(
 
 @contextlib.contextmanager
 def _ended(folder: Path, stream_ids: Set[str], until: int, on_wait: Callable[[Path], None]) -> Iterator[None]:
-    """Nobody writes the partition, or the newest segment has no record of the streams. Empties segments in quarantine."""
+    """No process writes the partition, or the newest segment has no record of the streams. Empties segments in quarantine."""
     with contextlib.ExitStack() as held:
         try:
             held.callback(os.close, lock_file(folder / "lock", "its writer runs", wait=False))
