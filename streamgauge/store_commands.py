@@ -203,8 +203,8 @@ def _notes(settings: Settings, location: StoreLocation, found: Forgotten) -> lis
             "PostgreSQL's WAL archive and a bucket with versions keep what was deleted for their retention. The logs of taps on "
             "other machines keep shipped records for some minutes"
         )
-    if {"clients", "objectives"} & found.tables.keys():
-        notes.append("the settings name the client: remove it there, or the next start stores it again")
+    if {"clients", "objectives", "budgets"} & found.tables.keys():
+        notes.append("the settings name the caller: remove it there, or the next start stores it again")
     if found.shared_traces:
         notes.append(f"{found.shared_traces} traces also have streams of others, and keep their ids there")
     if found.obstacle:

@@ -24,7 +24,6 @@ from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import (
     ALERT_EVENTS,
     COUNTER_PARTS,
-    LABEL_MINUTES,
     LOG_POSITIONS,
     SPANS,
     STREAMS,
@@ -92,18 +91,18 @@ class Caller:
 
     def rows(self, table: Table) -> str:
         """SQL condition of its rows in a table, after `_select`. Empty: the table has none."""
-        value, label, parts = literal(self.value), literal(self.label), []
+        value, named, parts = literal(self.value), literal(f"{self.label}={self.value}"), []
         for name in table.types:
             if name.endswith("stream_id") and table is not ALERT_EVENTS:
                 parts.append(f"{name} IN {_STREAMS}")
             elif name in ("client_id", "client") and self.kind == "client":
                 parts.append(f"{name} = {value}")
+            elif name == "label" and self.kind == "label":
+                parts.append(f"concat_ws('=', label{', value' if 'value' in table.types else ''}) = {named}")
         if table is SPANS:
             parts.append("stream_id IS NULL AND trace_id IN (FROM temp.forgotten_traces)")
-        elif table is LABEL_MINUTES and self.kind == "label":
-            parts.append(f"label = {label} AND value = {value}")
         elif table is ALERT_EVENTS and self.kind == "label":
-            parts.append(f"place ->> {label} = {value}")
+            parts.append(f"place ->> 'label' = {named}")
         elif table is ALERT_EVENTS and self.kind == "client":
             parts.append(f"contains(concat_ws(' ', place, message, array_to_string(evidence, ' ')), {value})")
         return " OR ".join(parts)

@@ -301,7 +301,7 @@ def test_session_is_forgotten_with_its_subagents_and_without_other_sessions(tmp_
 def test_label_is_forgotten_without_other_values_and_labels(tmp_path: Path) -> None:
     location = new_store(tmp_path).location
     rows = [labelled(team="search", user="a"), labelled(team="chat", user="search"), labelled(user="a")]
-    alerts = [related_rows()["alert_events"].with_columns(place=pl.lit('{"team":"search"}')).head(1)]
+    alerts = [related_rows()["alert_events"].with_columns(place=pl.lit('{"label":"team=search"}')).head(1)]
     with closing(Store(location)) as store:
         store.commit(Commit("", tables={"streams": pl.concat(rows), "alert_events": pl.concat(alerts)}))
         minutes = "SELECT label, value, streams FROM label_minutes ORDER BY ALL"
