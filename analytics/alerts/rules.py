@@ -157,13 +157,14 @@ SELECT NULL::VARCHAR AS gateway, NULL::VARCHAR AS model, name || ' ' || reason A
     CASE WHEN reason <> 'burn' THEN amount WHEN value = burn_1h THEN {FAST_BURN} ELSE {SLOW_BURN} END::DOUBLE AS threshold,
     format('budget {{}} ', name) || CASE reason WHEN 'spent' THEN 'is spent' WHEN 'forecast' THEN 'will be exceeded'
         ELSE format('burns {{:.1f}} times too fast', value) END
-        || format(': {{:.2f}} of {{:.2f}} {{}} in this {{}}, {{:.0f}} % of it estimated', spent, amount, currency, period,
-            100 * coalesce(estimated_share, 0))
-        || coalesce(format(', forecast {{:.2f}} ({{:.2f}} – {{:.2f}})', forecast, forecast_low, forecast_high), '') AS message,
+        || format(': {{0:.{{5}}f}} of {{1:.{{5}}f}} {{2}} this {{3}}, {{4:.0f}} % of it estimated', spent, amount, currency, period,
+            100 * coalesce(estimated_share, 0), digits)
+        || coalesce(format(', forecast {{0:.{{3}}f}} ({{1:.{{3}}f}} – {{2:.{{3}}f}})', forecast, forecast_low, forecast_high, digits), '')
+        AS message,
     CASE WHEN reason <> 'burn' THEN began_at WHEN threshold = {FAST_BURN} THEN now() - INTERVAL 1 HOUR ELSE now() - INTERVAL 6 HOUR END
         AS began_at
 FROM (SELECT * REPLACE (if(reason = 'forecast', 'ticket', severity) AS severity)
-    FROM (SELECT *, unnest(reasons) AS reason FROM budget_spend WHERE severity IS NOT NULL))
+    FROM (SELECT *, unnest(reasons) AS reason, if(amount < 10, 4, 2) AS digits FROM budget_spend WHERE severity IS NOT NULL))
 """,
     Hold(before_resolving_s=300),
     every_s=300,

@@ -267,13 +267,36 @@ def test_budget_fires_with_its_spend_and_resolves_when_it_is_raised(store: Store
     with evaluator(store) as alerts:
         evaluate(store, alerts, 0)
         found = ask(store, "SELECT rule, metric, severity, value, threshold, message, state FROM alerts")
-        message = "budget all is spent: 3.00 of 2.00 USD in this month, 0 % of it estimated"
+        message = "budget all is spent: 3.0000 of 2.0000 USD this month, 0 % of it estimated"
         assert found == [("budget", "all spent", "ticket", 3.0, 2.0, message, "firing")]
         with store.cursor() as cursor:
             cursor.execute("DELETE FROM budgets")
         evaluate(store, alerts, 301)
         evaluate(store, alerts, 602)
     assert ask(store, "SELECT state FROM alerts") == [("resolved",)]
+
+
+def test_budget_that_burns_and_will_be_exceeded_is_a_page_and_a_ticket(store: Store) -> None:
+    with store.cursor() as cursor:
+        set_prices(cursor, price("m", 0, 1))
+        # Where it is noon: 2 of the 4 of a usual day are spent, and 5 in the last minute.
+        cursor.execute(
+            "INSERT INTO budgets BY NAME SELECT 0 AS priority, 'day' AS name, '*' AS model, '*' AS gateway, '*' AS client, "
+            "'day' AS period, 8 AS amount, 'USD' AS currency, 'page' AS severity, "
+            "format('Etc/GMT{:+d}', hour(timezone('UTC', now())) - 12) AS time_zone"
+        )
+        cursor.execute(
+            "INSERT INTO streams BY NAME SELECT uuid() AS stream_id, now() - to_minutes(if(n < 40, 60 * (3 + 6 * n), 1)) AS started_at, "
+            "'m' AS request_model, 'ok' AS outcome, if(n < 40, 1_000_000, 5_000_000) AS output_tokens, 'usage' AS token_source, "
+            "1 AS ttft_ns, 0 AS input_tokens FROM range(41) AS v(n)"
+        )
+    with evaluator(store) as alerts:
+        evaluate(store, alerts, 0)
+    rest = ": 7.0000 of 8.0000 USD this day, 0 % of it estimated, forecast 9.0000 (9.0000 – 9.0000)"
+    assert ask(store, "SELECT metric, severity, threshold, message FROM alerts ORDER BY metric") == [
+        ("day burn", "page", 14.4, f"budget day burns 15.0 times too fast{rest}"),
+        ("day forecast", "ticket", 8.0, f"budget day will be exceeded{rest}"),
+    ]
 
 
 @pytest.mark.parametrize(("late_ms", "fires"), [(150, False), (900, True)])
