@@ -29,7 +29,13 @@ from streamgauge.analytics.alerts.alert_states import AlertStates, Change, Condi
 from streamgauge.analytics.alerts.formats import AGAIN_S
 from streamgauge.analytics.alerts.incident_rule import DIAGNOSIS, IncidentRule, where_of
 from streamgauge.analytics.alerts.messages import Messages, Silence
-from streamgauge.analytics.alerts.rules import SILENCE_HOLDS, STORE_HOLDS, StoreRules, silence_conditions
+from streamgauge.analytics.alerts.rules import (
+    BUDGET,
+    SILENCE_HOLDS,
+    STORE_HOLDS,
+    StoreRules,
+    silence_conditions,
+)
 from streamgauge.analytics.alerts.sinks import Webhook, alert_sinks
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.open_stream import OpenStream
@@ -84,7 +90,7 @@ def alert_rules(options: AlertOptions) -> list[AlertRule]:
     silence = f"a stream that has begun its output is silent for {options.silence_s:g} s (--alert-silence)"
     first = f"a request has no output after {options.first_output_s:g} s (--alert-first-output)"
     return [
-        AlertRule("budget", "page or ticket, by budget", "a budget is spent, burns too fast, or will be exceeded by its forecast"),
+        AlertRule(BUDGET.name, "page or ticket, by budget", "a budget is spent, burns too fast, or will be exceeded by its forecast"),
         AlertRule("burn_rate", by_objective, "an error budget burns too fast in a short and a long window"),
         AlertRule("cache_hit_rate", "ticket", "the prompt-cache hit rate is below half of that of the last day"),
         AlertRule(DIAGNOSIS, by_objective, "the diagnosis names what got worse, where and since when"),

@@ -13,6 +13,7 @@ import duckdb
 
 from streamgauge.analytics.alerts.alert_states import Condition, Hold, Key, Severity
 from streamgauge.analytics.measures.open_streams import Phase, Silence
+from streamgauge.analytics.schema import budgets
 from streamgauge.analytics.schema.objectives import FAST_BURN, SLOW_BURN, STEADY_BURN
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 
@@ -149,7 +150,7 @@ WHERE burn_rates.severity IS NOT NULL AND highest IS DISTINCT FROM 'none'
 """An error budget burns too fast in a short and a long window, as the view `burn_rates` defines it."""
 
 BUDGET = StoreRule(
-    "budget",
+    budgets.RULE,
     f"""
 SELECT NULL::VARCHAR AS gateway, NULL::VARCHAR AS model, name || ' ' || reason AS metric, severity,
     CASE reason WHEN 'spent' THEN spent WHEN 'forecast' THEN forecast

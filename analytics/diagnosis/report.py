@@ -13,6 +13,7 @@ from streamgauge.analytics.diagnosis.aggregates import affected
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import FAILURES, TITLES, Cause, Diagnosis, cause_text, headline
 from streamgauge.analytics.reports import Query, has_rows
+from streamgauge.analytics.reports.alerts import of_budgets
 from streamgauge.analytics.reports.objectives import stored_objectives
 from streamgauge.analytics.reports.overview import IS_BAD, label_names, top_contributors
 from streamgauge.analytics.reports.run_summary import cost
@@ -53,6 +54,8 @@ class Report:
     """Why newer rows are missing."""
     cost: Sequence[dict[str, Any]] = ()
     """By currency: the columns of `streamgauge.analytics.reports.run_summary.cost`. Empty without prices."""
+    budgets: Sequence[str] = ()
+    """The messages of the alerts about budgets that fire, regardless of the range."""
 
     @property
     def in_flight(self) -> int:
@@ -91,6 +94,7 @@ def read_report(query: Query, selection: Selection, note: str | None = None) -> 
         offenders_by=offenders_by(found, judged_by),
         note=note,
         cost=cost(query, selection).to_dicts() if has_rows(query, "prices") else (),
+        budgets=of_budgets(query),
     )
 
 
@@ -171,6 +175,7 @@ def as_json(report: Report, zone: tzinfo = UTC) -> dict[str, Any]:
         ],
         "in_flight": report.in_flight,
         "cost": list(report.cost),
+        "budgets": list(report.budgets),
         "groups": [_without_ns(group) for group in report.groups],
         "offenders_by": report.offenders_by,
         "offenders": [_without_ns(offender) for offender in report.offenders],

@@ -11,6 +11,7 @@ import polars as pl
 
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import FILTERS, Selection
+from streamgauge.analytics.schema import budgets
 from streamgauge.analytics.schema.sql_quoting import instant
 
 LEAD_S, LEAST_S = 600, 300
@@ -24,6 +25,12 @@ FROM alerts"""
 def firing(query: Query, *, most: int = 100) -> pl.DataFrame:
     """The alerts that fire, regardless of the time range, pages first: the columns of `_ALERTS`."""
     return query(f"{_ALERTS} WHERE state = 'firing' ORDER BY severity, began_at DESC LIMIT {most:d}")
+
+
+def of_budgets(query: Query) -> list[str]:
+    """The messages of the alerts about budgets that fire."""
+    found: list[str] = firing(query).filter(pl.col("rule") == budgets.RULE)["message"].to_list()
+    return found
 
 
 def history(query: Query, selection: Selection, *, most: int = 200) -> pl.DataFrame:

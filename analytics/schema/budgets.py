@@ -7,6 +7,8 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Literal
 
 MAX_BUDGETS = 100
+RULE = "budget"
+"""The rule of alerts about them."""
 HISTORY_DAYS = 28
 """Whole weeks, because weekends differ."""
 LEAST_DAYS = 3

@@ -65,7 +65,7 @@ QUERY = f"""Run one read-only SQL statement of DuckDB (SELECT, WITH, FROM, DESCR
 idle_timeout, malformed, client_abort, tap_lost, refused), `ttft_ns`, `itl_ns`, `end_ns`, `output_tokens`, `gateway`, \
 `request_model`, `client_id`. An error rate leaves out client_abort, tap_lost and refused. `open_streams`: requests in flight. \
 `latency_by_minute`, `errors_by_minute`, `throughput_by_minute`, `answers_by_minute`: for long ranges. `events`: one row per event \
-of a stream.
+of a stream. `spend`: the estimated cost of each request. `budget_spend`: budgets in their period.
 Returns `columns` and `rows` with the values in that order."""
 
 DIAGNOSE = """Find out what is wrong: the verdict of the dashboard's Overview for a range of time, compared with the period of the same \

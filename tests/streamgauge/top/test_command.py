@@ -10,13 +10,16 @@ import signal
 import sys
 import termios
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from streamgauge.analytics.alerts.alert_states import Change, Condition, Key
+from streamgauge.analytics.alerts.evaluator import event_rows
 from streamgauge.cli import cli
-from tests.dashboard.generated_store import APPS, NAMED_CLIENT, filled
+from tests.dashboard.generated_store import APPS, NAMED_CLIENT, filled, filling
 from tests.tables import tables
 
 DEADLINE_S = 60.0
@@ -24,7 +27,19 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return filled(tmp_path_factory.mktemp("top"), streams=40, hours=0.2)
+    folder = filled(tmp_path_factory.mktemp("top"), streams=40, hours=0.2)
+    condition = Condition(21.0, 20.0, "budget all is spent", time.time_ns())
+    changes = [
+        Change(str(uuid.uuid4()), Key(rule, None, None), "firing", condition)
+        for rule in ("budget", "burn_rate")
+    ]
+    with filling(folder) as connection:
+        connection.register(
+            "fired",
+            event_rows([(change, time.time_ns(), None) for change in changes], "analytics").to_arrow(),
+        )
+        connection.execute("INSERT INTO alert_events BY NAME FROM fired")
+    return folder
 
 
 def top(*arguments: str) -> Result:
@@ -67,6 +82,7 @@ def test_json_is_one_document(data: Path) -> None:
         (c, pytest.approx(n)) for c, n in costs.rows()
     ]
     assert costs.height == 2
+    assert found["budgets"] == ["budget all is spent"]
 
 
 def test_missing_store_is_one_line(tmp_path: Path) -> None:

@@ -39,7 +39,10 @@ def lines(
 
 def test_incident_is_named_with_its_objectives_and_rows() -> None:
     cost = [{"currency": "USD", "cost": 1.204, "requests": 9, "estimated": 1}]
-    shown = " ".join(" ".join(lines(report(note="analytics does not respond", cost=cost), 160)).split())
+    given = report(
+        note="analytics does not respond", cost=cost, budgets=["budget all is spent: 3.00 of 2.00 USD"]
+    )
+    shown = " ".join(" ".join(lines(given, 160)).split())
     zone = RANGE.until.astimezone().strftime("%H:%M:%S %Z")
     for text in (
         f"streamgauge top · {zone} · last",
@@ -48,6 +51,7 @@ def test_incident_is_named_with_its_objectives_and_rows() -> None:
         "error rate 7.00 % (limit 5.00 %)",
         "analytics does not respond",
         "2 in flight · about 1.20 USD",
+        "budget all is spent: 3.00 of 2.00 USD",
     ):
         assert text in shown
     assert "m [red]g 2 1.5 s 0.50 70.0 % 100 ms 900 ms – 41.2" in shown
