@@ -87,6 +87,7 @@ ANTHROPIC_LAST = [
     _named({"type": "message_stop"}),
 ]
 RESPONSE = {"id": "resp_1", "object": "response", "model": "gpt", "status": "in_progress", "output": []}
+REALTIME_RESPONSE = {**RESPONSE, "object": "realtime.response"}
 
 WORKLOADS = [
     _chat("openai_chat", lambda n, text: _chunk([_choice({"content": text})])),
@@ -173,6 +174,33 @@ WORKLOADS = [
                         "status": "completed",
                         "usage": {"input_tokens": 25, "output_tokens": 400},
                     },
+                }
+            )
+        ],
+    ),
+    Workload(
+        "openai_realtime",
+        "openai_realtime",
+        "/v1/realtime",
+        "text/event-stream",
+        [sse({"type": "response.created", "event_id": "event_1", "response": REALTIME_RESPONSE})],
+        lambda n, text: sse(
+            {
+                "type": "response.output_text.delta",
+                "event_id": f"event_{n + 2}",
+                "response_id": "resp_1",
+                "item_id": "item_1",
+                "output_index": 0,
+                "content_index": 0,
+                "delta": text,
+            }
+        ),
+        [
+            sse(
+                {
+                    "type": "response.done",
+                    "event_id": "event_0",
+                    "response": {**REALTIME_RESPONSE, "status": "completed"},
                 }
             )
         ],
