@@ -32,6 +32,7 @@ P = ParamSpec("P")
 
 CACHED_S = 2.0
 CACHED_CATALOG_S = 30.0
+CACHED_MONTH_S = 300.0
 MAX_RESULTS = 128
 """Maximum number of cached results. Nearly all have fewer than 1,000 rows, none more than `MAX_ROWS`."""
 MAX_ROWS = 20_000
@@ -42,7 +43,15 @@ it needs and that have not begun."""
 MAX_PREFETCHES = 64
 """Maximum number of waiting prefetches of all readers. Further queries run when the page needs them."""
 
-__all__ = ["QueryError", "client_name", "prefetch", "query", "query_catalog", "query_untrusted"]
+__all__ = [
+    "QueryError",
+    "client_name",
+    "prefetch",
+    "query",
+    "query_catalog",
+    "query_month",
+    "query_untrusted",
+]
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
@@ -74,7 +83,7 @@ def client_name(client_id: str | None) -> str | None:
     return _client_names(str(data_dir())).get(client_id or "")
 
 
-# Two functions with the same work: Streamlit finds the cache of a function by its name and source, so one function cannot have two.
+# Three functions with the same work: Streamlit finds the cache of a function by its name and source, so one function cannot have three.
 # `data` is a part of the key, because tests show several data folders with one process.
 @st.cache_data(ttl=CACHED_S, max_entries=MAX_RESULTS, show_spinner=False)
 def _cached(sql: str, data: str) -> pl.DataFrame:
@@ -86,6 +95,11 @@ def _cached_catalog(sql: str, data: str) -> pl.DataFrame:
     return with_client_names(run(sql), _client_names(data))
 
 
+@st.cache_data(ttl=CACHED_MONTH_S, max_entries=16, show_spinner=False)
+def _cached_month(sql: str, data: str) -> pl.DataFrame:
+    return with_client_names(run(sql), _client_names(data))
+
+
 def query(sql: str) -> pl.DataFrame:
     """The result of a query, at most 2 s old. Raises QueryError."""
     return _cached(sql, str(data_dir()))
@@ -94,6 +108,11 @@ def query(sql: str) -> pl.DataFrame:
 def query_catalog(sql: str) -> pl.DataFrame:
     """The result of a query for columns or filter options, at most 30 s old. Raises QueryError."""
     return _cached_catalog(sql, str(data_dir()))
+
+
+def query_month(sql: str) -> pl.DataFrame:
+    """The result of a query that reads the streams of a month, at most 5 min old. Raises QueryError."""
+    return _cached_month(sql, str(data_dir()))
 
 
 def prefetch(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]:

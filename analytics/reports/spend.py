@@ -136,9 +136,7 @@ def of_sessions(query: Query, sessions: pl.DataFrame) -> pl.DataFrame:
 
 def budgets(query: Query) -> pl.DataFrame:
     """Rows of the view `budget_spend` in the order of the settings, with `budget` (its name), the texts `spent_text` and
-    `forecast_text`, and `share` (spent / amount). Empty without budgets."""
-    if not has_rows(query, "budgets"):
-        return pl.DataFrame()
+    `forecast_text`, and `share` (spent / amount). Reads the streams of a month, also without budgets."""
     # Pages replace client ids in columns that are called `name` or `client`.
     found = query(
         "SELECT name AS budget, * EXCLUDE (name, client), spent / amount AS share FROM budget_spend"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.query.render import render
-from streamgauge.analytics.reports import formatting, spend
+from streamgauge.analytics.reports import formatting, has_rows, spend
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import filters, page_frame, verdict
@@ -16,7 +17,7 @@ from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.time_series import time_bars
 from streamgauge.dashboard.group_tables import show_budgets, show_cache, show_dearest_sessions, show_spend
 from streamgauge.dashboard.panels import numbers, panel, section
-from streamgauge.dashboard.query_runner import prefetch, query_catalog
+from streamgauge.dashboard.query_runner import QueryError, prefetch, query_catalog, query_month
 
 MOST_SESSIONS = 10
 
@@ -40,10 +41,11 @@ def body(chosen: Selection) -> None:
     timeline = prefetch(spend.timeline, query_catalog, chosen, by, currency)
     sessions = prefetch(spend.table, query_catalog, chosen, spend.SESSION, currency, most=MOST_SESSIONS + 1)
     cache = prefetch(spend.cache, query_catalog, chosen, by, currency)
-    budgets = prefetch(spend.budgets, query_catalog)
+    budgets = prefetch(spend.budgets, query_month) if has_rows(query_catalog, "budgets") else None
     total, *_ = (table := spend.table(query_catalog, chosen, by, currency)).to_dicts()
     # All answers first, so that the page does not shift while it appears.
-    points, of_sessions, of_cache, of_budgets = timeline(), sessions(), cache(), budgets()
+    points, of_sessions, of_cache = timeline(), sessions(), cache()
+    of_budgets = None if budgets is None else _or_error(budgets)
     show_numbers(total | {"currency": currency})
     requests = dict(coverage.iter_rows())
     missing = requests.pop(None, 0)
@@ -55,9 +57,15 @@ def body(chosen: Selection) -> None:
         f"{formatting.count(elsewhere)} requests are in another currency." if elsewhere else "",
     ]
     st.caption(" ".join(["Estimates from your price list; not a bill.", *filter(None, notes)]))
-    if not of_budgets.is_empty():
-        section("Budgets", "In their current period, whatever the time range and the filters of the page.")
-        show_budgets(of_budgets)
+    if of_budgets is not None:
+        section(
+            "Budgets",
+            "In their current period, whatever the time range and the filters of the page. At most 5 min old.",
+        )
+        if isinstance(of_budgets, QueryError):
+            st.warning(str(of_budgets), icon=":material/warning:")
+        else:
+            show_budgets(of_budgets)
     time = verdict.time_range(chosen)
     group_colors = colors.of_groups(points)
     panel(
@@ -80,6 +88,14 @@ def body(chosen: Selection) -> None:
     show_dearest_sessions(named.head(MOST_SESSIONS), currency=currency)
     section("Prompt cache", metric_help("cache_money"))
     show_cache(of_cache, group=by, currency=currency)
+
+
+def _or_error(budgets: Callable[[], pl.DataFrame]) -> pl.DataFrame | QueryError:
+    """A month may have too many streams for a page, which its range has not."""
+    try:
+        return budgets()
+    except QueryError as e:
+        return e
 
 
 def show_first_steps() -> None:

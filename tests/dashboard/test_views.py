@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.reports import formatting, latency, spend
 from tests.dashboard.app_test import (
     UNREADABLE,
@@ -347,6 +348,17 @@ def test_spend_has_the_sums_of_the_view(streams_data: Path, of_a_day: Callable[[
     assert budgets["EUR"]["Spent"].split(" (")[0].endswith(" EUR")
     app.segmented_control(key="currency").set_value("EUR").run()
     assert {row["Model"] for row in table(app, "Spend by model")} == {"qwen3-32b"}
+
+
+def test_spend_without_an_answer_about_budgets(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_slow(query: object) -> None:
+        raise QueryError("the query took longer than 20 s")
+
+    monkeypatch.setattr(spend, "budgets", too_slow)
+    app = open_page(streams_data, monkeypatch, "spend", range="24h")
+    assert not app.exception
+    assert [warning.value for warning in app.warning] == ["the query took longer than 20 s"]
+    assert table(app, "Spend by model")
 
 
 def test_list_of_sessions_has_the_cost_of_each(
