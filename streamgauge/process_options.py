@@ -98,12 +98,27 @@ def prices(settings: Settings) -> tuple[Price, ...]:
         raise click.UsageError(str(e), click.get_current_context(silent=True)) from None
 
 
+def _check_budgets(settings: Settings) -> None:
+    """Raises click.UsageError for budgets that no request could count in."""
+    context = click.get_current_context(silent=True)
+    if settings.budgets and settings.price_file is None:
+        raise click.UsageError("budgets need prices. Pass --price-file.", context)
+    declared = {label.name for label in settings.labels}
+    for budget in settings.budgets:
+        name = (budget.label or "").partition("=")[0]
+        if name and name not in declared:
+            raise click.UsageError(
+                f"budget {budget.name!r}: no label is called {name!r}. Pass --label.", context
+            )
+
+
 def analyze_options(settings: Settings) -> AnalyzeOptions:
     from streamgauge import __version__
     from streamgauge.analytics.alerts.evaluator import AlertOptions
     from streamgauge.analytics.options import AnalyzeOptions
     from streamgauge.analytics.telemetry.telemetry import TelemetryOptions
 
+    _check_budgets(settings)
     if settings.metrics:
         warn_if_exposed("analytics' metrics port", settings.metrics)
     if settings.otlp_listen:

@@ -16,6 +16,9 @@ from streamgauge.process_options import analyze_options
 from streamgauge.settings import Settings
 
 FILE = """
+price_file = "prices.csv"
+labels = ["team=header:x-team"]
+
 [[budgets]]
 client = "search-*"
 period = "month"
@@ -49,6 +52,7 @@ def test_tables_of_the_file_as_config_check_prints_them_and_as_flags(
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "streamgauge.toml"
     file.write_text(FILE)
+    (tmp_path / "prices.csv").write_text("model,input,output,currency\n*,3,15,USD\n")
     assert analyze_options(load({})).budgets == EXPECTED
     printed = CliRunner().invoke(cli, ["config", "check"])
     assert printed.exit_code == 0, printed.output
@@ -56,6 +60,27 @@ def test_tables_of_the_file_as_config_check_prints_them_and_as_flags(
     assert load({}).budgets == EXPECTED
     file.unlink()
     assert load({"budgets": tuple(flags(Settings(budgets=EXPECTED), ["budgets"])[1::2])}).budgets == EXPECTED
+
+
+def test_budget_in_which_no_request_could_count_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "streamgauge.toml"
+    for without, message in (
+        ("price_file", "analyze: budgets need prices. Pass --price-file."),
+        (
+            "labels",
+            "analyze: budget 'client=search-* team=a=b* per month': no label is called 'team'. Pass --label.",
+        ),
+    ):
+        file.write_text(
+            "".join(line for line in FILE.splitlines(keepends=True) if not line.startswith(without))
+        )
+        (tmp_path / "prices.csv").write_text("model,input,output,currency\n*,3,15,USD\n")
+        found = CliRunner().invoke(cli, ["config", "check"])
+        assert found.exit_code == 2
+        assert message in found.output
 
 
 @pytest.mark.parametrize(
