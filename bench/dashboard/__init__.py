@@ -197,6 +197,9 @@ def main() -> int:
     )
     parser.add_argument("--streams", type=int, default=200_000)
     parser.add_argument("--hours", type=float, default=24.0)
+    parser.add_argument(
+        "--label-values", type=int, default=0, help="values of the label `user` in an hour, such as 20000"
+    )
     parser.add_argument("--rate", type=float, default=5.0, help="new streams per second")
     parser.add_argument(
         "--ranges", default="24h,6h,30d", help="6h has a previous period to compare with; 30d uses roll-ups"
@@ -208,12 +211,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         data = options.data or Path(temporary)
         if not (data / CATALOG_FILE).exists():
-            fill(data, streams=options.streams, hours=options.hours)
+            fill(data, streams=options.streams, hours=options.hours, label_values=options.label_values)
         print(
             ", ".join(f"{n:,} {table}" for table, n in row_counts(data).items()), f"on {os.cpu_count()} cores"
         )
         if options.only == "fill":
             return 0
+        if options.label_values:  # analytics of the demo stores the labels of its settings
+            os.environ["STREAMGAUGE_LABELS"] = "team=header:x-team:plain user=body:user"
         with running(data, options.rate) as dashboard:
             if options.only in (None, "pages"):
                 pages(str(dashboard["url"]), data, options.ranges.split(","), options.rounds)

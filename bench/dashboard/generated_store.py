@@ -95,6 +95,15 @@ UPDATE streams SET tap_delay_ns = 200000, waited_client_ns = 100000, waited_upst
 """
 """Who took the time, and sessions of ten minutes for half of the streams."""
 
+LABELS = (
+    "INSERT INTO labels VALUES ('team', 'header:x-team', true, false), ('user', 'body:user', false, false)",
+    """
+    UPDATE streams SET labels = MAP {{
+        'team': 'team-' || hash(stream_id) % 8,
+        'user': md5('user' || (epoch(started_at)::BIGINT // 3600) || '-' || hash(stream_id, 1) % {values}) }}""",
+)
+"""Of each hour, other users."""
+
 REST = (
     """
     INSERT INTO hops BY NAME
@@ -144,8 +153,13 @@ REST = (
 )
 
 
-def fill(data: Path, *, streams: int, hours: float, events: int = EVENTS_OF_STREAM) -> None:
-    """Create the store of a data folder with streams of the last hours, each with `events` events."""
+def fill(
+    data: Path, *, streams: int, hours: float, events: int = EVENTS_OF_STREAM, label_values: int = 0
+) -> None:
+    """Create the store of a data folder with streams of the last hours, each with `events` events.
+
+    `label_values`: possible values of the label `user` in an hour, besides the 8 of `team`. 0: no labels.
+    """
     store = Store(locate("sqlite", data), memory_limit_bytes=MEMORY_BYTES)
     try:
         with store.cursor() as connection:
@@ -159,6 +173,8 @@ def fill(data: Path, *, streams: int, hours: float, events: int = EVENTS_OF_STRE
             connection.execute(STREAMS.format(**sizes))
             connection.execute("RESET threads")
             connection.execute(SPLITS)
+            for statement in LABELS if label_values else ():
+                connection.execute(statement.format(values=label_values))
             connection.execute(EVENTS.format(**sizes))
             for statement in REST:
                 connection.execute(statement)
