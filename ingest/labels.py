@@ -133,6 +133,6 @@ def labels_of(
             value = (in_body or {}).get(label.name)
         else:
             value = sent.get(RECORDED + label.name)
-        if kept := identifier(value):  # other programs may write to the log
+        if value and (kept := identifier(value)):  # other programs may write to the log
             found[label.name] = kept
     return found or None

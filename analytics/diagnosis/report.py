@@ -81,7 +81,8 @@ class Report:
 def read_report(query: Query, selection: Selection, note: str | None = None) -> Report:
     """`note`: why newer rows are missing. Raises QueryError."""
     judged_by = stored_objectives(query)
-    found = diagnose(query, selection, judged_by, label_names(query))
+    labels = label_names(query)
+    found = diagnose(query, selection, judged_by, labels)
     names: dict[str, str] = dict(query(CLIENT_NAMES).iter_rows())
     return Report(
         selection=selection,
@@ -90,7 +91,7 @@ def read_report(query: Query, selection: Selection, note: str | None = None) -> 
         objectives=Objectives(judged_by),
         names=names,
         groups=_groups(query, selection).to_dicts(),
-        offenders=with_client_names(offenders(query, selection, judged_by, found), names).to_dicts(),
+        offenders=with_client_names(offenders(query, selection, judged_by, found, labels), names).to_dicts(),
         offenders_by=offenders_by(found, judged_by),
         note=note,
         cost=cost(query, selection).to_dicts() if has_rows(query, "prices") else (),
@@ -99,11 +100,15 @@ def read_report(query: Query, selection: Selection, note: str | None = None) -> 
 
 
 def offenders(
-    query: Query, selection: Selection, judged_by: Sequence[Objective], found: Diagnosis
+    query: Query,
+    selection: Selection,
+    judged_by: Sequence[Objective],
+    found: Diagnosis,
+    labels: Sequence[str] = (),
 ) -> pl.DataFrame:
     """What has more than its share of the streams that the first cause affects, or else of those that missed their objective."""
     bad = affected(found.causes[0].metric if found.causes else None, judged_by)
-    return top_contributors(query, selection, bad or IS_BAD, most=MAX_OFFENDERS)
+    return top_contributors(query, selection, bad or IS_BAD, labels=labels, most=MAX_OFFENDERS)
 
 
 def offenders_by(found: Diagnosis, judged_by: Sequence[Objective]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -32,6 +33,7 @@ from streamgauge.analytics.schema.outcomes import (
 from streamgauge.analytics.schema.outcomes import IS_BAD as IS_BAD
 
 MAX_MARKERS = 50
+MOST_LABEL_VALUES = 50
 CLEAR = 2
 MAX_OPEN_SHARE = 0.05
 """Share of streams in flight above which an interval is incomplete. It changes a rate by at most this share of the rate."""
@@ -230,9 +232,17 @@ def largest_changes(query: Query, selection: Selection, *, least: int = 5, most:
 
 
 def top_contributors(
-    query: Query, selection: Selection, bad: str = IS_BAD, *, least: int = LEAST_BAD, most: int = 8
+    query: Query,
+    selection: Selection,
+    bad: str = IS_BAD,
+    *,
+    labels: Sequence[str] = (),
+    least: int = LEAST_BAD,
+    most: int = 8,
 ) -> pl.DataFrame:
-    """Values of DIMENSIONS with clearly more bad streams than their share of the requests, and at least `least` of them.
+    """Values of DIMENSIONS and labels with clearly more bad streams than their share of the requests, and at least `least` of them.
+
+    Of each label, the `MOST_LABEL_VALUES` values with the most bad streams are looked at.
 
     `bad` is the SQL condition of a bad stream. Clearly: by more than `CLEAR` standard deviations of the expected number.
 
@@ -240,18 +250,25 @@ def top_contributors(
     (its share of all requests), `error_rate, ttft_p95_ns, itl_p95_ns`. Sorted by the number of bad streams above its share.
     """
     names = ", ".join(DIMENSIONS)
-    columns = ", ".join(f"{column} AS {name}" for name, column in DIMENSIONS.items())
+    by_column = DIMENSIONS | {f"label_{name}": f"labels['{name}']" for name in labels}
+    columns = ", ".join(f"{column} AS {name}" for name, column in by_column.items())
     dimension = " ".join(f"WHEN grouping({name}) = 0 THEN '{name}'" for name in DIMENSIONS)
+    measures = f"""count(*) AS requests, count(*) FILTER (is_bad) AS bad, {ERROR_RATE} AS error_rate,
+                    quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns, quantile_cont(itl_ns, 0.95) AS itl_p95_ns"""
+    of_labels = "".join(
+        f"""
+                UNION ALL SELECT '{name}', label_{name}, {measures} FROM chosen WHERE label_{name} IN (
+                    SELECT label_{name} FROM chosen WHERE is_bad GROUP BY ALL ORDER BY count(*) DESC, 1 LIMIT {MOST_LABEL_VALUES})
+                GROUP BY ALL"""
+        for name in labels
+    )
     return query(f"""
-        WITH chosen AS (
+        WITH chosen AS {"MATERIALIZED" if labels else ""} (
                 SELECT {columns}, coalesce({bad}, FALSE) AS is_bad, outcome, ttft_ns, itl_ns
                 FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
             grouped AS (
-                SELECT CASE {dimension} END AS dimension,
-                    coalesce({names}) AS name, count(*) AS requests, count(*) FILTER (is_bad) AS bad,
-                    {ERROR_RATE} AS error_rate, quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns,
-                    quantile_cont(itl_ns, 0.95) AS itl_p95_ns
-                FROM chosen GROUP BY GROUPING SETS ({", ".join(f"({d})" for d in DIMENSIONS)})),
+                SELECT CASE {dimension} END AS dimension, coalesce({names}) AS name, {measures}
+                FROM chosen GROUP BY GROUPING SETS ({", ".join(f"({d})" for d in DIMENSIONS)}){of_labels}),
             total AS (SELECT count(*) AS n, count(*) FILTER (is_bad) AS bad FROM chosen)
         SELECT g.dimension, g.name, g.requests, g.bad, g.bad / g.requests AS bad_share, g.bad / total.bad AS of_all_bad,
             g.requests / total.n AS of_all, g.error_rate, g.ttft_p95_ns, g.itl_p95_ns
@@ -275,9 +292,9 @@ def filter_options(query: Query, selection: Selection, *, most: int = 200) -> di
             UNION ALL SELECT {columns} FROM open_streams)
         {union}
         UNION ALL SELECT * FROM (
-            SELECT '{LABEL}' AS dimension, label || '=' || value AS name, sum(streams) AS n FROM label_minutes
+            SELECT '{LABEL}', label || '=' || value, sum(streams) AS n FROM label_minutes
             WHERE minute >= date_trunc('minute', {instant(selection.since)}) AND minute < {instant(selection.until)} AND value <> '{OTHER}'
-            GROUP BY ALL ORDER BY n DESC LIMIT {most:d})
+            GROUP BY label, value ORDER BY n DESC, label, value LIMIT {most:d})
         ORDER BY dimension, n DESC, name""")
     found: dict[str, list[str]] = {name: [] for name in FILTERS}
     for filter_name, name in frame.select("dimension", "name").iter_rows():

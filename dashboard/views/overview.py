@@ -72,7 +72,7 @@ def body(chosen: Selection) -> None:
 
     found = diagnosis()
     judged_by = objectives.stored_objectives(query_catalog)
-    contributors = prefetch(report.offenders, query, judged, judged_by, found)
+    contributors = prefetch(report.offenders, query, judged, judged_by, found, filters.label_names())
     verdict.show_verdict(found)
     periods = summary()
     now, before = periods["now"], periods["before"]

@@ -87,6 +87,15 @@ def test_pages_group_by_a_label(store: duckdb.DuckDBPyConnection) -> None:
     assert dict(latency.table(ask, source, "ttft_ns").select("name", "n").iter_rows()) == expected
 
 
+def test_label_with_more_than_its_share_of_bad_streams_is_an_offender(
+    store: duckdb.DuckDBPyConnection,
+) -> None:
+    bad = "labels['team'] = 'search'"
+    found = overview.top_contributors(query_of(store), HOUR, bad, labels=["team", "user"])
+    assert found.select("dimension", "name", "bad", "requests").rows() == [("team", "search", 20, 20)]
+    assert overview.top_contributors(query_of(store), HOUR, bad).is_empty()
+
+
 def test_every_page_takes_the_filter(store: duckdb.DuckDBPyConnection) -> None:
     chosen, ask = replace(HOUR, labels=("team=search",)), query_of(store)
     assert overview.summary_now_and_before(ask, chosen)["now"]["requests"] == 20
