@@ -214,19 +214,17 @@ class _Run:
         self, location: StoreLocation, data: Path, caller: Caller, connection: duckdb.DuckDBPyConnection
     ) -> None:
         self._location, self._data, self._caller, self._connection = location, data, caller, connection
+        connection.execute("BEGIN TRANSACTION")  # one snapshot
         _select(connection, caller)
-        rows = {
-            table.name: integer(connection.execute(f"SELECT count(*) FROM {table.name} WHERE {where}"))
-            for table in TABLES
-            if (where := caller.rows(table))
-        }
+        wheres = {table.name: where for table in TABLES if (where := caller.rows(table))}
+        counts = ", ".join(f"(SELECT count(*) FROM {table} WHERE {where})" for table, where in wheres.items())
+        [counted] = connection.execute(f"SELECT {counts}").fetchall()
+        rows = dict(zip(wheres, counted, strict=True))
         self.found = Forgotten(rows[STREAMS.name], {table: count for table, count in rows.items() if count})
         of_streams = f"FROM streams WHERE stream_id IN {_STREAMS}"
-        stored, traces = (
-            self._texts(f"SELECT stream_id {of_streams}"),
-            self._texts("FROM temp.forgotten_traces"),
-        )
-        self.found.shared_traces = len(self._texts(f"SELECT trace_id {of_streams}") - traces)
+        stored = self._texts(f"SELECT stream_id {of_streams}")
+        traces = self._texts("FROM temp.forgotten_traces")
+        self.found.shared_traces = len(self._texts(f"SELECT trace_id {of_streams}") - traces - {None})
         # The log has the records of a WebSocket under its own id, also those of its answers.
         self._logged = stored | self._texts(f"SELECT connection_id {of_streams}")
         self._ids = self._logged | traces | self._texts(f"SELECT session_id {of_streams}") | {caller.value}
@@ -235,12 +233,13 @@ class _Run:
             clients = self._texts(f"SELECT client_id {of_streams}")
         self._log_dir = data / "log"
         self._read_until = self._read_positions()
-        in_log = find_streams(self._log_dir, clients, self._read_until)
         open_ids = self._texts("SELECT unnest(open_stream_ids) FROM log_positions")
-        candidates = in_log.of_clients | self._kept(clients)
-        self.found.pending = len((candidates & (in_log.unread | open_ids)) - stored)
+        kept = self._kept(clients)
+        connection.execute("COMMIT")
+        in_log, unread = find_streams(self._log_dir, clients, self._read_until)
+        self.found.pending = len(((in_log | kept) & (unread | open_ids)) - stored)
         if caller.kind == "client":  # also those whose rows are already deleted by age
-            self._logged |= in_log.of_clients
+            self._logged |= in_log
         self.other_files()
 
     def erase_records(
@@ -268,19 +267,22 @@ class _Run:
                 if rewrite and any(map(inside.match, _OLD_CATALOGS)):
                     path.unlink()
                 continue
-            content = path.read_bytes()
-            lines = content.splitlines(keepends=True)
-            kept = [
-                line for line in lines if self._ids.isdisjoint(_IDS.findall(line.decode(errors="replace")))
-            ]
-            if content[8:12] == _DUCKDB or (len(kept) < len(lines) and path.suffix != ".log"):
+            with path.open("rb") as file:
+                is_duckdb = file.read(12)[8:] == _DUCKDB
+                file.seek(0)
+                has_ids = is_duckdb or any(map(self._has_ids, file))
+            if has_ids and (is_duckdb or path.suffix != ".log"):
                 self.found.other_files.append(str(path))
-            elif rewrite and len(kept) < len(lines):
-                write_private(path, b"".join(kept))
+            elif has_ids and rewrite:
+                lines = path.read_bytes().splitlines(keepends=True)
+                write_private(path, b"".join(line for line in lines if not self._has_ids(line)))
+
+    def _has_ids(self, line: bytes) -> bool:
+        return not self._ids.isdisjoint(_IDS.findall(line.decode(errors="replace")))
 
     def delete_rows(self, store: Store) -> None:
         """Delete and count the rows in one transaction."""
-        self._delete_from_catalog(store)
+        self._delete_from_positions(store)
         if not self.found.tables:
             return
         run = self._connection.execute
@@ -295,8 +297,8 @@ class _Run:
             run(f"UPDATE {ALERT_EVENTS.name} SET stream_id = NULL WHERE stream_id IN {_STREAMS}")
             run(f"INSERT INTO {COUNTER_PARTS.name} VALUES {counters}")
 
-    def _delete_from_catalog(self, store: Store) -> None:
-        """Remove the streams from positions and kept records. Both have them only if another log was read before."""
+    def _delete_from_positions(self, store: Store) -> None:
+        """Remove the streams from positions. Those of a log that was read before may name streams that ended in another."""
         catalog, table = store.catalog, store.layouts[LOG_POSITIONS.name].inlined
         with catalog.transaction():
             for row_id, listed in catalog.query(f"SELECT row_id, open_stream_ids FROM {table}"):
@@ -304,12 +306,6 @@ class _Run:
                 if not self._logged.isdisjoint(ids):
                     kept = ", ".join(each for each in ids if each not in self._logged)
                     catalog.change(f"UPDATE {table} SET open_stream_ids = '[{kept}]' WHERE row_id = {row_id}")
-            stored = {
-                str(each)
-                for (each,) in catalog.query("SELECT DISTINCT stream_id FROM streamgauge_kept_records")
-            }
-            for stream_id in stored & self._logged:
-                catalog.change(f"DELETE FROM streamgauge_kept_records WHERE stream_id = {literal(stream_id)}")
 
     # -- streams that are not stored ---------------------------------------------------------------------------------
 

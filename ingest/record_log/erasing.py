@@ -18,7 +18,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from streamgauge.ingest.record_log.interface import LogBroken, LogInUse
@@ -41,15 +40,6 @@ MAX_WAIT_S = 180.0
 _PAUSE_S = 0.25
 
 
-@dataclass(slots=True)
-class LoggedStreams:
-    """The streams of some clients in a log."""
-
-    of_clients: set[str] = field(default_factory=set)
-    unread: set[str] = field(default_factory=set)
-    """Streams of any client with a record that is not read yet."""
-
-
 @contextlib.contextmanager
 def hold_readers(log_dir: Path) -> Iterator[None]:
     """Keep every reader from starting. Raises LogInUse if one runs."""
@@ -60,21 +50,21 @@ def hold_readers(log_dir: Path) -> Iterator[None]:
         yield
 
 
-def find_streams(log_dir: Path, client_ids: Set[str | None], read_until: Mapping[str, int]) -> LoggedStreams:
-    """Find the streams of these clients. `read_until`: offset of the first unread entry by partition, 0 if missing."""
-    found = LoggedStreams()
+def find_streams(
+    log_dir: Path, client_ids: Set[str | None], read_until: Mapping[str, int]
+) -> tuple[set[str], set[str]]:
+    """(streams of these clients, streams of any client with an unread record). `read_until`: first unread offset by partition."""
+    of_clients, unread = set[str](), set[str]()
     for partition in list_partitions(log_dir):
         until = read_until.get(partition, 0)
         for segment in list_segments(log_dir / partition):
             for offset, payload in _entries(segment):
-                for record in unpack(payload)[0]:
-                    if isinstance(record, Alive | Damaged):
-                        continue
-                    if isinstance(record, Opened) and record.client_id in client_ids:
-                        found.of_clients.add(record.stream)
-                    if offset >= until:
-                        found.unread.add(record.stream)
-    return found
+                records = [one for one in unpack(payload)[0] if not isinstance(one, Alive | Damaged)]
+                of_clients.update(
+                    r.stream for r in records if isinstance(r, Opened) and r.client_id in client_ids
+                )
+                unread.update(record.stream for record in records if offset >= until)
+    return of_clients, unread
 
 
 def erase(

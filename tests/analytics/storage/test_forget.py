@@ -198,64 +198,14 @@ def rows_of(store: Store) -> dict[str, list[str]]:
 OWN_IDS = needles([*OWN, INNER], CLIENT, SESSION)
 
 
-def test_no_byte_of_the_caller_remains_and_others_keep_their_rows(data: Path) -> None:
-    location = locate("sqlite", data)
-    before = Store(location)
-    rows = rows_of(before)
-    before.close()
-    assert found_in(data, OWN_IDS).keys() >= {one for one in OWN_IDS if len(one) > 16} | needles(OWN[:MANY])
-    planned = find(location, data, CALLER)
-    steps: list[str] = []
-    found = forget(location, data, CALLER, steps.append)
-    assert found == planned
-    assert steps == ["find the streams", "record log", "rows", "Parquet files", "catalog"]
-    assert found_in(data, OWN_IDS) == {}
-    assert (data / "up.log").read_text() == "started\n"
-    assert not [*data.glob("catalog.damaged*")]
-
-    after = Store(location)
-    texts = {one.decode() for one in OWN_IDS if len(one) > 16}
-    kept = {
-        name: [row for row in had if not any(text in row for text in texts)] for name, had in rows.items()
-    }
-    now = rows_of(after)
-    assert ask(after, "SELECT stream_id, client_id, message FROM alert_events") == [(None, None, "errors")]
-    del kept["alert_events"], now["alert_events"]
-    assert now == kept
-    assert ask(after, "SELECT name FROM spans") == [("received, shared",)]
-    assert found.streams == len(OWN) + 1
-    assert found.shared_traces == 1
-    totals = after.totals()
-    assert totals["forgotten_streams_rows"] == found.streams
-    assert totals["forgotten_events_rows"] == found.tables["events"]
-    [(counted,)] = ask(after, "SELECT sum(streams)::BIGINT FROM stream_minutes")
-    assert counted == found.streams + len(OTHERS)
-    after.close()
-
-
-def test_later_records_and_rebuilds_do_not_restore_the_caller(data: Path) -> None:
-    location = locate("sqlite", data)
-    forget(location, data, CALLER)
-    for use_backup in (True, False):
-        rebuild(location, use_backup=use_backup)
-        with EmbeddedWriter(data / "log", "w0", cap_bytes=2**30) as writer:
-            writer.append([*log_entries([3 * MANY + use_backup])])
-        store = analyse(data)
-        counts = "SELECT count(*), count(*) FILTER (client_id = $1), count(*) FILTER (outcome <> 'ok') FROM streams"
-        assert ask(store, counts, [CLIENT]) == [(len(OTHERS) + 2 - use_backup, 0, 0)]
-        assert ask(store, "SELECT count(*) FROM losses") == [(0,)]
-        store.close()
-
-
 class Killed(BaseException):
     """Nothing catches it."""
 
 
-def test_interrupted_forget_is_finished_by_the_next_one(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    location = locate("sqlite", data)
+def kill_in_each_step(location: StoreLocation, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run `forget` once for each of its steps, and end it there."""
     for owner, name, after in (
         (erasing, "replace_segment", True),
-        (Upkeep, "purge", False),
         (Upkeep, "expire", False),
         (forget_module, "compact", False),
     ):
@@ -271,11 +221,58 @@ def test_interrupted_forget_is_finished_by_the_next_one(data: Path, monkeypatch:
             patch.setattr(owner, name, killed)
             with pytest.raises(Killed):
                 forget(location, data, CALLER)
-    forget(location, data, CALLER)
+
+
+def test_no_byte_of_the_caller_remains_and_others_keep_their_rows_despite_kills(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = locate("sqlite", data)
+    with closing(Store(location)) as before:
+        rows = rows_of(before)
+    assert found_in(data, OWN_IDS).keys() >= {one for one in OWN_IDS if len(one) > 16} | needles(OWN[:MANY])
+    planned = find(location, data, CALLER)
+    kill_in_each_step(location, data, monkeypatch)
+    steps: list[str] = []
+    forget(location, data, CALLER, steps.append)
+    assert steps == ["find the streams", "record log", "rows", "Parquet files", "catalog"]
     assert found_in(data, OWN_IDS) == {}
-    store = Store(location)
-    assert store.totals()["forgotten_streams_rows"] == len(OWN) + 1
-    store.close()
+    assert (data / "up.log").read_text() == "started\n"
+    assert not [*data.glob("catalog.damaged*")]
+
+    texts = {one.decode() for one in OWN_IDS if len(one) > 16}
+    kept = {
+        name: [row for row in had if not any(text in row for text in texts)] for name, had in rows.items()
+    }
+    with closing(Store(location)) as after:
+        now = rows_of(after)
+        assert ask(after, "SELECT stream_id, client_id, message FROM alert_events") == [
+            (None, None, "errors")
+        ]
+        del kept["alert_events"], now["alert_events"]
+        assert now == kept
+        assert ask(after, "SELECT name FROM spans") == [("received, shared",)]
+        assert planned.streams == len(OWN) + 1
+        assert planned.shared_traces == 1
+        assert planned.log_records > planned.streams
+        totals = after.totals()
+        assert totals["forgotten_streams_rows"] == planned.streams
+        assert totals["forgotten_events_rows"] == planned.tables["events"]
+        [(counted,)] = ask(after, "SELECT sum(streams)::BIGINT FROM stream_minutes")
+        assert counted == planned.streams + len(OTHERS)
+
+
+def test_later_records_and_rebuilds_do_not_restore_the_caller(data: Path) -> None:
+    location = locate("sqlite", data)
+    forget(location, data, CALLER)
+    for use_backup in (True, False):
+        rebuild(location, use_backup=use_backup)
+        with EmbeddedWriter(data / "log", "w0", cap_bytes=2**30) as writer:
+            writer.append([*log_entries([3 * MANY + use_backup])])
+        store = analyse(data)
+        counts = "SELECT count(*), count(*) FILTER (client_id = $1), count(*) FILTER (outcome <> 'ok') FROM streams"
+        assert ask(store, counts, [CLIENT]) == [(len(OTHERS) + 2 - use_backup, 0, 0)]
+        assert ask(store, "SELECT count(*) FROM losses") == [(0,)]
+        store.close()
 
 
 def test_session_is_forgotten_with_its_subagents_and_without_other_sessions(tmp_path: Path) -> None:
@@ -335,24 +332,21 @@ def test_caller_with_streams_that_are_not_stored_is_refused(data: Path) -> None:
         forget(location, data, Caller("client", OTHER))
 
 
-def test_rows_are_deleted_from_the_catalog_and_the_files(
-    location: StoreLocation, tmp_path: Path, request: pytest.FixtureRequest
+def test_rows_are_deleted_from_a_catalog_in_postgres(
+    make_location: Callable[[str], StoreLocation], postgres: Postgres, tmp_path: Path
 ) -> None:
-    """In SQLite and in PostgreSQL."""
-    own, other = new_ids(INLINED_ROWS + 1), new_ids(3)
+    location = make_location("postgres")
+    own = new_ids(INLINED_ROWS + 1)
     with closing(Store(location)) as store, closing(Upkeep(store, events_s=None, streams_s=None)) as upkeep:
-        store.commit(Commit("", tables={"streams": streams(*own, *other, client_id=CLIENT)}))
-        store.commit(Commit("", tables={"streams": streams(*new_ids(2), client_id=CLIENT)}))
+        store.commit(Commit("", tables={"streams": streams(*own, *new_ids(1), client_id=CLIENT)}))
         upkeep.flush(1)
-        store.commit(Commit("", tables={"streams": streams(*new_ids(2), client_id=CLIENT)}))
-        store.commit(Commit("", tables={"streams": streams(*new_ids(2), client_id=OTHER)}))
+        rows = [streams(*new_ids(2), client_id=client) for client in (CLIENT, OTHER)]
+        store.commit(Commit("", tables={"streams": pl.concat(rows)}))
     forget(location, tmp_path, CALLER)
     with closing(Store(location)) as store:
         assert ask(store, "SELECT client_id, count(*) FROM streams GROUP BY 1") == [(OTHER, 2)]
         assert ask(store, "SELECT client_id FROM client_minutes") == [(OTHER,)]
         folder = Path(store.data_path)
     assert found_in(folder, {CLIENT.encode(), *(uuid.UUID(one).bytes for one in own)}) == {}
-    if location.dsn:
-        postgres: Postgres = request.getfixturevalue("postgres")
-        postgres.run("CHECKPOINT", "postgres")
-        assert found_in(postgres.folder / "cluster" / "base", {CLIENT.encode(), own[0].encode()}) == {}
+    postgres.run("CHECKPOINT", "postgres")
+    assert found_in(postgres.folder / "cluster" / "base", {CLIENT.encode(), own[0].encode()}) == {}

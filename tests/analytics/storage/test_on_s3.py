@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
+import polars as pl
 import pytest
 
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.reader import Reader
-from streamgauge.analytics.storage.commit import StoreFailed
+from streamgauge.analytics.storage.commit import Commit, StoreFailed
+from streamgauge.analytics.storage.forget import Caller, forget
 from streamgauge.analytics.storage.location import StoreLocation, locate
 from streamgauge.analytics.storage.store import Store
 from streamgauge.analytics.storage.upkeep import Upkeep
-from tests.analytics.storage.rows import commit_of, count_of, new_ids
+from tests.analytics.storage.rows import commit_of, count_of, new_ids, streams
 from tests.analytics.storage.test_open_streams_file import rows_of
 from tests.analytics.stores import ask_as_reader
 from tests.kafka import skip_without_java
@@ -101,3 +105,21 @@ def test_invalid_s3_keys_are_reported_but_not_shown(
         store.close()
     assert "not this one" not in str(refused.value)
     assert signed_in.objects("shut") == set()
+
+
+@pytest.mark.slow
+def test_objects_with_rows_of_a_forgotten_client_are_deleted(
+    signed_in: S3, postgres: Postgres, tmp_path: Path
+) -> None:
+    dsn = postgres.new_database()
+    with closing(Store(locate(f"postgres:{dsn}", tmp_path, f"{signed_in.bucket('forget')}/lake"))) as store:
+        for clients in (("a", "b"), ("b",)):
+            rows = [streams(*new_ids(300), client_id=client * 32) for client in clients]
+            store.commit(Commit("", tables={"streams": pl.concat(rows)}))
+    written = {key for key in signed_in.objects("forget") if "/streams/" in key}
+    location = StoreLocation(dsn=dsn)
+    forget(location, tmp_path, Caller("client", "a" * 32))
+    kept = {key for key in signed_in.objects("forget") if "/streams/" in key}
+    assert len(written) == len(kept) == 2
+    assert len(written & kept) == 1
+    assert ask_as_reader(location, "SELECT client_id, count(*) FROM streams GROUP BY 1") == [("b" * 32, 600)]

@@ -146,9 +146,9 @@ def test_streams_of_clients_and_unread_streams_are_found(tmp_path: Path) -> None
     first, second, third = (replace(opened(n), client_id=id) for n, id in ((1, "x"), (2, "y"), (3, None)))
     with writer_of(tmp_path) as writer:
         writer.append([entry_of(first, second), entry_of(third, alive(1))])
-    found = find_streams(tmp_path, {"x", None}, {"w0": 1})
-    assert found.of_clients == {first.stream, third.stream}
-    assert found.unread == {third.stream}
+    of_clients, unread = find_streams(tmp_path, {"x", None}, {"w0": 1})
+    assert of_clients == {first.stream, third.stream}
+    assert unread == {third.stream}
 
 
 def test_totals_of_a_killed_run_stay_right_when_its_last_append_changes(tmp_path: Path) -> None:
