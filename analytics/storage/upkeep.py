@@ -54,7 +54,6 @@ NOW_S = -2.0
 """Age that everything has: snapshots have times of a second."""
 OFTEN = tuple(table for table in TABLES if table.grows_with_traffic)
 """Others have few rows, which stay inlined until `merge_all`."""
-IN_FILES = tuple(table for table in TABLES if table.rows is not Rows.UPDATED)
 
 
 class Upkeep:
@@ -165,9 +164,9 @@ class Upkeep:
                 f"INSERT INTO streamgauge_upkeep (task, done_at_s) VALUES ('{task}', {time.time():.3f})"
             )
 
-    def flush(self, least_rows: int = FLUSHED_ROWS, tables: Iterable[Table] = OFTEN) -> None:
+    def flush(self, least_rows: int = FLUSHED_ROWS) -> None:
         """Move inlined rows to files, in tables with at least `least_rows`."""
-        for table in tables:
+        for table in OFTEN:
             [(rows,)] = self._catalog.query(f"SELECT count(*) FROM {self._layouts[table.name].inlined}")
             if int(str(rows)) >= least_rows:
                 self._flush(table)
@@ -186,7 +185,7 @@ class Upkeep:
 
     def merge_all(self) -> None:
         """Merge files of any size in all tables, and rewrite files with mostly deleted rows."""
-        self.flush(1, IN_FILES)
+        self._flush_all()
         self._call("ducklake_merge_adjacent_files", writes=self._layouts)
         self._call("ducklake_rewrite_data_files", "delete_threshold => 0.5", writes=self._layouts)
 
@@ -197,7 +196,7 @@ class Upkeep:
 
     def purge(self) -> None:
         """Remove deleted rows from files and catalog at once. Queries that run meanwhile may fail."""
-        self.flush(1, IN_FILES)
+        self._flush_all()
         deleted = self._catalog.query("SELECT table_id FROM ducklake_delete_file WHERE end_snapshot IS NULL")
         for name, layout in self._layouts.items():
             if (str(layout.table_id),) in deleted:  # one at a time needs less space
@@ -266,6 +265,11 @@ class Upkeep:
     def retain(self, now_s: float) -> int:
         """Delete rows that are too old. Returns their number."""
         return self._retention.delete_old_rows(now_s)
+
+    def _flush_all(self) -> None:
+        for table in TABLES:  # also those without inlined rows: they may have inlined deletions
+            if table.rows is not Rows.UPDATED:
+                self._flush(table)
 
     def _flush(self, table: Table) -> None:
         schema, _, name = table.qualified_name.partition(".")
