@@ -159,7 +159,8 @@ def forget_command(
     else:
         caller = Caller("session", str(session))
     with contextlib.nullcontext() if dry_run else lock_data_folder(settings.data):
-        found = find(location, settings.data, caller)
+        if dry_run or not yes:
+            found = find(location, settings.data, caller)
         if not dry_run:
             if not yes:
                 click.echo("\n".join(_lines(found)), err=True)
