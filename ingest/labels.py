@@ -103,7 +103,7 @@ class HeadLabels:
         return bool(self._by_header or self._by_part)
 
     def recorded(self, fields: Iterable[Any], target: str) -> list[tuple[str, str]]:
-        """The fields to record. `fields`: each with its `name` in lower case and its `value`, of which the first counts."""
+        """The fields to record. `fields`: each with its `name` in lower case and its `value`. The first of a name counts."""
         found: dict[Label, object] = {}
         for field in fields:
             for label in self._by_header.get(field.name, ()):

@@ -75,6 +75,11 @@ class Cause:
     def metric(self) -> str:
         return self.main.metric
 
+    def value_of(self, by: str) -> str | None:
+        """The value of a dimension or of a label that is named."""
+        label, _, value = self.where.get(LABEL, "").partition("=")
+        return value if by == label else self.where.get(by)
+
     @property
     def filters(self) -> dict[str, str]:
         """The values that the filters of the pages can select."""

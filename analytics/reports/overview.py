@@ -34,6 +34,7 @@ from streamgauge.analytics.schema.outcomes import IS_BAD as IS_BAD
 
 MAX_MARKERS = 50
 MOST_LABEL_VALUES = 50
+LABELS_READ = timedelta(hours=6)
 CLEAR = 2
 MAX_OPEN_SHARE = 0.05
 """Share of streams in flight above which an interval is incomplete. It changes a rate by at most this share of the rate."""
@@ -278,7 +279,11 @@ def top_contributors(
 
 
 def filter_options(query: Query, selection: Selection, *, most: int = 200) -> dict[str, list[str]]:
-    """The values of each filter in the time range and in the streams in flight, busiest first. Labels are those of finished streams."""
+    """The values of each filter in the time range and in the streams in flight, busiest first.
+
+    Labels are those of finished streams in the newest `LABELS_READ` of the range: a label may have many values.
+    """
+    labelled_since = max(selection.since, selection.until - LABELS_READ)
     columns = ", ".join(f"{column} AS {name}" for name, column in DIMENSIONS.items())
     union = " UNION ALL ".join(
         f"SELECT * FROM (SELECT '{name}' AS dimension, {name} AS name, count(*) AS n FROM seen GROUP BY ALL "
@@ -293,7 +298,7 @@ def filter_options(query: Query, selection: Selection, *, most: int = 200) -> di
         {union}
         UNION ALL SELECT * FROM (
             SELECT '{LABEL}', label || '=' || value, sum(streams) AS n FROM label_minutes
-            WHERE minute >= date_trunc('minute', {instant(selection.since)}) AND minute < {instant(selection.until)} AND value <> '{OTHER}'
+            WHERE minute >= date_trunc('minute', {instant(labelled_since)}) AND minute < {instant(selection.until)} AND value <> '{OTHER}'
             GROUP BY label, value ORDER BY n DESC, label, value LIMIT {most:d})
         ORDER BY dimension, n DESC, name""")
     found: dict[str, list[str]] = {name: [] for name in FILTERS}

@@ -256,7 +256,9 @@ def show_timelines(chosen: Selection, found: Diagnosis) -> None:
         data = data.filter(pl.col("name") != colors.TOTAL)
     group_colors = colors.of_groups(data)
     time = verdict.time_range(chosen)
-    worst = [verdict.name_of(by, cause.where[by]) for cause in found.causes if by in cause.where]
+    worst = [
+        verdict.name_of(by, value) for cause in found.causes if (value := cause.value_of(by)) is not None
+    ]
     lines = partial(
         time_lines,
         time=time,

@@ -71,7 +71,7 @@ Returns `columns` and `rows` with the values in that order."""
 DIAGNOSE = """Find out what is wrong: the verdict of the dashboard's Overview for a range of time, compared with the period of the same \
 length before it.
 `state`: healthy, incident (at least one cause is named), unclear (an objective is missed, and the data support no cause) or \
-no_data. `headline`: the verdict in one sentence. `causes`: most important first; `where` (model, gateway, client, app, tap), \
+no_data. `headline`: the verdict in one sentence. `causes`: most important first; `where` (model, gateway, client, app, tap, label), \
 `metric`, `value` and `before` with `unit` (share, s, tokens or characters), `onset` with its range, `affected` of `streams`, \
 `unaffected` neighbours, `example_stream_id`. `objectives`: measured value and limit of error_rate, ttft and itl (95th \
 percentiles). `groups`: traffic by model and gateway, with durations in seconds and rates per second. `offenders`: what has \

@@ -112,6 +112,7 @@ def test_incident_of_one_value_of_a_label_is_named(
     assert max(map(abs, errors_s)) <= 15, headline(found)
     assert f": team={team}, " in headline(found)
     assert found.causes[0].filters == where
+    assert (found.causes[0].value_of("team"), found.causes[0].value_of("model")) == (team, None)
     assert set(found.causes[0].unaffected) <= {f"team={name}" for name in TEAMS if name != team}
 
 

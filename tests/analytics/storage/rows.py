@@ -29,7 +29,11 @@ def streams(*ids: str, **columns: Any) -> pl.DataFrame:
             "outcome": ["ok"] * len(ids),
             **{name: [value] * len(ids) for name, value in columns.items()},
         },
-        schema_overrides={"stream_id": pl.String, "outcome": pl.String},
+        schema_overrides={
+            "stream_id": pl.String,
+            "outcome": pl.String,
+            **({"labels": pl.Map(pl.String, pl.String)} if "labels" in columns else {}),
+        },
     ).with_columns(pl.col("started_at").cast(pl.Datetime("us", "UTC")))
 
 
@@ -47,7 +51,7 @@ def commit_of(
     log_id: str, partition: str, high: int, ids: Sequence[str], *, each: int = 0, open_ids: Sequence[str] = ()
 ) -> Commit:
     """Commit of streams with `each` events, and of the position after them."""
-    tables = {"streams": streams(*ids)}
+    tables = {"streams": streams(*ids, labels={"team": "it's {a=1, b}"})}
     if each:
         tables["events"] = events(ids, each)
     return Commit(

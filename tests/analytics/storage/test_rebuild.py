@@ -94,6 +94,9 @@ def test_rebuild_from_files_restores_each_row_once_and_computes_rollups(
     store, upkeep = filled
     rows = 3 * LARGE + 5
     minutes = ask(store, "SELECT * FROM errors_by_minute")
+    by_label = "SELECT minute, label, value, sum(streams) FROM label_minutes GROUP BY ALL"
+    assert [row[1:] for row in ask(store, by_label)] == [("team", "it's {a=1, b}", rows)]
+    labels = ask(store, by_label)
     if backup != "none":
         upkeep.back_up()
     close(filled)
@@ -110,6 +113,7 @@ def test_rebuild_from_files_restores_each_row_once_and_computes_rollups(
         (2 * rows, 2 * rows)
     ]
     assert ask(reopened, "SELECT * FROM errors_by_minute") == minutes
+    assert ask(reopened, by_label) == labels
     assert reopened.acquire_partition("log", "0") is None
     reopened.commit(commit_of("log", "0", 1, new_ids(2)))
     assert count(reopened) == rows + 2
