@@ -367,10 +367,6 @@ class Settings(BaseSettings):
         COMMON, "analyze", "JSON",
         "Objective of the streams that its globs match, such as " + OBJECTIVE + "; repeatable, the first match applies. One without "
         "globs replaces the default.", default=())
-    budgets: Annotated[tuple[Budget, ...], NoDecode, BeforeValidator(parse_budgets)] = _setting(
-        COMMON, "analyze", "JSON",
-        "Budget for the estimated cost of the requests that its globs match, such as " + BUDGET + "; repeatable. Needs --price-file.",
-        default=())
     retain_streams: Age = _setting(
         COMMON, "analyze", "DURATION", "Delete rows of streams older than this; 'forever' keeps them.", default="90d")
 
@@ -448,6 +444,10 @@ class Settings(BaseSettings):
         MEASUREMENT, "analyze", "ID=NAME", "Name of a client id, shown instead of it; repeatable.", default=())
     price_file: Path | None = _setting(
         MEASUREMENT, "analyze", "FILE", "CSV or TOML file with prices of tokens, for estimates of cost.")
+    budgets: Annotated[tuple[Budget, ...], NoDecode, BeforeValidator(parse_budgets)] = _setting(
+        MEASUREMENT, "analyze", "JSON",
+        "Budget for the estimated cost of the requests that its globs match, such as " + BUDGET + "; repeatable. Needs --price-file.",
+        default=())
 
     metrics: OptionalAddress = _setting(
         TELEMETRY, "analyze", "HOST:PORT", "Address of analytics' Prometheus /metrics and /recordingz; empty = off.",

@@ -230,6 +230,7 @@ def test_comparison_by_a_dimension_and_around_an_onset_is_in_the_address(seen: R
     for plot in ("Failures", "Durations of ok streams"):
         drawn = seen.page.get_by_label(f"{plot}: effects with their 95 % intervals")
         assert drawn.locator("svg, canvas").first.bounding_box() is not None
+    seen.settle()
     before = without_clock(texts.inner_text())
     seen.open(seen.page.url.removeprefix(f"{seen.base}/"))
     assert without_clock(texts.inner_text()) == before

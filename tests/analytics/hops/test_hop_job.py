@@ -164,7 +164,7 @@ def test_two_consumers_of_one_store_write_each_hop_once(
         left = Analytics(stores[0], delays_s=[60, 60, 60, 60])
         left.store_records([*outer, *inner])
         left.job.close()
-    both = [Analytics(store, delays_s=[0.3, 0.5, 5, 5], partition=f"p{n}") for n, store in enumerate(stores)]
+    both = [Analytics(store, delays_s=[0.3, 0.5, 5, 60], partition=f"p{n}") for n, store in enumerate(stores)]
     for each, records in zip(both, (outer, inner), strict=True):
         closing.callback(each.job.close)
         if not stored_before:

@@ -35,6 +35,8 @@ BEFORE_OR_AFTER_APPENDS = {
     # Of the next start.
     "run_totals._resolved", "run_totals.list_segments", "run_totals.open_segment", "run_totals._slots", "run_totals._unpacked",
     "run_totals._in_order", "run_totals.write_private",
+    # Of `forget`.
+    "run_totals.resolve_ended_runs",
     # Of `status`.
     "run_totals._runs", "run_totals.read_run_totals", "run_totals.unreported_streams", "run_totals.incarnations_of",
     "run_totals.list_partitions",

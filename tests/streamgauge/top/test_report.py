@@ -17,7 +17,8 @@ from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, 
 from streamgauge.analytics.diagnosis.report import Report, as_json, read_report
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT, Objectives
-from tests.dashboard.generated_store import empty_tables, insert
+from tests.analytics.stores import plain_tables
+from tests.dashboard.generated_store import SCHEMA, insert
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RANGE = Selection(since=NOON - timedelta(minutes=15), until=NOON)
@@ -59,7 +60,8 @@ def report(**changed: Any) -> Report:
 
 @pytest.fixture
 def store() -> Iterator[duckdb.DuckDBPyConnection]:
-    with empty_tables() as connection:
+    with plain_tables() as connection:
+        connection.execute(SCHEMA.with_name("open_streams.sql").read_text())
         yield connection
 
 
