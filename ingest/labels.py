@@ -29,7 +29,7 @@ RESERVED = frozenset(
 )  # fmt: skip
 """Names of other dimensions."""
 _LABEL = re.compile(
-    r"([a-z][a-z0-9_]{0,30})=(header:[^\s:=]{1,64}|path:[1-9]|body:[A-Za-z_]\w{0,63}(?:\.[\w-]{1,64}){0,4}|client_app)((?::plain|:prometheus)*)",
+    r"([a-z][a-z0-9_]{0,30})=(header:[^\s:=]{1,64}|path:[1-9]|body:(?!__)[A-Za-z_]\w{0,63}(?:\.[\w-]{1,64}){0,4}|client_app)((?::plain|:prometheus)*)",
     re.ASCII,
 )
 

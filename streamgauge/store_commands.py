@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamgauge.analytics.schema.clients import is_client_id
+from streamgauge.analytics.schema.dimensions import OTHER
 from streamgauge.flags import load, load_with_running_parts, settings_options
 from streamgauge.ingest.labels import CLIENT_APP
 from streamgauge.settings import Settings
@@ -180,6 +181,10 @@ def _stored_label(settings: Settings, text: str) -> str:
     name, sep, value = text.partition("=")
     if not (name and sep and value):
         raise click.BadParameter(f"{text!r} is not a label such as team=search", param_hint="--label")
+    if value == OTHER:
+        raise click.BadParameter(
+            f"{OTHER} is no value: it has the sums of all less frequent ones", param_hint="--label"
+        )
     declared = next((one for one in settings.labels if one.name == name), None)
     if declared is None or declared.kind == CLIENT_APP or is_client_id(value):  # the last is a hash
         return value

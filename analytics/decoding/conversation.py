@@ -124,7 +124,8 @@ class ConversationReader:
             return None
         labels = self._labels_in(found) if self._labels else None
         if bytes(found.request).startswith(b"{"):
-            found = decode_members(_body_decoder, bytes(found.request), truncated, _SCANNED) or found
+            found = decode_members(self._decoder, bytes(found.request), truncated, self._scanned) or found
+            labels = labels or (self._labels_in(found) if self._labels else None)
         if found.jsonrpc is not None:
             return self._of_message(found, labels)
         session, previous = _session(found), found.previous_response_id

@@ -101,6 +101,7 @@ def test_label_is_given_as_sent_or_as_stored(original: Path, monkeypatch: pytest
         done = run(original, "--label", f"team={value}", "--dry-run")
         assert f"would delete the data of the label team={meant}\n" in done.output
     assert "is not a label such as" in run(original, "--label", "team").output
+    assert "_other is no value" in run(original, "--label", "team=_other").output
 
 
 def test_running_analytics_is_an_error(original: Path) -> None:

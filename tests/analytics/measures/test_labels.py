@@ -63,6 +63,7 @@ def hashed(value: str) -> str:
         ({"metadata": {"user_id": {"account_uuid": "a-1"}}}, {"account": "a-1"}),
         ({"metadata": {"user_id": '{"account_uuid": "a-1", "session_id": "s"}'}}, {"account": "a-1"}),
         ({"request": {"project": "p", "contents": []}}, {"project": "p"}),
+        ({"request": {"user": "u", "contents": []}}, {"user": hashed("u")}),
         ({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"_meta": {"team": "ads"}}}, {"rpc": "ads"}),
         ({"user": ["a"], "metadata": {"user_id": "{", "number": True}}, None),
         ({"user": "x" * 2000}, None),
