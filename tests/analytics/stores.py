@@ -12,11 +12,15 @@ from typing import Any
 
 import duckdb
 
+from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.consumer import Consumer
+from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.query.answers import to_polars
 from streamgauge.analytics.query.reader import Reader
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.storage.location import StoreLocation, locate
 from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 
 
 def new_store(data: Path, **options: Any) -> Store:
@@ -56,6 +60,18 @@ def ask(store: Store, sql: str, values: Sequence[object] = ()) -> list[tuple[Any
         return to_polars(cursor.execute(sql, values).to_arrow_table()).rows()
     finally:
         cursor.close()
+
+
+def analysed(data: Path) -> Store:
+    """The store, after analytics has read the record log until its end."""
+    store = new_store(data)
+    with EmbeddedReader(data / "log", "analyze") as reader:
+        consumer = Consumer(reader, store, Assembler(), measure)
+        consumer.start()
+        while consumer.step(0):
+            pass
+        consumer.finish()
+    return store
 
 
 def ask_as_reader(location: StoreLocation, sql: str) -> list[tuple[Any, ...]]:

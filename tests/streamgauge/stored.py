@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.consumer import Consumer
-from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.storage.upkeep import Upkeep
-from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from tests.analytics.log_entries import entries
-from tests.analytics.stores import new_store
+from tests.analytics.stores import analysed
 
 
 def write_streams(data: Path, numbers: range) -> None:
@@ -22,13 +18,7 @@ def write_streams(data: Path, numbers: range) -> None:
 
 def analyse(data: Path, *, back_up: bool = False, flush: bool = False) -> None:
     """Run analytics on the record log until its end. `flush` writes inlined rows to Parquet files."""
-    store = new_store(data)
-    with EmbeddedReader(data / "log", "analyze") as reader:
-        consumer = Consumer(reader, store, Assembler(), measure)
-        consumer.start()
-        while consumer.step(0):
-            pass
-        consumer.finish()
+    store = analysed(data)
     upkeep = Upkeep(store, events_s=None, streams_s=None, rollups_s=None)
     if flush:
         upkeep.flush(least_rows=1)

@@ -14,10 +14,7 @@ import polars as pl
 import pytest
 from msgspec.structs import replace
 
-from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.partition import LogPosition
-from streamgauge.analytics.consumer import Consumer
-from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.schema.tables import TABLES, Rows
 from streamgauge.analytics.storage import forget as forget_module
 from streamgauge.analytics.storage.commit import Commit
@@ -29,13 +26,12 @@ from streamgauge.analytics.storage.store import INLINED_ROWS, Store
 from streamgauge.analytics.storage.upkeep import Upkeep
 from streamgauge.ingest.keyed_ids import RECORDED
 from streamgauge.ingest.record_log import erasing
-from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.segments import open_segment, read_rows
 from streamgauge.ingest.records import AnyRecord, encode, pack, unpack
 from tests.analytics.log_entries import alive, stream, stream_id
 from tests.analytics.storage.rows import STARTED_US, commit_of, new_ids, streams
-from tests.analytics.stores import ask, new_store
+from tests.analytics.stores import analysed, ask, new_store
 from tests.postgres import Postgres
 
 CLIENT, OTHER, GATEWAY = "c1" * 16, "0b" * 16, "9a" * 16
@@ -70,17 +66,6 @@ def log_entries(numbers: list[int]) -> Iterator[bytes]:
     lanes = [records_of(number) for number in numbers]
     for at in range(max(map(len, lanes))):
         yield pack([lane[at] for lane in lanes if at < len(lane)], compress=True)
-
-
-def analyse(data: Path) -> Store:
-    store = new_store(data)
-    with EmbeddedReader(data / "log", "analyze") as reader:
-        consumer = Consumer(reader, store, Assembler(), measure)
-        consumer.start()
-        while consumer.step(0):
-            pass
-        consumer.finish()
-    return store
 
 
 def frame(**columns: Any) -> pl.DataFrame:
@@ -134,7 +119,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer.append([*log_entries(OWN[part] + OTHERS[part] + ([INNER] if number else []))])
             waiting = replace(alive(1, stopping=True), waiting_for_client=[stream_id(OWN[0])])
             writer.append([pack([waiting], compress=False)])
-        store = analyse(data)
+        store = analysed(data)
         with closing(Upkeep(store, events_s=None, streams_s=None)) as upkeep:
             if number:
                 store.commit(Commit("", tables=related_rows()))
@@ -268,7 +253,7 @@ def test_later_records_and_rebuilds_do_not_restore_the_caller(data: Path) -> Non
         rebuild(location, use_backup=use_backup)
         with EmbeddedWriter(data / "log", "w0", cap_bytes=2**30) as writer:
             writer.append([*log_entries([3 * MANY + use_backup])])
-        store = analyse(data)
+        store = analysed(data)
         counts = "SELECT count(*), count(*) FILTER (client_id = $1), count(*) FILTER (outcome <> 'ok') FROM streams"
         assert ask(store, counts, [CLIENT]) == [(len(OTHERS) + 2 - use_backup, 0, 0)]
         assert ask(store, "SELECT count(*) FROM losses") == [(0,)]
@@ -323,7 +308,7 @@ def test_caller_with_streams_that_are_not_stored_is_refused(data: Path) -> None:
         writer.append([pack([replace(stream(9 * MANY)[0], client_id=CLIENT)], compress=True)])
     for state in ("unread", "open"):
         if state == "open":
-            analyse(data).close()
+            analysed(data).close()
         with pytest.raises(OSError, match="1 streams of the same client are open or not stored yet"):
             forget(location, data, CALLER)
     assert find(location, data, CALLER).streams == len(OWN) + 1
