@@ -62,7 +62,7 @@ class ClientChecks:
         return sorted(code for code in found if self.dialect in RULES[code].clients) if found else []
 
     def accepts(self, data: bytes) -> bool:
-        """Whether an event breaks no rule, if that shows without `_event`, which costs three times as much."""
+        """Whether an event breaks no rule, if that shows without `event`, which costs three times as much."""
         return False
 
     def add(self, code: str) -> None:
@@ -142,7 +142,7 @@ class _Chat(ClientChecks):
     _has_role = False
 
     def __init__(self) -> None:
-        self._found = set()
+        super().__init__()
         self._calls: dict[tuple[int | None, int], tuple[Any, bool]] = {}
         """(choice, index) → id of the call, and whether it has a name."""
 

@@ -125,7 +125,7 @@ class ConversationReader:
         labels = self._labels_in(found) if self._labels else None
         if bytes(found.request).startswith(b"{"):
             found = decode_members(self._decoder, bytes(found.request), truncated, self._scanned) or found
-            labels = labels or (self._labels_in(found) if self._labels else None)
+            labels = labels or self._labels_in(found)
         if found.jsonrpc is not None:
             return self._of_message(found, labels)
         session, previous = _session(found), found.previous_response_id

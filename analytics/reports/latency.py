@@ -49,11 +49,6 @@ GROUPS: dict[str, str] = {
 """Grouping → SQL of its value over streams. Labels are groupings, too."""
 
 
-def group_of(name: str) -> str:
-    """SQL of the value of a grouping over streams."""
-    return GROUPS.get(name) or dimension(name)
-
-
 MINUTE_GROUPS: dict[str, str] = {
     "model": "coalesce(model, '(no model)')",
     "gateway": "coalesce(gateway, '(no gateway)')",
@@ -110,7 +105,7 @@ class Source:
             else (f"unnest([{', '.join(metrics)}])", f"unnest([{names}])")
         )
         return f"""(
-                SELECT {at}, {group_of(self.group)} AS name, {name} AS metric, {value} AS value, 1 AS n FROM streams
+                SELECT {at}, {dimension(self.group, GROUPS)} AS name, {name} AS metric, {value} AS value, 1 AS n FROM streams
                 WHERE {self.where()} AND {streams})"""
 
     def quantiles(self, table: str, keys: str, quantiles: Sequence[float]) -> str:
@@ -260,7 +255,7 @@ def stalls(query: Query, source: Source, *, most: int = 30) -> pl.DataFrame:
     """
     source = replace(source, nth=source.nth and 1)
     rows, group = (
-        (STALLS_OF_STREAMS, group_of(source.group))
+        (STALLS_OF_STREAMS, dimension(source.group, GROUPS))
         if source.nth is None
         else ("stream_minutes", MINUTE_GROUPS[source.group])
     )

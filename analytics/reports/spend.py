@@ -19,11 +19,6 @@ GROUPS = {**DIMENSIONS, SESSION: "coalesce(session_id, '(no session)')"}
 """Grouping → SQL of its value, over `spend`. Labels are groupings, too."""
 
 
-def group_of(name: str) -> str:
-    """SQL of the value of a grouping over `spend`."""
-    return GROUPS.get(name) or dimension(name)
-
-
 OTHERS = "others"
 MOST_SERIES = 8
 MAX_HOP = timedelta(hours=1)
@@ -67,8 +62,8 @@ def table(query: Query, selection: Selection, by: str, currency: str, *, most: i
     more = ", any_value(session_id) AS session_id, any_value(client_id) AS client" if by == SESSION else ""
     return query(f"""
         SELECT * EXCLUDE (is_total) FROM (
-            SELECT {group_of(by)} AS name, grouping({group_of(by)}) AS is_total, {_MEASURES}{more}
-            FROM {_spent(selection.in_minutes(), currency)} GROUP BY GROUPING SETS ((), ({group_of(by)})))
+            SELECT {dimension(by, GROUPS)} AS name, grouping({dimension(by, GROUPS)}) AS is_total, {_MEASURES}{more}
+            FROM {_spent(selection.in_minutes(), currency)} GROUP BY GROUPING SETS ((), ({dimension(by, GROUPS)})))
         WHERE requests > 0 ORDER BY is_total DESC, cost DESC, name LIMIT {most + 1:d}""")
 
 
@@ -77,7 +72,7 @@ def timeline(query: Query, selection: Selection, by: str, currency: str) -> pl.D
     selection = selection.in_minutes()
     return query(f"""
         WITH points AS (
-            SELECT {selection.bucket()} AS "at", {group_of(by)} AS name, sum(total) AS cost
+            SELECT {selection.bucket()} AS "at", {dimension(by, GROUPS)} AS name, sum(total) AS cost
             FROM spend WHERE {selection.where()} AND currency = {literal(currency)} GROUP BY ALL),
         dearest AS (SELECT name FROM points GROUP BY name ORDER BY sum(cost) DESC, name LIMIT {MOST_SERIES})
         SELECT "at", if(name IN (FROM dearest), name, '{OTHERS}') AS name, sum(cost) AS cost FROM points GROUP BY ALL ORDER BY "at", 2""")
@@ -87,7 +82,7 @@ def cache(query: Query, selection: Selection, by: str, currency: str, *, most: i
     """`name, hit_share, read_tokens, written_tokens, written_5m_tokens, written_1h_tokens, saved, premium, wasted, net` by group,
     those with the most cached tokens first. Empty without a report of cached tokens."""
     return query(f"""
-        SELECT {group_of(by)} AS name, {_CACHE}
+        SELECT {dimension(by, GROUPS)} AS name, {_CACHE}
         FROM (FROM spend WHERE {selection.in_minutes().where()} AND currency = {literal(currency)}) AS spend
         LEFT JOIN (SELECT stream_id, read_again FROM cache_writes) USING (stream_id)
         WHERE coalesce(cached_input_tokens, cache_write_tokens) IS NOT NULL

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from streamgauge.analytics.schema.clients import is_client_id
 from streamgauge.analytics.schema.outcomes import WEBSOCKET
@@ -46,9 +46,9 @@ LABEL = "label"
 """Filter of labels. Its values are texts NAME=VALUE."""
 
 
-def dimension(name: str) -> str:
-    """SQL of the value of a dimension, or of the label of this name."""
-    return DIMENSIONS.get(name) or label(name)
+def dimension(name: str, groups: Mapping[str, str] = DIMENSIONS) -> str:
+    """SQL of the value of one of the groupings, or of the label of this name."""
+    return groups.get(name) or label(name)
 
 
 def label(name: str) -> str:

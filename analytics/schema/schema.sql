@@ -312,11 +312,11 @@ CREATE TABLE IF NOT EXISTS label_minutes (
     label VARCHAR NOT NULL, -- Name of the label.
     value VARCHAR NOT NULL, -- Its value. _other: not among the 200 most frequent of the label in the minute.
     gateway VARCHAR, model VARCHAR,
-    settled BOOLEAN NOT NULL, -- As in stream_minutes.
+    settled BOOLEAN NOT NULL,
     streams BIGINT NOT NULL,
-    counted BIGINT NOT NULL, -- Streams without client_abort, tap_lost and refused: the denominator of the shares.
-    errors BIGINT NOT NULL, -- Streams with an error outcome.
-    meeting_objective BIGINT NOT NULL, -- Counted streams known to meet their objective: goodput.
+    counted BIGINT NOT NULL,
+    errors BIGINT NOT NULL,
+    meeting_objective BIGINT NOT NULL,
     input_tokens BIGINT, cached_input_tokens BIGINT, output_tokens BIGINT
 );
 

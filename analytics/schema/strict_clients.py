@@ -12,7 +12,6 @@ from streamgauge.analytics.schema.sql_quoting import literal
 
 CHAT, MESSAGES, RESPONSES = "openai_chat", "anthropic_messages", "openai_responses"
 """Dialects with rules. They are values of `streams.dialect`."""
-DIALECTS = (CHAT, MESSAGES, RESPONSES)
 
 CLIENTS = {
     "openai-python": "OpenAI SDK for Python",

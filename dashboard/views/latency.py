@@ -12,7 +12,7 @@ import streamlit as st
 
 from streamgauge.analytics.reports import latency, overview
 from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
-from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.reports.selection import Selection, dimension
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import HEIGHT, choose_series
@@ -43,7 +43,7 @@ def minutes_read(nth: int) -> str:
 def body(chosen: Selection) -> None:
     verdict.prefetch_marks(chosen)
     column, q = METRICS[metric], QUANTILES[quantile]
-    chosen = overview.widened(query_catalog, chosen, latency.group_of(group))
+    chosen = overview.widened(query_catalog, chosen, dimension(group, latency.GROUPS))
     source = latency.source_of(query, chosen, column, group)
     if source is None:
         st.info(

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from streamgauge.analytics.decoding.client_checks import CHECKS
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
-from streamgauge.analytics.schema.strict_clients import CHAT, CLIENTS, DIALECTS, MESSAGES, RESPONSES, RULES
+from streamgauge.analytics.schema.strict_clients import CHAT, CLIENTS, MESSAGES, RESPONSES, RULES
 from streamgauge.ingest.redaction.body_redactor import BodyRedactor
 from tests.analytics import strict_streams
 from tests.analytics.strict_streams import (
@@ -50,7 +51,7 @@ def test_each_rule_is_broken_by_a_stream_of_each_of_its_dialects() -> None:
     assert {c for rule in RULES.values() for clients in rule.clients.values() for c in clients} == set(
         CLIENTS
     )
-    assert {dialect for rule in RULES.values() for dialect in rule.clients} == set(DIALECTS)
+    assert {dialect for rule in RULES.values() for dialect in rule.clients} == set(CHECKS)
 
 
 def delta_with(**choice: Any) -> dict[str, Any]:
