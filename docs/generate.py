@@ -122,7 +122,7 @@ def _systems() -> list[str]:
 def _client_rules() -> list[str]:
     """A table of the rules for each dialect."""
     lines: list[str] = []
-    for dialect in strict_clients.DIALECTS:
+    for dialect in (strict_clients.CHAT, strict_clients.MESSAGES, strict_clients.RESPONSES):
         rules = [rule for rule in strict_clients.RULES.values() if dialect in rule.clients]
         rows = [
             (f"`{r.code}`", r.meaning, ", ".join(strict_clients.CLIENTS[c] for c in r.clients[dialect])) for r in rules
