@@ -100,7 +100,7 @@ MAX_WAITING = 20_000
 """Stored streams that wait for the thread. More are dropped."""
 SILENT_AFTER_S = 300.0
 MAX_SIDES = 1_000
-SIDES_EVERY_S = 5.0
+SIDES_EVERY_S = 1.0
 
 
 class HopJob(CommitHook):
@@ -255,6 +255,10 @@ class HopJob(CommitHook):
 
     def _look_up(self, due: Sequence[Due]) -> None:
         if not self._may_have_hops():
+            # Another process may not have committed the inner streams yet.
+            for each in due:
+                if not each.is_last:
+                    self._pending.retry(each, time.monotonic())
             return
         # Consumers of a shared store must not write one hop twice.
         with self._election.elected("hops") as elected:

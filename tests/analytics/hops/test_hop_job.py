@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -164,7 +165,9 @@ def test_two_consumers_of_one_store_write_each_hop_once(
         left = Analytics(stores[0], delays_s=[60, 60, 60, 60])
         left.store_records([*outer, *inner])
         left.job.close()
-    both = [Analytics(store, delays_s=[0.3, 0.5, 5, 60], partition=f"p{n}") for n, store in enumerate(stores)]
+    both = [
+        Analytics(store, delays_s=[0.3, 1.5, 20, 60], partition=f"p{n}") for n, store in enumerate(stores)
+    ]
     for each, records in zip(both, (outer, inner), strict=True):
         closing.callback(each.job.close)
         if not stored_before:
@@ -176,3 +179,23 @@ def test_two_consumers_of_one_store_write_each_hop_once(
     for each in both:
         each.run(0.5)
     assert ask(stores[0], PAIRS) == expected(sent, "span")
+
+
+def test_first_inner_stream_of_another_consumer_may_be_stored_after_the_first_attempt(
+    postgres: Postgres, tmp_path: Path, closing: ExitStack
+) -> None:
+    location = locate(f"postgres:{postgres.new_database()}", tmp_path, str(tmp_path / "lake"))
+    first, second = stores = [Store(location, instance=name) for name in ("a", "b")]
+    sent = exchange(time.time_ns(), propagate="trace")
+    of_outer = Analytics(first, delays_s=[0.02, 2, 20, 60])
+    attempted = threading.Event()
+    look_up = of_outer.job._look_up
+    of_outer.job._look_up = lambda due: (look_up(due), attempted.set())  # type: ignore[method-assign, assignment]
+    of_inner = Analytics(second, delays_s=[60, 60, 60, 60], partition="w1")
+    for part in (of_outer.job, of_inner.job, *stores):
+        closing.callback(part.close)
+    of_outer.store_records(sent.outer.records())
+    assert attempted.wait(60)
+    of_inner.store_records(sent.inners[0].records())
+    of_outer.run(until_hops=1)
+    assert ask(first, PAIRS) == expected([sent], "span")
