@@ -18,7 +18,7 @@ Values that the simulator did not send, such as usage, are not compared. `compar
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -386,9 +386,7 @@ def report_discrepancies(
     for discrepancy in found[:limit]:
         write(str(discrepancy))
     if len(found) > limit:
-        kinds: dict[str, int] = defaultdict(int)
-        for discrepancy in found:
-            kinds[discrepancy.kind] += 1
+        kinds = Counter(discrepancy.kind for discrepancy in found)
         write(f"… {len(found)} in total: " + ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())))
     return len(found)
 

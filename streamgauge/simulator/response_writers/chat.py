@@ -169,8 +169,7 @@ class ChatWriter(ResponseWriter):
                 if in_finish and index == count - 1:
                     more, usage = self._final()
                 elif self.plan.continuous_usage:
-                    raw, usage = self.usage()
-                    more = {"usage": raw}
+                    more["usage"], usage = self.usage()
                 body_part = BodyPart(
                     data=self.event(self.chunk(choices, **more)), usage=usage, final_usage=usage is not None
                 )
@@ -311,19 +310,15 @@ class Fireworks(ChatWriter):
 
     def _final(self) -> tuple[dict[str, Any], Usage]:
         more, usage = super()._final()
-        metrics = fireworks_metrics(self.plan.input_tokens, self.plan.cached_tokens, self.plan.ttft_s)
+        metrics = {
+            "prompt-tokens": str(self.plan.input_tokens),
+            "cached-prompt-tokens": str(self.plan.cached_tokens),
+            "server-time-to-first-token": f"{self.plan.ttft_s:.3f}",
+            "server-processing-time": round(self.plan.ttft_s * 1.5, 3),
+            "speculation-prompt-tokens": "0",
+            "backend-host": "simulated",
+        }
         return {**more, "perf_metrics": metrics}, usage
-
-
-def fireworks_metrics(input_tokens: int, cached_tokens: int, ttft_s: float) -> dict[str, Any]:
-    return {
-        "prompt-tokens": str(input_tokens),
-        "cached-prompt-tokens": str(cached_tokens),
-        "server-time-to-first-token": f"{ttft_s:.3f}",
-        "server-processing-time": round(ttft_s * 1.5, 3),
-        "speculation-prompt-tokens": "0",
-        "backend-host": "simulated",
-    }
 
 
 class Vllm(ChatWriter):
