@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model
 
-from streamgauge.analytics.schema.prices import COLUMNS, DEFAULTS, MAX_PRICES, Price
+from streamgauge.analytics.schema.prices import COLUMNS, DEFAULTS, MAX_PRICES, RATES, Price
 from streamgauge.setting_tables import problem
 
 MAX_BYTES = 8 * 2**20
@@ -39,27 +39,17 @@ def _instant(value: object) -> object:
 _Instant = Annotated[dt.datetime | None, BeforeValidator(_instant)]
 
 
-class PriceRow(BaseModel):
-    """One row. The description of a column says what is allowed."""
-
-    model: str = Field(pattern=r"^[^\s\[\]\\]{1,256}$", description="a name with the wildcards * and ?")
-    input: _Cost
-    cached_input: _FurtherCost = None
-    cached_audio: _FurtherCost = None
-    cache_write_5m: _FurtherCost = None
-    cache_write_1h: _FurtherCost = None
-    input_audio: _FurtherCost = None
-    input_image: _FurtherCost = None
-    output: _Cost
-    reasoning: _FurtherCost = None
-    output_audio: _FurtherCost = None
-    output_image: _FurtherCost = None
-    web_search: _FurtherCost = None
-    currency: str = Field(pattern="^[A-Z]{3}$", description="a code such as USD")
-    above: int | None = Field(None, ge=0, le=2**53, description="a number of input tokens")
-    valid_from: _Instant = Field(None, description=_TIME)
-    valid_until: _Instant = Field(None, description=_TIME)
-    source: str | None = Field(None, pattern=r"^[\w.-]{1,64}$", description="the name of a catalog")
+_FIELDS: dict[str, Any] = {
+    "model": (str, Field(pattern=r"^[^\s\[\]\\]{1,256}$", description="a name with the wildcards * and ?")),
+    "currency": (str, Field(pattern="^[A-Z]{3}$", description="a code such as USD")),
+    "above": (int | None, Field(None, ge=0, le=2**53, description="a number of input tokens")),
+    "valid_from": (_Instant, Field(None, description=_TIME)),
+    "valid_until": (_Instant, Field(None, description=_TIME)),
+    "source": (str | None, Field(None, pattern=r"^[\w.-]{1,64}$", description="the name of a catalog")),
+    **{name: (_Cost, ...) if name in _REQUIRED else (_FurtherCost, None) for name in RATES},
+}
+PriceRow: type[BaseModel] = create_model("PriceRow", **{name: _FIELDS[name] for name in COLUMNS})
+"""A row of a file as written, without the prices that may be left out."""
 
 
 def read_prices(path: Path) -> tuple[Price, ...]:

@@ -91,16 +91,26 @@ Limit = Annotated[
 ]
 
 
-class ObjectiveTable(BaseModel):
-    """One table `[[objectives]]`. The description of a key says what is allowed."""
+class _Table(BaseModel):
+    """One table of a list. The description of a key says what is allowed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)  # strict: 1 is no text, and true is no number
 
+
+class _GlobTable(_Table):
+    """A table that applies to what its globs match."""
+
     name: Text = ""
-    """By default the globs."""
+    """By default the globs, and the period of a budget."""
     model: Glob = "*"
     gateway: Glob = "*"
     client: Glob = "*"
+    severity: Literal["page", "ticket", "none"] = Field("page", description="page, ticket or none")
+
+
+class ObjectiveTable(_GlobTable):
+    """One table `[[objectives]]`."""
+
     label: Glob = "*"
     ttft: Limit = None
     itl: Limit = None
@@ -108,7 +118,6 @@ class ObjectiveTable(BaseModel):
     goodput: float | None = Field(
         None, ge=0, lt=1, allow_inf_nan=False, description="a share from 0 to less than 1"
     )
-    severity: Literal["page", "ticket", "none"] = Field("page", description="page, ticket or none")
 
     def objective(self) -> Objective:
         """The objective. Raises ValueError for a table without a limit."""
@@ -129,22 +138,14 @@ def _name_of(globs: Mapping[str, str]) -> str:
     return " ".join(texts) or "all"
 
 
-class BudgetTable(BaseModel):
-    """One table `[[budgets]]`. The description of a key says what is allowed."""
+class BudgetTable(_GlobTable):
+    """One table `[[budgets]]`."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    name: Text = ""
-    """By default the globs and the period."""
-    model: Glob = "*"
-    gateway: Glob = "*"
-    client: Glob = "*"
     label: Annotated[Text, AfterValidator(_label_glob)] | None = None
     period: Literal["day", "week", "month"] = Field(description="day, week or month")
     amount: float = Field(gt=0, allow_inf_nan=False, description="a number above 0")
     currency: str = Field(pattern="^[A-Z]{3}$", description="a currency code such as USD")
     time_zone: Annotated[Text, AfterValidator(_time_zone)] = "UTC"
-    severity: Literal["page", "ticket", "none"] = Field("page", description="page, ticket or none")
 
     def budget(self) -> Budget:
         globs = self.model_dump(include={"model", "gateway", "client"})
@@ -221,10 +222,8 @@ def _client(client_id: object, name: object) -> Client:
     return Client(client_id, text)
 
 
-class LabelTable(BaseModel):
-    """One table `[[labels]]`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
+class LabelTable(_Table):
+    """One table `[[labels]]`. `source` as in a text, such as `LABEL`, without the options."""
 
     name: Text
     source: Text
@@ -238,20 +237,12 @@ class LabelTable(BaseModel):
 
 
 def parse_labels(value: object) -> tuple[Label, ...]:
-    """Tables, JSON text of them, or texts such as `LABEL`, separated by spaces in one text."""
-    if isinstance(value, str):
-        value = json.loads(value) if value.lstrip().startswith(("[", "{")) else value.split()
-    items = [value] if isinstance(value, Mapping) else value
-    if not isinstance(items, list | tuple):
-        raise ValueError(f"the value is not a list of labels such as {LABEL}")
-    found = []
-    for item in items:
-        try:
-            if isinstance(item, Mapping):
-                item = LabelTable.model_validate(item).label()
-            found.append(item if isinstance(item, Label) else parse_label(str(item)))
-        except ValidationError as e:
-            raise ValueError(f"label {len(found) + 1}: {problem(e, LabelTable)}") from None
+    """Tables, labels, JSON text of them, or texts such as `LABEL`, in one text separated by spaces."""
+    if isinstance(value, str) and not value.lstrip().startswith(("[", "{")):
+        value = value.split()
+    if isinstance(value, list | tuple):
+        value = [parse_label(item) if isinstance(item, str) else item for item in value]
+    found = _parse_tables(value, Label, LabelTable, LabelTable.label, LABEL)
     return _distinct(found, MAX_LABELS, [label.name for label in found])
 
 

@@ -55,10 +55,8 @@ def quantiles(query: Query, selection: Selection) -> dict[str, float | None]:
                 AND outer_started_at < {instant(selection.until)} AND {hops.outer_where(selection)}"""
     streams = f"{selection.where()} AND waited_upstream_ns IS NOT NULL AND stream_id NOT IN ({inner})"
     parts = _parts(streams, hops.within(selection))
-    found: dict[str, float | None] = query(
-        f"SELECT streams, {names} FROM (SELECT count(*) AS streams, {columns} FROM {parts})"
-    ).to_dicts()[0]
-    return found
+    sql = f"SELECT streams, {names} FROM (SELECT count(*) AS streams, {columns} FROM {parts})"
+    return query(sql).to_dicts()[0]
 
 
 @dataclass(frozen=True)

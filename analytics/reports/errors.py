@@ -121,14 +121,12 @@ def abort_summary(query: Query, selection: Selection) -> dict[str, float | None]
     - `lost`: streams lost by the tap; `refused`: requests that the tap refused. Neither are aborts.
     - `after_terminal`: the client disconnected after the terminal event, which is no abort.
     """
-    rows = query(f"""
+    return query(f"""
         SELECT {ABORTS}, count(output_tokens) FILTER (outcome = 'client_abort') AS aborts_with_tokens,
             count(*) FILTER (outcome = 'tap_lost') AS lost,
             count(*) FILTER (outcome = 'refused') AS refused,
             count(*) FILTER (aborted_after_terminal) AS after_terminal
-        FROM streams WHERE {selection.where()}""").to_dicts()
-    found: dict[str, float | None] = rows[0]
-    return found
+        FROM streams WHERE {selection.where()}""").to_dicts()[0]
 
 
 def aborts(query: Query, selection: Selection, by: str, *, most: int = 50) -> pl.DataFrame:

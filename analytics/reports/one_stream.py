@@ -115,21 +115,11 @@ def phases(row: Mapping[str, Any]) -> list[Phase]:
         ("send", connected, sent, "Sending the request to the upstream."),
         ("wait", sent, headers, "Waiting for the response headers."),
         ("first byte", headers, ttfb, "From the response headers to the first byte of the body."),
-        (
-            "first token",
-            ttfb,
-            ttft,
-            "The body has begun without output: role chunks, pings, prompt processing.",
-        ),
-        (
-            "reasoning",
-            ttft if reasoned else None,
-            ttfo,
-            "From the first output to the first non-reasoning output.",
-        ),
+        ("first token", ttfb, ttft, "The body has begun without output: role chunks, pings, prompt processing."),
+        ("reasoning", ttft if reasoned else None, ttfo, "From the first output to the first non-reasoning output."),
         ("answer", ttfo if ttfo is not None else ttft, last, "To the last output event."),
         ("tail", last, end, "From the last output to the end of the body: finish, usage, terminator."),
-    ]
+    ]  # fmt: skip
     if ttft is None and ttfb is not None:
         candidates.append(("body", ttfb, end, "A body without streamed output."))
     delivered = row.get("delivered_ns")

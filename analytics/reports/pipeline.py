@@ -38,14 +38,12 @@ def freshness(query: Query) -> dict[str, object]:
 
     `alive_at`: the latest alive record of any running tap. Taps write one every few seconds, so an older one means lag.
     """
-    rows = query("""
+    return query("""
         SELECT (SELECT max(started_at + to_microseconds(coalesce(end_ns, 0) // 1000)) FROM streams
                 WHERE started_at > (SELECT max(started_at) FROM streams) - INTERVAL '1 hour') AS newest_end_at,
             (SELECT max(updated_at) FROM log_positions) AS committed_at,
             (SELECT count(*) FROM open_streams) AS open,
-            (SELECT max(last_alive_at) FROM taps WHERE NOT stopped) AS alive_at""")
-    found: dict[str, object] = rows.to_dicts()[0]
-    return found
+            (SELECT max(last_alive_at) FROM taps WHERE NOT stopped) AS alive_at""").to_dicts()[0]
 
 
 def streams_by_tap(query: Query) -> pl.DataFrame:

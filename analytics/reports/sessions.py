@@ -36,13 +36,12 @@ IS_SESSION = f"count(DISTINCT response_id) > 1 OR bool_or({IS_NAMED})"
 
 def count(query: Query, selection: Selection) -> dict[str, int]:
     """`sessions`, `in_session` (requests with a session) and `requests` of the selection."""
-    found: dict[str, int] = query(f"""
+    return query(f"""
         SELECT count(*) AS sessions, coalesce(sum(n), 0)::BIGINT AS in_session,
             (SELECT count(*) FROM streams WHERE {selection.where()}) AS requests
         FROM (
             SELECT count(*) AS n FROM streams WHERE {selection.where()} AND {IN_SESSION}
             GROUP BY session_id HAVING {IS_SESSION})""").to_dicts()[0]
-    return found
 
 
 def table(query: Query, selection: Selection, *, order: str = "newest", limit: int = 50) -> pl.DataFrame:

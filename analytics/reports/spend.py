@@ -12,6 +12,7 @@ import polars as pl
 
 from streamgauge.analytics.reports import Query, has_rows
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
+from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.sql_quoting import literal
 
 SESSION = "session"
@@ -99,34 +100,24 @@ def cost_text(cost: float | None, currency: str | None) -> str:
 
 def of_stream(query: Query, stream_id: UUID, started_at: datetime) -> str | None:
     """The cost of a stream, or of the requests that a gateway made for it, as text. None without a price."""
-    return _cost(
-        query,
-        f"'{stream_id}' IN (stream_id::VARCHAR, client_stream_id::VARCHAR)",
-        started_at,
-        started_at + MAX_HOP,
-    )
+    condition = f"'{stream_id}' IN (stream_id::VARCHAR, client_stream_id::VARCHAR)"
+    return _costs(query, "''", condition, started_at, started_at).get("")
 
 
 def of_session(query: Query, session_id: str, first_at: datetime, last_at: datetime) -> str | None:
     """The cost of a session with requests in this time, as text. None without a price."""
-    return _cost(query, f"session_id = {literal(session_id)}", first_at, last_at + MAX_HOP)
+    return _costs(query, "''", f"session_id = {literal(session_id)}", first_at, last_at).get("")
 
 
 def of_sessions(query: Query, sessions: pl.DataFrame) -> pl.DataFrame:
     """`session_id, cost` as text, of rows of the view `sessions`. Empty without prices."""
-    empty = pl.DataFrame(schema={"session_id": pl.String, "cost": pl.String})
-    if sessions.is_empty() or not has_rows(query, "prices"):
-        return empty
-    names = ", ".join(literal(name) for name in sessions["session_id"])
-    shown = sessions.to_dicts()
-    since, until = min(row["first_at"] for row in shown), max(row["last_at"] for row in shown)
-    rows = query(f"""
-        SELECT session_id, currency, sum(total) AS cost, sum(low) AS low, sum(high) AS high FROM spend
-        WHERE session_id IN ({names}) AND started_at BETWEEN {instant(since)} AND {instant(until + MAX_HOP)} AND total IS NOT NULL
-        GROUP BY ALL ORDER BY session_id, currency""")
-    costs = [(row["session_id"], with_range(row)) for row in rows.to_dicts()]
-    found = pl.DataFrame(costs, schema=empty.schema, orient="row")
-    return found.group_by("session_id", maintain_order=True).agg(pl.col("cost").str.join(" + "))
+    found, shown = dict[str, str](), sessions.to_dicts()
+    if shown and has_rows(query, "prices"):
+        since, until = min(row["first_at"] for row in shown), max(row["last_at"] for row in shown)
+        found = _costs(query, "session_id", is_one_of("session_id", [*sessions["session_id"]]), since, until)
+    return pl.DataFrame(
+        {"session_id": [*found], "cost": [*found.values()]}, {"session_id": pl.String, "cost": pl.String}
+    )
 
 
 def budgets(query: Query) -> pl.DataFrame:
@@ -148,12 +139,16 @@ def budgets(query: Query) -> pl.DataFrame:
     return found.with_columns(pl.Series(name, texts[name], pl.String) for name in texts)
 
 
-def _cost(query: Query, condition: str, since: datetime, until: datetime) -> str | None:
-    rows = query(f"""
-        SELECT currency, sum(total) AS cost, sum(low) AS low, sum(high) AS high FROM spend
-        WHERE started_at BETWEEN {instant(since)} AND {instant(until)} AND {condition} AND total IS NOT NULL
-        GROUP BY currency ORDER BY currency""").to_dicts()
-    return " + ".join(with_range(row) for row in rows) or None
+def _costs(query: Query, by: str, condition: str, since: datetime, until: datetime) -> dict[str, str]:
+    """Value of `by` → the cost of requests in this time, and of those that gateways made for them, as text."""
+    found = dict[str, str]()
+    for row in query(f"""
+        SELECT {by} AS name, currency, sum(total) AS cost, sum(low) AS low, sum(high) AS high FROM spend
+        WHERE started_at BETWEEN {instant(since)} AND {instant(until + MAX_HOP)} AND {condition} AND total IS NOT NULL
+        GROUP BY ALL ORDER BY name, currency""").to_dicts():
+        before = f"{found[row['name']]} + " if row["name"] in found else ""
+        found[row["name"]] = before + with_range(row)
+    return found
 
 
 def with_range(row: dict[str, object]) -> str:

@@ -171,19 +171,16 @@ def _json(text: str | None) -> Any:
 
 
 def _events(found: Any) -> tuple[SpanEvent, ...]:
-    if not found:
-        return ()
-    if not isinstance(found, list):
-        return (SpanEvent(name=str(found), at_ns=None, attributes={}),)
+    """Other values than objects are names of events."""
+    listed = found if isinstance(found, list) else [found] if found else []
+    objects = (event if isinstance(event, dict) else {"name": event} for event in listed)
     return tuple(
         SpanEvent(
             name=str(event.get("name", "")),
             at_ns=at_ns if isinstance(at_ns := event.get("at_ns"), int) else None,
             attributes=more if isinstance(more := event.get("attributes"), dict) else {},
         )
-        if isinstance(event, dict)
-        else SpanEvent(name=str(event), at_ns=None, attributes={})
-        for event in found
+        for event in objects
     )
 
 

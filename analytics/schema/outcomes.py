@@ -11,6 +11,15 @@ OK = "ok"
 REFUSED = "refused"
 NOT_COUNTED = ("client_abort", "tap_lost", REFUSED)
 NOT_ERRORS = (OK, *NOT_COUNTED)
+ERRORS = (
+    "http_error",
+    "connect_error",
+    "inband_error",
+    "truncated",
+    "upstream_reset",
+    "idle_timeout",
+    "malformed",
+)
 
 WEBSOCKET = "websocket"
 """Operation of the row of a WebSocket."""
@@ -24,3 +33,8 @@ ERROR_RATE = f"count(*) FILTER ({IS_ERROR}) / nullif(count(*) FILTER ({IS_COUNTE
 IS_GOOD = f"meets_objective AND outcome = '{OK}'"
 IS_BAD = "NOT meets_objective"
 """SQL conditions: a stream is known to meet its objective; a stream failed or is known to miss a limit of its objective."""
+BY_OUTCOME = ",\n    ".join(
+    f"coalesce(sum(stream_minutes.streams) FILTER (outcome = '{outcome}'), 0)::BIGINT AS {outcome}"
+    for outcome in (*ERRORS, *NOT_COUNTED)
+)
+"""Columns of the view `errors_by_minute`: the streams of each outcome but ok."""

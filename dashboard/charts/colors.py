@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 import polars as pl
 
+from streamgauge.analytics.schema.outcomes import ERRORS
+
 SERIES = ("#2a82c9", "#d9601a", "#0e9a6e", "#bb5f9b", "#a8830b", "#8468d8", "#3a9aa8", "#9a6a4b")
 """Colours of series, in the order of their names."""
 SINGLE = SERIES[0]
@@ -54,9 +56,8 @@ ERROR_CAUSES: dict[str, str] = {
     "HTTP 529": "#b0703f",
     "HTTP 400": "#a8830b",
     "HTTP 401": "#8f6f2a",
-    **{name: OUTCOMES[name] for name in (
-        "connect_error", "inband_error", "truncated", "upstream_reset", "idle_timeout", "malformed")},
-}  # fmt: skip
+    **{name: OUTCOMES[name] for name in ERRORS[1:]},
+}
 """Causes of errors: HTTP statuses and further outcomes. Other statuses are grey."""
 EVENT_KINDS: dict[str, str] = {
     "text": "#2a82c9",
