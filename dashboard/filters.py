@@ -148,15 +148,8 @@ def draw_chips(applying: Collection[str], page_filters: Iterable[str] = ()) -> N
             zoom.draw_zooms(time_zone())
         for name, value in chosen:
             text = stream_lists.duration_text(value) if name == "duration" else f"{name}: {value}"
-            st.button(
-                formatting.markdown(text),
-                key=f"chip-{name}-{value}",
-                icon=":material/close:",
-                icon_position="right",
-                help="Remove this filter.",
-                on_click=_remove,
-                args=[(name, value)],
-            )
+            chip, key = formatting.markdown(text), f"{name}-{value}"
+            zoom.draw_chip(chip, key, "Remove this filter.", _remove, (name, value))
         if len(chosen) > 1:
             st.button("Remove all filters", key="chip-all", type="tertiary", on_click=_remove, args=chosen)
 
@@ -194,6 +187,12 @@ def parameters_with(changes: Mapping[str, str]) -> list[tuple[str, str]]:
 def page_address(page: str, changes: Mapping[str, str]) -> str:
     """The address of another page with the same time range and filters except `changes`, for a link in HTML."""
     return f"{page}?{urlencode(parameters_with(changes))}"
+
+
+def draw_back(parameter: str, label: str) -> None:
+    """Draw a link to this page without a parameter."""
+    address = escape(address_with({parameter: []}))
+    st.html(f'<a class="sg-back" href="{address}" target="_self">← {label}</a>')
 
 
 def page_link(page: str, label: str, icon: str, changes: Mapping[str, str] | None = None) -> None:

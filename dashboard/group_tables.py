@@ -22,7 +22,7 @@ from streamgauge.dashboard.html_table import (
     seconds,
     show_table,
 )
-from streamgauge.dashboard.stream_tables import id_column, stream_column
+from streamgauge.dashboard.stream_tables import SESSION, stream_column
 
 REQUESTS = number("requests", "Requests")
 STREAMS = number("streams", "Streams")
@@ -157,23 +157,10 @@ def show_budgets(frame: pl.DataFrame) -> None:
 
 def show_dearest_sessions(frame: pl.DataFrame, *, currency: str) -> None:
     """The dearest sessions (`reports.spend.table`). Each row opens its session."""
-
-    def address(row: Row) -> str:
-        return filters.page_address("sessions", {"session": row["session_id"]})
-
-    columns = [
-        id_column("session_id", "Session", address, "the session", slice(10), opens_row=True),
-        Column(name="client", heading="Client", text=shortened),
-        REQUESTS,
-        *_cost_columns(currency),
-    ]
-    show_table(
-        columns,
-        frame,
-        label="Dearest sessions",
-        stacks=True,
-        empty="No session in this selection has a cost.",
-    )
+    client = Column(name="client", heading="Client", text=shortened)
+    columns = [SESSION, client, REQUESTS, *_cost_columns(currency)]
+    empty = "No session in this selection has a cost."
+    show_table(columns, frame, label="Dearest sessions", stacks=True, empty=empty)
 
 
 def show_cache(frame: pl.DataFrame, *, group: str, currency: str) -> None:

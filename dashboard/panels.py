@@ -39,6 +39,16 @@ def section(title: str, help_text: str | None = None) -> None:
     st.header(title, anchor=False, help=help_text)
 
 
+def draw_download(
+    label: str, content: Callable[[], bytes], file: str, mime: str, help_text: str | None = None
+) -> None:
+    """A button that downloads a file."""
+    # Made when it is clicked: the three files of a large result of SQL take longer than its table.
+    st.download_button(
+        label, content, file, mime, help=help_text, icon=":material/download:", on_click="ignore"
+    )
+
+
 @contextmanager
 def box(title: str, help_text: str | None = None, **options: Any) -> Iterator[None]:
     """A box with a title. Options as of `st.container`."""

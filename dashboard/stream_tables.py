@@ -246,14 +246,17 @@ def show_changes_of_stream(frame: pl.DataFrame) -> None:
     show_table(columns, frame, label="Changes by the gateway", stacks=True)
 
 
+def _session_address(row: Row) -> str:
+    return filters.page_address("sessions", {"session": row["session_id"]})
+
+
+SESSION = id_column("session_id", "Session", _session_address, "the session", slice(10), opens_row=True)
+
+
 def show_sessions(frame: pl.DataFrame) -> None:
     """Sessions (rows of the view `sessions`, and `cost`). Each row opens its session."""
-
-    def address(row: Row) -> str:
-        return filters.page_address("sessions", {"session": row["session_id"]})
-
     columns = [
-        id_column("session_id", "Session", address, "the session", slice(10), opens_row=True),
+        SESSION,
         instant("last_at", "Last request", form="%m-%d %H:%M:%S"),
         number("turns", "Turns"),
         number("requests", "Requests"),

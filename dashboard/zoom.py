@@ -6,9 +6,11 @@ the pages. Each has a button under the title, which removes it and so restores t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from math import ceil, floor
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import streamlit as st
@@ -90,30 +92,29 @@ def remember_drawn(since: datetime, until: datetime) -> None:
     st.session_state[_DRAWN] = since, until
 
 
+def draw_chip(
+    label: str,
+    key: str,
+    help_text: str,
+    on_click: Callable[..., Any],
+    value: object,
+    icon: str = ":material/close:",
+) -> None:
+    """Draw a button that removes what it names."""
+    st.button(
+        label, key=f"chip-{key}", icon=icon, icon_position="right", help=help_text, on_click=on_click, args=(value,)
+    )  # fmt: skip
+
+
 def draw_zooms(zone: ZoneInfo) -> None:
     """Draw one button for each time range. It removes the range."""
     for value in _values():
-        st.button(
-            f"zoom: {_label(value, zone)}",
-            key=f"chip-{KEY}-{value}",
-            icon=":material/zoom_out:",
-            icon_position="right",
-            help="Zoom out.",
-            on_click=_remove,
-            args=(value,),
-        )
-
+        label, key = f"zoom: {_label(value, zone)}", f"{KEY}-{value}"
+        draw_chip(label, key, "Zoom out.", _remove, value, icon=":material/zoom_out:")
     current_value = _values()[-1:]
     if first := st.session_state.get(_FIRST):
-        st.button(
-            f"compare {_label(first, zone)} with the range that you drag over",
-            key="chip-compare",
-            icon=":material/close:",
-            icon_position="right",
-            help="Do not compare.",
-            on_click=st.session_state.pop,
-            args=(_FIRST,),
-        )
+        label = f"compare {_label(first, zone)} with the range that you drag over"
+        draw_chip(label, "compare", "Do not compare.", st.session_state.pop, _FIRST)
     elif current_value:
         st.button(
             "Compare with another range",

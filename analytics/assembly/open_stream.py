@@ -7,7 +7,7 @@ and keeps only its identity and the counts of the transport.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -194,16 +194,15 @@ class OpenStream:
         """Set the cause of a gap that was detected before its `Lost` record arrived. False if there is no such gap."""
         for i, gap in enumerate(self.record_gaps):
             if gap.cause == "missing" and record.seq <= gap.last_seq and record.last_seq >= gap.first_seq:
-                parts = [
-                    RecordGap(record.seq, record.last_seq, record.cause, record.bytes, record.at_wall_ns)
-                ]
-                if gap.first_seq < record.seq:
-                    parts.insert(0, RecordGap(gap.first_seq, record.seq - 1, "missing", None, gap.at_wall_ns))
-                if gap.last_seq > record.last_seq:
-                    parts.append(
-                        RecordGap(record.last_seq + 1, gap.last_seq, "missing", None, gap.at_wall_ns)
+                self.record_gaps[i : i + 1] = [
+                    part
+                    for part in (
+                        replace(gap, last_seq=record.seq - 1),
+                        RecordGap(record.seq, record.last_seq, record.cause, record.bytes, record.at_wall_ns),
+                        replace(gap, first_seq=record.last_seq + 1),
                     )
-                self.record_gaps[i : i + 1] = parts
+                    if part.first_seq <= part.last_seq
+                ]
                 return True
         return False
 

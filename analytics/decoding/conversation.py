@@ -30,14 +30,8 @@ from streamgauge.ingest.records import Conversation
 MAX_SESSION_CHARS = 1024
 
 _METADATA = (
-    "session_id",
-    "sessionId",
-    "langfuse_session_id",
-    "litellm_session_id",
-    "conversation_id",
-    "thread_id",
-    "chat_id",
-)
+    "session_id", "sessionId", "langfuse_session_id", "litellm_session_id", "conversation_id", "thread_id", "chat_id",
+)  # fmt: skip
 """Members of `metadata`: Langfuse, LiteLLM, OpenAI and others."""
 _MEMBERS = ("conversation", "litellm_session_id", "session_id", "conversation_id", "thread_id", "chat_id")
 """Members of the body: OpenAI's conversations, LiteLLM, OpenRouter and others."""

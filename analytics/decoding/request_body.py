@@ -53,44 +53,16 @@ class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
     """False: the request only warms up (OpenAI's Responses API)."""
 
 
-class _Body(msgspec.Struct):
-    """The known top-level members. They are `Any` so that one wrong type does not invalidate the others."""
-
-    model: Any = None
-    modelId: Any = None
-    stream: Any = None
-    temperature: Any = None
-    top_p: Any = None
-    p: Any = None
-    top_k: Any = None
-    k: Any = None
-    max_tokens: Any = None
-    max_completion_tokens: Any = None
-    max_output_tokens: Any = None
-    max_new_tokens: Any = None
-    max_tokens_to_sample: Any = None
-    n: Any = None
-    seed: Any = None
-    random_seed: Any = None
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
-    stop: Any = None
-    stop_sequences: Any = None
-    reasoning_effort: Any = None
-    reasoning: Any = None
-    service_tier: Any = None
-    response_format: Any = None
-    generationConfig: Any = None
-    options: Any = None
-    parameters: Any = None
-    jsonrpc: Any = None
-    method: Any = None
-    id: Any = None
-    generate: Any = None
-
-
-_MEMBERS = frozenset(_Body.__struct_fields__)
-_decoder = msgspec.json.Decoder(_Body)
+_MEMBERS = frozenset({
+    "model", "modelId", "stream", "temperature", "top_p", "p", "top_k", "k", "max_tokens", "max_completion_tokens",
+    "max_output_tokens", "max_new_tokens", "max_tokens_to_sample", "n", "seed", "random_seed", "frequency_penalty",
+    "presence_penalty", "stop", "stop_sequences", "reasoning_effort", "reasoning", "service_tier", "response_format",
+    "generationConfig", "options", "parameters", "jsonrpc", "method", "id", "generate",
+})  # fmt: skip
+"""The known top-level members."""
+# They are `Any` so that one wrong type does not invalidate the others.
+_Body = msgspec.defstruct("_Body", [(name, Any, None) for name in sorted(_MEMBERS)])
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Body)
 
 NO_PARAMETERS = RequestParameters()
 
@@ -203,7 +175,7 @@ _INTEGERS = {
 }  # fmt: skip
 
 
-def _parameters(found: _Body, path: str) -> RequestParameters:
+def _parameters(found: Any, path: str) -> RequestParameters:
     nested = next(
         (o for o in (found.generationConfig, found.options, found.parameters) if isinstance(o, dict)), {}
     )
@@ -296,7 +268,7 @@ _FORM_FIELD = re.compile(
 )
 
 
-def _multipart(body: bytes, content_type: str) -> _Body:
+def _multipart(body: bytes, content_type: str) -> Any:
     """The small form fields of an audio or image upload."""
     found = _Body()
     if content_type.lower().startswith("multipart/"):

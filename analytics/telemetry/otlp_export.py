@@ -12,14 +12,13 @@ import importlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
@@ -42,8 +41,6 @@ _EXPORTERS = {
     "logs": ("_log_exporter", "OTLPLogExporter"),
 }
 """The same modules and classes in the packages of both protocols."""
-
-T = TypeVar("T")
 
 
 def is_enabled(signal: str) -> bool:
@@ -86,27 +83,16 @@ def exporter_of(signal: str) -> Any:
     raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL {protocol!r} is not supported. Use grpc or http/protobuf")
 
 
-def otlp_queue(
-    send: Callable[[Sequence[T]], bool], shutdown: Callable[[], object], name: str, guards: Guards | None
-) -> ExportQueue[T]:
-    """A queue with the sizes of the standard variables."""
+def otlp_queue(exporter: Any, success: object, name: str, guards: Guards | None = None) -> ExportQueue[Any]:
+    """A queue with the sizes of the standard variables. `success` is what the exporter returns for an accepted batch."""
     return ExportQueue(
-        send,
-        shutdown,
+        lambda batch: exporter.export(batch) is success,
+        exporter.shutdown,
         name=name,
         queue_size=_number("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE_SPANS),
         batch_size=_number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH_SPANS),
         delay_s=_number("OTEL_BSP_SCHEDULE_DELAY", int(DELAY_S * 1000)) / 1000,
         guards=guards,
-    )
-
-
-def span_queue(exporter: SpanExporter, guards: Guards | None = None) -> ExportQueue[Any]:
-    return otlp_queue(
-        lambda spans: exporter.export(spans) is SpanExportResult.SUCCESS,
-        exporter.shutdown,
-        "otlp-spans",
-        guards,
     )
 
 
@@ -126,11 +112,7 @@ class ExceptionEvents:
     ) -> None:
         self._resource, self._names = resource, names
         self._scope = InstrumentationScope("streamgauge")
-
-        def send(batch: Sequence[ReadableLogRecord]) -> bool:
-            return exporter.export(batch) is LogRecordExportResult.SUCCESS
-
-        self._queue = otlp_queue(send, exporter.shutdown, "otlp-events", guards)
+        self._queue = otlp_queue(exporter, LogRecordExportResult.SUCCESS, "otlp-events", guards)
 
     @property
     def lost(self) -> int:

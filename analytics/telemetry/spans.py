@@ -26,7 +26,6 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.measures import latency
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.stall_limit import StallLimit
@@ -179,7 +178,7 @@ class SpanBuilder:
         columns = decoder.events
         mark(latency.first_event_ns(columns), "first_chunk")
         if decoder.reasoning_seen:
-            mark(_first(columns, "reasoning"), "first_reasoning")
+            mark(_time_of("reasoning", columns.kind, columns.at_ns), "first_reasoning")
         mark(latency.first_nonreasoning_output_ns(columns), "first_output")
         mark(decoder.audio.first_ns, "first_audio")
         if decoder.tool_call_count and row.get("outcome") != LOST.outcome:
@@ -238,8 +237,9 @@ class SpanBuilder:
             ]
             if loading:
                 add("model load", loading[0], loading[-1])
-        if decoder.reasoning_seen and (began := _first(columns, "reasoning")) is not None:
-            add("reasoning", began, _last(columns, "reasoning"))
+        began = _time_of("reasoning", columns.kind, columns.at_ns) if decoder.reasoning_seen else None
+        if began is not None:
+            add("reasoning", began, _time_of("reasoning", columns.kind[::-1], columns.at_ns[::-1]))
         output_ns = latency.first_nonreasoning_output_ns(columns)
         if output_ns is not None:
             add("output", output_ns, last)
@@ -287,18 +287,9 @@ def _status(row: Row) -> Status:
     return Status(StatusCode.ERROR, row.get("error_message") or row.get("error_type") or row.get("outcome"))
 
 
-def _first(columns: EventColumns, kind: str) -> int | None:
-    try:
-        return columns.at_ns[columns.kind.index(kind)]
-    except ValueError:
-        return None
-
-
-def _last(columns: EventColumns, kind: str) -> int | None:
-    for i in range(len(columns.kind) - 1, -1, -1):
-        if columns.kind[i] == kind:
-            return columns.at_ns[i]
-    return None
+def _time_of(kind: str, kinds: Sequence[str], at_ns: Sequence[int]) -> int | None:
+    """Time of the first event of this kind."""
+    return at_ns[kinds.index(kind)] if kind in kinds else None
 
 
 _KINDS = {kind: kind.name.lower() for kind in SpanKind}

@@ -19,6 +19,7 @@ import duckdb
 import polars as pl
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.commit_hook import CommitHook
@@ -82,7 +83,9 @@ class Telemetry(CommitHook):
         self.failures = 0
         """Streams whose spans could not be built."""
         traces, logs, exporter = map(otlp_export.exporter_of, ("traces", "logs", "metrics"))
-        self._spans = None if traces is None else otlp_export.span_queue(traces, guards)
+        self._spans = None
+        if traces is not None:
+            self._spans = otlp_export.otlp_queue(traces, SpanExportResult.SUCCESS, "otlp-spans", guards)
         self._exceptions = None
         if logs is not None:
             self._exceptions = otlp_export.ExceptionEvents(logs, resource, names, guards)

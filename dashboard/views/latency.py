@@ -105,14 +105,8 @@ def show_charts(
     opens_bin = filters.opens_streams(by=group, column=column)
 
     def show_ecdf(height: int) -> None:
-        title = f"{metric}, cumulative distribution"
-        panel(
-            title,
-            spread,
-            lambda f: ecdf(f, group_colors, height=height),
-            help_text or None,
-            on_click=opens_bin,
-        )
+        chart = partial(ecdf, group_colors=group_colors, height=height)
+        panel(f"{metric}, cumulative distribution", spread, chart, help_text or None, on_click=opens_bin)
 
     with st.grid(2, min_column_width=340):
         panel(
@@ -141,26 +135,21 @@ def show_charts(
 def show_gap_heatmap(source: latency.Source) -> None:
     """All gaps between chunks over time. With a client filter, which roll-ups lack, the median gap of each stream."""
     gaps = latency.source_of(query, source.selection, latency.POOLED_GAPS, "everything")
+    column, of, counted, note = "icl_p50_ns", "median of each stream", "streams", None
+    help_text = f"{metric_help('icl')} Pooled gaps are stored by model and gateway, not by client."
     if gaps is not None and gaps.nth is not None:
-        time, nth = verdict.time_range(gaps.selection, gaps.bucket_s), gaps.nth
-        panel(
-            "Inter-chunk latency over time, all gaps",
-            latency.heatmap(query, gaps, latency.POOLED_GAPS),
-            lambda f: heatmap(f, time, counted="gaps"),
-            f"{metric_help('icl_pooled')} Cells count gaps. {HEATMAP_BINS}",
-            note=f"From {minutes_read(nth)}." if nth > 1 else None,
-            empty=why_unknown("icl"),
-            on_click=filters.opens_streams(time),
-        )
-        return
+        source, column, of, counted = gaps, latency.POOLED_GAPS, "all gaps", "gaps"
+        help_text = f"{metric_help('icl_pooled')} Cells count gaps. {HEATMAP_BINS}"
+        note = f"From {minutes_read(gaps.nth)}." if gaps.nth > 1 else None
     time = verdict.time_range(source.selection, source.bucket_s)
     panel(
-        "Inter-chunk latency over time, median of each stream",
-        latency.heatmap(query, source, "icl_p50_ns"),
-        lambda f: heatmap(f, time),
-        f"{metric_help('icl')} Pooled gaps are stored by model and gateway, not by client.",
+        f"Inter-chunk latency over time, {of}",
+        latency.heatmap(query, source, column),
+        lambda f: heatmap(f, time, counted=counted),
+        help_text,
+        note=note,
         empty=why_unknown("icl"),
-        on_click=filters.opens_streams(time, column="icl_p50_ns"),
+        on_click=filters.opens_streams(time, column=column),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from html import escape
 from typing import Any
 
 import polars as pl
@@ -19,7 +18,7 @@ from streamgauge.dashboard import filters, page_frame
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw, draw_legend, draw_split
 from streamgauge.dashboard.charts.stream_charts import session_legend, session_turns, turn_waterfall
-from streamgauge.dashboard.panels import box, numbers, section
+from streamgauge.dashboard.panels import box, draw_download, numbers, section
 from streamgauge.dashboard.query_runner import prefetch, query
 from streamgauge.dashboard.stream_tables import show_activities, show_requests, show_sessions
 
@@ -135,8 +134,7 @@ def show_timeline(requests: pl.DataFrame) -> None:
 
 
 def show_turn(session: str, number: int) -> None:
-    back = escape(filters.address_with({"turn": []}))
-    st.html(f'<a class="sg-back" href="{back}" target="_self">← All turns of the session</a>')
+    filters.draw_back("turn", "All turns of the session")
     found = turns.one(query, session, number)
     if found is None:
         st.warning("Turn not found in the stored requests of the session.", icon=":material/warning:")
@@ -159,10 +157,8 @@ def show_turn(session: str, number: int) -> None:
             f"The first {MAX_LANES} of {len(lanes)} rows are drawn." if len(lanes) > MAX_LANES else "",
         ]
         st.caption(" ".join(filter(None, notes)))
-        st.download_button(
-            "Perfetto trace", partial(turns.perfetto_trace, found), f"turn-{number}.json", "application/json",
-            icon=":material/download:", on_click="ignore", help="Open the file at ui.perfetto.dev.",
-        )  # fmt: skip
+        trace, help_text = partial(turns.perfetto_trace, found), "Open the file at ui.perfetto.dev."
+        draw_download("Perfetto trace", trace, f"turn-{number}.json", "application/json", help_text)
     section("Longest")
     show_activities(turns.activities(found, most=MAX_ACTIVITIES))
 

@@ -16,7 +16,7 @@ from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.time_series import time_bars
 from streamgauge.dashboard.group_tables import show_budgets, show_cache, show_dearest_sessions, show_spend
-from streamgauge.dashboard.panels import numbers, panel, section
+from streamgauge.dashboard.panels import draw_download, numbers, panel, section
 from streamgauge.dashboard.query_runner import QueryError, prefetch, query_catalog, query_month
 
 MOST_SESSIONS = 10
@@ -79,10 +79,7 @@ def body(chosen: Selection) -> None:
     groups = table.filter(pl.col("name").is_not_null())
     section(f"By {by}")
     show_spend(groups, group=by, currency=currency)
-    st.download_button(
-        "CSV", partial(render, groups, "csv"), f"spend-by-{by}.csv", "text/csv", icon=":material/download:",
-        on_click="ignore",
-    )  # fmt: skip
+    draw_download("CSV", partial(render, groups, "csv"), f"spend-by-{by}.csv", "text/csv")
     section("Dearest sessions")
     named = of_sessions.filter(pl.col("name").is_not_null(), pl.col("session_id").is_not_null())
     show_dearest_sessions(named.head(MOST_SESSIONS), currency=currency)

@@ -21,6 +21,7 @@ from streamgauge.analytics.schema.dimensions import is_client
 from streamgauge.analytics.schema.sql_quoting import instant, literal
 from streamgauge.dashboard import filters, query_runner, sql_editor, sql_result, sql_statements
 from streamgauge.dashboard.charts.drawing import draw, draw_legend
+from streamgauge.dashboard.panels import draw_download
 from streamgauge.dashboard.sql_statements import SqlProblem, problem_of
 
 MAX_ROWS = 10_000
@@ -166,15 +167,7 @@ def draw_downloads(rows: pl.DataFrame) -> None:
     with st.container(horizontal=True, horizontal_alignment="right", width="content"):
         for label, mime in DOWNLOADS.items():
             form = label.lower()
-            # Rendered when it is clicked: the three files of a large result take longer than its table.
-            st.download_button(
-                label,
-                partial(render, rows, form),
-                f"streamgauge.{form}",
-                mime,
-                icon=":material/download:",
-                on_click="ignore",
-            )
+            draw_download(label, partial(render, rows, form), f"streamgauge.{form}", mime)
 
 
 def show_chart(rows: pl.DataFrame, default: sql_result.Axes) -> None:

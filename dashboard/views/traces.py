@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from html import escape
 from typing import Any
 
 import polars as pl
@@ -75,9 +74,7 @@ def search() -> traces.Search:
 
 
 def show_trace(trace_id: str) -> None:
-    st.html(
-        f'<a class="sg-back" href="{escape(filters.address_with({"trace": []}))}" target="_self">← All traces</a>'
-    )
+    filters.draw_back("trace", "All traces")
     stored, total = trace_tree.spans(query, trace_id)
     streams = trace_tree.streams_of(query, trace_id)
     if in_flight := trace_tree.streams_in_flight(query, trace_id):

@@ -147,47 +147,35 @@ RESPONSE = _rules_of(_GROUPS)
 REQUEST = _rules_of(_REQUEST_GROUPS)
 
 
-_WORD_ALPHABET = identifiers.ALPHABET.encode()
-KEPT_ALPHABET: dict[int, bytes] = {
-    Keep.NUMBER: rb"-+0-9.eE",
-    Keep.WORD: _WORD_ALPHABET,
-    Keep.NAME: _WORD_ALPHABET,
-    Keep.PATH: rb"A-Za-z0-9_$.\[\]",
-    Keep.TITLE: _WORD_ALPHABET,
+_RUNS = {Keep.NUMBER: (rb"-+0-9.eE", 64), Keep.PATH: (rb"A-Za-z0-9_$.\[\]", 256)}
+"""Allowed bytes, as the inside of a character class, and their maximum number."""
+_WORDS = {
+    Keep.WORD: (identifiers.IDENTIFIER, identifiers.START_OF_IDENTIFIER),
+    Keep.NAME: (identifiers.NAME, identifiers.START_OF_NAME),
+    Keep.TITLE: (identifiers.NAME, identifiers.START_OF_NAME),
 }
-"""Allowed bytes, as the inside of a character class."""
-MAX_KEPT_BYTES: dict[int, int] = {
-    Keep.NUMBER: 64,
-    Keep.WORD: identifiers.MAX_CHARS,
-    Keep.NAME: identifiers.MAX_CHARS,
-    Keep.PATH: 256,
-    Keep.TITLE: identifiers.MAX_CHARS,
-}
-"""Maximum length in bytes."""
-WORDS = frozenset({Keep.WORD, Keep.NAME, Keep.TITLE})
+"""Patterns of a word and of a part of it."""
+_MAX_KEPT_BYTES = {keep: most for keep, (_, most) in _RUNS.items()} | dict.fromkeys(
+    _WORDS, identifiers.MAX_CHARS
+)
+WORDS = frozenset(_WORDS)
 NO_WORD = b"?"
 """Filler of words that are not kept. No identifier has it, so readers still see that the value is none."""
 PATTERNS: dict[int, bytes] = {
-    keep: b"[%b]{0,%d}+" % (alphabet, MAX_KEPT_BYTES[keep]) for keep, alphabet in KEPT_ALPHABET.items()
-} | {
-    Keep.WORD: b"(?:%b)?+" % identifiers.IDENTIFIER.encode(),
-    Keep.NAME: b"(?:%b)?+" % identifiers.NAME.encode(),
-    Keep.TITLE: b"(?:%b)?+" % identifiers.NAME.encode(),
+    **{keep: b"[%b]{0,%d}+" % run for keep, run in _RUNS.items()},
+    **{keep: b"(?:%b)?+" % whole.encode() for keep, (whole, _) in _WORDS.items()},
 }
 """A complete string that is kept. The caller checks what follows."""
 _WHOLE = {keep: re.compile(pattern) for keep, pattern in PATTERNS.items()}
-_STARTS: dict[int, bytes] = {keep: b"[%b]*+" % alphabet for keep, alphabet in KEPT_ALPHABET.items()} | {
-    Keep.WORD: identifiers.START_OF_IDENTIFIER.encode(),
-    Keep.NAME: identifiers.START_OF_NAME.encode(),
-    Keep.TITLE: identifiers.START_OF_NAME.encode(),
+_START = {keep: re.compile(b"[%b]*+" % alphabet) for keep, (alphabet, _) in _RUNS.items()} | {
+    keep: re.compile(start.encode()) for keep, (_, start) in _WORDS.items()
 }
-_START = {keep: re.compile(pattern) for keep, pattern in _STARTS.items()}
 _REASON_PHRASES = frozenset(phrase.encode() for phrase in identifiers.REASON_PHRASES)
 
 
 def kept_of_start(value: bytes, keep: Keep, before: bytes = b"") -> int:
     """Number of bytes kept of a part of a string that a read cuts. `before`: the part in earlier reads, which was kept."""
-    found = _START[keep].match(before + value, 0, MAX_KEPT_BYTES[keep])
+    found = _START[keep].match(before + value, 0, _MAX_KEPT_BYTES[keep])
     assert found is not None
     return max(0, found.end() - len(before))
 

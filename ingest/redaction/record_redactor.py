@@ -281,14 +281,8 @@ class Redactor:
         if state.unknown:
             if not state.reported:
                 return self._lost(record, state, 0)
-            return Request(
-                record.stream,
-                record.seq,
-                filler.plain(body, filler.EVERY_BYTE),
-                truncated,
-                decoded,
-                condensed=record.condensed,
-            )
+            filled = filler.plain(body, filler.EVERY_BYTE)
+            return msgspec.structs.replace(record, body=filled, conversation=None)
         decoding = self._decoding("" if decoded else state.request_coding)
         if not decoding.plain:
             body, is_cut = _decoded_request(decoding, body)
@@ -298,8 +292,8 @@ class Redactor:
             return msgspec.structs.replace(record, conversation=conversation)
         self.counters["redacted_bytes"] += len(body)
         redacted = BodyRedactor(request=True).feed(body)
-        return Request(
-            record.stream, record.seq, redacted, truncated, decoded, conversation, record.condensed
+        return msgspec.structs.replace(
+            record, body=redacted, truncated=truncated, decoded=decoded, conversation=conversation
         )
 
     def _frames(self, record: Frames, stream: _Stream) -> AnyRecord:
