@@ -108,13 +108,17 @@ def _upper_bounds(outer: Candidate, inner: Candidate) -> Iterable[_Bound]:
 
 
 def _lower_bounds(outer: Candidate, inner: Candidate) -> Iterable[_Bound]:
+    for outer_ns, inner_ns in _output_times(outer, inner):
+        at_ns = outer.clock_ns + outer_ns
+        yield at_ns, inner.clock_ns + inner_ns - at_ns
+
+
+def _output_times(outer: Candidate, inner: Candidate) -> list[tuple[int, int]]:
+    """Times of the output that both streams have."""
     pairs = [(outer.ttft_ns, inner.ttft_ns), (outer.last_output_ns, inner.last_output_ns)]
     if outer.ttft_ns is None and inner.ttft_ns is None:  # not streamed
         pairs = [(outer.ttfb_ns, inner.ttfb_ns)]
-    for outer_ns, inner_ns in pairs:
-        if outer_ns is not None and inner_ns is not None:
-            at_ns = outer.clock_ns + outer_ns
-            yield at_ns, inner.clock_ns + inner_ns - at_ns
+    return [(a, b) for a, b in pairs if a is not None and b is not None]
 
 
 Side = tuple[str | None, str | None]
@@ -190,10 +194,7 @@ def same_output(outer: Candidate, inner: Candidate) -> bool:
 def may_carry(outer: Candidate, inner: Candidate, offset: ClockOffset) -> bool:
     """Whether `outer` may have the output of `inner`: nothing leaves a gateway before it has arrived there."""
     earliest = max(0, start_ns(outer, inner, offset) - offset.error_ns)
-    pairs = ((outer.ttft_ns, inner.ttft_ns), (outer.last_output_ns, inner.last_output_ns))
-    if outer.ttft_ns is None and inner.ttft_ns is None:  # not streamed
-        pairs = ((outer.ttfb_ns, inner.ttfb_ns),) * 2
-    return all(a is None or b is None or a >= earliest + b for a, b in pairs)
+    return all(a >= earliest + b for a, b in _output_times(outer, inner))
 
 
 def contradicts(outer: Candidate, inner: Candidate) -> bool:

@@ -246,10 +246,8 @@ class HopRows:
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """The rows by table."""
-        return {
-            "hops": frame_of_rows(HOPS, [tuple(map(row.get, HOPS.types)) for row in self._hops]),
-            "hop_changes": frame_of_rows(
-                HOP_CHANGES, [tuple(map(row.get, HOP_CHANGES.types)) for row in self._changes]
-            ),
-            "gateway_stalls": frame_of_rows(GATEWAY_STALLS, sorted(self._stalls)),
+        found = {
+            table.name: frame_of_rows(table, [tuple(map(row.get, table.types)) for row in rows])
+            for table, rows in ((HOPS, self._hops), (HOP_CHANGES, self._changes))
         }
+        return found | {"gateway_stalls": frame_of_rows(GATEWAY_STALLS, sorted(self._stalls))}

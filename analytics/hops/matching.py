@@ -29,7 +29,7 @@ from streamgauge.analytics.hops.candidate import (
     same_output,
     starts_within,
 )
-from streamgauge.analytics.hops.identical_output import OutputTimes, certain_pairs
+from streamgauge.analytics.hops.identical_output import OutputTimes, Pair, certain_pairs
 
 MAX_PAIRS = 10_000
 """Pairs of sides that are remembered. Further ones are not learned."""
@@ -56,9 +56,7 @@ class SideOrder:
         """Whether pairs in this direction are at least as frequent as in the other one."""
         return self._matched[outer.side, inner.side] >= self._matched[inner.side, outer.side]
 
-    def outer_sides(
-        self, possible: Iterable[tuple[Candidate, Candidate]]
-    ) -> Callable[[Candidate, Candidate], bool]:
+    def outer_sides(self, possible: Iterable[Pair]) -> Callable[[Candidate, Candidate], bool]:
         """As `allows`, for streams with one output. Without matched pairs, the direction with more possible pairs is allowed."""
         counts = Counter((outer.side, inner.side) for outer, inner in possible)
 
@@ -181,16 +179,13 @@ class _Matcher:
         else:
             self.ambiguous.update(s.stream_id for s in outers)
 
-    def _add_mutual(self, pairs: Sequence[tuple[Candidate, Candidate]], evidence: str) -> None:
+    def _add_mutual(self, pairs: Sequence[Pair], evidence: str) -> None:
         certain, open_pairs = _mutual(pairs)
         self._add_direct(pairs, certain, evidence)
         self.ambiguous.update(outer.stream_id for outer, _ in open_pairs)
 
     def _add_direct(
-        self,
-        possible: Sequence[tuple[Candidate, Candidate]],
-        certain: Sequence[tuple[Candidate, Candidate]],
-        evidence: str = "fingerprint",
+        self, possible: Sequence[Pair], certain: Sequence[Pair], evidence: str = "fingerprint"
     ) -> None:
         """Add pairs of one output without those that skip a gateway, and without contradictory ones."""
         self.ambiguous.update(outer.stream_id for outer, _ in possible)
@@ -208,9 +203,7 @@ class _Matcher:
             if len(outers_of[inner.stream_id]) == 1 == len(inners_of[outer.stream_id]):
                 self._add(outer, inner, evidence)
 
-    def _overlapping(
-        self, outers: Iterable[Candidate], inners: Iterable[Candidate]
-    ) -> list[tuple[Candidate, Candidate]]:
+    def _overlapping(self, outers: Iterable[Candidate], inners: Iterable[Candidate]) -> list[Pair]:
         return [(outer, inner) for inner in inners for outer in outers if self._starts_within(outer, inner)]
 
     # -- conditions ----------------------------------------------------------------------------------------------------
@@ -255,15 +248,13 @@ def _groups(
     return (group for group in groups.values() if 1 < len(group) <= MAX_GROUP)
 
 
-def _mutual(
-    pairs: Sequence[tuple[Candidate, Candidate]],
-) -> tuple[list[tuple[Candidate, Candidate]], list[tuple[Candidate, Candidate]]]:
+def _mutual(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     """(pairs whose streams have no other partner at the same two sides, the other pairs)."""
     degrees: defaultdict[tuple[str, object], int] = defaultdict(int)
     for outer, inner in pairs:
         degrees[outer.stream_id, inner.side] += 1
         degrees[inner.stream_id, outer.side] += 1
-    found: tuple[list[tuple[Candidate, Candidate]], list[tuple[Candidate, Candidate]]] = ([], [])
+    found: tuple[list[Pair], list[Pair]] = ([], [])
     for pair in pairs:
         outer, inner = pair
         single = degrees[outer.stream_id, inner.side] == 1 == degrees[inner.stream_id, outer.side]

@@ -28,6 +28,7 @@ from streamgauge.analytics.schema.tables import (
     LABEL_MINUTES,
     STREAM_MINUTES,
     STREAMS,
+    Table,
 )
 
 METRICS = (
@@ -61,32 +62,23 @@ def rollups(
     )
     gaps = gap_rows(streams, tables.get("events"), tables.get("output_waits"))
     queries = {
-        "stream_minutes": streams.lazy()
-        .group_by(STREAM_MINUTES.key.split(", "))
-        .agg(_COUNTS)
-        .select(STREAM_MINUTES.types.keys()),
-        "client_minutes": streams.lazy()
-        .group_by(CLIENT_MINUTES.key.split(", "))
-        .agg(_CLIENT_COUNTS)
-        .select(CLIENT_MINUTES.types.keys()),
+        "stream_minutes": _grouped(streams.lazy(), STREAM_MINUTES, _COUNTS),
+        "client_minutes": _grouped(streams.lazy(), CLIENT_MINUTES, _CLIENT_COUNTS),
         "histogram_minutes": _histogram_minutes(streams.lazy(), gaps, keys.lazy()),
     }
     if streams["labels"].null_count() < streams.height:
-        queries["label_minutes"] = (
-            streams.lazy()
-            .filter(pl.col("labels").is_not_null())
-            .with_columns(_LABEL, _VALUE)
-            .explode("label", "value")
-            .group_by(LABEL_MINUTES.key.split(", "))
-            .agg(_CLIENT_COUNTS)
-            .select(LABEL_MINUTES.types.keys())
-        )
+        labelled = streams.lazy().filter(pl.col("labels").is_not_null()).with_columns(_LABEL, _VALUE)
+        queries["label_minutes"] = _grouped(labelled.explode("label", "value"), LABEL_MINUTES, _CLIENT_COUNTS)
     # Together, so that polars computes what they share once and starts its threads once.
     found = dict(zip(queries, pl.collect_all(queries.values()), strict=True))
     stalls = stall_rows(streams, gaps, stall)
     if not stalls.is_empty():
         found["output_stalls"] = stalls
     return found
+
+
+def _grouped(streams: pl.LazyFrame, table: Table, counts: list[pl.Expr]) -> pl.LazyFrame:
+    return streams.group_by(table.key.split(", ")).agg(counts).select(table.types.keys())
 
 
 def _known_sum(values: pl.Expr, name: str) -> pl.Expr:

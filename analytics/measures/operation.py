@@ -11,42 +11,26 @@ from streamgauge.analytics.schema.dimensions import COUNT_TOKENS, INFERENCE
 from streamgauge.analytics.schema.outcomes import WEBSOCKET
 from streamgauge.ingest.records import Opened, ResponseHeaders
 
-_OPERATIONS: tuple[tuple[str, str], ...] = (
-    # end of the path → operation
-    ("/messages/count_tokens", COUNT_TOKENS),
-    ("/responses/input_tokens", COUNT_TOKENS),
-    (":counttokens", COUNT_TOKENS),
-    ("/chat/completions", "chat"),
-    ("/completions", "text_completion"),
-    ("/responses", "chat"),
-    ("/messages", "chat"),
-    ("/chat", "chat"),
-    ("/complete", "text_completion"),
-    ("/embeddings", "embeddings"),
-    ("/embed", "embeddings"),
-    ("/generate", "text_completion"),
-    ("/generate_stream", "text_completion"),
-    (":generatecontent", "generate_content"),
-    (":streamgeneratecontent", "generate_content"),
-    (":embedcontent", "embeddings"),
-    (":batchembedcontents", "embeddings"),
-    ("/converse", "chat"),
-    ("/converse-stream", "chat"),
-    ("/invoke-with-response-stream", "chat"),
-    ("/images/generations", "generate_content"),
-    ("/audio/speech", "generate_content"),
-    ("/audio/transcriptions", "generate_content"),
-    ("/audio/translations", "generate_content"),
-    ("/realtime", "generate_content"),
-    (".bidigeneratecontent", "generate_content"),
-)
+_ENDS = {
+    COUNT_TOKENS: ("/messages/count_tokens", "/responses/input_tokens", ":counttokens"),
+    "chat": (
+        "/chat/completions", "/responses", "/messages", "/chat", "/converse", "/converse-stream", "/invoke-with-response-stream",
+    ),
+    "text_completion": ("/completions", "/complete", "/generate", "/generate_stream"),
+    "embeddings": ("/embeddings", "/embed", ":embedcontent", ":batchembedcontents"),
+    "generate_content": (
+        ":generatecontent", ":streamgeneratecontent", ".bidigeneratecontent", "/images/generations", "/audio/speech",
+        "/audio/transcriptions", "/audio/translations", "/realtime",
+    ),
+}  # fmt: skip
+"""Operation → ends of its paths. The first match counts: `/chat/completions` before `/completions`."""
 
 
 @lru_cache(4096)
 def operation_of(path: str) -> str | None:
     """None if the path belongs to no known API."""
     bare = path.partition("?")[0].rstrip("/").lower()
-    return next((operation for end, operation in _OPERATIONS if bare.endswith(end)), None)
+    return next((operation for operation, ends in _ENDS.items() if bare.endswith(ends)), None)
 
 
 def transport_of(opened: Opened, response: ResponseHeaders | None) -> str:

@@ -168,12 +168,9 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
     if error is not None and _error_counts(facts, error_ns, terminal_ns):
         if client_left_ns is not None and error_ns is not None and client_left_ns < error_ns:
             return _client_abort(transport, _phase(facts, client_left_ns))
-        return Verdict(
-            "inband_error",
-            identifiers.error_type(error.type) or "inband_error",
-            _phase(facts, error_ns),
-            _message(error, capture_content),
-        )
+        error_type = identifiers.error_type(error.type) or "inband_error"
+        message = _message(error, capture_content)
+        return Verdict("inband_error", error_type, _phase(facts, error_ns), message)
     if (
         client_left_ns is not None
         and (terminal_ns is None or client_left_ns < terminal_ns)
@@ -183,13 +180,8 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
     if terminal_ns is not None:
         aborted = client_left_ns is not None or transport.cause not in ("complete", "client_left")
         aborted = aborted and not transport.tunnel  # the tap decided that the end of a tunnel was clean
-        return Verdict(
-            "ok",
-            None,
-            "post_finish" if aborted or error is not None else None,
-            None,
-            aborted and facts.streamed,
-        )
+        phase: Phase | None = "post_finish" if aborted or error is not None else None
+        return Verdict("ok", error_phase=phase, aborted_after_terminal=aborted and facts.streamed)
     if transport.cause != "complete" and not (facts.open_ended and transport.cause == "client_left"):
         return _by_cause(transport, transport.cause, _phase(facts, transport.end_ns))
     if facts.malformed_events:

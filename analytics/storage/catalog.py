@@ -246,23 +246,17 @@ class Catalog:
         with _conflicts(sql):
             self._connection.execute(f"CALL postgres_execute('{NAME}', ?)", [sql])
 
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """Exclude commits."""
-        with self._locked(_COMMITS, LOCK_WAIT_S):
-            yield
+        return self._locked(_COMMITS, LOCK_WAIT_S)
 
-    @contextlib.contextmanager
-    def creation(self) -> Iterator[None]:
+    def creation(self) -> contextlib.AbstractContextManager[None]:
         """Exclude other processes that create the store or check its schema."""
-        with self._locked(_CREATION, CREATION_WAIT_S):
-            yield
+        return self._locked(_CREATION, CREATION_WAIT_S)
 
-    @contextlib.contextmanager
-    def maintenance(self) -> Iterator[None]:
+    def maintenance(self) -> contextlib.AbstractContextManager[object]:
         """Around DuckLake's own functions. SQLite has one writer; with PostgreSQL DuckLake resolves conflicts itself."""
-        with contextlib.nullcontext() if self.is_postgres else self._lock:
-            yield
+        return contextlib.nullcontext() if self.is_postgres else self._lock
 
     @contextlib.contextmanager
     def elected(self, task: Literal["upkeep", "hops"] = "upkeep") -> Iterator[bool]:

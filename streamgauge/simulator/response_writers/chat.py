@@ -228,14 +228,7 @@ class ChatWriter(ResponseWriter):
             if self.refusal and index == 0:
                 message["refusal"] = self.refusal
             if self.tools and index == 0:
-                message["tool_calls"] = [
-                    {
-                        "id": t["id"],
-                        "type": "function",
-                        "function": {"name": t["name"], "arguments": t["arguments"]},
-                    }
-                    for t in self.tools
-                ]
+                message["tool_calls"] = self.function_calls
             choices.append({"index": index, "message": message, "finish_reason": self.plan.finish})
         return {**self.head("chat.completion"), "choices": choices, "usage": raw}, usage
 

@@ -59,15 +59,11 @@ class Cohere(ResponseWriter):
             body_parts = self._close()
             self.index += 1
             self.open = ("tool", piece.tool)
-            call = {"id": self.tools[piece.tool]["id"], "type": "function",
-                    "function": {"name": piece.text, "arguments": ""}}  # fmt: skip
-            start = self.typed_event(
-                "tool-call-start", piece, index=self.index, delta={"message": {"tool_calls": call}}
-            )
-            return [*body_parts, start]
+            call = self.function_calls[piece.tool]
+            return [*body_parts, self._message_event("tool-call-start", piece, tool_calls=call)]
         if piece.kind == "tool_arguments":
-            delta = {"message": {"tool_calls": {"function": {"arguments": piece.text}}}}
-            return [self.typed_event("tool-call-delta", piece, index=self.index, delta=delta)]
+            call = {"function": {"arguments": piece.text}}
+            return [self._message_event("tool-call-delta", piece, tool_calls=call)]
         channel = "thinking" if piece.kind == "reasoning" else "text"
         body_parts = []
         if self.open != (channel, 0):
@@ -75,16 +71,11 @@ class Cohere(ResponseWriter):
             self.index += 1
             self.open = (channel, 0)
             content = {"type": channel, channel: ""}
-            body_parts.append(
-                self.typed_event("content-start", index=self.index, delta={"message": {"content": content}})
-            )
-        content = {channel: piece.text}
-        body_parts.append(
-            self.typed_event(
-                "content-delta", piece, index=self.index, delta={"message": {"content": content}}
-            )
-        )
-        return body_parts
+            body_parts.append(self._message_event("content-start", content=content))
+        return [*body_parts, self._message_event("content-delta", piece, content={channel: piece.text})]
+
+    def _message_event(self, kind: str, piece: Piece | None = None, **members: Any) -> BodyPart:
+        return self.typed_event(kind, piece, index=self.index, delta={"message": members})
 
     def _close(self) -> list[BodyPart]:
         if self.open is None:
@@ -120,11 +111,8 @@ class Cohere(ResponseWriter):
             content.append({"type": "thinking", "thinking": self.reasoning})
         if self.text[0]:
             content.append({"type": "text", "text": self.text[0]})
-        calls = [
-            {"id": t["id"], "type": "function", "function": {"name": t["name"], "arguments": t["arguments"]}}
-            for t in self.tools
-        ]
-        message = {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
+        calls = {"tool_calls": self.function_calls} if self.tools else {}
+        message = {"role": "assistant", "content": content, **calls}
         reason = _COHERE_FINISH[self.plan.finish]
         return {"id": self.plan.token, "finish_reason": reason, "message": message, "usage": raw}, usage
 

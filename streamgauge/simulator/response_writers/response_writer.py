@@ -132,6 +132,14 @@ class ResponseWriter(ABC):
         hidden = self.plan.reasoning_tokens if self.plan.reasoning == "hidden" else 0
         return self.visible_tokens + hidden
 
+    @property
+    def function_calls(self) -> list[dict[str, Any]]:
+        """The tool calls so far, as in OpenAI's messages."""
+        return [
+            {"id": t["id"], "type": "function", "function": {"name": t["name"], "arguments": t["arguments"]}}
+            for t in self.tools
+        ]
+
     def head(self, kind: str) -> dict[str, Any]:
         """The first fields of OpenAI's objects."""
         return {"id": self.id, "object": kind, "created": self.created_s, "model": self.plan.model}
