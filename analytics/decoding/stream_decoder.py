@@ -212,25 +212,20 @@ class StreamDecoder:
             return at
         if not (template.trusted and framer.between_events):
             return at
+        run = template.match_reads(reads, at, envelope.prefix, envelope.suffix)
+        if run is None:
+            return at
+        end = at + len(run.texts)
         envelope_bytes = len(envelope.prefix) + len(envelope.suffix)
-        while at < len(reads):
-            window = template.window
-            run = template.match_reads(reads[at : at + window], envelope.prefix, envelope.suffix)
-            if run is None:
-                break
-            end = at + len(run.texts)
-            sizes = [len(read) - envelope_bytes for read in reads[at:end]]
-            # Reads that skip the framer must obey its limit: above it, the event counts as oversized.
-            if max(sizes) > MAX_EVENT_BYTES:
-                break
-            self._accumulator.add_run(run, envelope.event_name, times[at:end], sizes, framer.read_count)
-            framer.skip_reads(end - at, times[end - 1])
-            # An event that matches carries text, so it cannot be an error without a label.
-            self._last_event = None
-            if end - at < window:
-                return end
-            at = end
-        return at
+        sizes = [len(read) - envelope_bytes for read in reads[at:end]]
+        # Reads that skip the framer must obey its limit: above it, the event counts as oversized.
+        if max(sizes) > MAX_EVENT_BYTES:
+            return at
+        self._accumulator.add_run(run, envelope.event_name, times[at:end], sizes, framer.read_count)
+        framer.skip_reads(end - at, times[end - 1])
+        # An event that matches carries text, so it cannot be an error without a label.
+        self._last_event = None
+        return end
 
     def _decode_unframed(self) -> None:
         """Add the content of JSON outside of events, dated by its read.

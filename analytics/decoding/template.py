@@ -50,8 +50,7 @@ class EventTemplate:
         """The name of the events that match."""
         self.trusted = False
         """The reader has confirmed the template: matching events are decoded without it."""
-        self.window = MAX_WINDOW
-        """Number of events to match at once."""
+        self._window = MAX_WINDOW
         self._read = reader.read
         self._read_many: Callable[[Sequence[RawEvent]], list[DecodedEvent | TextDelta]] | None = getattr(
             reader, "read_many", None
@@ -95,16 +94,24 @@ class EventTemplate:
             at += 1
         return decoded
 
-    def match_reads(self, reads: Sequence[bytes], prefix: bytes, suffix: bytes) -> DeltaRun | None:
-        """Decode the leading reads that hold one matching event each, between `prefix` and `suffix`; None if there is none.
+    def match_reads(self, reads: Sequence[bytes], at: int, prefix: bytes, suffix: bytes) -> DeltaRun | None:
+        """Decode the reads from `at` on that hold one matching event each, between `prefix` and `suffix`; None if there is none.
 
-        Requires `trusted`. Pass `window` reads for the best speed.
+        Requires `trusted`.
         """
-        texts = self._texts(reads, prefix + self._prefix, self._suffix + suffix)
+        prefix, suffix = prefix + self._prefix, self._suffix + suffix
+        texts: list[str] = []
+        full = True
+        while full and at < len(reads):
+            window = self._window
+            found = self._texts(reads[at : at + window], prefix, suffix)
+            texts += found
+            at += window
+            full = len(found) == window
         return DeltaRun(self._kind, texts, self._choice) if texts else None
 
     def _match_events(self, events: Sequence[RawEvent], at: int) -> DeltaRun | None:
-        batch = events[at : at + self.window]
+        batch = events[at : at + self._window]
         same_name = next((n for n, event in enumerate(batch) if event.name != self.event_name), len(batch))
         texts = self._texts([event.data for event in batch[:same_name]], self._prefix, self._suffix)
         return DeltaRun(self._kind, texts, self._choice) if texts else None
@@ -128,9 +135,9 @@ class EventTemplate:
                 cut.append(part[start:end])
         texts = _decode_strings(cut)
         if len(texts) < len(parts):
-            self.window = max(MIN_WINDOW, self.window // 2)
-        elif len(texts) == self.window:
-            self.window = min(MAX_WINDOW, self.window * 2)
+            self._window = max(MIN_WINDOW, self._window // 2)
+        elif len(texts) == self._window:
+            self._window = min(MAX_WINDOW, self._window * 2)
         if len(texts) > 1:
             self._failed_templates = 0
         return texts
