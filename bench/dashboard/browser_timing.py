@@ -19,7 +19,7 @@ _DONE = f"""
     && !document.querySelector('[data-testid=stSkeleton]')
     && [...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every(c => c.querySelector('svg, canvas'))
     && !document.querySelector('[data-stale=true]')"""
-_VERDICT = "document.querySelector('[class*=st-key-verdict-]')?.innerText.trim()"
+_VERDICT = "document.querySelector('[class*=st-key-verdict-]')?.textContent.trim()"  # `innerText` would lay out the page
 _TITLED = "document.querySelector('[data-testid=stMain] h1')?.textContent.trim() === title"
 
 
@@ -40,8 +40,8 @@ def _time_until(page: Page, condition: str, argument: str) -> Timing:
     found = page.wait_for_function(
         f"""title => {{
             if (!({condition})) return false;
-            if ({_VERDICT}) window.verdict ??= performance.now() - window.began;
-            if ({_ENDED}) window.answered ??= performance.now() - window.began;
+            if (window.verdict === undefined && {_VERDICT}) window.verdict = performance.now() - window.began;
+            if (window.answered === undefined && {_ENDED}) window.answered = performance.now() - window.began;
             return ({_DONE}) && [window.answered, performance.now() - window.began, window.verdict ?? null];
         }}""",
         arg=argument,

@@ -98,7 +98,7 @@ def time_lines(
         rule = alt.Chart(pl.DataFrame({"slo": [objective / divisor]}))
         layers.append(rule.mark_rule(strokeDash=[4, 4], color=colors.RULE).encode(y=alt.Y("slo:Q")))
     layers += time.mark_lines()
-    layers += _shared_tooltip(points, name, list(shown), time, y)
+    layers.append(_shared_tooltip(points, name, list(shown), time, y))
     return Layers(layers, height=height, usermeta=OVER_TIME)
 
 
@@ -182,42 +182,29 @@ def break_at_gaps(points: pl.DataFrame, series: str, bucket_s: int) -> pl.DataFr
 
 def _shared_tooltip(
     points: pl.DataFrame, series: str, names: list[str], time: TimeRange, y: alt.Y
-) -> list[alt.Chart]:
-    """Invisible points, the one nearest to the pointer with a vertical line. Its tooltip has the values of all series.
+) -> alt.Chart:
+    """Invisible points. The one nearest to the pointer has the tooltip with the values of all series, and is clicked.
 
-    Each series becomes a column with a generated name, because Vega does not accept every name as a field.
+    Vega evaluates the tooltip and the description of each point before it draws, hundreds in a chart. So both are finished values of
+    the data, and not expressions over several fields.
     """
-    fields = {name: f"s{i}" for i, name in enumerate(names)}
-    points = points.with_columns(
-        pl.col("at").dt.epoch("ms").alias("t"),
-        pl.col(series).replace_strict(fields, default=None).alias("field"),
-    )
-    # One row per point of time has the values of all series. In the specification, because Streamlit has no data of lookups.
-    wide = points.pivot(on="field", on_columns=list(fields.values()), index="t", values="text").sort("t")
-    rows = alt.InlineData(
-        values=wide.with_columns(pl.col("^s[0-9]+$").fill_null(formatting.UNKNOWN)).to_dicts()
-    )
-    values = [(f"{field}:N", name or "value") for name, field in fields.items()]
-    nearest = alt.selection_point(
-        name="near", nearest=True, on="pointerover", fields=["t"], empty=False, clear="pointerout"
-    )
-    points = to_wall_time(points.select("at", "t", series, "y"), time.zone, "at")
-    rule: alt.Chart = alt.Chart(points.unique("t", maintain_order=True).select("at", "t")).mark_rule(
-        color=colors.RULE
-    )
-    found: alt.Chart = alt.Chart(points).mark_point(clip=True, **POINT_OF_LINE)
-    return [
-        # Invisible until the pointer is near.
-        rule.encode(
-            x=time.axis(fixed=True),
-            opacity=alt.OpacityValue(0).condition(param="near", empty=False, value=0.7),
-        ),
-        found.transform_lookup(
-            lookup="t", from_=alt.LookupData(data=rows, key="t", fields=list(fields.values()))
-        )
-        .encode(x=time.axis(fixed=True), y=y, tooltip=[time_tooltip("at", "time"), *tooltips(*values)])
-        .add_params(nearest, clickable("t", series, nearest=True)),
-    ]
+    points = to_wall_time(
+        points.select("at", pl.col("at").dt.epoch("ms").alias("t"), series, "y", "text"), time.zone, "at"
+    ).with_columns(pl.col("at").dt.strftime("%Y-%m-%d %H:%M:%S").alias("clock"))
+    wide = points.pivot(on=series, on_columns=names, index=["t", "clock"], values="text")
+    # In the specification, because Streamlit has no data of lookups.
+    rows = [
+        {"t": t, "tip": {"time": clock} | {n or "value": v or formatting.UNKNOWN for n, v in zip(names, values, strict=True)}}
+        for t, clock, *values in wide.iter_rows()
+    ]  # fmt: skip
+    label = pl.format("{} {}: {}", "clock", series, "text").alias("label")
+    found: alt.Chart = alt.Chart(points.select("at", "t", series, "y", label))
+    return (
+        found.mark_point(clip=True, **POINT_OF_LINE)
+        .transform_lookup(lookup="t", from_=alt.LookupData(data=alt.InlineData(values=rows), key="t", fields=["tip"]))
+        .encode(x=time.axis(fixed=True), y=y, tooltip=alt.Tooltip("tip:N"), description=alt.Description("label:N"))
+        .add_params(clickable("t", series, nearest=True))
+    )  # fmt: skip
 
 
 def time_bars(

@@ -20,6 +20,7 @@ from streamgauge.analytics.diagnosis.diagnosis import Diagnosis
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import filters, panels, verdict
 from streamgauge.dashboard.charts import colors
+from streamgauge.dashboard.charts.drawing import OVER_TIME
 from tests.dashboard.app_test import open_page, page_text
 from tests.dashboard.generated_incident import GATEWAY, MODEL
 
@@ -128,7 +129,7 @@ def test_charts_mark_the_onset_and_highlight_the_culprit(
 ) -> None:
     app = open_page(incident[0], monkeypatch, range="1h", refresh="off")
     specs = [chart.proto.spec for chart in app.get("vega_lite_chart")]
-    over_time = [spec for spec in specs if '"near"' in spec]
+    over_time = [spec for spec in specs if json.loads(spec).get("usermeta") == OVER_TIME]
     assert len(over_time) == 4
     for spec in over_time:
         assert colors.MARK in spec

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
 
 from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.charts.drawing import TimeRange
+from streamgauge.dashboard.charts.drawing import CLICKED, TimeRange
 from streamgauge.dashboard.charts.group_charts import heatmap
 from streamgauge.dashboard.charts.time_series import break_at_gaps, time_bars, time_lines
 
@@ -39,13 +41,24 @@ def test_line_breaks_at_gaps_and_isolated_points_are_marked() -> None:
     assert found.filter((pl.col("name") == "b") & pl.col("isolated"))["y"].to_list() == [9.0]
 
 
-def test_tooltip_has_all_series_under_generated_fields() -> None:
+def tips(chart: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The tooltip of each point of time."""
+    found = chart["layer"][-1]["transform"][0]["from"]["data"]["name"]
+    return [row["tip"] for row in chart["datasets"][found]]
+
+
+def test_tooltip_has_all_series_and_points_are_described() -> None:
     data = frame((0, "a", 1.0), (0, SPECIAL_NAME, 2.0), (1, "a", 3.0))
     chart = time_lines(data, "y", HOUR, series="name").to_dict()  # validated against Vega-Lite's schema
-    tips = chart["layer"][-1]["encoding"]["tooltip"]
-    assert [t.get("title") for t in tips] == ["time", "a", SPECIAL_NAME]
-    assert [t["field"] for t in tips[1:]] == ["s0", "s1"]
-    assert chart["layer"][-1]["params"][0]["name"] == "near"
+    assert tips(chart) == [
+        {"time": "2026-03-01 12:00:00", "a": "1", SPECIAL_NAME: "2"},
+        {"time": "2026-03-01 12:01:00", "a": "3", SPECIAL_NAME: "–"},
+    ]
+    points = chart["datasets"][chart["layer"][-1]["data"]["name"]]
+    assert [row["label"] for row in points] == [
+        "2026-03-01 12:00:00 a: 1", f"2026-03-01 12:00:00 {SPECIAL_NAME}: 2", "2026-03-01 12:01:00 a: 3"
+    ]  # fmt: skip
+    assert chart["layer"][-1]["params"][0]["name"] == CLICKED
 
 
 def test_chart_without_data_is_valid() -> None:
@@ -77,8 +90,7 @@ def test_points_with_few_samples_are_faded_and_the_tooltip_has_their_number() ->
     values = [[row["y"] for row in made["datasets"][layer["data"]["name"]]] for layer in made["layer"][:3]]
     assert values == [[0, 1, 2, 3, 4, None], [0, 1, None, None, 4, None], [4]]
     assert dot["mark"]["type"] == "point"
-    tips = made["datasets"][made["layer"][-1]["transform"][0]["from"]["data"]["name"]]
-    assert [row["s0"] for row in tips][:3] == ["0 (n 30)", "1 (n 30)", "2 (n 2)"]
+    assert [tip["a"] for tip in tips(made)][:3] == ["0 (n 30)", "1 (n 30)", "2 (n 2)"]
 
 
 UNFINISHED = replace(HOUR, since=NOON + timedelta(seconds=30), complete_until=NOON + timedelta(minutes=4))
@@ -93,8 +105,7 @@ def test_incomplete_points_are_faded_and_do_not_set_the_scale() -> None:
     values = [[row["y"] for row in made["datasets"][layer["data"]["name"]]] for layer in made["layer"][:2]]
     assert values == [[8, 2, 3, 1, 9, None], [None, 2, 3, 1, None, None]]
     assert faded["encoding"]["y"]["scale"]["domain"] == [0, 3]
-    tips = made["datasets"][made["layer"][-1]["transform"][0]["from"]["data"]["name"]]
-    assert [row["s0"] for row in tips[:2]] == ["8, incomplete", "2"]
+    assert [tip["a"] for tip in tips(made)[:2]] == ["8, incomplete", "2"]
     assert (
         "domain"
         not in time_lines(data, "y", HOUR, series="name").to_dict()["layer"][0]["encoding"]["y"]["scale"]
