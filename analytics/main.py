@@ -39,18 +39,9 @@ from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.options import AnalyzeOptions
 from streamgauge.analytics.query.query_socket import QueryServer
+from streamgauge.analytics.schema import tables
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.tables import (
-    ALERT_RULES,
-    BUDGETS,
-    CLIENTS,
-    LABELS,
-    MARKERS,
-    OBJECTIVES,
-    PRICES,
-    SILENCES,
-)
 from streamgauge.analytics.storage.commit import StoreFailed
 from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
 from streamgauge.analytics.storage.database import reason
@@ -220,7 +211,7 @@ class _Parts:
 def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib.ExitStack) -> _Parts:
     """Open everything in order. `closing` closes it in reverse order."""
     stall = StallLimit(int(options.stall_floor_s * 1e9), options.stall_factor)
-    markers, silences = item_queue(MARKERS), item_queue(SILENCES)
+    markers, silences = item_queue(tables.MARKERS), item_queue(tables.SILENCES)
     guards = Guards(describe=partial(reason, location))
     telemetry = Telemetry(
         options.telemetry,
@@ -240,12 +231,12 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         location, memory_limit_bytes=options.memory_limit_bytes, stall=stall, instance=_instance(options)
     )
     closing.callback(store.close)
-    replace_rows(store, OBJECTIVES, options.objectives)
-    replace_rows(store, PRICES, options.prices)
-    replace_rows(store, BUDGETS, options.budgets)
-    replace_rows(store, CLIENTS, options.clients)
-    replace_rows(store, LABELS, options.labels)
-    replace_rows(store, ALERT_RULES, alert_rules(options.alerts))
+    replace_rows(store, tables.OBJECTIVES, options.objectives)
+    replace_rows(store, tables.PRICES, options.prices)
+    replace_rows(store, tables.BUDGETS, options.budgets)
+    replace_rows(store, tables.CLIENTS, options.clients)
+    replace_rows(store, tables.LABELS, options.labels)
+    replace_rows(store, tables.ALERT_RULES, alert_rules(options.alerts))
     query_server = QueryServer(options.data, location, guards)
     closing.callback(query_server.close)
     alerts = AlertEvaluator(

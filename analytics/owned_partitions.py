@@ -33,6 +33,7 @@ from streamgauge.ingest.records import unpack
 
 log = logging.getLogger(__name__)
 
+REPLAY_OFFSETS = 1024
 RECALLED_IDS = 65_536
 """Ids of stored streams that are loaded after a restart to detect late duplicates."""
 
@@ -97,13 +98,38 @@ class OwnedPartitions:
                 )
             return
         counted = Counter(self._assembler.counters)
-        self.kept_ids |= replay(
-            self._reader, self._store, self._assembler, self._dead_letters, partition, stored, self._states
-        )
+        self.kept_ids |= self._replay(partition, stored)
         self.replayed += self._assembler.counters - counted
         self._assembler.end_replay(partition)
         self.high[partition] = stored.high
         self._reader.seek(partition, stored.high)
+
+    def _replay(self, partition: str, stored: LogPosition) -> set[str]:
+        """Restore only the open streams of a position from [low, high). Returns the ids of those with checkpoints.
+
+        A checkpoint or an entry that raises an exception becomes a dead letter, and the replay goes on with the next.
+        """
+        assembler, states = self._assembler, self._states
+        assembler.resume(partition, stored.open_stream_ids)
+        kept = self._store.kept_records(self._reader.log_id, partition)
+        for stream_id, payloads in kept.items():
+            try:
+                state = states.load(stream_id, payloads[-1]) if states is not None else None
+                assembler.restore(partition, stream_id, payloads, state)
+            except Exception as e:
+                self._dead_letters.add_failed("restore", partition, -1, b"".join(payloads), e)
+        entries = 0
+        for entry in _entries(self._reader, partition, stored.low, stored.high):
+            try:
+                assembler.feed(partition, entry.offset, unpack(entry.payload)[0])
+            except Exception as e:
+                self._dead_letters.add_failed("replay", partition, entry.offset, entry.payload, e)
+            entries += 1
+        log.info(
+            "partition %s: resuming at %d (%d open streams, %d of them from checkpoints, %d entries replayed)",
+            partition, stored.high, len(stored.open_stream_ids), len(kept), entries,
+        )  # fmt: skip
+        return set(kept)
 
     def release(self, partition: str) -> None:
         """Discard the state of a partition that another consumer owns now."""
@@ -147,46 +173,6 @@ class OwnedPartitions:
                     )
                 )
             self._store.release_partition(other_id, partition)
-
-
-log = logging.getLogger(__name__)
-
-REPLAY_OFFSETS = 1024
-
-
-def replay(
-    reader: LogReader,
-    store: Store,
-    assembler: Assembler,
-    dead_letters: DeadLetters,
-    partition: str,
-    stored: LogPosition,
-    states: WebSocketStates | None,
-) -> set[str]:
-    """Restore only the open streams of a position from [low, high). Returns the ids of those with checkpoints.
-
-    A checkpoint or an entry that raises an exception becomes a dead letter, and the replay goes on with the next.
-    """
-    assembler.resume(partition, stored.open_stream_ids)
-    kept = store.kept_records(reader.log_id, partition)
-    for stream_id, payloads in kept.items():
-        try:
-            state = states.load(stream_id, payloads[-1]) if states is not None else None
-            assembler.restore(partition, stream_id, payloads, state)
-        except Exception as e:
-            dead_letters.add_failed("restore", partition, -1, b"".join(payloads), e)
-    entries = 0
-    for entry in _entries(reader, partition, stored.low, stored.high):
-        try:
-            assembler.feed(partition, entry.offset, unpack(entry.payload)[0])
-        except Exception as e:
-            dead_letters.add_failed("replay", partition, entry.offset, entry.payload, e)
-        entries += 1
-    log.info(
-        "partition %s: resuming at %d (%d open streams, %d of them from checkpoints, %d entries replayed)",
-        partition, stored.high, len(stored.open_stream_ids), len(kept), entries,
-    )  # fmt: skip
-    return set(kept)
 
 
 def _entries(reader: LogReader, partition: str, low: int, high: int) -> Iterable[Entry]:

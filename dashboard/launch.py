@@ -26,15 +26,8 @@ from typing import NoReturn
 
 from streamgauge.dashboard import page_settings
 from streamgauge.dashboard.access import TOKEN_FILE, SameHost, TokenGate, check_file, stored_token
+from streamgauge.ingest import listening
 from streamgauge.ingest.guards import guarded_thread
-from streamgauge.ingest.listening import (
-    AllowedHosts,
-    HostGate,
-    bind,
-    is_loopback,
-    join_address,
-    split_address,
-)
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import (
     HEARTBEAT_S,
@@ -79,9 +72,9 @@ def run(options: DashboardOptions) -> int:
     Raises OSError with a one-line message if the address cannot be used or the data folder is not writable.
     """
     hosts = check(options)
-    host, _ = split_address(options.listen)
+    host, _ = listening.split_address(options.listen)
     # Only the check: Streamlit binds the port itself, and its error would not name the flag.
-    with bind(options.listen, flag="--dashboard-listen") as probe:
+    with listening.bind(options.listen, flag="--dashboard-listen") as probe:
         port = probe.getsockname()[1]
     prepare_data_folder(options.data)
     ready_file = options.data / "run" / "dashboard.json"
@@ -91,7 +84,7 @@ def run(options: DashboardOptions) -> int:
     os.environ[page_settings.ENV_STALL_FACTOR] = repr(options.stall_factor)
     os.environ[page_settings.ENV_SAVED_VIEWS] = json.dumps(dict(options.saved_views))
     os.environ[page_settings.ENV_OIDC] = str(options.oidc.resolve()) if options.oidc is not None else ""
-    url = f"http://{join_address('localhost' if host in ('0.0.0.0', '::') else host, port)}"  # noqa: S104 - compared
+    url = f"http://{listening.join_address('localhost' if host in ('0.0.0.0', '::') else host, port)}"  # noqa: S104 - compared
     stopped = threading.Event()
     token = _token(options)
     if token is not None:
@@ -133,7 +126,7 @@ def streamlit_config(host: str, port: int, oidc: Path | None = None) -> dict[str
     }
 
 
-def _serve(config: dict[str, object], token: str | None, hosts: AllowedHosts) -> int:
+def _serve(config: dict[str, object], token: str | None, hosts: listening.AllowedHosts) -> int:
     # Importing Streamlit takes a second. Imported here, it does not delay errors about invalid options.
     from altair.utils.schemapi import disable_debug_mode
     from starlette.middleware import Middleware
@@ -142,7 +135,7 @@ def _serve(config: dict[str, object], token: str | None, hosts: AllowedHosts) ->
     from streamgauge.dashboard.page_head import PageHead
 
     disable_debug_mode()  # see charts.drawing.draw
-    gates = [Middleware(HostGate, hosts=hosts), Middleware(SameHost)]
+    gates = [Middleware(listening.HostGate, hosts=hosts), Middleware(SameHost)]
     if token:
         gates.append(Middleware(TokenGate, token=token))
     # Streamlit's server shuts down on a signal, and then raises it again for these handlers.
@@ -160,19 +153,19 @@ def _exit(signum: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
 
 
-def check(options: DashboardOptions) -> AllowedHosts:
+def check(options: DashboardOptions) -> listening.AllowedHosts:
     """The hosts that requests may name. Raises OSError if the dashboard cannot start: the OIDC file is not usable."""
     names = list(options.allowed_hosts)
     if options.oidc is not None:
         names.append(check_file(options.oidc))
-    return AllowedHosts(names, listen_host=split_address(options.listen)[0])
+    return listening.AllowedHosts(names, listen_host=listening.split_address(options.listen)[0])
 
 
 def _token(options: DashboardOptions) -> str | None:
     """The token that readers need, or None."""
     if options.token is not None:
         return options.token
-    if options.oidc is not None or is_loopback(split_address(options.listen)[0]):
+    if options.oidc is not None or listening.is_loopback(listening.split_address(options.listen)[0]):
         return None
     return stored_token(options.data)
 

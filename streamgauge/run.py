@@ -97,12 +97,8 @@ class Run:
         join: bool, no_dashboard: bool, price_file: Path | None,
     ) -> None:  # fmt: skip
         """`program`: path of the command. Raises click.UsageError or ValueError."""
-        self._program, self._command, self._given, self._join = (
-            program,
-            command,
-            parse_upstreams(upstream),
-            join,
-        )
+        self._program, self._command, self._join = program, command, join
+        self._given = parse_upstreams(upstream)
         self._began_at = datetime.now(UTC)
         self._name = name or f"{Path(program).name}-{self._began_at.astimezone():%Y%m%d-%H%M%S}"
         if not NAME.fullmatch(self._name):

@@ -49,20 +49,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of_columns(cls, columns: EventColumns, *, is_timed: bool) -> tuple[Event, ...]:
         """The events of a decoder, in order."""
-        times: Sequence[int | None] = columns.at_ns if is_timed else [None] * len(columns)
-        lists = (
-            times, columns.kind, columns.read_seq, columns.event_name, columns.choice, columns.chars,
-            columns.tokens, columns.bytes, columns.finish_reason,
-        )  # fmt: skip
-        return tuple(
-            cls(
-                at_ns=at_ns, kind=kind, seq=seq, read_seq=read_seq, event_name=name or None, choice=choice,
-                chars=chars, tokens=tokens, bytes=size, finish_reason=finish_reason,
-            )
-            for seq, (at_ns, kind, read_seq, name, choice, chars, tokens, size, finish_reason) in enumerate(
-                zip(*lists, strict=True)
-            )
-        )  # fmt: skip
+        of: dict[str, Sequence[Any]] = {
+            name: getattr(columns, name) for name in cls.__struct_fields__ if name != "seq"
+        }
+        of["event_name"] = [name or None for name in columns.event_name]
+        if not is_timed:
+            of["at_ns"] = [None] * len(columns)
+        rows = enumerate(zip(*of.values(), strict=True))
+        return tuple(cls(seq=seq, **dict(zip(of, row, strict=True))) for seq, row in rows)
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):

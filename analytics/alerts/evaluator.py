@@ -25,17 +25,11 @@ from typing import NamedTuple
 import duckdb
 import polars as pl
 
+from streamgauge.analytics.alerts import rules
 from streamgauge.analytics.alerts.alert_states import AlertStates, Change, Condition, Hold, Key
 from streamgauge.analytics.alerts.formats import AGAIN_S
 from streamgauge.analytics.alerts.incident_rule import DIAGNOSIS, IncidentRule, where_of
 from streamgauge.analytics.alerts.messages import Messages, Silence
-from streamgauge.analytics.alerts.rules import (
-    BUDGET,
-    SILENCE_HOLDS,
-    STORE_HOLDS,
-    StoreRules,
-    silence_conditions,
-)
 from streamgauge.analytics.alerts.sinks import Webhook, alert_sinks
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.open_stream import OpenStream
@@ -90,7 +84,7 @@ def alert_rules(options: AlertOptions) -> list[AlertRule]:
     silence = f"a stream that has begun its output is silent for {options.silence_s:g} s (--alert-silence)"
     first = f"a request has no output after {options.first_output_s:g} s (--alert-first-output)"
     return [
-        AlertRule(BUDGET.name, "page or ticket, by budget", "a budget is spent, burns too fast, or will be exceeded by its forecast"),
+        AlertRule(rules.BUDGET.name, "page or ticket, by budget", "a budget is spent, burns too fast, or will be exceeded by its forecast"),
         AlertRule("burn_rate", by_objective, "an error budget burns too fast in a short and a long window"),
         AlertRule("cache_hit_rate", "ticket", "the prompt-cache hit rate is below half of that of the last day"),
         AlertRule(DIAGNOSIS, by_objective, "the diagnosis names what got worse, where and since when"),
@@ -132,11 +126,11 @@ class AlertEvaluator(CommitHook):
             "pre_first_output": options.first_output_s,
         }
         self._client_names = client_names
-        self._clocks, self._store_rules = TapClocks(), StoreRules(clock, client_names)
+        self._clocks, self._store_rules = TapClocks(), rules.StoreRules(clock, client_names)
         self._incidents = IncidentRule(query, clock, client_names or {}) if query is not None else None
-        self._store_holds = dict(STORE_HOLDS)
+        self._store_holds = dict(rules.STORE_HOLDS)
         self._store_holds[DIAGNOSIS] = Hold(0.0, RESOLVE_INCIDENT_S, options.quiet_s)
-        self._states = AlertStates({**SILENCE_HOLDS, **self._store_holds})
+        self._states = AlertStates({**rules.SILENCE_HOLDS, **self._store_holds})
         self._messages = Messages(options.quiet_s)
         self._sent_again_s = self._evaluated_s = float("-inf")
         self._evaluated: tuple[Sequence[OpenAlert], frozenset[str], Mapping[Key, Condition]] | None = None
@@ -149,7 +143,7 @@ class AlertEvaluator(CommitHook):
         """With the reason why no message is sent."""
         with cursor() as connection:
             found = open_alerts(connection)
-        self._adopt(one for one in found if one.instance == instance and one.key.rule in SILENCE_HOLDS)
+        self._adopt(one for one in found if one.instance == instance and one.key.rule in rules.SILENCE_HOLDS)
         self._sinks = alert_sinks(options.webhook, options.routing_key, guards)
 
     # -- evaluation --------------------------------------------------------------------------------------------------
@@ -161,11 +155,11 @@ class AlertEvaluator(CommitHook):
         found = silences(streams, self._clocks, at_ns)
         self._publish(found)
         now_s = at_ns / 1e9
-        conditions = silence_conditions(found, self._limits_s, wall_ns, self._client_names)
-        changes = self._states.update(SILENCE_HOLDS, conditions, now_s)
+        conditions = rules.silence_conditions(found, self._limits_s, wall_ns, self._client_names)
+        changes = self._states.update(rules.SILENCE_HOLDS, conditions, now_s)
         if at_ns - self._repeated_ns >= REPEAT_S * 1e9:
             self._repeated_ns = at_ns
-            changes += self._states.repeated(SILENCE_HOLDS)
+            changes += self._states.repeated(rules.SILENCE_HOLDS)
         # States change only here, on the consumer's thread. Upkeep's thread leaves its result, and a newer one replaces
         # it: conditions are complete each time.
         evaluated, self._evaluated = self._evaluated, None
@@ -222,7 +216,7 @@ class AlertEvaluator(CommitHook):
         abandoned = [
             one
             for one in opened
-            if one.key.rule in SILENCE_HOLDS
+            if one.key.rule in rules.SILENCE_HOLDS
             and one.instance != self._instance
             and one.alert_id not in waiting
             and wall_ns - one.reported_ns > ABANDONED_S * 1e9

@@ -30,13 +30,7 @@ from streamgauge.analytics.schema.tables import (
     TABLES,
     Table,
 )
-from streamgauge.analytics.storage.database import (
-    attach,
-    integer,
-    message,
-    new_database,
-    transaction,
-)
+from streamgauge.analytics.storage import database
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 from streamgauge.analytics.storage.open_streams_file import FOLDER
 from streamgauge.analytics.storage.partition_positions import parse_list
@@ -138,8 +132,8 @@ class Forgotten:
 
 def find(location: StoreLocation, data: Path, caller: Caller) -> Forgotten:
     """Count the rows and streams that `forget` would delete. Reads only, and analytics may run. Raises OSError."""
-    with closing(new_database()) as connection:
-        attach(connection, location, read_only=True)
+    with closing(database.new_database()) as connection:
+        database.attach(connection, location, read_only=True)
         try:
             run = _Run(location, data, caller, connection)
             run.erase_records(dry_run=True)
@@ -186,13 +180,13 @@ def forget(
 
 
 def _failed(location: StoreLocation, error: Exception) -> OSError:
-    return OSError(f"cannot forget the caller in {location.label}: {message(error, location)}")
+    return OSError(f"cannot forget the caller in {location.label}: {database.message(error, location)}")
 
 
 def client_named(location: StoreLocation, name: str) -> str | None:
     """The client id with this name in the store. Raises OSError."""
-    with closing(new_database()) as connection:
-        attach(connection, location, read_only=True)
+    with closing(database.new_database()) as connection:
+        database.attach(connection, location, read_only=True)
         found = connection.execute("SELECT client_id FROM clients WHERE name = ?", [name]).fetchall()
     return str(found[0][0]) if found else None
 
@@ -202,7 +196,7 @@ def _select(connection: duckdb.DuckDBPyConnection, caller: Caller) -> None:
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE forgotten_streams AS SELECT stream_id FROM streams WHERE {caller.streams}"
     )
-    while integer(connection.execute(_NEXT)):  # a gateway may be behind a gateway
+    while database.integer(connection.execute(_NEXT)):  # a gateway may be behind a gateway
         pass
     connection.execute(_TRACES)
 
@@ -288,10 +282,10 @@ class _Run:
             return
         run = self._connection.execute
         recorded = f"SELECT count(*) FROM streams WHERE stream_id IN {_STREAMS} AND {RECORDED_BY_TAP}"
-        counted = {**self.found.tables, STREAMS.name: integer(run(recorded))}
+        counted = {**self.found.tables, STREAMS.name: database.integer(run(recorded))}
         counters = ", ".join(f"('forgotten_{table}_rows', {rows})" for table, rows in counted.items())
         folders = [store.data_path + store.layouts[table].path for table in (*counted, ALERT_EVENTS.name)]
-        with store.catalog.exclusive(), transaction(self._connection, *folders):
+        with store.catalog.exclusive(), database.transaction(self._connection, *folders):
             for table in TABLES:
                 if table.name in self.found.tables:
                     run(f"DELETE FROM {table.name} WHERE {self._caller.rows(table)}")

@@ -24,26 +24,10 @@ import polars as pl
 from streamgauge.analytics.assembly.partition import LogPosition
 from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.storage import database, ducklake_format
 from streamgauge.analytics.storage.catalog import NAME, Catalog, Conflict
 from streamgauge.analytics.storage.commit import Commit, StoreFailed, run_transaction
 from streamgauge.analytics.storage.create_schema import prepare
-from streamgauge.analytics.storage.database import (
-    attach,
-    data_path_of,
-    integer,
-    message,
-    message_without_values,
-    new_database,
-)
-from streamgauge.analytics.storage.ducklake_format import (
-    Appender,
-    File,
-    SnapshotBuilder,
-    TableLayout,
-    read_layouts,
-    remove_file,
-    write_file,
-)
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation, lost_catalog
 from streamgauge.analytics.storage.open_streams_file import OpenStreamsFile
 from streamgauge.analytics.storage.partition_positions import PartitionPositions, Versions
@@ -87,7 +71,7 @@ class Store:
         """Transactions repeated because another process had committed."""
         self.stall = stall or StallLimit()
         with contextlib.ExitStack() as closing:
-            self._connection = new_database(memory_limit_bytes or MEMORY_BYTES)
+            self._connection = database.new_database(memory_limit_bytes or MEMORY_BYTES)
             closing.callback(self._connection.close)
             if location.catalog is not None and not location.catalog.exists():
                 if not rebuilding and location.is_catalog_lost:
@@ -98,22 +82,24 @@ class Store:
             closing.callback(self.catalog.close)
             try:
                 with self.catalog.creation():
-                    attach(self._connection, location, read_only=False)
+                    database.attach(self._connection, location, read_only=False)
                     self.store_id, self.fingerprint_key = prepare(self._connection, self.catalog, location)
-                self.layouts: Mapping[str, TableLayout] = read_layouts(self.catalog)
-                self._schema_version = SnapshotBuilder(self.catalog).schema_version
-                self.data_path = data_path_of(self._connection)
+                self.layouts: Mapping[str, ducklake_format.TableLayout] = ducklake_format.read_layouts(
+                    self.catalog
+                )
+                self._schema_version = ducklake_format.SnapshotBuilder(self.catalog).schema_version
+                self.data_path = database.data_path_of(self._connection)
                 held_open = self.catalog.cursor()
                 closing.callback(held_open.close)
                 held_open.hold_open()
             except duckdb.Error as e:
                 raise OSError(
-                    f"cannot prepare the store {location.label}: {message(e, location)}. Check that the disk is not full"
+                    f"cannot prepare the store {location.label}: {database.message(e, location)}. Check that the disk is not full"
                 ) from None
             self._positions = PartitionPositions(
                 self.catalog, self.layouts["log_positions"], str(uuid.uuid4())
             )
-            self._appender = Appender(self._connection)
+            self._appender = ducklake_format.Appender(self._connection)
             self._open_streams = OpenStreamsFile(self._connection, self.data_path, instance)
             closing.callback(self._open_streams.close)
             self._closing = closing.pop_all()
@@ -162,7 +148,9 @@ class Store:
                 f"ORDER BY started_at DESC LIMIT {MAX_RESPONSES}) ORDER BY started_at"
             ).fetchall()
         except duckdb.Error as e:
-            raise OSError(f"cannot read the sessions of the last day: {message(e, self.location)}") from None
+            raise OSError(
+                f"cannot read the sessions of the last day: {database.message(e, self.location)}"
+            ) from None
 
     def totals(self) -> dict[str, int]:
         """The counters of all consumers since the store was created."""
@@ -171,7 +159,7 @@ class Store:
     def commit(self, commit: Commit) -> None:
         """Store everything of the commit and the roll-ups of its rows, or nothing. Raises PartitionLost or StoreFailed."""
         tables = {**commit.tables, **rollups(commit.tables, self.stall)}
-        files: list[File] = []
+        files: list[ducklake_format.File] = []
         self.catalog.commit_sent = False
 
         def transaction() -> Versions:
@@ -188,13 +176,15 @@ class Store:
         try:
             for name, rows in tables.items():
                 if rows.height > INLINED_ROWS:
-                    files.append(write_file(self._appender, self.data_path, self.layouts[name], rows))
+                    files.append(
+                        ducklake_format.write_file(self._appender, self.data_path, self.layouts[name], rows)
+                    )
             small = {name: rows for name, rows in tables.items() if 0 < rows.height <= INLINED_ROWS}
             self._positions.versions |= self._with_retries(transaction)
         except BaseException as e:
             # After COMMIT was sent, a snapshot may name the files, whatever the error. Upkeep deletes those that none names.
             for file in () if self.catalog.commit_sent else files:
-                remove_file(self.data_path, file)
+                ducklake_format.remove_file(self.data_path, file)
             if isinstance(e, duckdb.Error | OSError):
                 raise self._failed(e) from None
             raise
@@ -204,7 +194,7 @@ class Store:
         try:
             self._open_streams.write(rows)
         except duckdb.Error as e:
-            raise OSError(message(e, self.location)) from None
+            raise OSError(database.message(e, self.location)) from None
 
     def _with_retries(self, attempt: Callable[[], Result]) -> Result:
         """Repeat a transaction while it conflicts with others. Raises StoreFailed."""
@@ -224,7 +214,7 @@ class Store:
         raise AssertionError
 
     def _failed(self, error: BaseException) -> StoreFailed:
-        why = message_without_values(error, self.location)
+        why = database.message_without_values(error, self.location)
         return StoreFailed(
             f"cannot write the store {self.location.label}: {why}. Check that the disk is not full. "
             "Nothing was half-written; the next start continues from the last commit"
@@ -232,7 +222,7 @@ class Store:
 
     def size_bytes(self) -> int:
         """Bytes of the Parquet files in the newest snapshot, and of a SQLite catalog."""
-        size = integer(
+        size = database.integer(
             self._connection.execute(
                 f"SELECT coalesce(sum(file_size_bytes), 0)::BIGINT FROM {NAME}.ducklake_data_file WHERE end_snapshot IS NULL"
             )

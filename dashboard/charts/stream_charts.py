@@ -46,16 +46,12 @@ def phase_waterfall(
     phases: Sequence[Phase], axis: StreamAxis, phase_colors: Mapping[str, str] | None = None
 ) -> Drawing:
     """One bar per phase, with its length. Without `phase_colors`, all bars have one colour."""
-    frame = pl.DataFrame(
-        {
-            "phase": [p.name for p in phases],
-            "start": [p.start_ns / axis.divisor for p in phases],
-            "end": [p.end_ns / axis.divisor for p in phases],
-            "length": [formatting.duration(p.length_ns) for p in phases],
-            "meaning": [p.meaning for p in phases],
-        }
-    )
-    base = alt.Chart(frame).encode(
+    rows = [
+        {"phase": p.name, "start": p.start_ns / axis.divisor, "end": p.end_ns / axis.divisor,
+         "length": formatting.duration(p.length_ns), "meaning": p.meaning}
+        for p in phases
+    ]  # fmt: skip
+    base = alt.Chart(pl.DataFrame(rows)).encode(
         y=alt.Y("phase:N", sort=None, title=None, axis=_y_axis(grid=False)),
         x=axis.x("start"),
         tooltip=tooltips("phase:N", "length:N", "meaning:N"),
@@ -185,22 +181,18 @@ def _heading(text: str) -> alt.TitleParams:
 def session_turns(bars: Sequence[Bar]) -> Drawing:
     """One row per turn with its requests, tool time and waits. Requests that did not end ok have a cross."""
     divisor, unit = duration_unit(max((b.end_ns for b in bars), default=1), ("s", "ms"))
-    frame = pl.DataFrame(
+    rows = [
         {
-            "turn": [f"turn {b.turn}" for b in bars],
-            "turn_link": [
-                f"sessions?{urlencode({'session': b.request['session_id'], 'turn': b.turn})}" for b in bars
-            ],
-            "kind": [b.kind for b in bars],
-            "start": [b.start_ns / divisor for b in bars],
-            "end": [b.end_ns / divisor for b in bars],
-            "length": [formatting.duration(b.end_ns - b.start_ns) for b in bars],
-            "request": [b.request["request"] for b in bars],
-            "model": [b.request["model"] for b in bars],
-            "outcome": [b.request["outcome"] if b.kind == MODEL else None for b in bars],
-            "link": [f"stream?id={b.request['stream_id']}" if b.kind == MODEL else None for b in bars],
+            "turn": f"turn {b.turn}", "kind": b.kind, "start": b.start_ns / divisor, "end": b.end_ns / divisor,
+            "turn_link": f"sessions?{urlencode({'session': b.request['session_id'], 'turn': b.turn})}",
+            "length": formatting.duration(b.end_ns - b.start_ns),
+            "request": b.request["request"], "model": b.request["model"],
+            "outcome": b.request["outcome"] if b.kind == MODEL else None,
+            "link": f"stream?id={b.request['stream_id']}" if b.kind == MODEL else None,
         }
-    )
+        for b in bars
+    ]  # fmt: skip
+    frame = pl.DataFrame(rows, infer_schema_length=None)
     names = list(dict.fromkeys(frame["turn"]))
     base = alt.Chart(frame).encode(
         # Labels of an axis cannot be links: texts in their place are.

@@ -19,15 +19,7 @@ from streamgauge.analytics.reports.selection import DIMENSIONS, Selection
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.dashboard import filters, page_frame, verdict
-from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.charts.drawing import (
-    Drawing,
-    TimeRange,
-    choose_series,
-    draw,
-    draw_placeholder,
-    largest,
-)
+from streamgauge.dashboard.charts import colors, drawing
 from streamgauge.dashboard.charts.group_charts import error_matrix
 from streamgauge.dashboard.charts.time_series import time_bars, time_lines
 from streamgauge.dashboard.group_tables import show_aborts, show_causes, show_violations
@@ -90,7 +82,7 @@ def open_cell(cell: Mapping[str, Any]) -> None:
     filters.opens_streams(by="model", series="model", gateway=cell["gateway"], kind="errors")(cell)
 
 
-def open_cause(time: TimeRange, bar: Mapping[str, Any]) -> None:
+def open_cause(time: drawing.TimeRange, bar: Mapping[str, Any]) -> None:
     """Open the errors of one cause at a point of time."""
     outcome, _, status = bar["cause"].partition("HTTP ")
     limits = {"outcome": outcome or "http_error"} if bar["cause"] != colors.OTHERS else {}
@@ -121,7 +113,7 @@ def show_cards(now: Summary, before: Summary, rates: Mapping[str, Summary], abor
         number("Refused by the tap", count(aborts["refused"]), metric_help("refused"))
 
 
-def rate_lines(found: pl.DataFrame, time: TimeRange, **options: Any) -> Drawing:
+def rate_lines(found: pl.DataFrame, time: drawing.TimeRange, **options: Any) -> drawing.Drawing:
     """The error rate over time."""
     return time_lines(
         found, "error_rate", time, to_text=formatting.share, percent=True, samples="n", **options
@@ -129,7 +121,7 @@ def rate_lines(found: pl.DataFrame, time: TimeRange, **options: Any) -> Drawing:
 
 
 def show_timelines(
-    causes: pl.DataFrame, rates: pl.DataFrame, time: TimeRange, objective: float | None
+    causes: pl.DataFrame, rates: pl.DataFrame, time: drawing.TimeRange, objective: float | None
 ) -> None:
     """Errors by cause, and below them the error rate, on the same time axis."""
     with box(
@@ -137,24 +129,24 @@ def show_timelines(
         "Streams with an error outcome, by the HTTP status or the outcome. A click on a cause isolates it.",
     ):
         legend = colors.present(colors.ERROR_CAUSES, causes, "cause")
-        isolated = choose_series(legend) if legend else ()
+        isolated = drawing.choose_series(legend) if legend else ()
         if isolated:
             causes = causes.filter(pl.col("cause").is_in(isolated))
         if causes.is_empty():
-            draw_placeholder("No stream of this selection has an error.")
+            drawing.draw_placeholder("No stream of this selection has an error.")
         else:
             bars = time_bars(
                 causes, "n", time, series="cause", series_colors=legend, unit=None, height=CAUSES_PX
             )
-            draw(bars, "Errors by cause", key="chart-causes", on_click=partial(open_cause, time))
+            drawing.draw(bars, "Errors by cause", key="chart-causes", on_click=partial(open_cause, time))
         line = "The dashed line is the objective." if objective is not None else ""
         st.markdown("**Error rate**", help=metric_help("error_rate", more=line))
         opens = filters.opens_streams(time, kind="errors")
         lines = rate_lines(rates, time, height=RATE_PX, objective=objective)
-        draw(lines, "Error rate", key="chart-rate", on_click=opens)
+        drawing.draw(lines, "Error rate", key="chart-rate", on_click=opens)
 
 
-def show_worst(found: pl.DataFrame, time: TimeRange) -> None:
+def show_worst(found: pl.DataFrame, time: drawing.TimeRange) -> None:
     """One small chart for each of the worst pairs of model and gateway, all with the same axes."""
     if found.is_empty():
         return
@@ -166,7 +158,7 @@ def show_worst(found: pl.DataFrame, time: TimeRange) -> None:
     pairs = found.partition_by("model", "gateway", maintain_order=True)
     judged_by = [objectives.of(pair["model"][0], pair["gateway"][0], None) for pair in pairs]
     limits = [objective and objective.error_rate for objective in judged_by]
-    top = max(largest(time.complete(found), "error_rate"), *(2 * (limit or 0.0) for limit in limits))
+    top = max(drawing.largest(time.complete(found), "error_rate"), *(2 * (limit or 0.0) for limit in limits))
     with st.grid(3, min_column_width=250, key="worst"):
         for pair, objective in zip(pairs, limits, strict=True):
             model, gateway = str(pair["model"][0]), str(pair["gateway"][0])
@@ -179,7 +171,7 @@ def show_worst(found: pl.DataFrame, time: TimeRange) -> None:
                 )
                 lines = rate_lines(pair, time, top=top, height=SMALL_PX, objective=objective)
                 opens = filters.opens_streams(time, kind="errors", model=model, gateway=gateway)
-                draw(lines, f"Error rate of {title}", key=f"chart-worst-{title}", on_click=opens)
+                drawing.draw(lines, f"Error rate of {title}", key=f"chart-worst-{title}", on_click=opens)
                 st.caption(f"{formatting.count(errors_of)} of {formatting.count(n)} requests failed")
 
 

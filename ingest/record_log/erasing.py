@@ -20,18 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import closing
 from pathlib import Path
 
+from streamgauge.ingest.record_log import segments
 from streamgauge.ingest.record_log.interface import LogBroken, LogInUse
 from streamgauge.ingest.record_log.run_totals import resolve_ended_runs
-from streamgauge.ingest.record_log.segments import (
-    Segment,
-    list_partitions,
-    list_quarantined,
-    list_segments,
-    lock_file,
-    open_segment,
-    read_rows,
-    replace_segment,
-)
 from streamgauge.ingest.records import Alive, Damaged, Opened, unpack, without_streams
 
 READ_BYTES = 8 * 2**20
@@ -46,7 +37,7 @@ def hold_readers(log_dir: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         for path in sorted((log_dir / "readers").glob("*.json")):
             why = f"cannot change the record log {log_dir}: {path.stem!r} reads it. Stop it first"
-            held.callback(os.close, lock_file(path.with_suffix(".lock"), why, wait=False))
+            held.callback(os.close, segments.lock_file(path.with_suffix(".lock"), why, wait=False))
         yield
 
 
@@ -55,9 +46,9 @@ def find_streams(
 ) -> tuple[set[str], set[str]]:
     """(streams of these clients, streams of any client with an unread record). `read_until`: first unread offset by partition."""
     of_clients, unread = set[str](), set[str]()
-    for partition in list_partitions(log_dir):
+    for partition in segments.list_partitions(log_dir):
         until = read_until.get(partition, 0)
-        for segment in list_segments(log_dir / partition):
+        for segment in segments.list_segments(log_dir / partition):
             for offset, payload in _entries(segment):
                 records = [one for one in unpack(payload)[0] if not isinstance(one, Alive | Damaged)]
                 of_clients.update(
@@ -80,15 +71,15 @@ def erase(
     Requires `hold_readers`, unless `dry_run`, which only counts. Calls `on_wait` with a segment that a running tap has to end first.
     """
     erased = 0
-    for partition in list_partitions(log_dir):
+    for partition in segments.list_partitions(log_dir):
         folder, until = log_dir / partition, read_until.get(partition, 0)
         with contextlib.nullcontext() if dry_run else _ended(folder, stream_ids, until, on_wait):
-            for segment in list_segments(folder):
+            for segment in segments.list_segments(folder):
                 changed, count = _changed(segment, stream_ids, until)
                 erased += count
                 if changed and not dry_run:
                     with contextlib.suppress(FileNotFoundError):  # the tap has dropped it
-                        replace_segment(segment, changed)
+                        segments.replace_segment(segment, changed)
     return erased
 
 
@@ -97,11 +88,11 @@ def _ended(folder: Path, stream_ids: Set[str], until: int, on_wait: Callable[[Pa
     """No process writes the partition, or the newest segment has no record of the streams. Empties segments in quarantine."""
     with contextlib.ExitStack() as held:
         try:
-            held.callback(os.close, lock_file(folder / "lock", "its writer runs", wait=False))
+            held.callback(os.close, segments.lock_file(folder / "lock", "its writer runs", wait=False))
             resolve_ended_runs(folder)
         except LogInUse:
             _await_segment_end(folder, stream_ids, until, on_wait)
-        for segment in list_quarantined(folder):
+        for segment in segments.list_quarantined(folder):
             for path in folder.glob(f"{segment.path.name}*"):
                 os.truncate(path, 0)
         yield
@@ -111,12 +102,12 @@ def _await_segment_end(
     folder: Path, stream_ids: Set[str], until: int, on_wait: Callable[[Path], None]
 ) -> None:
     """Wait until the newest segment has no record of the streams. It gets none, because the streams have ended."""
-    newest = list_segments(folder)[-1:]
+    newest = segments.list_segments(folder)[-1:]
     if not any(_changed(segment, stream_ids, until)[0] for segment in newest):
         return
     on_wait(newest[0].path)
     deadline_s = time.monotonic() + MAX_WAIT_S
-    while list_segments(folder)[-1:] == newest:
+    while segments.list_segments(folder)[-1:] == newest:
         if time.monotonic() > deadline_s:
             raise LogBroken(
                 f"cannot erase records in {newest[0].path}: its tap does not end it. Stop the tap"
@@ -124,12 +115,12 @@ def _await_segment_end(
         time.sleep(_PAUSE_S)
 
 
-def _entries(segment: Segment) -> Iterator[tuple[int, bytes]]:
+def _entries(segment: segments.Segment) -> Iterator[tuple[int, bytes]]:
     """(offset, payload) of each entry, without content if its checksum is wrong. Raises LogBroken."""
     start = segment.first
-    with contextlib.suppress(FileNotFoundError), closing(open_segment(segment.path)) as connection:
+    with contextlib.suppress(FileNotFoundError), closing(segments.open_segment(segment.path)) as connection:
         while True:
-            rows, error = read_rows(connection, start, READ_BYTES)
+            rows, error = segments.read_rows(connection, start, READ_BYTES)
             for offset, payload, crc in rows:
                 yield offset, payload if zlib.crc32(payload) == crc else b""
             if error is not None:
@@ -139,7 +130,7 @@ def _entries(segment: Segment) -> Iterator[tuple[int, bytes]]:
             start = rows[-1][0] + 1
 
 
-def _changed(segment: Segment, stream_ids: Set[str], until: int) -> tuple[dict[int, bytes], int]:
+def _changed(segment: segments.Segment, stream_ids: Set[str], until: int) -> tuple[dict[int, bytes], int]:
     """(new payload by offset, number of erased records)."""
     changed, erased = dict[int, bytes](), 0
     for offset, payload in _entries(segment):

@@ -368,22 +368,16 @@ class KafkaReader:
             if position < oldest[at]:
                 log.error(
                     "retention deleted messages %d to %d of partition %d of %r before they were read",
-                    position,
-                    oldest[at] - 1,
-                    at.partition,
-                    self._topic,
-                )
+                    position, oldest[at] - 1, at.partition, self._topic,
+                )  # fmt: skip
                 self._unreadable.add(str(at.partition), position, oldest[at], "retention")
                 self.seek(str(at.partition), oldest[at])
             elif position > newest[at]:
                 self._check_topic(now=True)  # raises LogChanged when it is another topic
                 log.error(
                     "partition %d of %r was truncated from %d to %d after it was read: reading continues there",
-                    at.partition,
-                    self._topic,
-                    position,
-                    newest[at],
-                )
+                    at.partition, self._topic, position, newest[at],
+                )  # fmt: skip
                 self.seek(str(at.partition), newest[at])
 
     def _range(self, at: TopicPartition, start: int, end: int, deadline_s: float) -> list[Entry]:

@@ -26,20 +26,7 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 
 from streamgauge.analytics.intake.connection_limits import ReceiverLimits
 from streamgauge.analytics.query.errors import QueryError, to_wire
-from streamgauge.ingest.listening import (
-    AllowedHosts,
-    AsgiApp,
-    HostGate,
-    Message,
-    Receive,
-    Send,
-    bind,
-    check_token,
-    has_token,
-    join_address,
-    refuse,
-    split_address,
-)
+from streamgauge.ingest import listening
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import remove_ready_file, write_ready_file
 from streamgauge.mcp_server.tools import MAX_ANSWER_BYTES, MAX_ROWS, TIMEOUT_S, Tools
@@ -132,31 +119,33 @@ class TokenGate:
     The SDK's own check of tokens is a part of OAuth: it publishes an authorization server, which clients then ask, and we have none.
     """
 
-    def __init__(self, app: AsgiApp, token: str) -> None:
+    def __init__(self, app: listening.AsgiApp, token: str) -> None:
         self._app, self._token = app, token
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self, scope: listening.Message, receive: listening.Receive, send: listening.Send
+    ) -> None:
         if scope["type"] == "http":
             # Two headers are refused: a proxy in front may have checked only the other one.
             given = [value for name, value in scope["headers"] if name == b"authorization"]
-            if len(given) != 1 or not has_token(given[0], self._token):
+            if len(given) != 1 or not listening.has_token(given[0], self._token):
                 reason = (
                     "request refused: it has no valid token. Send the header Authorization: Bearer TOKEN."
                 )
-                await refuse(scope, send, reason, 401, (b"www-authenticate", b"Bearer"))
+                await listening.refuse(scope, send, reason, 401, (b"www-authenticate", b"Bearer"))
                 return
         await self._app(scope, receive, send)
 
 
-def gated(server: MCPServer[Any], token: str, hosts: AllowedHosts) -> AsgiApp:
+def gated(server: MCPServer[Any], token: str, hosts: listening.AllowedHosts) -> listening.AsgiApp:
     """The ASGI application behind both gates."""
-    app: AsgiApp = server.streamable_http_app(
+    app: listening.AsgiApp = server.streamable_http_app(
         streamable_http_path=PATH, json_response=True, stateless_http=True, max_request_body_size=MAX_BODY_BYTES,
         # `HostGate` protects. The SDK compares whole Host headers with a list, which would refuse addresses and subdomains.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )  # fmt: skip
     # The host comes first: a page of a foreign site must not find out whether its token is right.
-    return HostGate(TokenGate(app, token), hosts)
+    return listening.HostGate(TokenGate(app, token), hosts)
 
 
 def serve(
@@ -172,22 +161,22 @@ def serve(
 
     `ready` gets the URL. Raises ValueError for a token that is too short, OSError if it cannot listen.
     """
-    check_token("--mcp-token", token)
+    listening.check_token("--mcp-token", token)
     token = token or secrets.token_urlsafe(32)
     # Not by uvicorn, which exits when the port is in use, and so could not name the flag.
-    listener = bind(listen, flag="--mcp-listen")
-    host, _ = split_address(listen)
+    listener = listening.bind(listen, flag="--mcp-listen")
+    host, _ = listening.split_address(listen)
     listener.listen(MAX_CONNECTIONS)
     limits = ReceiverLimits(max_connections=MAX_CONNECTIONS, max_bytes=MAX_BODIES_BYTES)
     config = uvicorn.Config(
-        gated(server, token, AllowedHosts(allowed_hosts, listen_host=host)),
+        gated(server, token, listening.AllowedHosts(allowed_hosts, listen_host=host)),
         log_config=None, log_level="warning", access_log=False, ws="none", proxy_headers=False, server_header=False,
         # With deadlines, and a share for each client address, which uvicorn's `limit_concurrency` does not have.
         http=limits.connection,  # type: ignore[arg-type]  # any callable
         timeout_graceful_shutdown=STOP_WITHIN_S,
     )  # fmt: skip
     service = uvicorn.Server(config)
-    url = f"http://{join_address(host, listener.getsockname()[1])}{PATH}"
+    url = f"http://{listening.join_address(host, listener.getsockname()[1])}{PATH}"
     ready_file = data / "run" / "mcp.json"
     prepare_data_folder(data)  # a failed start creates nothing
     write_ready_file(ready_file, {"url": url, "token": token})
