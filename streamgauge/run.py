@@ -209,12 +209,10 @@ def _summary_lines(query: Query, selection: Selection) -> list[str]:
     model_ns, tool_ns, sessions = run_summary.times(query, selection)
     total = rows[0]
     lost = f", {count(total['lost'])} lost by the recording" if total["lost"] else ""
+    tools = f", {duration(tool_ns)} in tools" if sessions else ""
     lines = [
         ("requests", f"{count(total['requests'])}, {count(total['errors'])} failed{lost}"),
-        (
-            "time",
-            f"{duration(model_ns)} in requests" + (f", {duration(tool_ns)} in tools" if sessions else ""),
-        ),
+        ("time", f"{duration(model_ns)} in requests{tools}"),
         *((row["model"], _measures(row)) for row in rows[1:]),
     ]
     for error in errors.causes(query, selection, most=3).to_dicts():
@@ -226,18 +224,10 @@ def _summary_lines(query: Query, selection: Selection) -> list[str]:
         ("stalls", f"{count(row['stalls'])} of {row['cause']}, longest {duration(row['longest_ns'])}")
         for row in run_summary.stalls(query, selection).to_dicts()
     ]
-    lines += [
-        (
-            "cost",
-            f"{row['cost']:.4f} {row['currency']} ({count(row['requests'])} requests with a price"
-            + (
-                f", {count(row['estimated'])} without reported tokens: estimated)"
-                if row["estimated"]
-                else ")"
-            ),
-        )
-        for row in run_summary.cost(query, selection).to_dicts()
-    ]
+    for row in run_summary.cost(query, selection).to_dicts():
+        rest = f", {count(row['estimated'])} without reported tokens: estimated" if row["estimated"] else ""
+        requests = f"{count(row['requests'])} requests with a price{rest}"
+        lines.append(("cost", f"{row['cost']:.4f} {row['currency']} ({requests})"))
     width = max(len(name) for name, _ in lines)
     return [f"  {name:<{width}}  {text}" for name, text in lines]
 

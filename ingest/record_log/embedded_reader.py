@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamgauge.ingest.record_log import segments
 from streamgauge.ingest.record_log.interface import (
     Entry,
     LogBroken,
@@ -28,20 +29,6 @@ from streamgauge.ingest.record_log.interface import (
     UnreadableRanges,
 )
 from streamgauge.ingest.record_log.reader_cursors import Cursors
-from streamgauge.ingest.record_log.segments import (
-    SEGMENT_OFFSETS,
-    Row,
-    Segment,
-    is_damage,
-    last_offset,
-    list_partitions,
-    list_segments,
-    lock_file,
-    log_identity,
-    open_segment,
-    quarantine,
-    read_rows,
-)
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +45,7 @@ class _Tail:
 
     partition: str
     position: int = 0
-    segment: Segment | None = None
+    segment: segments.Segment | None = None
     connection: sqlite3.Connection | None = None
     blocked_until_s: float = 0.0
     warned_segment: int = -1
@@ -82,7 +69,7 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
 
     def __init__(self, log_dir: Path, name: str, *, sole: bool = False) -> None:
         self._log_dir = log_dir
-        self.log_id = log_identity(log_dir)
+        self.log_id = segments.log_identity(log_dir)
         self._cursors = Cursors(log_dir, name, sole=sole)
         self._tails: dict[str, _Tail] = {}
         self._last_check_s = self._last_message_s = float("-inf")
@@ -124,14 +111,14 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
             time.sleep(min(pause_s, deadline_s - now_s))
 
     def range(self, partition: str, start: int, end: int) -> list[Entry]:
-        segments = list_segments(self._log_dir / partition)
+        listed = segments.list_segments(self._log_dir / partition)
         entries: list[Entry] = []
-        for segment, newer in zip(segments, [*segments[1:], None], strict=False):
+        for segment, newer in zip(listed, [*listed[1:], None], strict=False):
             if segment.first >= end or (newer is not None and newer.first <= start):
                 continue
             try:
-                with closing(open_segment(segment.path, complete=newer is not None)) as connection:
-                    rows, error = read_rows(connection, start, 2**63 - 1, end)
+                with closing(segments.open_segment(segment.path, complete=newer is not None)) as connection:
+                    rows, error = segments.read_rows(connection, start, 2**63 - 1, end)
             except FileNotFoundError:
                 continue
             except sqlite3.DatabaseError as raised:
@@ -140,17 +127,17 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
                 rows, error = [], raised
             entries += self._entries(partition, rows, segment.path)
             if error is not None:
-                if not is_damage(error):
+                if not segments.is_damage(error):
                     raise LogBroken(f"cannot read {segment.path}: {error}") from error
                 at = rows[-1][0] + 1 if rows else max(start, segment.first)
                 self._quarantine(partition, segment, newer, at, error)
         return entries
 
     def end(self, partition: str) -> int:
-        for segment in reversed(list_segments(self._log_dir / partition)):
+        for segment in reversed(segments.list_segments(self._log_dir / partition)):
             try:
-                with closing(open_segment(segment.path)) as connection:
-                    last = last_offset(connection)
+                with closing(segments.open_segment(segment.path)) as connection:
+                    last = segments.last_offset(connection)
             except (FileNotFoundError, sqlite3.Error):
                 continue
             if last is not None:
@@ -184,7 +171,7 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
 
     def _find_partitions(self) -> None:
         self._last_check_s = time.monotonic()
-        for name in list_partitions(self._log_dir):
+        for name in segments.list_partitions(self._log_dir):
             self._tail(name)
 
     def _read(self, max_bytes: int) -> list[Entry]:
@@ -224,7 +211,9 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
             # reader lists it at most ten times a second.
             if error is None and time.monotonic() - tail.newest_at_s < _NEW_SEGMENT_S:
                 return []
-            newer = next((s for s in list_segments(segment.path.parent) if s.first > segment.first), None)
+            newer = next(
+                (s for s in segments.list_segments(segment.path.parent) if s.first > segment.first), None
+            )
             if error is not None:
                 if not self._skip_damaged(tail, segment, newer, error):
                     return []
@@ -242,34 +231,34 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
 
     def _enter(self, tail: _Tail) -> bool:
         """Choose the segment with the position, or the first after it. False: there is none yet."""
-        segments = list_segments(self._log_dir / tail.partition)
-        if not segments:
+        listed = segments.list_segments(self._log_dir / tail.partition)
+        if not listed:
             return False
-        tail.segment = next((s for s in reversed(segments) if s.first <= tail.position), segments[0])
+        tail.segment = next((s for s in reversed(listed) if s.first <= tail.position), listed[0])
         tail.position = max(tail.position, tail.segment.first)
         return True
 
-    def _rows(self, tail: _Tail, max_bytes: int) -> tuple[list[Row], sqlite3.DatabaseError | None]:
+    def _rows(self, tail: _Tail, max_bytes: int) -> tuple[list[segments.Row], sqlite3.DatabaseError | None]:
         assert tail.segment is not None
         try:
             if tail.connection is None:
-                segments = list_segments(tail.segment.path.parent)
-                complete = any(one.first > tail.segment.first for one in segments)
-                tail.connection = open_segment(tail.segment.path, complete=complete)
-            return read_rows(tail.connection, tail.position, max_bytes)
+                listed = segments.list_segments(tail.segment.path.parent)
+                complete = any(one.first > tail.segment.first for one in listed)
+                tail.connection = segments.open_segment(tail.segment.path, complete=complete)
+            return segments.read_rows(tail.connection, tail.position, max_bytes)
         except FileNotFoundError:
             return [], None
         except sqlite3.DatabaseError as error:
             return [], error if tail.segment.path.exists() else None
 
-    def _take(self, tail: _Tail, rows: list[Row], segment: Segment) -> list[Entry]:
+    def _take(self, tail: _Tail, rows: list[segments.Row], segment: segments.Segment) -> list[Entry]:
         sound = [_is_sound(row) for row in rows]
         first = sound.index(True) if True in sound else len(rows)
         cut = sound.index(False, first) if False in sound[first:] else len(rows)
         tail.position = rows[cut][0] if cut < len(rows) else rows[-1][0] + 1
         return self._entries(tail.partition, rows[:cut], segment.path)
 
-    def _entries(self, partition: str, rows: list[Row], path: Path) -> list[Entry]:
+    def _entries(self, partition: str, rows: list[segments.Row], path: Path) -> list[Entry]:
         entries = []
         for row in rows:
             offset, payload, _ = row
@@ -286,13 +275,13 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
     # Damage
 
     def _skip_damaged(
-        self, tail: _Tail, segment: Segment, newer: Segment | None, error: sqlite3.Error
+        self, tail: _Tail, segment: segments.Segment, newer: segments.Segment | None, error: sqlite3.Error
     ) -> bool:
         """Skip a damaged segment. False: its writer still uses it, or the disk fails; retry later."""
         tail.close_segment()
-        damage = is_damage(error)
+        damage = segments.is_damage(error)
         if damage and self._quarantine(tail.partition, segment, newer, tail.position, error):
-            tail.position = newer.first if newer is not None else segment.first + SEGMENT_OFFSETS
+            tail.position = newer.first if newer is not None else segment.first + segments.SEGMENT_OFFSETS
             return True
         tail.blocked_until_s = time.monotonic() + _RETRY_S
         if tail.warned_segment != segment.first:
@@ -308,20 +297,25 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
         return False
 
     def _quarantine(
-        self, partition: str, segment: Segment, newer: Segment | None, at: int, error: sqlite3.Error
+        self,
+        partition: str,
+        segment: segments.Segment,
+        newer: segments.Segment | None,
+        at: int,
+        error: sqlite3.Error,
     ) -> bool:
         if newer is None:
             try:
-                lock = lock_file(segment.path.parent / "lock", "its writer runs", wait=False)
+                lock = segments.lock_file(segment.path.parent / "lock", "its writer runs", wait=False)
             except LogInUse:
                 return False
             try:
-                quarantined = quarantine(segment)
+                quarantined = segments.quarantine(segment)
             finally:
                 os.close(lock)
         else:
-            quarantined = quarantine(segment)
-        end = newer.first if newer is not None else segment.first + SEGMENT_OFFSETS
+            quarantined = segments.quarantine(segment)
+        end = newer.first if newer is not None else segment.first + segments.SEGMENT_OFFSETS
         self._stats["corrupt_segments"] += 1
         self._unreadable.add(partition, at, end, str(error))
         log.error(
@@ -336,7 +330,7 @@ class EmbeddedReader(AbstractContextManager["EmbeddedReader"]):
         return True
 
 
-def _is_sound(row: Row) -> bool:
+def _is_sound(row: segments.Row) -> bool:
     """Whether the checksum of an entry is correct."""
     _, payload, crc = row
     return isinstance(payload, bytes) and zlib.crc32(payload) == crc

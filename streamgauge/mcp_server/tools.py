@@ -179,15 +179,9 @@ class Tools:
     ) -> Verdict:
         """The diagnosis of a range of time. Raises QueryError, ValueError."""
         begin, end = _range(range, since, until)
-        selection = Selection(
-            since=begin,
-            until=end,
-            models=tuple(models or ()),
-            gateways=tuple(gateways or ()),
-            clients=tuple(clients or ()),
-            apps=tuple(apps or ()),
-            labels=tuple(labels or ()),
-        )
+        given = {"model": models, "gateway": gateways, "client": clients, "app": apps, "label": labels}
+        chosen = {name: tuple(values or ()) for name, values in given.items()}
+        selection = Selection(since=begin, until=end).filtered(chosen)
         report = as_json(read_report(self._query, selection))
         left_out = len(report["groups"]) - MAX_GROUPS
         cut = (

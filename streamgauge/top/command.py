@@ -38,34 +38,27 @@ KEYS_WAIT_S = 0.1
 """Time after which the screen shows a report that has arrived."""
 
 
+_FILTERS = {
+    "model": ("NAME", "of this model"), "gateway": ("NAME", "of this gateway"), "client": ("ID|NAME", "of this client"),
+    "app": ("NAME/VERSION", "of this program of a client"), "label": ("NAME=VALUE", "with this label"),
+}  # fmt: skip
+"""Filter → its metavar, and the streams that it selects."""
+
+
+def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each filter, passed as a tuple of its values."""
+    for name, (metavar, selects) in reversed(_FILTERS.items()):
+        help_text = f"Only streams {selects}; repeatable."
+        command = click.option(f"--{name}", name, metavar=metavar, multiple=True, help=help_text)(command)
+    return command
+
+
 @click.command("top")
 @click.option(
     "--range", "length_s", type=Duration(60, 30 * 86400), metavar="DURATION", default="15m", show_default=True,
     help="Diagnose the streams that started within this time.",
 )  # fmt: skip
-@click.option(
-    "--model", "models", metavar="NAME", multiple=True, help="Only streams of this model; repeatable."
-)
-@click.option(
-    "--gateway", "gateways", metavar="NAME", multiple=True, help="Only streams of this gateway; repeatable."
-)
-@click.option(
-    "--client", "clients", metavar="ID|NAME", multiple=True, help="Only streams of this client; repeatable."
-)
-@click.option(
-    "--app",
-    "apps",
-    metavar="NAME/VERSION",
-    multiple=True,
-    help="Only streams of this program of a client; repeatable.",
-)
-@click.option(
-    "--label",
-    "labels",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="Only streams with this label; repeatable.",
-)
+@filter_options
 @click.option(
     "--interval", "interval_s", type=Duration(0.5, 3600), metavar="DURATION", default="2s", show_default=True,
     help="Time between reports.",
@@ -77,11 +70,6 @@ KEYS_WAIT_S = 0.1
 @settings_options("data", "store")
 def top_command(
     length_s: float,
-    models: tuple[str, ...],
-    gateways: tuple[str, ...],
-    clients: tuple[str, ...],
-    apps: tuple[str, ...],
-    labels: tuple[str, ...],
     interval_s: float,
     once: bool,
     form: str,
@@ -91,20 +79,13 @@ def top_command(
 
     A separate process reads the store: analytics may be running or stopped.
     """
+    chosen = {name: given.pop(name) for name in _FILTERS}
     settings = load_with_running_parts(given)
 
     def select() -> Selection:
         until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
         since = until - timedelta(seconds=length_s)
-        return Selection(
-            since=since,
-            until=until,
-            models=models,
-            gateways=gateways,
-            clients=clients,
-            apps=apps,
-            labels=labels,
-        )
+        return Selection(since=since, until=until).filtered(chosen)
 
     with contextlib.closing(QueryPool(locate(settings.store, settings.data), untrusted=False)) as tables:
 
