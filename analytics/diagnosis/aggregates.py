@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -542,26 +543,31 @@ def read(frame: pl.DataFrame, compared: Collection[Metric]) -> dict[str, Table]:
 def _table(frame: pl.DataFrame, dimensions: tuple[str, ...], columns: Mapping[str, bool]) -> Table:
     """`columns`: whether they have strata. Those that the frame does not have are left out."""
     values = tuple(tuple(sorted(frame[d].drop_nulls().unique().to_list())) for d in dimensions)
+    numbers = [
+        pl.col(d).replace_strict(names, range(len(names)), default=len(names), return_dtype=pl.Int64)
+        for d, names in zip(dimensions, values, strict=True)
+    ]
+    where = tuple(frame.select(*numbers, pl.col("bucket").fill_null(0).cast(pl.Int64)).to_numpy().T)
     shape = (*(len(v) + 1 for v in values), ALL_BUCKETS)
-    where: list[Any] = [slice(None)]
-    for d, names in zip(dimensions, values, strict=True):
-        numbers = {name: i for i, name in enumerate(names)}
-        where.append(np.array([numbers.get(v, len(names)) for v in frame[d].to_list()], dtype=np.intp))
-    where.append(frame["bucket"].fill_null(0).to_numpy().astype(np.intp))
+    parts = {
+        c: [f"{c}_{k}" for k in range(STRATA)] if has_strata else [c] for c, has_strata in columns.items()
+    }
+    parts = {column: names for column, names in parts.items() if names[0] in frame.columns}
+    sums = iter(
+        frame.select(pl.col(itertools.chain(*parts.values())).cast(pl.Float64).fill_null(0.0)).to_numpy().T
+    )
     found = {}
-    for column, has_strata in columns.items():
-        parts = [f"{column}_{k}" for k in range(STRATA)] if has_strata else [column]
-        if parts[0] in frame.columns:
-            arrays = np.zeros((len(parts), *shape))
-            # `cells` has one row per cell and bucket.
-            arrays[tuple(where)] = frame.select(pl.col(parts).cast(pl.Float64).fill_null(0.0)).to_numpy().T
-            found[column] = arrays if has_strata else arrays[0]
+    for column, names in parts.items():
+        arrays = np.zeros((len(names), *shape))
+        for array in arrays:
+            array[where] = next(sums)  # `cells` has one row per cell and bucket
+        found[column] = arrays if columns[column] else arrays[0]
     return Table(dimensions, values, found)
 
 
 def with_totals(cells: Array) -> Array:
     """The array with one more value on each axis but the last: the sum over the axis."""
-    found: Array = np.empty((*(size + 1 for size in cells.shape[:-1]), cells.shape[-1]))
+    found: Array = np.empty((*(size + 1 for size in cells.shape[:-1]), cells.shape[-1]), cells.dtype)
     found[tuple(slice(size) for size in cells.shape[:-1])] = cells
     for axis in range(cells.ndim - 1):
         filled = tuple(slice(None) if a < axis else slice(size) for a, size in enumerate(cells.shape[:-1]))

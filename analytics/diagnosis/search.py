@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -192,7 +192,13 @@ def _arrays(interval: tuple[int, int]) -> Intervals:
 
 
 def _evidence(table: Table, metric: Metric, variance: float, cost: Array) -> Array:
-    """The highest evidence of any place, minus its cost, for each interval."""
+    """The highest evidence of any place, minus its cost, for each interval. In single precision, which is twice as fast."""
+    columns = {
+        name: c.astype(np.float32)
+        for name, c in table.columns.items()
+        if name.endswith((f"_{metric.name}", f"l_{metric.family}"))
+    }
+    table, cost = replace(table, columns=columns), cost.astype(np.float32)
     found = []
     for begin in range(0, len(INTERVALS[0]), INTERVALS_AT_ONCE):
         compared = compare(table, metric, _part(begin, begin + INTERVALS_AT_ONCE), variance)
@@ -342,7 +348,7 @@ def matters(compared: Comparison, metric: Metric) -> npt.NDArray[np.bool_]:
 def _inside(cells: Array, intervals: Intervals) -> Array:
     """The sums of each interval, on the last axis."""
     buckets = np.arange(cells.shape[-1])[:, None]
-    found: Array = cells @ ((buckets >= intervals[0]) & (buckets < intervals[1])).astype(np.float64)
+    found: Array = cells @ ((buckets >= intervals[0]) & (buckets < intervals[1])).astype(cells.dtype)
     return found
 
 
