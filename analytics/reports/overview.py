@@ -254,28 +254,34 @@ def top_contributors(
     by_column = DIMENSIONS | {f"label_{name}": f"labels['{name}']" for name in labels}
     columns = ", ".join(f"{column} AS {name}" for name, column in by_column.items())
     dimension = " ".join(f"WHEN grouping({name}) = 0 THEN '{name}'" for name in DIMENSIONS)
-    measures = f"""count(*) AS requests, count(*) FILTER (is_bad) AS bad, {ERROR_RATE} AS error_rate,
-                    quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns, quantile_cont(itl_ns, 0.95) AS itl_p95_ns"""
+    value = " ".join(f"WHEN '{name.removeprefix('label_')}' THEN {name}" for name in by_column)
+    counts = f"count(*) AS requests, count(*) FILTER (is_bad) AS bad, {ERROR_RATE} AS error_rate"
     of_labels = "".join(
         f"""
-                UNION ALL SELECT '{name}', label_{name}, {measures} FROM chosen WHERE label_{name} IN (
+                UNION ALL SELECT '{name}', label_{name}, {counts} FROM chosen WHERE label_{name} IN (
                     SELECT label_{name} FROM chosen WHERE is_bad GROUP BY ALL ORDER BY count(*) DESC, 1 LIMIT {MOST_LABEL_VALUES})
                 GROUP BY ALL"""
         for name in labels
     )
+    # Quantiles cost more than counts, so they are only those of the groups that are shown.
     return query(f"""
-        WITH chosen AS {"MATERIALIZED" if labels else ""} (
+        WITH chosen AS MATERIALIZED (
                 SELECT {columns}, coalesce({bad}, FALSE) AS is_bad, outcome, ttft_ns, itl_ns
                 FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
             grouped AS (
-                SELECT CASE {dimension} END AS dimension, coalesce({names}) AS name, {measures}
+                SELECT CASE {dimension} END AS dimension, coalesce({names}) AS name, {counts}
                 FROM chosen GROUP BY GROUPING SETS ({", ".join(f"({d})" for d in DIMENSIONS)}){of_labels}),
-            total AS (SELECT count(*) AS n, count(*) FILTER (is_bad) AS bad FROM chosen)
-        SELECT g.dimension, g.name, g.requests, g.bad, g.bad / g.requests AS bad_share, g.bad / total.bad AS of_all_bad,
-            g.requests / total.n AS of_all, g.error_rate, g.ttft_p95_ns, g.itl_p95_ns
-        FROM grouped AS g, total
-        WHERE g.bad >= {least:d} AND g.bad - g.requests * total.bad / total.n > {CLEAR} * sqrt(g.requests * total.bad / total.n)
-        ORDER BY g.bad - g.requests * total.bad / total.n DESC, g.dimension, g.name LIMIT {most:d}""")
+            total AS (SELECT count(*) AS n, count(*) FILTER (is_bad) AS bad FROM chosen),
+            shown AS (
+                SELECT g.*, g.bad / g.requests AS bad_share, g.bad / total.bad AS of_all_bad, g.requests / total.n AS of_all,
+                    g.bad - g.requests * total.bad / total.n AS excess
+                FROM grouped AS g, total
+                WHERE g.bad >= {least:d} AND excess > {CLEAR} * sqrt(g.requests * total.bad / total.n)
+                ORDER BY excess DESC, g.dimension, g.name LIMIT {most:d})
+        SELECT shown.dimension, shown.name, requests, bad, bad_share, of_all_bad, of_all, error_rate,
+            quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns, quantile_cont(itl_ns, 0.95) AS itl_p95_ns
+        FROM shown JOIN chosen ON shown.name = CASE shown.dimension {value} END
+        GROUP BY ALL ORDER BY any_value(excess) DESC, shown.dimension, shown.name""")
 
 
 def filter_options(query: Query, selection: Selection, *, most: int = 200) -> dict[str, list[str]]:
