@@ -504,7 +504,7 @@ def details(chosen: Selection, objectives: Sequence[Objective], suspects: Sequen
 
 # The aggregates as arrays. The last value of each dimension stands for all values that are not looked at alone.
 
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.float64 | np.float32]
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,8 @@ def _log_ratios(n: Array, x: Array, expected: float, value: float, variance: flo
 
 def step(n: Array, x: Array, expected: float, value: float, variance: float | None) -> Onset:
     """The onset of a step that lasts until the end of the series. `variance` of single streams if `x` are sums, else None."""
-    k, sums = 0, np.zeros(len(n))
+    k = 0
+    sums: Array = np.zeros(len(n))
     for _ in range(REFINEMENTS):
         ratios = _log_ratios(n, x, expected, value, variance)
         sums = np.cumsum(ratios[::-1])[::-1]

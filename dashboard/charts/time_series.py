@@ -198,13 +198,14 @@ def _shared_tooltip(
         for t, clock, *values in wide.iter_rows()
     ]  # fmt: skip
     label = pl.format("{} {}: {}", "clock", series, "text").alias("label")
-    found: alt.Chart = alt.Chart(points.select("at", "t", series, "y", label))
-    return (
-        found.mark_point(clip=True, **POINT_OF_LINE)
+    found: alt.Chart = (
+        alt.Chart(points.select("at", "t", series, "y", label))
+        .mark_point(clip=True, **POINT_OF_LINE)
         .transform_lookup(lookup="t", from_=alt.LookupData(data=alt.InlineData(values=rows), key="t", fields=["tip"]))
         .encode(x=time.axis(fixed=True), y=y, tooltip=alt.Tooltip("tip:N"), description=alt.Description("label:N"))
         .add_params(clickable("t", series, nearest=True))
     )  # fmt: skip
+    return found
 
 
 def time_bars(
