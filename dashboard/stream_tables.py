@@ -25,12 +25,7 @@ from streamgauge.dashboard.html_table import (
     show_table,
 )
 
-OUTCOME_SIGNS = {
-    "ok": "✓",
-    "client_abort": "◌",
-    "tap_lost": "?",
-    "refused": "⊘",
-}
+OUTCOME_SIGNS = {"ok": "✓", "client_abort": "◌", "tap_lost": "?", "refused": "⊘"}
 """Signs that distinguish outcomes without colour. All other outcomes are errors and have the sign ✕."""
 ID_DIGITS = 8
 SORTED_BY = {column: name for name, column in ORDERS.items()}

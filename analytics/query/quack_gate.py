@@ -96,7 +96,7 @@ class Gate:
     def check_database(self) -> None:
         """End the process if an internal error of DuckDB has made the database unusable. The supervisor starts another."""
         try:
-            with contextlib.closing(self._reader.connection.cursor()) as cursor:
+            with self._reader.connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
         except duckdb.FatalException as e:
             print(f"DuckDB failed: {one_line(e)}", file=sys.stderr, flush=True)
@@ -149,7 +149,7 @@ class Gate:
         names = [f"c{place}" for place in range(table.num_columns)]
         columns = zip(names, table.column_names, strict=True)
         selected = ", ".join(f"{name} AS {identifier(shown)}" for name, shown in columns)
-        with contextlib.closing(self._reader.connection.cursor()) as cursor:
+        with self._reader.connection.cursor() as cursor:
             cursor.register("answer", table.rename_columns(names))
             try:
                 cursor.execute(f"CREATE TABLE answers.main.{name} AS SELECT {selected} FROM temp.main.answer")
@@ -171,17 +171,14 @@ class Gate:
                 kept_bytes -= self._kept[0].size_bytes
                 dropped.append(self._kept.popleft().name)
         if dropped:
-            with (
-                contextlib.closing(self._reader.connection.cursor()) as cursor,
-                contextlib.suppress(duckdb.Error),
-            ):
+            with self._reader.connection.cursor() as cursor, contextlib.suppress(duckdb.Error):
                 for name in dropped:
                     cursor.execute(f"DROP TABLE IF EXISTS answers.main.{name}")
 
     def _columns_of(self, table: str) -> list[str] | None:
         """Columns of a stored table, after all commits so far."""
         self._answer_of(None, self._limits.max_rows, self._limits.timeout_s)
-        with contextlib.closing(self._reader.connection.cursor()) as cursor:
+        with self._reader.connection.cursor() as cursor:
             rows = cursor.execute(
                 "SELECT c.column_name FROM duckdb_tables() t JOIN duckdb_columns() c USING (database_name, schema_name, table_name) "
                 "WHERE t.database_name = ? AND t.schema_name = 'main' AND lower(t.table_name) = ? ORDER BY c.column_index",

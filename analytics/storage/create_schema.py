@@ -22,11 +22,7 @@ from streamgauge.analytics.storage.database import transaction
 from streamgauge.analytics.storage.ducklake_format import FORMAT_VERSION, add_statistics, read_layouts
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 
-OPTIONS = {
-    "parquet_compression": "zstd",
-    "parquet_version": "2",
-    "target_file_size": "64MB",
-}
+OPTIONS = {"parquet_compression": "zstd", "parquet_version": "2", "target_file_size": "64MB"}
 """DuckLake options of the store. Small files can be skipped by their statistics, and merging them needs little memory."""
 _INTERNAL = (
     "streamgauge_meta (key VARCHAR NOT NULL, value VARCHAR NOT NULL)",

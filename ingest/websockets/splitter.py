@@ -183,11 +183,7 @@ class AnswerSplitter:
         self.fault = cause
         self._client, self._server = self._decoders()  # frees the windows
         self._windows.remove(self)
-        at_wall_ns = self._opened.wall_ns + self._last_ns
-        self._made += [
-            Lost(answer.stream, answer.next_seq, answer.next_seq, cause, at_wall_ns, 0, True)
-            for answer in self.open
-        ]
+        self._made += [_lost(answer, cause, self._opened.wall_ns + self._last_ns) for answer in self.open]
         self.open, self._pending = [], {}
 
     def _take_made(self) -> list[StreamRecord]:
@@ -245,11 +241,8 @@ class AnswerSplitter:
     def begin(self, request: Message, key: str = "") -> Answer:
         if len(self.open) >= MAX_OPEN_ANSWERS:
             self._write_pending()
-            oldest = self.open.pop(0)
             at_wall_ns = self._opened.wall_ns + request.at_ns
-            self._made.append(
-                Lost(oldest.stream, oldest.next_seq, oldest.next_seq, "too_many_answers", at_wall_ns, 0, True)
-            )
+            self._made.append(_lost(self.open.pop(0), "too_many_answers", at_wall_ns))
         socket, index, t0_ns = self._opened, self._answer_count, request.at_ns
         self._answer_count += 1
         digits = hashlib.blake2b(f"{socket.stream} {index}".encode(), digest_size=17).hexdigest()
@@ -274,13 +267,9 @@ class AnswerSplitter:
             body, condensed = request.payload, False
             if len(body) > MAX_REQUEST_BYTES and body[:1] == b"{":
                 body, condensed = CondensedBody().feed(body), True
-            truncated = len(body) > MAX_REQUEST_BYTES
-            self._make(
-                Request(
-                    answer.stream, answer.next_seq, body[:MAX_REQUEST_BYTES], truncated, condensed=condensed
-                ),
-                answer,
-            )
+            body, truncated = body[:MAX_REQUEST_BYTES], len(body) > MAX_REQUEST_BYTES
+            asked = Request(answer.stream, answer.next_seq, body, truncated, condensed=condensed)
+            self._make(asked, answer)
         response = ResponseHeaders(self._response.status, [*self._headers, _SSE], 0)
         self._make(Frames(answer.stream, answer.next_seq, [], response, wire_bytes=[]), answer)
         return answer
@@ -299,10 +288,8 @@ class AnswerSplitter:
                 pending.uncaptured_bytes += message.wire_bytes
                 return
         payload = message.payload
-        if b"\n" in payload or b"\r" in payload:
-            payload = payload.replace(b"\n", b" ").replace(
-                b"\r", b" "
-            )  # JSON has them only between its tokens
+        if b"\n" in payload or b"\r" in payload:  # JSON has them only between its tokens
+            payload = payload.replace(b"\n", b" ").replace(b"\r", b" ")
         pending.frames.append((message.at_ns - t0_ns, b"data: " + payload + b"\n\n"))
         pending.wire_bytes.append(message.wire_bytes)
 
@@ -322,15 +309,10 @@ class AnswerSplitter:
     def _write(self, stream: str) -> None:
         pending = self._pending.pop(stream, None)
         if pending is not None and pending.answer is not None:
-            answer = pending.answer
-            frames, wire_bytes, uncaptured_bytes = (
-                pending.frames,
-                pending.wire_bytes,
-                pending.uncaptured_bytes,
-            )
-            self._make(
-                Frames(stream, answer.next_seq, frames, None, uncaptured_bytes, wire_bytes=wire_bytes), answer
-            )
+            frames = Frames(
+                stream, pending.answer.next_seq, pending.frames, None, pending.uncaptured_bytes, wire_bytes=pending.wire_bytes
+            )  # fmt: skip
+            self._make(frames, pending.answer)
 
     def _close(
         self, answer: Answer, at_ns: int, cause: Cause, detail: str | None, client_left_ns: int | None
@@ -343,6 +325,10 @@ class AnswerSplitter:
             answer.response_bytes, None, None if client_left_ns is None else client_left_ns - t0_ns, True,
         )  # fmt: skip
         self._make(closed, answer)
+
+
+def _lost(answer: Answer, cause: str, at_wall_ns: int) -> Lost:
+    return Lost(answer.stream, answer.next_seq, answer.next_seq, cause, at_wall_ns, 0, True)
 
 
 def _uuid7(wall_ns: int, digits: str) -> str:
