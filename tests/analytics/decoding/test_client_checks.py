@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoding.client_checks import CHECKS
+from streamgauge.analytics.decoding.client_checks import CHECKS, ClientChecks
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
+from streamgauge.analytics.dialects.events import RawEvent
 from streamgauge.analytics.schema.strict_clients import CHAT, CLIENTS, MESSAGES, RESPONSES, RULES
 from streamgauge.ingest.redaction.body_redactor import BodyRedactor
 from tests.analytics import strict_streams
@@ -128,6 +131,94 @@ def test_long_stream_lacks_no_end_that_was_not_checked() -> None:
     pings = [b'event: ping\ndata: {"type": "ping"}'] * 300
     long = replace(stream, body=b"\n\n".join([start, *pings, *rest]))
     assert decoded(long, 97).violations(ended=True) == []
+
+
+VALUES = [
+    None,
+    True,
+    0,
+    1,
+    -1,
+    1.5,
+    2**70,
+    "",
+    "a",
+    "assistant",
+    "é",
+    "\ud83d",
+    [],
+    ["a"],
+    [{}],
+    {},
+    {"a": "é", "type": "a"},
+]
+BYTES = [
+    b"\xff",
+    b"\\",
+    b'"',
+    b"\x01",
+    b"\\ud83d",
+    b"\\x",
+    b"0",
+    b"-",
+    b",",
+    b"]",
+    b"}",
+    b"NaN",
+    "é".encode(),
+    b" ",
+    b"",
+]
+
+
+def mutated(value: Any, rng: random.Random) -> Any:
+    """A JSON value with one member added, removed or replaced at any depth."""
+    if not isinstance(value, (dict, list)) or not value or rng.random() < 0.1:
+        return rng.choice(VALUES)
+    key = rng.choice(list(value) if isinstance(value, dict) else range(len(value)))
+    copy: Any = value.copy()
+    act = rng.random()
+    if act < 0.2:
+        del copy[key]
+    elif act < 0.3 and isinstance(copy, dict):
+        copy[rng.choice(["error", "usage", "role", "tool_calls", "x"])] = rng.choice(VALUES)
+    else:
+        copy[key] = mutated(copy[key], rng)
+    return copy
+
+
+def mutated_data(data: bytes, rng: random.Random) -> bytes:
+    """The data of an event with changes of its value or of its bytes."""
+    if rng.random() < 0.5:
+        at = rng.randrange(len(data))
+        return data[:at] + rng.choice(BYTES) + data[at + rng.randrange(2) :]
+    try:
+        return json.dumps(mutated(json.loads(data), rng), ensure_ascii=rng.random() < 0.5).encode(
+            "utf-8", "surrogatepass"
+        )
+    except ValueError:
+        return data
+
+
+@pytest.mark.parametrize(
+    "dialect", [dialect for dialect, of in CHECKS.items() if of.accepts is not ClientChecks.accepts]
+)
+def test_event_that_is_accepted_early_breaks_no_rule(dialect: str) -> None:
+    rng = random.Random(dialect)
+    streams = [stream.body for stream in STREAMS if stream.dialect == dialect]
+    slow_checks = type("", (CHECKS[dialect],), {"accepts": ClientChecks.accepts})
+    for _ in range(4000):
+        parts = [part.rpartition(b"data: ") for part in rng.choice(streams).split(b"\n\n")]
+        names = ["x" if head.startswith(b"event: ") else "" for head, _, _ in parts]
+        events = [RawEvent(name, data, 0, 0) for name, (_, _, data) in zip(names, parts, strict=True) if data]
+        for _ in range(rng.randrange(4)):
+            event = rng.choice(events)
+            event.data = mutated_data(event.data, rng) or b"{}"
+        kinds = [rng.choice(["text", "other", "start"]) for _ in events]
+        fast, slow = CHECKS[dialect](), slow_checks()
+        fast.check(events, kinds, [1] * len(events))
+        slow.check(events, kinds, [1] * len(events))
+        assert vars(fast) == vars(slow), events
 
 
 @pytest.mark.parametrize(
