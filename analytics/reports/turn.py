@@ -201,9 +201,8 @@ class _Spans:
                 self.called.setdefault(span.stream_id, []).append(name)
                 continue
             above, steps = span.parent_id, 0
-            while (
-                above in parents and above not in of_streams and steps < len(parents)
-            ):  # spans may be below themselves
+            # The number of steps is limited: spans may be below themselves.
+            while above in parents and above not in of_streams and steps < len(parents):
                 above, steps = parents[above], steps + 1
             if above is not None and above in of_streams:
                 self.below.setdefault(above, []).append(span)

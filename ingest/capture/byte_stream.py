@@ -31,9 +31,8 @@ class ByteStream:
 
     def start(self, seq: int) -> None:
         """The next byte has this sequence number. Forget what is known of earlier ones."""
-        self.at = self.acknowledged = (
-            _MASK + 1 + seq
-        )  # never negative: the first position may be below the sequence number
+        # Never negative: the first position may be below the sequence number.
+        self.at = self.acknowledged = _MASK + 1 + seq
         self.ends_at = -1
         self._ahead, self.ahead_bytes = [], 0
         if self.first_seq < 0:

@@ -30,9 +30,8 @@ _TO_KERNEL, _TO_USER = 0, 1
 _STATUS_AT = 8
 _STATUS = struct.Struct("=I")
 _BLOCK = struct.Struct("=8xIII")  # status, number of packets, offset of the first one
-_PACKET = struct.Struct(
-    "=IIII8x2xH"
-)  # offset of the next one, s, ns, captured bytes, …, offset of the IP header
+# Offset of the next one, s, ns, captured bytes, …, offset of the IP header.
+_PACKET = struct.Struct("=IIII8x2xH")
 MAX_PORTS = 16
 _CAP_NET_RAW = 13
 _CAP_VERSION_3 = 0x20080522
@@ -120,9 +119,8 @@ class PacketSocket:
         mapped = mmap.mmap(sock.fileno(), _BLOCK_BYTES * BLOCKS)
         if interface == "any":
             every = struct.pack("=HHiHBB8x", socket.AF_PACKET, socket.htons(_ETH_P_ALL), 0, 0, 0, 0)
-            _check(
-                _libc.bind(sock.fileno(), every, len(every))
-            )  # `socket` knows no address without an interface
+            # `socket` knows no address without an interface.
+            _check(_libc.bind(sock.fileno(), every, len(every)))
         else:
             sock.bind((interface, _ETH_P_ALL))
         return mapped
@@ -158,9 +156,8 @@ def drop_capability() -> None:
     header, sets = struct.pack("=Ii", _CAP_VERSION_3, 0), ctypes.create_string_buffer(24)
     _check(_libc.capget(header, sets))
     keep = ~(1 << _CAP_NET_RAW) & 0xFFFFFFFF
-    words = struct.unpack(
-        "=6I", sets.raw
-    )  # effective, permitted, inheritable; then the same for capabilities from 32 on
+    # Effective, permitted, inheritable; then the same for capabilities from 32 on.
+    words = struct.unpack("=6I", sets.raw)
     _check(_libc.capset(header, struct.pack("=6I", *(word & keep for word in words[:3]), *words[3:])))
 
 

@@ -55,9 +55,8 @@ class Session(ABC):
                     self.error(f"Invalid message: {e}")
         finally:
             for sender in self._open:
-                if (
-                    self.socket.connection.client_left_ns is None
-                ):  # a fault of another answer ended the socket
+                # A fault of another answer ended the socket.
+                if self.socket.connection.client_left_ns is None:
                     sender.row.fault = "cut"
                     sender.row_builder.fault_occurred(time.monotonic_ns())
                 sender.task.cancel()
