@@ -18,7 +18,6 @@ from streamgauge.analytics.decoding.client_checks import CHECKS
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.dialect_selection import UNKNOWN, DialectSelector, UnknownReader
 from streamgauge.analytics.decoding.framing import Envelope, Framer
-from streamgauge.analytics.decoding.sse import MAX_EVENT_BYTES
 from streamgauge.analytics.decoding.stream_output import Audio, EventColumns, OutputStart, ToolCall
 from streamgauge.analytics.decoding.template import EventTemplate
 from streamgauge.analytics.dialects.dialect import DialectReader, ExchangeInfo
@@ -218,9 +217,6 @@ class StreamDecoder:
         end = at + len(run.texts)
         envelope_bytes = len(envelope.prefix) + len(envelope.suffix)
         sizes = [len(read) - envelope_bytes for read in reads[at:end]]
-        # Reads that skip the framer must obey its limit: above it, the event counts as oversized.
-        if max(sizes) > MAX_EVENT_BYTES:
-            return at
         self._accumulator.add_run(run, envelope.event_name, times[at:end], sizes, framer.read_count)
         framer.skip_reads(end - at, times[end - 1])
         # An event that matches carries text, so it cannot be an error without a label.

@@ -22,6 +22,7 @@ from operator import itemgetter
 
 import msgspec
 
+from streamgauge.analytics.decoding.sse import MAX_EVENT_BYTES
 from streamgauge.analytics.dialects.dialect import DialectReader
 from streamgauge.analytics.dialects.events import DecodedEvent, DeltaRun, EventKind, RawEvent, TextDelta
 from streamgauge.analytics.dialects.tolerant_json import FAULTS
@@ -124,10 +125,14 @@ class EventTemplate:
         while count > len(parts) - MAX_UNLIKE_AT_END and count and parts[count - 1][:start] != prefix:
             count -= 1
         tried = parts[:count]
+        whole = b"".join(tried)
+        # Reads that skip the framer must obey its limit: above it, an event counts as oversized.
+        if len(whole) > MAX_EVENT_BYTES:
+            tried = ()
         cut: list[bytes] = list(map(itemgetter(slice(start, end)), tried))
         # One comparison of the whole batch, in C, in place of two per event. Only if it fails is the first event that differs
         # searched.
-        if prefix + (suffix + prefix).join(cut) + suffix != b"".join(tried):
+        if prefix + (suffix + prefix).join(cut) + suffix != whole:
             cut = []
             for part in tried:
                 if len(part) < start - end or part[:start] != prefix or part[end:] != suffix:

@@ -133,7 +133,7 @@ def test_long_stream_lacks_no_end_that_was_not_checked() -> None:
     assert decoded(long, 97).violations(ended=True) == []
 
 
-VALUES = [
+VALUES: list[Any] = [
     None,
     True,
     0,

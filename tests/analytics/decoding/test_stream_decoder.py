@@ -16,7 +16,7 @@ from streamgauge.analytics.decoding import framing
 from streamgauge.analytics.decoding.accumulator import StreamAccumulator
 from streamgauge.analytics.decoding.dialect_selection import DialectSelector
 from streamgauge.analytics.decoding.framing import Framer
-from streamgauge.analytics.decoding.sse import SSEDecoder
+from streamgauge.analytics.decoding.sse import MAX_EVENT_BYTES, SSEDecoder
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects import all_dialects
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
@@ -49,6 +49,16 @@ def decode(body: bytes, step: int = 64, **exchange: Any) -> StreamDecoder:
         decoder.feed([(at, body[at : at + step])])
     decoder.finish()
     return decoder
+
+
+@pytest.mark.parametrize("excess", [-100, 0, 1, 100])
+def test_limit_of_an_event_holds_where_the_template_matches(excess: int) -> None:
+    large = chat("x" * (MAX_EVENT_BYTES + excess - len(chat("")) + len("\n\n")))
+    reads = [chat("a"), chat("b"), *[chat("c")] * 10, large, *[chat("d")] * 10]
+    decoder = StreamDecoder(ExchangeInfo(path=CHAT_PATH, content_type=SSE))
+    decoder.feed(list(enumerate(reads)))
+    decoder.finish()
+    assert (decoder.event_count, decoder.malformed_events) == ((23, 0) if excess <= 0 else (22, 1))
 
 
 @pytest.mark.parametrize("step", [1, 50, 10**6])
