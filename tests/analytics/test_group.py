@@ -13,8 +13,9 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -136,13 +137,10 @@ def scene(kafka_broker: str, postgres: Postgres, tmp_path: Path) -> Iterator[Sce
 def one_process(scene: Scene) -> Iterator[Store]:
     """The same topic, read by one process into another store."""
     store = new_store(scene.folder / "single", stall=StallLimit(500_000_000, 5.0))
+    with closing(Store(StoreLocation(dsn=scene.dsn), instance="key")) as of_group:
+        measured = partial(measure, fingerprint_key=of_group.fingerprint_key)
     reader = KafkaReader(scene.broker, scene.topic, {})
-    consumer = Consumer(
-        reader,
-        store,
-        Assembler(),
-        lambda finished: measure(finished),
-    )
+    consumer = Consumer(reader, store, Assembler(), measured)
     try:
         while not reader.partitions():
             time.sleep(0.05)

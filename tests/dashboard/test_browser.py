@@ -225,6 +225,7 @@ def test_comparison_by_a_dimension_and_around_an_onset_is_in_the_address(seen: R
     assert f"{onset:%H:%M:%S} UTC" in texts.inner_text()
     for side, dialect in (("A", "openai_chat"), ("B", "anthropic")):
         choose(seen, side, "When", "same time")
+        seen.settle()  # a choice while the page is drawn may be lost
         choose(seen, side, "Dialect", dialect)
         captions.filter(has_text=f"dialect {dialect}").wait_for(timeout=TIMEOUT_MS)
     for plot in ("Failures", "Durations of ok streams"):
