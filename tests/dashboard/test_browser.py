@@ -208,12 +208,12 @@ def without_clock(text: str) -> str:
 def choose(seen: Reader, side: str, label: str, value: str) -> None:
     """Choose a value in a filter of side A or B of the comparison."""
     box = seen.page.locator("[data-testid=stColumn]", has=seen.page.get_by_text(side, exact=True)).first
-    field = box.get_by_role("combobox", name=label)
-    while field.input_value() != value:  # a choice while the page is drawn may be lost
-        field.click()
-        seen.page.get_by_role("option", name=value, exact=True).click()
-        seen.page.keyboard.press("Escape")
-        seen.settle()
+    before = seen.page.url
+    box.get_by_role("combobox", name=label).click()
+    seen.page.get_by_role("option", name=value, exact=True).click()
+    seen.page.keyboard.press("Escape")
+    seen.page.wait_for_url(lambda url: url != before, timeout=TIMEOUT_MS)
+    seen.settle()
 
 
 def test_comparison_by_a_dimension_and_around_an_onset_is_in_the_address(seen: Reader) -> None:
