@@ -153,8 +153,9 @@ export default function ({ parentElement, setTriggerValue }) {
     const prepare = () => {
         waits = 0;
         for (const chart of document.querySelectorAll(OPENS)) {
+            if (chart.querySelector("path[tabindex]")) continue;
             const marks = marksOf(chart);
-            if (!marks.length || marks.some(mark => mark.hasAttribute("tabindex"))) continue;
+            if (!marks.length) continue;
             const lost = focused.chart === chart.className && document.activeElement === document.body;
             if (lost) focus(marks, marks[Math.min(focused.number, marks.length - 1)]);
             else marks[0].setAttribute("tabindex", 0);

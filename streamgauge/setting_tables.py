@@ -89,6 +89,7 @@ Limit = Annotated[
     BeforeValidator(parse_seconds),
     Field(gt=0, le=86_400, allow_inf_nan=False, description="a duration such as 800ms or 2s"),
 ]
+Severity = Annotated[Literal["page", "ticket", "none"], Field(description="page, ticket or none")]
 
 
 class _Table(BaseModel):
@@ -105,7 +106,6 @@ class _GlobTable(_Table):
     model: Glob = "*"
     gateway: Glob = "*"
     client: Glob = "*"
-    severity: Literal["page", "ticket", "none"] = Field("page", description="page, ticket or none")
 
 
 class ObjectiveTable(_GlobTable):
@@ -118,6 +118,7 @@ class ObjectiveTable(_GlobTable):
     goodput: float | None = Field(
         None, ge=0, lt=1, allow_inf_nan=False, description="a share from 0 to less than 1"
     )
+    severity: Severity = "page"
 
     def objective(self) -> Objective:
         """The objective. Raises ValueError for a table without a limit."""
@@ -146,6 +147,7 @@ class BudgetTable(_GlobTable):
     amount: float = Field(gt=0, allow_inf_nan=False, description="a number above 0")
     currency: str = Field(pattern="^[A-Z]{3}$", description="a currency code such as USD")
     time_zone: Annotated[Text, AfterValidator(_time_zone)] = "UTC"
+    severity: Severity = "page"
 
     def budget(self) -> Budget:
         globs = self.model_dump(include={"model", "gateway", "client"})

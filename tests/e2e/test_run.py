@@ -85,11 +85,11 @@ def test_interrupt_of_the_terminal_is_left_to_the_command_and_a_stop_is_forwarde
 ) -> None:
     """Ctrl-C signals both processes. A program may go on, as agents do."""
     code = (
-        "import signal, sys\n"
+        "import signal, sys, time\n"
         "signal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
         "print('ready', flush=True)\n"
-        "while True: signal.pause()\n"
+        "while True: time.sleep(0.1)\n"  # after `pause`, a signal might come too early
     )
     command = [
         sys.executable,

@@ -25,7 +25,7 @@ from streamgauge.analytics.storage.rebuild import rebuild
 from streamgauge.analytics.storage.store import INLINED_ROWS, Store
 from streamgauge.analytics.storage.upkeep import Upkeep
 from streamgauge.ingest.keyed_ids import RECORDED
-from streamgauge.ingest.record_log import erasing
+from streamgauge.ingest.record_log import segments
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.segments import open_segment, read_rows
 from streamgauge.ingest.records import AnyRecord, encode, pack, unpack
@@ -190,7 +190,7 @@ class Killed(BaseException):
 def kill_in_each_step(location: StoreLocation, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run `forget` once for each of its steps, and end it there."""
     for owner, name, after in (
-        (erasing, "replace_segment", True),
+        (segments, "replace_segment", True),
         (Upkeep, "expire", False),
         (forget_module, "compact", False),
     ):
