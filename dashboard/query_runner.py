@@ -59,9 +59,9 @@ def _process(data: str, untrusted: bool) -> QueryPool:
     return QueryPool(locate(store(), Path(data)), untrusted=untrusted)
 
 
-def run(sql: str) -> pl.DataFrame:
+def run(sql: str, data: str) -> pl.DataFrame:
     """Run a query of a page. Raises QueryError."""
-    return _process(str(data_dir()), False).query(sql, max_rows=MAX_ROWS, timeout_s=TIMEOUT_S)
+    return _process(data, False).query(sql, max_rows=MAX_ROWS, timeout_s=TIMEOUT_S)
 
 
 def query_untrusted(sql: str, *, max_rows: int) -> pl.DataFrame:
@@ -75,7 +75,7 @@ def query_untrusted(sql: str, *, max_rows: int) -> pl.DataFrame:
 @st.cache_data(ttl=CACHED_CATALOG_S, max_entries=8, show_spinner=False)
 def _client_names(data: str) -> dict[str, str]:
     """Client id → name."""
-    return dict(run(CLIENT_NAMES).iter_rows())
+    return dict(run(CLIENT_NAMES, data).iter_rows())
 
 
 def client_name(client_id: str | None) -> str | None:
@@ -87,17 +87,17 @@ def client_name(client_id: str | None) -> str | None:
 # `data` is a part of the key, because tests show several data folders with one process.
 @st.cache_data(ttl=CACHED_S, max_entries=MAX_RESULTS, show_spinner=False)
 def _cached(sql: str, data: str) -> pl.DataFrame:
-    return with_client_names(run(sql), _client_names(data))
+    return with_client_names(run(sql, data), _client_names(data))
 
 
 @st.cache_data(ttl=CACHED_CATALOG_S, max_entries=16, show_spinner=False)
 def _cached_catalog(sql: str, data: str) -> pl.DataFrame:
-    return with_client_names(run(sql), _client_names(data))
+    return with_client_names(run(sql, data), _client_names(data))
 
 
 @st.cache_data(ttl=CACHED_MONTH_S, max_entries=16, show_spinner=False)
 def _cached_month(sql: str, data: str) -> pl.DataFrame:
-    return with_client_names(run(sql), _client_names(data))
+    return with_client_names(run(sql, data), _client_names(data))
 
 
 def query(sql: str) -> pl.DataFrame:

@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain, repeat
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -27,7 +29,7 @@ def queries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
     counts: Counter[str] = Counter()
     started, finish = threading.Event(), threading.Event()
 
-    def run(sql: str) -> pl.DataFrame:
+    def run(sql: str, data: str) -> pl.DataFrame:
         if sql not in ASKED:  # a prefetch of an earlier test in this process
             raise QueryError("unexpected")
         counts[sql] += 1
@@ -58,6 +60,15 @@ def test_running_query_is_not_repeated(
     page.join(DEADLINE_S)
     assert found == [1]
     assert counts == {"SELECT 1": 1}
+
+
+def test_answer_is_kept_under_the_folder_that_was_read(
+    streams_data: Path, empty_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = chain([streams_data], repeat(empty_data))
+    monkeypatch.setattr(query_runner, "data_dir", lambda: next(folders))
+    st.cache_data.clear()
+    assert query_runner.query("SELECT count(*) AS n FROM streams")["n"][0] > 0
 
 
 def test_error_of_a_prefetch_is_raised_by_the_page(
