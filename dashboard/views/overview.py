@@ -56,35 +56,38 @@ def body(chosen: Selection) -> None:
     state = st.session_state  # the widgets of the timelines are drawn later
     by, percentile = state.get("by") or "model", state.get("at") or OBJECTIVE_PERCENTILE
     diagnosis = verdict.begun(chosen, recent=page_frame.opens())
+    trends = prefetch(timeline, chosen, by, OBJECTIVE_PERCENTILE)
+    # A new diagnosis takes longer beside other queries, so the page begins them afterwards.
+    found = diagnosis()
+    verdict.show_verdict(found)
     judged = overview.judged(query, widened(chosen, by), datetime.now(UTC))
     summary = prefetch(overview.summary_now_and_before, query, judged)
-    trends = prefetch(timeline, chosen, by, OBJECTIVE_PERCENTILE)
-    counts = prefetch(overview.counts_now_and_before, query, chosen)
-    burning = prefetch(objectives.burning, query_catalog, chosen)
-    changes = prefetch(overview.largest_changes, query, judged)
-    parts = prefetch(blame.quantiles, query, chosen)
-    gateways = prefetch(hops.by_gateway, query, chosen, most=MAX_GATEWAYS)
     prefetch(overview.markers, query, chosen)
     if percentile != OBJECTIVE_PERCENTILE:
         prefetch(timeline, chosen, by, percentile)
+    changes = prefetch(overview.largest_changes, query, judged)
+    burning = prefetch(objectives.burning, query_catalog, chosen)
+    parts = prefetch(blame.quantiles, query, chosen)
+    gateways = prefetch(hops.by_gateway, query, chosen, most=MAX_GATEWAYS)
+    counts = prefetch(overview.counts_now_and_before, query, chosen)
     in_flight = prefetch(overview.in_flight_now_and_before, query, chosen, datetime.now(UTC))
     bad_streams = prefetch(stream_lists.table, query, chosen, overview.IS_BAD, limit=15)
-
-    found = diagnosis()
     judged_by = objectives.stored_objectives(query_catalog)
     contributors = prefetch(report.offenders, query, judged, judged_by, found, filters.label_names())
-    verdict.show_verdict(found)
+
     periods = summary()
     now, before = periods["now"], periods["before"]
     onset = found.causes[0].onset if found.causes else None
     total = trends().filter(pl.col("name") == colors.TOTAL)
     show_objectives(widened(chosen, by), judged, found, now, before, total, onset)
-    requests = counts()["now"].get("requests"), counts()["before"].get("requests")
-    if not requests[0] and not counts()["now"].get("refused"):
-        show_counts(judged, now, before, requests, in_flight())
+    if not now.get("requests") and not any(counts()["now"].get(name) for name in ("requests", "refused")):
+        show_counts(judged, now, before, counts(), in_flight())
         page_frame.show_no_matches()
         return
-    with st.grid(2, min_column_width=420, key="groups"):
+    groups, burns = st.grid(2, min_column_width=420, key="groups"), st.container()
+    # The browser draws the charts while the queries of the tables above them run.
+    show_timelines(chosen, found)
+    with groups:
         with st.container():
             section(
                 "Top offenders",
@@ -102,10 +105,10 @@ def body(chosen: Selection) -> None:
                 f"previous {formatting.span(chosen.length)}, with at least 5 requests in both periods.",
             )
             show_changes(changes(), formatting.span(chosen.length))
-    show_burning(burning())
-    show_timelines(chosen, found)
+    with burns:
+        show_burning(burning())
     show_blame(parts(), gateways())
-    show_counts(judged, now, before, requests, in_flight())
+    show_counts(judged, now, before, counts(), in_flight())
     bad = bad_streams()
     if bad.is_empty():
         section("Latest streams", "No stream failed or missed an objective.")
@@ -221,14 +224,14 @@ def per_second(period: Selection, summary: Summary, key: str) -> float | None:
 
 
 def show_counts(
-    judged: Selection, now: Summary, before: Summary, requests: tuple[float | None, ...], in_flight: tuple[int, int]
+    judged: Selection, now: Summary, before: Summary, counts: dict[str, Summary], in_flight: tuple[int, int]
 ) -> None:  # fmt: skip
     """Counts and further quantiles. Their changes are grey, because they have no objective."""
     tokens = (per_second(judged, now, "output_tokens"), per_second(judged.before(), before, "output_tokens"))
     number = partial(formatting.rate, unit="")  # narrow cards have the unit in their label
     with st.grid(8, min_column_width=98, key="cards"):
         for label, key, to_text, metric in (
-            ("Requests", requests, formatting.count, "requests"),
+            ("Requests", [counts[period].get("requests") for period in counts], formatting.count, "requests"),
             ("In flight", in_flight, formatting.count, "active"),
             ("TTFT p50", "ttft_p50_ns", formatting.duration, "ttft"),
             ("TTFT p99", "ttft_p99_ns", formatting.duration, "ttft"),
