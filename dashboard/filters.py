@@ -105,10 +105,7 @@ def draw_sidebar() -> None:
     with st.sidebar:
         offered = {}
         with contextlib.suppress(query_runner.QueryError):  # the page itself shows the error
-            chosen = selection().in_minutes()  # the same for all readers, so they share the answer
-            offered = overview.filter_options(
-                query_runner.query_catalog, Selection(since=chosen.since, until=chosen.until)
-            )
+            offered = offered_values()
         for name, label in FILTERS.items():
             values = options(offered.get(name, ()), key=name)
             if name == LABEL and not values:  # there are none
@@ -116,6 +113,14 @@ def draw_sidebar() -> None:
             st.multiselect(label, values, key=name, bind="query-params", placeholder="all", wrap=True)
         if views := page_settings.saved_views():
             st.html(saved_views_markup(views))
+
+
+def offered_values() -> dict[str, list[str]]:
+    """The values of each filter in the time range, busiest first. Raises QueryError."""
+    chosen = selection().in_minutes()  # the same for all readers, so they share the answer
+    return overview.filter_options(
+        query_runner.query_catalog, Selection(since=chosen.since, until=chosen.until)
+    )
 
 
 def saved_views_markup(views: Iterable[tuple[str, str]]) -> str:

@@ -14,11 +14,12 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.reports import comparison, formatting, latency, overview
+from streamgauge.analytics.reports import Query, comparison, formatting, latency, overview
 from streamgauge.analytics.reports.comparison import MIN_N, RESAMPLES, Row
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import FURTHER_DIMENSIONS, Selection
@@ -29,7 +30,7 @@ from streamgauge.dashboard.charts.drawing import draw
 from streamgauge.dashboard.charts.group_charts import ecdf, forest
 from streamgauge.dashboard.html_table import Column, show_table
 from streamgauge.dashboard.panels import number, panel, section
-from streamgauge.dashboard.query_runner import query
+from streamgauge.dashboard.query_runner import prefetch, query
 
 SHIFTS: dict[str, timedelta | None] = {
     "same time": timedelta(0),
@@ -41,7 +42,7 @@ SHIFTS: dict[str, timedelta | None] = {
 BEFORE, AFTER = "before onset", "after onset"
 NO_DIMENSION = "none"
 SIDE_COLORS = colors.by_name(("A", "B"))
-Sides = Mapping[str, Selection]
+Ask = Callable[[Query, Selection], Any]
 
 
 def parse_onset(text: str) -> datetime | None:
@@ -118,7 +119,13 @@ def body(base: Selection) -> None:
                 icon=":material/compare_arrows:")  # fmt: skip
         return
     sides = {"A": a, "B": b}
-    counts = {letter: comparison.counts(query, side) for letter, side in sides.items()}
+    # The queries of B run in the background.
+    of_b = {ask: prefetch(ask, query, b) for ask in ASKED}
+
+    def of_sides(ask: Ask) -> dict[str, Any]:
+        return {"A": ask(query, a), "B": of_b[ask]()}
+
+    counts = of_sides(comparison.counts)
     for column, (letter, side) in zip(st.columns(2), sides.items(), strict=True):
         with column:
             requests, ok = (formatting.count(counts[letter][name]) for name in ("requests", "ok"))
@@ -127,9 +134,8 @@ def body(base: Selection) -> None:
     if not all(found["requests"] for found in counts.values()):
         st.warning("No comparison: one side has no streams.", icon=":material/warning:")
         return
-    causes = {letter: comparison.causes(query, side) for letter, side in sides.items()}
-    finishes = {letter: comparison.finishes(query, side) for letter, side in sides.items()}
-    samples = {letter: comparison.ok_sample(query, side) for letter, side in sides.items()}
+    causes, finishes = of_sides(comparison.causes), of_sides(comparison.finishes)
+    samples = of_sides(comparison.ok_sample)
     failures = comparison.failure_rows(counts["A"], counts["B"], causes["A"], causes["B"])
     answers = comparison.answer_rows(counts["A"], counts["B"], finishes["A"], finishes["B"])
     rows = comparison.adjusted([*failures, *answers, *comparison.ok_rows(samples["A"], samples["B"])])
@@ -143,7 +149,7 @@ def body(base: Selection) -> None:
               "complete one. TTFT: only streams of similar uncached input length, because a longer prompt takes longer.",
               rows[second:])  # fmt: skip
     st.caption(" ".join(method_notes(counts, rows)))
-    show_ttft(sides)
+    show_ttft(of_sides(ttft_spread))
 
 
 def show_rows(title: str, help_text: str, rows: Sequence[Row]) -> None:
@@ -203,13 +209,22 @@ def method_notes(counts: Mapping[str, Mapping[str, int]], rows: Sequence[Row]) -
     return notes
 
 
-def show_ttft(sides: Sides) -> None:
-    spread = pl.concat(
-        latency.distribution(
-            query, latency.Source(selection=side, group="everything"), "ttft_ns"
-        ).with_columns(pl.lit(letter).alias("name"))
-        for letter, side in sides.items()
-    )
+def ttft_spread(query: Query, side: Selection) -> pl.DataFrame:
+    return latency.distribution(query, latency.Source(selection=side, group="everything"), "ttft_ns")
+
+
+ASKED: tuple[Ask, ...] = (
+    comparison.counts,
+    comparison.causes,
+    comparison.finishes,
+    comparison.ok_sample,
+    ttft_spread,
+)
+"""What the page asks of each side, in the order of its rows."""
+
+
+def show_ttft(spreads: Mapping[str, pl.DataFrame]) -> None:
+    spread = pl.concat(found.with_columns(pl.lit(letter).alias("name")) for letter, found in spreads.items())
     panel(
         "TTFT, cumulative distribution",
         spread,
@@ -237,10 +252,9 @@ onset = parse_onset(onset_text)
 offered: dict[str, list[str]] = {}
 further_values: list[str] = []
 with contextlib.suppress(query_runner.QueryError):  # the body shows the error
-    chosen = filters.selection()
-    offered = overview.filter_options(query, chosen)
+    offered = filters.offered_values()
     if dimension != NO_DIMENSION:
-        further_values = comparison.values(query, chosen, dimension)
+        further_values = comparison.values(query, filters.selection(), dimension)
 left, right = st.columns(2)
 with left.container(border=True):
     side_a = choose_side("A", BEFORE if has_onset else "previous period", offered, further_values)

@@ -34,16 +34,16 @@ PAIR = f"({DIMENSIONS['model']}, {DIMENSIONS['gateway']})"
 def body(chosen: Selection) -> None:
     verdict.prefetch_marks(chosen)
     chosen = overview.widened(query_catalog, chosen, "TRUE")
-    # A pair has fewer streams, so its points are wider.
-    pairs = overview.widened(query_catalog, chosen, PAIR)
-    judged = overview.judged(query, chosen, datetime.now(UTC))
     counts = prefetch(overview.counts_now_and_before, query, chosen)
-    rates = prefetch(overview.counts_now_and_before, query, judged)
-    abort_summary = prefetch(errors.abort_summary, query, chosen)
     causes_timeline = prefetch(errors.causes_timeline, query, chosen)
     rate_timeline = prefetch(errors.rate_timeline, query, chosen)
+    # A pair has fewer streams, so its points are wider.
+    pairs = overview.widened(query_catalog, chosen, PAIR)
     worst = prefetch(errors.worst_pairs, query, pairs)
+    judged = overview.judged(query, chosen, datetime.now(UTC))
     matrix = prefetch(errors.matrix, query, judged)
+    rates = prefetch(overview.counts_now_and_before, query, judged)
+    abort_summary = prefetch(errors.abort_summary, query, chosen)
     aborts = prefetch(errors.aborts, query, chosen, by)
     violations = prefetch(errors.violations, query, chosen)
     latest = prefetch(stream_lists.table, query, chosen, IS_ERROR, limit=20)
@@ -51,12 +51,15 @@ def body(chosen: Selection) -> None:
     if not periods["now"].get("requests") and not periods["now"].get("refused"):
         page_frame.show_no_matches()
         return
-    show_cards(periods["now"], periods["before"], rates(), abort_summary())
     found = verdict.recent_diagnosis(chosen)
     onset = next((cause.onset for cause in found.causes if cause.metric in FAILURES), None)
     causes = prefetch(errors.causes, query, chosen, onset)
+    cards = st.container()
+    # The browser draws the charts while the cards above them are queried.
     show_timelines(causes_timeline(), rate_timeline(), verdict.time_range(chosen), found.limit("error_rate"))
     show_worst(worst(), verdict.time_range(pairs))
+    with cards:
+        show_cards(periods["now"], periods["before"], rates(), abort_summary())
     section("Causes of errors")
     show_causes(causes())
     panel(

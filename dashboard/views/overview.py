@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -224,7 +224,7 @@ def per_second(period: Selection, summary: Summary, key: str) -> float | None:
 
 
 def show_counts(
-    judged: Selection, now: Summary, before: Summary, counts: dict[str, Summary], in_flight: tuple[int, int]
+    judged: Selection, now: Summary, before: Summary, counts: Mapping[str, Summary], in_flight: tuple[int, int]
 ) -> None:  # fmt: skip
     """Counts and further quantiles. Their changes are grey, because they have no objective."""
     tokens = (per_second(judged, now, "output_tokens"), per_second(judged.before(), before, "output_tokens"))
