@@ -53,7 +53,7 @@ def body(chosen: Selection) -> None:
         return
     found = verdict.recent_diagnosis(chosen)
     onset = next((cause.onset for cause in found.causes if cause.metric in FAILURES), None)
-    causes = prefetch(errors.causes, query, chosen, onset)
+    causes = errors.causes(query, chosen, onset)
     cards = st.container()
     # The browser draws the charts while the cards above them are queried.
     show_timelines(causes_timeline(), rate_timeline(), verdict.time_range(chosen), found.limit("error_rate"))
@@ -61,7 +61,7 @@ def body(chosen: Selection) -> None:
     with cards:
         show_cards(periods["now"], periods["before"], rates(), abort_summary())
     section("Causes of errors")
-    show_causes(causes())
+    show_causes(causes)
     panel(
         "Error rate by model and gateway",
         matrix(),

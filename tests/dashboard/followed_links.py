@@ -39,7 +39,7 @@ ANSWERS = {
     "failed with a tool call": f"tool_call_count > 0 AND ({IS_ERROR} OR tool_failure_count > 0)",
 }
 DEFAULTS = {"order": ["newest"], "answers": ["Cut at the token limit"]}
-SIDEBAR = ("model", "gateway", "client", "app")
+SIDEBAR = ("model", "gateway", "client", "app", "label")
 LINKS = """() => {
     const found = {};
     for (const link of document.querySelectorAll("[data-testid=stMain] a[href]")) {
@@ -76,6 +76,9 @@ class Site:
             name: ", ".join(f"'{v}'" for v in parameters[name]) for name in COLUMNS if name in parameters
         }
         where = [f"{COLUMNS[name]} IN ({listed})" for name, listed in values.items()]
+        for label in parameters.get("label", ()):
+            name, _, value = label.replace("'", "''").partition("=")
+            where.append(f"labels['{name}'] = '{value}'")
         where += [KINDS[kind] for kind in parameters.get("kind", ())]
         where += [ANSWERS[answer] for answer in parameters.get("answer", ())]
         begin, end = range_of(parameters)
@@ -177,7 +180,8 @@ def differences(site: Site, path: str, named: Parameters) -> str:
     if (address.path, parse_qs(address.query)) != (path, wanted):
         return f"address {page.url}"
     for name in SIDEBAR:
-        shown = page.locator(f".st-key-{name}").inner_text().split("\n")[1:]
+        # Without labels there is no filter of them.
+        shown = "".join(page.locator(f".st-key-{name}").all_inner_texts()).split("\n")[1:]
         if [line for line in shown if line] != named.get(name, []):
             return f"{name} is {shown}"
     if page.locator(".st-key-range input").first.input_value() != named["range"][0]:
