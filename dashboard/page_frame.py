@@ -14,7 +14,7 @@ from streamgauge.analytics.reports import overview
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import filters, page_settings, query_runner, share, sql_statements, verdict, zoom
 
-_HAS_STREAMS, _PAGE, _OPENS, _BEGAN = "has-streams", "page", "opens", "began"
+_PAGE, _OPENS, _BEGAN = "page", "opens", "began"
 DIAGNOSED = ("Overview", "Latency", "Throughput", "Spend", "Errors", "Hops")
 """Titles of the pages that show a diagnosis or its onsets."""
 APPLYING: dict[str, tuple[str, ...]] = {"Stream": (), "Live": tuple(filters.FILTERS), "Pipeline": ()}
@@ -97,11 +97,17 @@ def show(
 
 
 def _has_streams() -> bool:
-    """Whether the store has streams. Once it had some, it is not asked again."""
-    state = st.session_state
-    if not state.get(_HAS_STREAMS):
-        state[_HAS_STREAMS] = overview.any_stream(query_runner.query)
-    return bool(state[_HAS_STREAMS])
+    """Whether the store has streams. Once it had some, it is not asked again, whoever reads."""
+    known, data = _with_streams(), str(page_settings.data_dir())
+    if data not in known and overview.any_stream(query_runner.query):
+        known.add(data)
+    return data in known
+
+
+@st.cache_resource(show_spinner=False)
+def _with_streams() -> set[str]:
+    """The data folders that had streams. A dashboard has one, its tests have several."""
+    return set()
 
 
 def _show_error(error: Exception) -> None:

@@ -45,6 +45,7 @@ MAX_PREFETCHES = 64
 
 __all__ = [
     "QueryError",
+    "answer",
     "client_name",
     "prefetch",
     "query",
@@ -83,21 +84,26 @@ def client_name(client_id: str | None) -> str | None:
     return _client_names(str(data_dir())).get(client_id or "")
 
 
+def answer(sql: str, data: str) -> pl.DataFrame:
+    """The result of a query, which is not kept: what is made of it is. Raises QueryError."""
+    return with_client_names(run(sql, data), _client_names(data))
+
+
 # Three functions with the same work: Streamlit finds the cache of a function by its name and source, so one function cannot have three.
 # `data` is a part of the key, because tests show several data folders with one process.
 @st.cache_data(ttl=CACHED_S, max_entries=MAX_RESULTS, show_spinner=False)
 def _cached(sql: str, data: str) -> pl.DataFrame:
-    return with_client_names(run(sql, data), _client_names(data))
+    return answer(sql, data)
 
 
 @st.cache_data(ttl=CACHED_CATALOG_S, max_entries=16, show_spinner=False)
 def _cached_catalog(sql: str, data: str) -> pl.DataFrame:
-    return with_client_names(run(sql, data), _client_names(data))
+    return answer(sql, data)
 
 
 @st.cache_data(ttl=CACHED_MONTH_S, max_entries=16, show_spinner=False)
 def _cached_month(sql: str, data: str) -> pl.DataFrame:
-    return with_client_names(run(sql, data), _client_names(data))
+    return answer(sql, data)
 
 
 def query(sql: str) -> pl.DataFrame:
@@ -131,7 +137,12 @@ def prefetch(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Callable
 
     def result() -> T:
         # What still waits in the queue is run here, by the thread that needs it, instead of waiting for a lane.
-        return run_queries() if prefetched.cancel() else prefetched.result()
+        if prefetched.cancel():
+            return run_queries()
+        # While a lane runs it, this thread runs what it will need next.
+        while not prefetched.done() and _run_next(_queue(), wait=False):
+            pass
+        return prefetched.result()
 
     return result
 
@@ -149,11 +160,19 @@ def _queue() -> queue.Queue[tuple[Future[Any], Callable[[], Any]]]:
 def _run_prefetches(waiting: queue.Queue[tuple[Future[Any], Callable[[], Any]]], guard: Guard) -> None:
     while True:
         guard.beat()
-        prefetched, run_queries = waiting.get()
-        # The page needed the result first and ran the queries itself.
-        if not prefetched.set_running_or_notify_cancel():
-            continue
+        _run_next(waiting, wait=True)
+
+
+def _run_next(waiting: queue.Queue[tuple[Future[Any], Callable[[], Any]]], *, wait: bool) -> bool:
+    """Run the first waiting prefetch. Returns whether there was one."""
+    try:
+        prefetched, run_queries = waiting.get(block=wait)
+    except queue.Empty:
+        return False
+    # If it is cancelled, the page needed the result first and ran the queries itself.
+    if prefetched.set_running_or_notify_cancel():
         try:
             prefetched.set_result(run_queries())
         except BaseException as error:  # the page waits for a result
             prefetched.set_exception(error)
+    return True

@@ -21,7 +21,7 @@ from streamgauge.analytics.schema.finish_reasons import LENGTH
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.dashboard import filters, page_settings, zoom
 from streamgauge.dashboard.charts.drawing import TimeRange
-from streamgauge.dashboard.query_runner import CACHED_S, client_name, prefetch, query, query_catalog
+from streamgauge.dashboard.query_runner import CACHED_S, answer, client_name, prefetch, query, query_catalog
 
 ICONS = {
     "incident": ":material/error:",
@@ -87,7 +87,7 @@ def _latest() -> dict[Hashable, tuple[float, Diagnosis]]:
 def _cached(
     chosen: Selection, judged_by: tuple[Objective, ...], labels: tuple[str, ...], data: str
 ) -> Diagnosis:
-    return diagnose(query, chosen, judged_by, labels)
+    return diagnose(lambda sql: answer(sql, data), chosen, judged_by, labels)
 
 
 def time_range(chosen: Selection, bucket_s: int | None = None) -> TimeRange:

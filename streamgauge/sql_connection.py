@@ -13,10 +13,11 @@ import click
 from duckdb import DuckDBPyConnection, DuckDBPyRelation, tokenize
 from duckdb import Error as DuckDBError
 
-from streamgauge.analytics.query import open_streams_view
 from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
+from streamgauge.analytics.query.open_streams_view import OpenStreamsView
 from streamgauge.analytics.query.reader import Reader, limited
 from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from streamgauge.analytics.storage.database import load, new_database, one_line
 from streamgauge.analytics.storage.location import locate
 from streamgauge.flags import load_with_running_parts
@@ -232,12 +233,12 @@ class _Store:
 
     def relation(self, query: str, params: Params) -> DuckDBPyRelation:
         cursor = self._cursors.get()
-        open_streams_view.prepare(cursor, query, [self._reader.data_path])
+        OpenStreamsView(cursor, [self._reader.data_path]).prepare(query)
         return cursor.sql(limited(cursor, query, _UNLIMITED), params=params or None)
 
     def connection(self) -> DuckDBPyConnection:
         self._cursors.get()
-        open_streams_view.prepare(self._cursor, open_streams_view.NAME, [self._reader.data_path])
+        OpenStreamsView(self._cursor, [self._reader.data_path]).prepare(OPEN_STREAMS.name)
         return self._cursor
 
     def translated(self, error: DuckDBError, query: str) -> QueryError:

@@ -27,6 +27,7 @@ from streamgauge.analytics.reports import blame, quality
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.dimensions import (
     CLIENT,
+    ENDED_AT,
     GATEWAY,
     INPUT_TOKENS,
     LABEL,
@@ -34,9 +35,10 @@ from streamgauge.analytics.schema.dimensions import (
     has_labels,
     is_client,
 )
+from streamgauge.analytics.schema.finish_reasons import FINISH
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_COUNTED, IS_ERROR, IS_REQUEST, OK
-from streamgauge.analytics.schema.sql_quoting import instant, literal
+from streamgauge.analytics.schema.sql_quoting import instant, later, literal
 
 # How a diagnosis divides its time
 
@@ -58,7 +60,7 @@ def edges(chosen: Selection) -> list[datetime]:
 
 START = "started_at"
 END = "ended_at"
-MIDDLE = "started_at + to_microseconds((ttft_ns + last_output_ns) // 2000)"
+MIDDLE = later(START, "(ttft_ns + last_output_ns) // 2")
 FAKE_BURSTINESS = 0.8
 """Above it, most of the output arrived at once."""
 LEAST_OUTPUT_EVENTS = 5
@@ -228,9 +230,9 @@ MOST_LABEL_VALUES = 12
 """As `MOST`, of each label. The values of all labels, NAME=VALUE, are one dimension."""
 SINGLE = ("app", "tap", "server")
 """Dimensions that are looked at alone, as labels are. Means of them are adjusted for the models, gateways and strata of the streams."""
-SILENT_S = 20.0
+SILENT_NS = 20_000_000_000
 SILENT_FACTOR = 1.5
-"""A stream in flight counts as failed, before a timeout ends it, if nothing arrived for `SILENT_S`, and for `SILENT_FACTOR` times the
+"""A stream in flight counts as failed, before a timeout ends it, if nothing arrived for `SILENT_NS`, and for `SILENT_FACTOR` times the
 longest silence of 99 % of the complete streams of its model and gateway."""
 MAX_DETAILS = 20
 LEAST_BEFORE = 20
@@ -250,22 +252,27 @@ def source(
     # ttfb_ns and last_output_ns: the last time a stream that then fell silent was active
     return f"""
         SELECT {names}, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, client_app AS app, tap, server_instance AS server,
-            started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS ended_at,
-            started_at + to_microseconds(coalesce(last_output_ns, ttfb_ns, request_sent_ns, 0) // 1000) AS active_at
+            {ENDED_AT} AS ended_at,
+            {later(START, "coalesce(last_output_ns, ttfb_ns, request_sent_ns, 0)")} AS active_at
         FROM (SELECT * REPLACE ({INPUT_TOKENS} AS input_tokens) FROM streams WHERE {where} AND {IS_REQUEST})
-        UNION ALL BY NAME
-        SELECT stream_id, started_at, 'silent' AS outcome, http_status, ttft_ns, last_output_ns, output_event_count,
-            model, gateway, client, client_app AS app, tap, active_at, active_at AS ended_at{labels}
-        FROM (
-            SELECT * REPLACE ({GATEWAY} AS gateway), {MODEL} AS model, {CLIENT} AS client,
-                started_at + to_microseconds(coalesce(last_event_ns, 0) // 1000) AS active_at
-            FROM open_streams WHERE {where})
-        LEFT JOIN (
-            SELECT {MODEL} AS model, {GATEWAY} AS gateway,
-                quantile_cont(greatest(coalesce(ttft_ns, end_ns), coalesce(icl_max_ns, 0)), 0.99) AS usual_ns
-            FROM streams WHERE {where} AND outcome = '{OK}' AND EXISTS (FROM open_streams) GROUP BY ALL) USING (model, gateway)
-        WHERE active_at + to_microseconds(greatest({SILENT_S:.0f}e6, {SILENT_FACTOR} * coalesce(usual_ns, 0) / 1000)::BIGINT)
-            < least(now(), {instant(end)}) AND waits_for_client IS NOT TRUE"""
+        UNION ALL BY NAME (
+            WITH quiet AS (
+                SELECT * REPLACE ({GATEWAY} AS gateway), {MODEL} AS model, {CLIENT} AS client,
+                    {later(START, "coalesce(last_event_ns, 0)")} AS active_at
+                FROM open_streams WHERE {where} AND waits_for_client IS NOT TRUE AND {_is_over(SILENT_NS, end)})
+            SELECT stream_id, started_at, 'silent' AS outcome, http_status, ttft_ns, last_output_ns, output_event_count,
+                model, gateway, client, client_app AS app, tap, active_at, active_at AS ended_at{labels}
+            FROM quiet LEFT JOIN (
+                SELECT {MODEL} AS model, {GATEWAY} AS gateway,
+                    quantile_cont(greatest(coalesce(ttft_ns, end_ns), coalesce(icl_max_ns, 0)), 0.99) AS usual_ns
+                FROM streams WHERE {where} AND outcome = '{OK}' AND ({MODEL}, {GATEWAY}) IN (SELECT (model, gateway) FROM quiet)
+                GROUP BY ALL) USING (model, gateway)
+            WHERE {_is_over(f"({SILENT_FACTOR} * coalesce(usual_ns, 0))::BIGINT", end)})"""
+
+
+def _is_over(ns: str | int, end: datetime) -> str:
+    """SQL condition: this time passed after `active_at`, before the range ends."""
+    return f"{later('active_at', str(ns))} < least(now(), {instant(end)})"
 
 
 def _bucket(chosen: Selection) -> str:
@@ -277,15 +284,22 @@ def _bucket(chosen: Selection) -> str:
             ELSE greatest(0, {EARLIER_BUCKETS} + floor(({after}) * {EARLIER_BUCKETS} / {length_us})) END::INTEGER"""
 
 
+_SHARED = {"is_answer": quality.IS_ANSWER, "is_counted": IS_COUNTED, "is_error": IS_ERROR, "finish": FINISH}
+"""Column → SQL that many metrics have in common. DuckDB evaluates it once only if it is a column."""
+
+
 def _values(compared: Iterable[Metric]) -> str:
-    """SQL of the value of each metric by stream: `m_*`, a condition or a number, NULL for streams without the metric."""
+    """SQL of the value of each metric by stream: `m_*`, a condition or a number, NULL for streams without the metric. Over `_SHARED`."""
     values = {}
     for metric in compared:
         x = f"coalesce(({metric.x}), FALSE)" if metric.kind == "share" else metric.x
         values[f"m_{metric.name}"] = f"CASE WHEN {metric.n} THEN {x} END"
         if metric.least_change_of_stream:
             values[f"l_{metric.family}"] = f"CASE WHEN {metric.n} THEN {metric.least_change_of_stream} END"
-    return ",\n            ".join(f"{value} AS {name}" for name, value in values.items())
+    sql = _columns(values)
+    for name, shared in _SHARED.items():
+        sql = sql.replace(shared, name)
+    return sql
 
 
 def _same_n(compared: Collection[Metric], metric: Metric) -> str:
@@ -313,9 +327,9 @@ def _sums(compared: Collection[Metric], *, adjusted: bool = False) -> dict[str, 
 def _by_stratum(sums: Mapping[str, str], compared: Iterable[Metric]) -> dict[str, str]:
     """Column → SQL of the sums over strata. The columns of metrics with `by_input` are those of each stratum."""
     divided = {f"{c}_{metric.name}" for metric in compared if metric.by_input for c in ("n", "x", "xx")}
-    found = {name: f"sum({name})" for name in sums if name not in divided}
+    found = {name: f"sum({name}::DOUBLE)" for name in sums if name not in divided}
     for name in divided & sums.keys():
-        found |= {f"{name}_{k}": f"sum({name}) FILTER (stratum = {k})" for k in range(STRATA)}
+        found |= {f"{name}_{k}": f"sum({name}::DOUBLE) FILTER (stratum = {k})" for k in range(STRATA)}
     return found
 
 
@@ -340,7 +354,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
     )
     tops = ",\n        ".join(
         f"top_{d} AS (SELECT {d} AS value FROM chosen WHERE {d} IS NOT NULL GROUP BY ALL"
-        f" ORDER BY count(*) + 5 * count(*) FILTER ({IS_ERROR} OR m_slow_client > ln({SLOW_CLIENT_S}e9)) DESC, value LIMIT {most})"
+        f" ORDER BY sum(weight) DESC, value LIMIT {most})"
         for d, most in (MOST | dict.fromkeys(of_labels, MOST_LABEL_VALUES)).items()
     )
 
@@ -356,7 +370,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
     singles = "".join(
         f"""
         UNION ALL BY NAME
-        SELECT '{part}' AS part, bucket, {value} AS {part}, {_columns({name: f"sum({name})" for name in single_sums})}
+        SELECT '{part}' AS part, bucket, {value} AS {part}, {_columns({name: f"sum({name}::DOUBLE)" for name in single_sums})}
         FROM singles WHERE {d} IS NOT NULL GROUP BY ALL"""
         for d, part, value in (
             *((d, d, d) for d in SINGLE),
@@ -366,8 +380,9 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
     return f"""
         WITH chosen AS MATERIALIZED (
             SELECT {_bucket(chosen)} AS bucket, {", ".join([*MOST, *values])}, outcome, started_at, ttft_ns, itl_ns, input_tokens,
+            if(is_error OR {blame.CLIENT_NS} > {SLOW_CLIENT_S}e9, 6, 1) AS weight,
             {STRATUM} AS stratum, {objective_name(objectives)} AS objective, {_values(compared)}
-            FROM ({source(chosen, labelled=bool(labels))}) WHERE ended_at >= {instant(chosen.before().since)}),
+            FROM (SELECT *, {_columns(_SHARED)} FROM ({source(chosen, labelled=bool(labels))}))),
         {tops},
         levels AS (SELECT model, gateway, stratum, {levels} FROM chosen GROUP BY ALL),
         strata AS (SELECT bucket, {", ".join(map(named, CUBE))}, stratum, {_columns(sums)} FROM chosen GROUP BY ALL),
@@ -403,10 +418,11 @@ def _where(where: Mapping[str, str]) -> str:
 
 
 def _over_chosen(chosen: Selection, suspects: Sequence[Suspect], parts: Iterable[str]) -> str:
-    """SQL of all parts over the streams since shortly before the first suspect."""
+    """SQL of all parts over the streams of the suspects' places since shortly before the first suspect."""
     begin = max(min(s.begin for s in suspects) - chosen.length / 2, chosen.before().since)
     rows = source(chosen, begin, labelled=any(LABEL in s.where for s in suspects))
-    return f"WITH chosen AS MATERIALIZED ({rows}) {' UNION ALL BY NAME '.join(parts)}"
+    places = " OR ".join(dict.fromkeys(f"({_where(s.where)})" for s in suspects))
+    return f"WITH chosen AS MATERIALIZED (SELECT * FROM ({rows}) WHERE {places}) {' UNION ALL BY NAME '.join(parts)}"
 
 
 def series(chosen: Selection, suspects: Sequence[Suspect], points: int) -> str:
@@ -467,17 +483,19 @@ def recent(chosen: Selection, suspects: Sequence[Suspect]) -> str:
     )
 
 
-def details(chosen: Selection, objectives: Sequence[Objective], suspects: Sequence[Suspect]) -> str:
+def details(
+    chosen: Selection, objectives: Sequence[Objective], suspects: Sequence[Suspect], averaged: Collection[str]
+) -> str:
     """SQL of the affected streams of each suspect by cause.
 
     `suspect`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `usual` (as many as before the suspect's begin),
     `with_tools` (streams with a tool call), `objective` (the most frequent one), `broken` (the most frequent dialect with its
-    violations), `stream_id` (an example). In one row of each suspect, `streams` is NULL, and for the metrics that are means of
-    logarithms it has `p50_*` and `p95_*` of the streams at the place, `before_*`, the median of at least `LEAST_BEFORE` streams
-    before it, and `before_tools`, the share with a tool call.
+    violations), `stream_id` (an example). In one row of each suspect, `streams` is NULL, and it has `before_tools`, the share with a
+    tool call before it, and for the metrics `averaged`, which are means of logarithms, `p50_*` and `p95_*` of the streams at the place
+    and `before_*`, the median of at least `LEAST_BEFORE` streams before it.
     """
     before = chosen.length / 4
-    logs = [metric for metric in metrics(objectives).values() if metric.is_log]
+    logs = [metric for name, metric in metrics(objectives).items() if name in averaged]
     parts = []
     for number, suspect in enumerate(suspects):
         metric = suspect.metric
@@ -495,8 +513,8 @@ def details(chosen: Selection, objectives: Sequence[Objective], suspects: Sequen
             f" GROUP BY ALL HAVING streams > 0 ORDER BY streams DESC LIMIT {MAX_DETAILS})"
         )
         parts.append(
-            f"(SELECT {number} AS suspect, {', '.join(_quantiles(m, suspect) for m in logs)},"
-            f" avg((tool_call_count > 0)::INTEGER) FILTER ({metric.at} < {instant(suspect.begin)}) AS before_tools"
+            f"(SELECT {number} AS suspect, {''.join(_quantiles(m, suspect) + ', ' for m in logs)}"
+            f"avg((tool_call_count > 0)::INTEGER) FILTER ({metric.at} < {instant(suspect.begin)}) AS before_tools"
             f" FROM chosen WHERE {_where(suspect.where)})"
         )
     return _over_chosen(chosen, suspects, parts)

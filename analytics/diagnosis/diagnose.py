@@ -275,7 +275,8 @@ def _with_details(
         Suspect(metric=metric, where=c.where, begin=c.onset or chosen.since, end=c.ended or chosen.until)
         for c, metric in causes
     ]
-    frame = query(aggregates.details(chosen, objectives, suspects))
+    averaged = {e.metric for c, _ in causes for e in (c.main, *c.effects) if e.statistic == GEOMETRIC_MEAN}
+    frame = query(aggregates.details(chosen, objectives, suspects, averaged))
     found = []
     for number, (cause, metric) in enumerate(causes):
         of_suspect = frame.filter(pl.col("suspect") == number)

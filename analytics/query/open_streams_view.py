@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -43,31 +44,49 @@ def define(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(_COMMENTS)
 
 
-def prepare(cursor: duckdb.DuckDBPyConnection, sql: str, data_paths: Sequence[str]) -> None:
-    """Create a temporary view on this cursor if the statement mentions it. It takes precedence over the empty one.
+class OpenStreamsView:
+    """The view of one cursor. It takes precedence over the empty one."""
 
-    `data_paths` end with a slash. Raises duckdb.Error.
-    """
-    # The text is enough: a statement that only quotes the name reads some files in vain.
-    if NAME not in sql.lower():
-        return
-    local: list[Path] = []
-    remote: list[str] = []
-    for data_path in data_paths:
-        if "://" in data_path:
-            found = cursor.execute(f"SELECT file FROM glob({literal(data_path + PATTERN)})").fetchall()
-            remote += [str(file) for (file,) in found]
-        else:
-            local += sorted(Path(data_path).glob(PATTERN))
-    rows = []
-    if remote:
-        names = ", ".join(map(literal, remote))
-        rows.append(_ROWS.format(f"read_parquet([{names}], union_by_name = true)"))
-    if files := list(filter(None, map(_content, local))):
-        cursor.register("open_streams_rows", _table(files))
-        rows.append(_ROWS.format("open_streams_rows"))
-    if rows:
-        cursor.execute(f"CREATE OR REPLACE TEMP VIEW {NAME} AS {' UNION ALL '.join(rows)}")
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, data_paths: Sequence[str]) -> None:
+        """`data_paths` end with a slash."""
+        self._cursor, self._data_paths = cursor, data_paths
+        self._rows: pa.Table | None = None
+        self._select = _EMPTY
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        """The rows of the local files. DuckDB takes 6 ms to register a table, so this object is registered once."""
+        assert self._rows is not None
+        return self._rows.__arrow_c_stream__(requested_schema)
+
+    def prepare(self, sql: str) -> None:
+        """Read the files if the statement mentions the view. Raises duckdb.Error."""
+        # The text is enough: a statement that only quotes the name reads some files in vain.
+        if NAME not in sql.lower():
+            return
+        local: list[Path] = []
+        remote: list[str] = []
+        for data_path in self._data_paths:
+            if "://" in data_path:
+                pattern = literal(data_path + PATTERN)
+                remote += [str(file) for (file,) in self._cursor.execute(f"FROM glob({pattern})").fetchall()]
+            else:
+                local += sorted(Path(data_path).glob(PATTERN))
+        registered = None if self._rows is None else self._rows.schema
+        if files := list(filter(None, map(_content, local))):
+            self._rows = _table(files)
+        elif self._rows is not None:
+            self._rows = self._rows.schema.empty_table()
+        rows = []
+        if remote:
+            names = ", ".join(map(literal, remote))
+            rows.append(_ROWS.format(f"read_parquet([{names}], union_by_name = true)"))
+        if self._rows is not None:
+            if self._rows.schema != registered:
+                self._cursor.register("open_streams_rows", self)
+            rows.append(_ROWS.format("open_streams_rows"))
+        if (select := " UNION ALL ".join(rows) or _EMPTY) != self._select:
+            self._cursor.execute(f"CREATE OR REPLACE TEMP VIEW {NAME} AS {select}")
+            self._select = select
 
 
 def _content(file: Path) -> bytes | None:

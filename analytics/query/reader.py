@@ -1,6 +1,6 @@
 """Run SELECT statements on the store, attached read-only to an in-memory DuckDB of this process.
 
-Each query has its own cursor and sees the newest commits. Names without a schema are looked up in the store, then in the
+Each query sees the newest commits. Names without a schema are looked up in the store, then in the
 in-memory database `memory`, which has what the store does not:
 
 - The view `open_streams`.
@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamgauge.analytics.query import errors, open_streams_view
+from streamgauge.analytics.query.open_streams_view import OpenStreamsView
 from streamgauge.analytics.query.statement_filter import position_of_byte, without_explain
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.sql_quoting import literal
@@ -85,6 +86,8 @@ class Reader:
         for store, file in ((location, catalog), *((other, other.catalog) for other in others)):
             if file is not None and not file.is_file():  # ATTACH would create it
                 raise errors.no_tables(store)
+        self._idle: list[tuple[duckdb.DuckDBPyConnection, OpenStreamsView]] = []
+        """Cursors that wait for a statement: as many as have run at once. A new one takes milliseconds."""
         # The tables of `lake` would hide the unions of the same names.
         self._search_path = f"SET search_path = '{'' if others else f'{ALIAS}.main,'}memory.main'"
         self.connection = connection = new_database(memory_limit_bytes)
@@ -162,6 +165,21 @@ class Reader:
         cursor.execute(self._search_path)
         return cursor
 
+    @contextmanager
+    def _used_cursor(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, OpenStreamsView]]:
+        """A cursor without a running statement, and its view. After an error it is closed."""
+        try:
+            cursor, open_streams = self._idle.pop()
+        except IndexError:
+            cursor = self.cursor()
+            open_streams = OpenStreamsView(cursor, self._data_paths)
+        try:
+            yield cursor, open_streams
+        except BaseException:
+            cursor.close()
+            raise
+        self._idle.append((cursor, open_streams))
+
     def query(self, sql: str, max_rows: int, timeout_s: float) -> pl.DataFrame:
         """The rows of one SELECT. Raises QueryRejected (also for more than `max_rows` rows), QueryTimeout, StoreUnavailable."""
         from streamgauge.analytics.query.answers import to_polars
@@ -174,8 +192,8 @@ class Reader:
         `truncate`: of an answer with more than `max_rows` rows, the first `max_rows` + 1.
         """
         try:
-            with closing(self.cursor()) as cursor, interrupted_after(cursor, timeout_s):
-                open_streams_view.prepare(cursor, sql, self._data_paths)
+            with self._used_cursor() as (cursor, open_streams), interrupted_after(cursor, timeout_s):
+                open_streams.prepare(sql)
                 result = cursor.execute(limited(cursor, sql, max_rows)).to_arrow_table(batch_size=_BATCH_ROWS)
         except duckdb.Error as e:
             raise self.translated(e, timeout_s, sql) from None
@@ -211,6 +229,8 @@ class Reader:
 
     def close(self) -> None:
         """Close the database. Running queries end with an error."""
+        for cursor, _ in self._idle:
+            cursor.close()
         self.connection.close()
 
 

@@ -8,6 +8,7 @@ import polars as pl
 
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
+from streamgauge.analytics.schema.dimensions import ENDED_AT
 from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST, REQUESTS
 
 CAUSE = (
@@ -80,7 +81,7 @@ def causes(
             count(DISTINCT {DIMENSIONS["client"]}) AS clients, count(DISTINCT {DIMENSIONS["model"]}) AS models,
             count(DISTINCT {DIMENSIONS["gateway"]}) AS gateways, min(failed_at) AS first_at, max(failed_at) AS last_at,
             {before} AS before_onset, arg_max(stream_id, started_at) AS stream_id, arg_max(error_message, started_at) AS message
-        FROM (SELECT *, started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS failed_at
+        FROM (SELECT *, {ENDED_AT} AS failed_at
             FROM streams WHERE {selection.where()} AND {IS_ERROR} AND {IS_REQUEST})
         GROUP BY http_status, error_type, error_phase
         ORDER BY n DESC, http_status, error_type, error_phase LIMIT {most:d}""")

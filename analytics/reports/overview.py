@@ -20,7 +20,7 @@ from streamgauge.analytics.reports.selection import (
     dimension,
     instant,
 )
-from streamgauge.analytics.schema.dimensions import LABEL, OTHER
+from streamgauge.analytics.schema.dimensions import ENDED_AT, LABEL, OTHER
 from streamgauge.analytics.schema.objectives import LEAST_BAD
 from streamgauge.analytics.schema.outcomes import (
     ERROR_RATE,
@@ -130,9 +130,7 @@ def in_flight_now_and_before(query: Query, selection: Selection, now: datetime) 
         SELECT (SELECT count(*) FROM open_streams WHERE {selection.filters()}) AS active,
             (SELECT count(*) FROM streams
                 WHERE started_at > {then} - INTERVAL '{MAX_STREAM_S} seconds' AND started_at <= {then}
-                    AND started_at + to_microseconds(end_ns // 1000) > {then} AND {selection.filters()}) AS before""").row(
-        0
-    )
+                    AND {ENDED_AT} > {then} AND {selection.filters()}) AS before""").row(0)
     return int(row[0]), int(row[1])
 
 

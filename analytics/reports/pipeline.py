@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from streamgauge.analytics.reports import Query
+from streamgauge.analytics.schema.dimensions import ENDED_AT
 
 TABLES = (
     "streams",
@@ -38,8 +39,8 @@ def freshness(query: Query) -> dict[str, object]:
 
     `alive_at`: the latest alive record of any running tap. Taps write one every few seconds, so an older one means lag.
     """
-    return query("""
-        SELECT (SELECT max(started_at + to_microseconds(coalesce(end_ns, 0) // 1000)) FROM streams
+    return query(f"""
+        SELECT (SELECT max({ENDED_AT}) FROM streams
                 WHERE started_at > (SELECT max(started_at) FROM streams) - INTERVAL '1 hour') AS newest_end_at,
             (SELECT max(updated_at) FROM log_positions) AS committed_at,
             (SELECT count(*) FROM open_streams) AS open,

@@ -9,7 +9,7 @@ import polars as pl
 
 from streamgauge.analytics.reports import Query, quality
 from streamgauge.analytics.reports.selection import MAX_STREAM_S, Selection, dimension, instant
-from streamgauge.analytics.schema.dimensions import INPUT_TOKENS
+from streamgauge.analytics.schema.dimensions import ENDED_AT, INPUT_TOKENS
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
 
 CACHE_HIT_SHARE = (
@@ -76,7 +76,7 @@ def concurrency(query: Query, selection: Selection) -> pl.DataFrame:
     early = f"{instant(selection.since)} - INTERVAL '{MAX_STREAM_S} seconds'"
     return query(f"""
         WITH lifetimes AS (
-                SELECT started_at, started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS ended_at FROM streams
+                SELECT started_at, {ENDED_AT} AS ended_at FROM streams
                 WHERE started_at >= {early} AND started_at < {instant(selection.until)} AND {selection.filters()}
                 UNION ALL SELECT started_at, NULL FROM open_streams
                 WHERE started_at < {instant(selection.until)} AND {selection.filters()}),

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from streamgauge.analytics.schema.clients import is_client_id
 from streamgauge.analytics.schema.outcomes import WEBSOCKET
-from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.sql_quoting import later, literal
 
 MODEL = "coalesce(request_model, response_model, '(no model)')"
 """The requested model, else the one in the response."""
 GATEWAY = "coalesce(gateway, '(no gateway)')"
 CLIENT = "coalesce(client_id, '(no key)')"
 APP = "coalesce(client_app, '(unknown)')"
+ENDED_AT = later("started_at", "coalesce(end_ns, 0)")
+"""When a stream ended."""
 INFERENCE = ("chat", "generate_content", "text_completion")
 """Operations that generate output."""
 GENERATES = f"operation IN {INFERENCE}"

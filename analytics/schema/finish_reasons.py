@@ -23,12 +23,8 @@ _GEMINI_STOP = frozenset({STOP, TOOLS})
 """Gemini's STOP also ends a response with tool calls."""
 
 FINISH = (
-    "CASE "
-    + " ".join(
-        f"WHEN lower(finish_reason) IN ({', '.join(repr(w) for w, found in _MEANINGS.items() if found[0] == meaning)}) "
-        f"THEN '{meaning}'"
-        for meaning in (STOP, LENGTH, TOOLS, FILTER)
-    )
+    "CASE lower(finish_reason) "
+    + " ".join(f"WHEN '{word}' THEN '{found[0]}'" for word, found in _MEANINGS.items())
     + " ELSE finish_reason END"
 )
 """SQL of the meaning of a stream's finish reason, or the reason itself if no meaning is known."""

@@ -305,7 +305,7 @@ CREATE OR REPLACE VIEW session_turns AS
 -- session was in flight. Its kind follows from the turn, else from the tool calls of the response before it.
 WITH requests AS (
     SELECT session_id, parent_session_id, stream_id, client_id, gateway, coalesce(request_model, response_model) AS model, turn, started_at,
-        started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS ended_at,
+        $ENDED_AT AS ended_at,
         ttft_ns, end_ns, outcome, finish_reason, tool_call_count, input_tokens, output_tokens
     FROM streams WHERE session_id IS NOT NULL AND $IS_REQUEST AND stream_id NOT IN (SELECT inner_stream_id FROM hops)
         AND $CALLS_MODEL

@@ -56,10 +56,10 @@ def body(chosen: Selection) -> None:
     state = st.session_state  # the widgets of the timelines are drawn later
     by, percentile = state.get("by") or "model", state.get("at") or OBJECTIVE_PERCENTILE
     diagnosis = verdict.begun(chosen, recent=page_frame.opens())
-    trends = prefetch(timeline, chosen, by, OBJECTIVE_PERCENTILE)
     # A new diagnosis takes longer beside other queries, so the page begins them afterwards.
     found = diagnosis()
     verdict.show_verdict(found)
+    trends = prefetch(timeline, chosen, by, OBJECTIVE_PERCENTILE)
     judged = overview.judged(query, widened(chosen, by), datetime.now(UTC))
     summary = prefetch(overview.summary_now_and_before, query, judged)
     prefetch(overview.markers, query, chosen)

@@ -101,6 +101,29 @@ def test_threads_of_prefetches_survive_exceptions(queries: Queries) -> None:
     assert result()["n"][0] == 1
 
 
+def test_page_that_waits_runs_the_next_prefetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_runner, "LANES", 1)
+    st.cache_resource.clear()
+    busy, free = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        busy.set()
+        assert free.wait(DEADLINE_S)
+        return threading.current_thread().name
+
+    def next_one() -> str:
+        free.set()
+        return threading.current_thread().name
+
+    first = query_runner.prefetch(slow)
+    assert busy.wait(DEADLINE_S)
+    second = query_runner.prefetch(next_one)
+    here = threading.current_thread().name
+    assert first() != here
+    assert second() == here
+    st.cache_resource.clear()
+
+
 def test_full_queue_runs_queries_when_they_are_needed(
     queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -18,12 +19,20 @@ from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from tests.analytics.query.conftest import make_store
 
 
-def write(tables: Path, owner: str, streams: list[str], tap: str | None = None) -> None:
+def write(
+    tables: Path,
+    owner: str,
+    streams: list[str],
+    tap: str | None = None,
+    columns: Sequence[str] = tuple(OPEN_STREAMS.types),
+) -> None:
     folder = tables / "open_streams"
     folder.mkdir(exist_ok=True)
     rows = {name: [None] * len(streams) for name in OPEN_STREAMS.types}
     rows |= {"stream_id": streams, "tap": [tap] * len(streams)}
-    pl.DataFrame(rows, schema=polars_types(OPEN_STREAMS)).write_parquet(folder / f"{owner}.part")
+    pl.DataFrame(rows, schema=polars_types(OPEN_STREAMS)).select(columns).write_parquet(
+        folder / f"{owner}.part"
+    )
     os.replace(folder / f"{owner}.part", folder / f"{owner}.live")
 
 
@@ -48,6 +57,9 @@ def test_view_shows_the_current_files(tmp_path: Path, lock_down: bool) -> None:
         assert reader.query("SELECT typeof(stream_id) FROM open_streams LIMIT 1", 1, 5).item() == "UUID"
         write(tables, "one", [])
         assert reader.query("SELECT stream_id FROM open_streams", 10, 5)["stream_id"].to_list() == [second]
+        write(tables, "two", [first], tap="tap-2", columns=["tap", "stream_id"])  # of another version
+        found = reader.query("SELECT stream_id, tap, started_at FROM open_streams", 10, 5)
+        assert found.rows() == [(first, "tap-2", None)]
         (tables / "open_streams" / "one.live").unlink()
         (tables / "open_streams" / "two.live").unlink()
         assert reader.query("FROM open_streams", 10, 5).height == 0

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from streamgauge.analytics.query.errors import QueryRejected, QueryTimeout, StoreUnavailable
@@ -113,6 +114,25 @@ def test_threads_may_share_a_reader(reader: Reader) -> None:
     for thread in threads:
         thread.join()
     assert sorted(answers) == [ROWS + n for n in range(8)]
+
+
+def test_a_cursor_serves_statements_until_one_fails(location: StoreLocation) -> None:
+    class Counting(Reader):
+        made = 0
+
+        def cursor(self) -> duckdb.DuckDBPyConnection:
+            self.made += 1
+            return super().cursor()
+
+    reader = Counting(location)
+    for _ in range(3):
+        reader.query("FROM open_streams", 10, 5)
+    assert reader.made == 1
+    with pytest.raises(QueryRejected):
+        reader.query("SELECT no_column FROM streams", 10, 5)
+    assert reader.query("SELECT 1 AS one", 10, 5).item() == 1
+    assert reader.made == 2
+    reader.close()
 
 
 def test_each_query_sees_the_newest_commit(tmp_path: Path) -> None:
