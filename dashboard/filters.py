@@ -126,7 +126,7 @@ def offered_values() -> dict[str, list[str]]:
 def saved_views_markup(views: Iterable[tuple[str, str]]) -> str:
     """Links to saved views, names and addresses relative to the dashboard, as HTML.
 
-    They come from the settings, so all readers see the same ones. The dashboard stores nothing: it only reads the tables.
+    They come from the settings and from readers who saved a view. All readers see the same ones.
     """
     links = "".join(
         f'<li><a href="{escape(f"./{address}")}" target="_self">{escape(name)}</a></li>'
@@ -195,7 +195,7 @@ def page_address(page: str, changes: Mapping[str, str]) -> str:
 
 
 def draw_back(parameter: str, label: str) -> None:
-    """Draw a link to this page without a parameter."""
+    """Draw a link to this page without one of its parameters."""
     address = escape(address_with({parameter: []}))
     st.html(f'<a class="sg-back" href="{address}" target="_self">← {label}</a>')
 
@@ -226,7 +226,7 @@ def of_group(by: str, name: object) -> dict[str, str]:
 
 
 def group_address(by: str, name: object) -> str:
-    """The address of this page with only a group."""
+    """The address of this page, filtered to one group."""
     return address_with({key: (value,) for key, value in of_group(by, name).items()})
 
 
@@ -290,7 +290,7 @@ def selection(now: datetime | None = None) -> Selection:
     since = until - (length_of(length) or length_of(DEFAULT_RANGE) or timedelta(0))
     if length == CUSTOM and state.get("from") and state.get("until"):
         since, until = state["from"].replace(tzinfo=UTC), state["until"].replace(tzinfo=UTC)
-        # Two widgets may have their ends in any order. An empty range would have no axis.
+        # The reader may enter the two ends in either order. An empty range would have no axis.
         if until <= since:
             since, until = until, since + timedelta(minutes=1)
     since, until = zoom.current() or (since, until)
@@ -298,7 +298,7 @@ def selection(now: datetime | None = None) -> Selection:
 
 
 def is_known() -> bool:
-    """Whether `selection` is that of the widgets before they are drawn. The address may change them."""
+    """Whether `selection` already returns what the widgets will have when they are drawn."""
     state, address = st.session_state, st.query_params
     if "range" not in state:
         return address.get("range") != CUSTOM

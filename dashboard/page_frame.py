@@ -97,7 +97,7 @@ def show(
 
 
 def _has_streams() -> bool:
-    """Whether the store has streams. Once it had some, it is not asked again, whoever reads."""
+    """Whether the store has streams. If it has, the answer is kept for all readers."""
     known, data = _with_streams(), str(page_settings.data_dir())
     if data not in known and overview.any_stream(query_runner.query):
         known.add(data)

@@ -68,7 +68,7 @@ def run(sql: str, data: str) -> pl.DataFrame:
 def query_untrusted(sql: str, *, max_rows: int) -> pl.DataFrame:
     """Filter a reader's statement and run it in the confined process. Raises QueryError.
 
-    Of an answer with more than `max_rows` rows, the first `max_rows` + 1.
+    If the answer has more than `max_rows` rows, it is the first `max_rows` + 1.
     """
     return _process(str(data_dir()), True).query(sql, max_rows=max_rows, timeout_s=TIMEOUT_S, truncate=True)
 
@@ -85,7 +85,7 @@ def client_name(client_id: str | None) -> str | None:
 
 
 def answer(sql: str, data: str) -> pl.DataFrame:
-    """The result of a query, which is not kept: what is made of it is. Raises QueryError."""
+    """The result of a query, not cached. Callers cache what they compute from it. Raises QueryError."""
     return with_client_names(run(sql, data), _client_names(data))
 
 
@@ -131,7 +131,7 @@ def prefetch(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Callable
     prefetched: Future[T] = Future()
     try:
         _queue().put_nowait((prefetched, run_queries))
-    # Without a place in the queue the page is slower, not wrong: it runs the queries where it needs them.
+    # If the queue is full, the page runs the queries when it needs them.
     except queue.Full:
         return run_queries
 

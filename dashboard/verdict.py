@@ -33,8 +33,8 @@ MAX_FURTHER = 3
 MAX_DIAGNOSES = 32
 _BEGUN = "diagnosis"
 RECENT_S, RECENT_SHARE = 30.0, 1 / 300
-"""Age of a diagnosis that a page shows when it is opened, and of the onsets in charts: seconds, or a share of a longer range. A point
-of a chart is a 60th of the range."""
+"""Maximum age of the diagnosis that a page shows when it opens, and of the onsets in charts: seconds, or a share of the range if that is
+longer. A point of a chart is a 60th of the range."""
 Link = tuple[str, str, str, Mapping[str, str]]
 """Page, label, icon, and filters that differ from those of the page."""
 AFFECTED_STREAMS = {name: {"kind": "errors"} for name in diagnosis.FAILURES} | {
@@ -97,12 +97,12 @@ def time_range(chosen: Selection, bucket_s: int | None = None) -> TimeRange:
 
 
 def begin(chosen: Selection, *, recent: bool) -> None:
-    """Queue the diagnosis of a selection, before the page knows that it needs it (`begun`)."""
+    """Queue the diagnosis of a selection before the page calls `begun`."""
     st.session_state[_BEGUN] = chosen, prefetch(recent_diagnosis if recent else diagnosis_of, chosen)
 
 
 def begun(chosen: Selection, *, recent: bool) -> Callable[[], Diagnosis]:
-    """Waits for the diagnosis, which is queued unless `begin` has done so. Raises QueryError."""
+    """Queue the diagnosis unless `begin` has queued it. The returned function waits for it and raises QueryError."""
     if st.session_state.get(_BEGUN, (None,))[0] != chosen:
         begin(chosen, recent=recent)
     result: Callable[[], Diagnosis] = st.session_state.pop(_BEGUN)[1]

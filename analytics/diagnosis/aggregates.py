@@ -50,7 +50,7 @@ ALL_BUCKETS = EARLIER_BUCKETS + BUCKETS
 
 
 def edges(chosen: Selection) -> list[datetime]:
-    """The begins of all buckets, and the end of the last one."""
+    """The starts of all buckets, and the end of the last one."""
     begin, length = chosen.before().since, chosen.length
     earlier = [begin + length * i / EARLIER_BUCKETS for i in range(EARLIER_BUCKETS)]
     return earlier + [chosen.since + length * i / BUCKETS for i in range(BUCKETS + 1)]
@@ -84,7 +84,7 @@ class Metric:
     least_change: float = 0.0
     """Least difference of shares or means."""
     least_change_of_stream: str = ""
-    """SQL of the same by stream, if objectives differ in it. The least change of a place is the mean over its streams."""
+    """SQL of `least_change` of each stream, if objectives have different ones. The least change of a place is the mean over its streams."""
     least_ratio: float = 1.0
     """Least ratio of shares."""
     new_is_bad: bool = False
@@ -236,7 +236,7 @@ SILENT_FACTOR = 1.5
 longest silence of 99 % of the complete streams of its model and gateway."""
 MAX_DETAILS = 20
 LEAST_BEFORE = 20
-"""Least streams before an onset whose median is shown."""
+"""Least number of streams before an onset for their median to be shown."""
 
 
 def source(
@@ -490,9 +490,9 @@ def details(
 
     `suspect`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `usual` (as many as before the suspect's begin),
     `with_tools` (streams with a tool call), `objective` (the most frequent one), `broken` (the most frequent dialect with its
-    violations), `stream_id` (an example). In one row of each suspect, `streams` is NULL, and it has `before_tools`, the share with a
-    tool call before it, and for the metrics `averaged`, which are means of logarithms, `p50_*` and `p95_*` of the streams at the place
-    and `before_*`, the median of at least `LEAST_BEFORE` streams before it.
+    violations), `stream_id` (an example). Each suspect has one more row, in which `streams` is NULL. It has
+    `before_tools`, the share of streams with a tool call before the suspect's begin. For the metrics in `averaged`, which are means of
+    logarithms, it has `p50_*` and `p95_*`, and `before_*`, the median of the streams before (NULL if fewer than `LEAST_BEFORE`).
     """
     before = chosen.length / 4
     logs = [metric for name, metric in metrics(objectives).items() if name in averaged]

@@ -12,7 +12,6 @@ import contextlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -20,6 +19,7 @@ import pyarrow as pa
 from streamgauge.analytics.schema.ddl import comments
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
+from streamgauge.analytics.storage.database import RegisteredRows
 
 NAME = OPEN_STREAMS.name
 PATTERN = "open_streams/*.live"
@@ -50,17 +50,13 @@ class OpenStreamsView:
     def __init__(self, cursor: duckdb.DuckDBPyConnection, data_paths: Sequence[str]) -> None:
         """`data_paths` end with a slash."""
         self._cursor, self._data_paths = cursor, data_paths
-        self._rows: pa.Table | None = None
+        self._rows: RegisteredRows | None = None
+        """Those of the local files."""
         self._select = _EMPTY
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        """The rows of the local files. DuckDB takes 6 ms to register a table, so this object is registered once."""
-        assert self._rows is not None
-        return self._rows.__arrow_c_stream__(requested_schema)
 
     def prepare(self, sql: str) -> None:
         """Read the files if the statement mentions the view. Raises duckdb.Error."""
-        # The text is enough: a statement that only quotes the name reads some files in vain.
+        # A search in the text is enough: a statement that has the name only in a string reads the files needlessly.
         if NAME not in sql.lower():
             return
         local: list[Path] = []
@@ -71,18 +67,19 @@ class OpenStreamsView:
                 remote += [str(file) for (file,) in self._cursor.execute(f"FROM glob({pattern})").fetchall()]
             else:
                 local += sorted(Path(data_path).glob(PATTERN))
-        registered = None if self._rows is None else self._rows.schema
-        if files := list(filter(None, map(_content, local))):
-            self._rows = _table(files)
-        elif self._rows is not None:
-            self._rows = self._rows.schema.empty_table()
         rows = []
         if remote:
             names = ", ".join(map(literal, remote))
             rows.append(_ROWS.format(f"read_parquet([{names}], union_by_name = true)"))
+        if files := list(filter(None, map(_content, local))):
+            table = _table(files)
+            if self._rows is None or self._rows.rows.schema != table.schema:
+                self._rows = RegisteredRows(table)
+                self._cursor.register("open_streams_rows", self._rows)
+            self._rows.rows = table
+        elif self._rows is not None:
+            self._rows.rows = self._rows.rows.schema.empty_table()
         if self._rows is not None:
-            if self._rows.schema != registered:
-                self._cursor.register("open_streams_rows", self)
             rows.append(_ROWS.format("open_streams_rows"))
         if (select := " UNION ALL ".join(rows) or _EMPTY) != self._select:
             self._cursor.execute(f"CREATE OR REPLACE TEMP VIEW {NAME} AS {select}")

@@ -78,7 +78,7 @@ class Reader:
         """`others`: further stores, queried together with the first. `catalog`: a copy of the SQLite catalog to read.
         `spill_folder`: for sorts and joins larger than memory.
 
-        `exact_types`: Arrow answers keep DuckDB's types; they are not for polars. Raises StoreUnavailable.
+        `exact_types`: `arrow` keeps DuckDB's own types, and `query` cannot be used. Raises StoreUnavailable.
         """
         self._location = location
         self._memory_limit_bytes = memory_limit_bytes
@@ -154,7 +154,7 @@ class Reader:
         # Otherwise a name that is no table is looked up among the variables of this program's functions.
         connection.execute("SET python_enable_replacements = false")
         connection.execute(f"SET allowed_directories = [{literal(self.data_path)}]")
-        # Both are last: after them no folder can be added, and no setting be changed.
+        # Both are last: after them no folder can be added, and no setting can be changed.
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
 
@@ -187,7 +187,7 @@ class Reader:
         return to_polars(self.arrow(sql, max_rows, timeout_s))
 
     def arrow(self, sql: str, max_rows: int, timeout_s: float, *, truncate: bool = False) -> pa.Table:
-        """As `query`, as an Arrow table with DuckDB's own types.
+        """As `query`, as an Arrow table.
 
         `truncate`: of an answer with more than `max_rows` rows, the first `max_rows` + 1.
         """
@@ -203,7 +203,9 @@ class Reader:
             raise errors.not_convertible(e) from None
         if without_explain(sql) != sql:  # the plan of a view names the tables below it
             place = result.schema.get_field_index("explain_value")
-            shown = "(internal)".ljust(len(_INTERNAL_TABLE))  # of the same width, because a plan is a drawing
+            shown = "(internal)".ljust(
+                len(_INTERNAL_TABLE)
+            )  # of the same width, so that the boxes of the plan stay aligned
             plan = pc.replace_substring(result.column(place), _INTERNAL_TABLE, shown)
             result = result.set_column(place, "explain_value", plan)
         if result.num_rows > max_rows and not truncate:
@@ -254,7 +256,7 @@ def limited(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> str:
         raise errors.QueryRejected(errors.READ_ONLY)
     # A subquery leaves the statement's own ORDER BY and LIMIT as they are. The line breaks end its `--` comments.
     wrapped = f"{_WRAPPER}{_inner(statements[0].query)}\n) LIMIT {max_rows + 1}"
-    # Parsed again, because only the text that runs counts.
+    # Parsed again, because this is the text that runs.
     if (count := len(cursor.extract_statements(wrapped))) != 1:
         raise errors.not_one_statement(count)
     return wrapped if selected == sql else sql
@@ -276,7 +278,7 @@ def _decoded(error: duckdb.Error) -> tuple[Exception, int | None]:
 
 
 def _position(byte: int | None, sql: str) -> int | None:
-    """The position in the statement of a byte of the statement that `limited` makes of it."""
+    """The position in `sql` of a byte of the statement that `limited` makes of it. None if it is outside of `sql`."""
     if without_explain(sql) != sql:  # `limited` leaves it as it is
         return position_of_byte(sql, byte)
     inner = _inner(sql)

@@ -21,5 +21,5 @@ def instant(at: datetime) -> str:
 
 
 def later(at: str, ns: str) -> str:
-    """SQL of an instant and a duration in ns: the sum to the microsecond. It takes a fourth of the time of adding an INTERVAL."""
+    """SQL that adds a duration in ns to an instant, in whole microseconds. Four times as fast as adding an INTERVAL."""
     return f"make_timestamptz(epoch_us({at}) + ({ns}) // 1000)"

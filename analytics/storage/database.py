@@ -33,6 +33,17 @@ DAMAGED = ("malformed", "not a database")
 """Parts of SQLite's messages about a damaged file."""
 
 
+class RegisteredRows:
+    """A table to register whose rows can be replaced: registering one takes milliseconds. DuckDB reads it as an Arrow stream."""
+
+    def __init__(self, rows: Any) -> None:
+        """`rows`: a data frame or an Arrow table, later another one of the same schema."""
+        self.rows = rows
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        return self.rows.__arrow_c_stream__(requested_schema)
+
+
 def new_database(memory_limit_bytes: int | None = None) -> duckdb.DuckDBPyConnection:
     """An in-memory database in UTC that does not load extensions by itself. `memory_limit_bytes` None: DuckDB's default."""
     # `load` takes extensions only from installed packages, as trusted as DuckDB itself. Their signatures would be checked at each

@@ -141,7 +141,7 @@ def incident_lines(runs: Sequence[Run]) -> list[str]:
         "",
         f"{named} of {len(runs)} are named ({named / len(runs):.1%}),",
         f"{right} also with the right onset ({right / len(runs):.1%}): {rates}.",
-        f"The begin of {sum(e <= LEAST_TOLERANCE_S for e in steps)} of {len(steps)} steps is known to 10 s.",
+        f"Of {len(steps)} onsets of steps, {sum(e <= LEAST_TOLERANCE_S for e in steps)} are right to 10 s.",
         _times(runs),
     ]  # fmt: skip
 
@@ -153,7 +153,7 @@ def healthy_lines(runs: Sequence[Run]) -> list[str]:
     )
     return [
         f"{false} of {len(runs)} healthy runs have a false diagnosis. In {explained} of them longer prompts alone make TTFT miss its",
-        f"objective, and the first line says so. {_times(runs)}",
+        f"objective, and the headline of the diagnosis says so. {_times(runs)}",
     ]
 
 

@@ -52,11 +52,11 @@ def timeline(chosen: Selection, by: str, percentile: str) -> pl.DataFrame:
 
 
 def body(chosen: Selection) -> None:
-    # Queries that are drawn later run while the first numbers are queried.
     state = st.session_state  # the widgets of the timelines are drawn later
     by, percentile = state.get("by") or "model", state.get("at") or OBJECTIVE_PERCENTILE
     diagnosis = verdict.begun(chosen, recent=page_frame.opens())
-    # A new diagnosis takes longer beside other queries, so the page begins them afterwards.
+    # A new diagnosis takes longer while other queries run, so the page starts them after it. Those of the lower parts then run while
+    # the upper parts are drawn.
     found = diagnosis()
     verdict.show_verdict(found)
     trends = prefetch(timeline, chosen, by, OBJECTIVE_PERCENTILE)
@@ -91,9 +91,9 @@ def body(chosen: Selection) -> None:
         with st.container():
             section(
                 "Top offenders",
-                "Models, gateways and clients with clearly more affected streams than their share of the requests. Affected are the "
-                "streams that the first cause of the diagnosis counts, or else those that failed or missed an objective. The link "
-                "filters all pages.",
+                "Models, gateways, clients and labels with clearly more affected streams than their share of the requests. A stream is "
+                "affected if the first cause of the diagnosis counts it. Without a cause, it is affected if it failed or missed an "
+                "objective. The link filters all pages.",
             )
             by_what = report.offenders_by(found, judged_by)
             st.caption(f"Affected: {by_what}")
