@@ -182,6 +182,9 @@ def choose_series(colors: Mapping[str, str], highlighted: Collection[str] = ()) 
     return shown
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 @dataclass(frozen=True)
 class TimeRange:
     """The range of a time axis, the time zone of its labels, and the distance between its points."""
@@ -199,7 +202,11 @@ class TimeRange:
         """Whether the point of `at` is complete."""
         if self.complete_until is None:
             return pl.lit(True)
-        since, until = (pl.lit(at).cast(pl.Datetime("us", "UTC")) for at in (self.since, self.complete_until))
+        # `pl.lit` takes milliseconds for an instant with a time zone.
+        since, until = (
+            pl.lit((at - _EPOCH) // timedelta(microseconds=1)).cast(pl.Datetime("us", "UTC"))
+            for at in (self.since, self.complete_until)
+        )
         return (pl.col("at") >= since) & (pl.col("at") + pl.duration(seconds=self.bucket_s) <= until)
 
     def complete(self, frame: pl.DataFrame) -> pl.DataFrame:
