@@ -44,6 +44,11 @@ def define(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(_COMMENTS)
 
 
+def is_mentioned(sql: str) -> bool:
+    """Whether the statement may read the view. If it has the name only in a string, the files are read needlessly."""
+    return NAME in sql.lower()
+
+
 class OpenStreamsView:
     """The view of one cursor. It takes precedence over the empty one."""
 
@@ -56,8 +61,7 @@ class OpenStreamsView:
 
     def prepare(self, sql: str) -> None:
         """Read the files if the statement mentions the view. Raises duckdb.Error."""
-        # A search in the text is enough: a statement that has the name only in a string reads the files needlessly.
-        if NAME not in sql.lower():
+        if not is_mentioned(sql):
             return
         local: list[Path] = []
         remote: list[str] = []

@@ -86,8 +86,12 @@ class Reader:
         for store, file in ((location, catalog), *((other, other.catalog) for other in others)):
             if file is not None and not file.is_file():  # ATTACH would create it
                 raise errors.no_tables(store)
-        self._idle: list[tuple[duckdb.DuckDBPyConnection, OpenStreamsView]] = []
-        """Cursors that wait for a statement: as many as have run at once. A new one takes milliseconds."""
+        self._idle: dict[bool, list[tuple[duckdb.DuckDBPyConnection, OpenStreamsView]]] = {
+            False: [],
+            True: [],
+        }
+        """Cursors that wait for a statement: as many as have run at once. A new one takes milliseconds. Those for statements that
+        mention the view of open streams have a temporary one, which other statements would list."""
         # The tables of `lake` would hide the unions of the same names.
         self._search_path = f"SET search_path = '{'' if others else f'{ALIAS}.main,'}memory.main'"
         self.connection = connection = new_database(memory_limit_bytes)
@@ -166,10 +170,11 @@ class Reader:
         return cursor
 
     @contextmanager
-    def _used_cursor(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, OpenStreamsView]]:
+    def _used_cursor(self, sql: str) -> Iterator[tuple[duckdb.DuckDBPyConnection, OpenStreamsView]]:
         """A cursor without a running statement, and its view. After an error it is closed."""
+        idle = self._idle[open_streams_view.is_mentioned(sql)]
         try:
-            cursor, open_streams = self._idle.pop()
+            cursor, open_streams = idle.pop()
         except IndexError:
             cursor = self.cursor()
             open_streams = OpenStreamsView(cursor, self._data_paths)
@@ -178,7 +183,7 @@ class Reader:
         except BaseException:
             cursor.close()
             raise
-        self._idle.append((cursor, open_streams))
+        idle.append((cursor, open_streams))
 
     def query(self, sql: str, max_rows: int, timeout_s: float) -> pl.DataFrame:
         """The rows of one SELECT. Raises QueryRejected (also for more than `max_rows` rows), QueryTimeout, StoreUnavailable."""
@@ -192,7 +197,7 @@ class Reader:
         `truncate`: of an answer with more than `max_rows` rows, the first `max_rows` + 1.
         """
         try:
-            with self._used_cursor() as (cursor, open_streams), interrupted_after(cursor, timeout_s):
+            with self._used_cursor(sql) as (cursor, open_streams), interrupted_after(cursor, timeout_s):
                 open_streams.prepare(sql)
                 result = cursor.execute(limited(cursor, sql, max_rows)).to_arrow_table(batch_size=_BATCH_ROWS)
         except duckdb.Error as e:
@@ -231,7 +236,7 @@ class Reader:
 
     def close(self) -> None:
         """Close the database. Running queries end with an error."""
-        for cursor, _ in self._idle:
+        for cursor, _ in (*self._idle[False], *self._idle[True]):
             cursor.close()
         self.connection.close()
 

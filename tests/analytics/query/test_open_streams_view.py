@@ -55,6 +55,7 @@ def test_view_shows_the_current_files(tmp_path: Path, lock_down: bool) -> None:
             second,
         ]
         assert reader.query("SELECT typeof(stream_id) FROM open_streams LIMIT 1", 1, 5).item() == "UUID"
+        assert "open_streams_rows" not in reader.query("SHOW TABLES", 100, 5)["name"].to_list()
         write(tables, "one", [])
         assert reader.query("SELECT stream_id FROM open_streams", 10, 5)["stream_id"].to_list() == [second]
         write(tables, "two", [first], tap="tap-2", columns=["tap", "stream_id"])  # of another version
