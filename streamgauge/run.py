@@ -252,9 +252,12 @@ def _await_rows(query: Query, selection: Selection) -> None:
 def run_in_terminal(call: Call) -> int:
     """Run a command with this terminal. Returns its exit code, or minus the number of the signal that ended it."""
     process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []  # signals between the handlers and the assignment of `process`
 
     def forward(number: int, frame: object) -> None:
-        if process is not None:
+        if process is None:
+            early.append(number)
+        else:
             process.send_signal(number)
 
     def ignore(number: int, frame: object) -> None:
@@ -264,6 +267,8 @@ def run_in_terminal(call: Call) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
     process = subprocess.Popen(call.argv, env=call.environment)
+    for received in early:
+        process.send_signal(received)
     return process.wait()
 
 

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from streamgauge.client_programs import Call
+from streamgauge.run import FORWARDED, KEYS, run_in_terminal
 from tests.e2e.running import simulator, until, up
 from tests.tables import tables
 
@@ -118,6 +121,25 @@ def test_interrupt_of_the_terminal_is_left_to_the_command_and_a_stop_is_forwarde
     process.terminate()
     assert process.wait(60) == 3
     process.stdout.close()
+
+
+def test_stop_that_comes_while_the_command_starts_is_forwarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn = subprocess.Popen
+
+    def interrupted(*given: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = spawn(*given, **options)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    before = {number: signal.getsignal(number) for number in (*FORWARDED, *KEYS)}
+    try:
+        assert run_in_terminal(Call(["sleep", "60"], {}, tmp_path)) == -signal.SIGTERM
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_joined_run_uses_the_running_tap(upstream: str, tmp_path: Path) -> None:
