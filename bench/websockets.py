@@ -1,4 +1,4 @@
-"""WebSockets: decoded messages a second of one core, tunnels beside nginx, and the memory of idle sockets in the tap.
+"""WebSockets: decoded messages per CPU second, tunnels compared with nginx, and the memory of idle sockets in the tap.
 
 - `decode`: messages of OpenAI's Responses API with permessage-deflate and context takeover, from records to the rows of all tables.
 - `round trips`: 32 sockets that echo messages of 300 bytes, through nginx and through the tap, which records them.

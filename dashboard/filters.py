@@ -244,8 +244,8 @@ def opens_streams(
 ) -> Callable[[Mapping[str, Any]], None]:
     """What a click on a mark of a chart does: open its streams.
 
-    Each of these limits the streams: the point of `time` of the mark, its group by `by` in the field `series`, its bin of the
-    duration `column`, and `changes`.
+    The streams are limited by all of these: the mark's point of `time`, its group by `by` (field `series`), its bin of the duration
+    `column`, and `changes`.
     """
 
     def opens(mark: Mapping[str, Any]) -> None:
@@ -262,7 +262,7 @@ def opens_streams(
 
 
 def opened() -> str | None:
-    """The address that a click on a mark or a second range to compare opens, once."""
+    """The address to open after a click on a mark or the brush of a second range. None on the second call."""
     if (ranges := zoom.compared()) is not None:
         return page_address("compare", dict(zip(("A-when", "B-when"), ranges, strict=True)))
     address: str | None = st.session_state.pop(_OPENS, None)
@@ -400,7 +400,7 @@ def page_number() -> int:
 
 
 def draw_pager(*, has_more: bool) -> None:
-    """Links to the pages beside the present one of a long list, if there are any."""
+    """Links to the previous and the next page of a long list, if there are any."""
     page = page_number()
     if page == 1 and not has_more:
         return

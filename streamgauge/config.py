@@ -212,9 +212,9 @@ goodput = 0.95
 ```
 
 A budget is also a table in the file, and JSON in the flag. A request counts in each budget whose globs match its model, gateway,
-client (name or id) and label. Keys: `period` (`day`, `week` from Monday, or `month`), `amount`, `currency`, and optionally `name`
-(by default the globs and the period), `model`, `gateway`, `client`, `label` (`team=search-*`), `time_zone` (of the begin of the
-period, by default UTC) and `severity` (highest of its [alerts](../how-to/spend.md#set-budgets)).
+client (name or id) and label. Required keys: `period` (`day`, `week` from Monday, or `month`), `amount` and `currency`. Optional keys:
+`name` (by default the globs and the period), `model`, `gateway`, `client`, `label` (`team=search-*`), `time_zone` (in which the
+periods begin, by default UTC) and `severity` (highest of its [alerts](../how-to/spend.md#set-budgets)).
 
 ```toml
 [[budgets]]

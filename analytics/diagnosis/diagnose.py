@@ -281,7 +281,7 @@ def _with_details(
     for number, (cause, metric) in enumerate(causes):
         of_suspect = frame.filter(pl.col("suspect") == number)
         (quantiles,) = of_suspect.filter(pl.col("streams").is_null()).to_dicts()
-        # A drift has the value at its end, other traffic that of all streams.
+        # A drift has its last value, other traffic that of all streams.
         if cause.kind in ("step", "constant"):
             effects = tuple(_with_quantiles(effect, quantiles) for effect in cause.effects)
             cause = replace(cause, main=_with_quantiles(cause.main, quantiles), effects=effects)

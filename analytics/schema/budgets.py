@@ -34,7 +34,7 @@ class Budget:
     amount: float
     currency: str
     time_zone: str = "UTC"
-    """Of the begin of the periods. Weeks begin on Monday."""
+    """In which periods begin. Weeks begin on Monday."""
     severity: Literal["page", "ticket", "none"] = "page"
     """Highest severity of its alerts."""
 

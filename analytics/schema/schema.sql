@@ -369,7 +369,7 @@ CREATE TABLE IF NOT EXISTS budgets (
     period VARCHAR NOT NULL, -- day, week (from Monday) or month.
     amount DOUBLE NOT NULL, -- Amount per period.
     currency VARCHAR NOT NULL, -- Currency of the amount. Requests with a price in another one do not count.
-    time_zone VARCHAR NOT NULL, -- Time zone of the begin of the periods.
+    time_zone VARCHAR NOT NULL, -- Time zone in which the periods begin.
     severity VARCHAR NOT NULL -- Highest severity of its alerts: page, ticket or none.
 );
 

@@ -25,7 +25,7 @@ def stages(given: Given) -> list[str]:
     runs = [ours.stages(given.streams) for _ in range(given.rounds)]
     events = given.streams * EVENTS_A_STREAM
     rows = [[name, f"{events / statistics.median(run[name] for run in runs):,.0f}"] for name in runs[0]]
-    return table(["stage", "events/s of one core"], rows)
+    return table(["stage", "events per CPU second"], rows)
 
 
 def embedded(given: Given) -> list[str]:
@@ -34,7 +34,7 @@ def embedded(given: Given) -> list[str]:
 
     rates = ours.embedded_rates(given.streams, given.rounds)
     return [
-        f"From the embedded log to committed rows: {statistics.median(rates):,.0f} events/s of one core "
+        f"From the embedded log to committed rows: {statistics.median(rates):,.0f} events per CPU second "
         f"({min(rates):,.0f} … {max(rates):,.0f} in {len(rates)} runs)."
     ]
 
@@ -56,7 +56,7 @@ def kafka(given: Given) -> list[str]:
         ]
         for name, runs in found.items()
     ]
-    return table(["from Kafka", "events/s of one core", "× Quix", "events/s by the clock", "peak MiB"], rows)
+    return table(["from Kafka", "events per CPU second", "× Quix", "events/s", "peak MiB"], rows)
 
 
 def freshness(given: Given) -> list[str]:

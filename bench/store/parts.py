@@ -73,7 +73,7 @@ def backlog(trees: list[Tree], given: Given) -> Found:
     if "parent" in rates:
         ratio = statistics.median(rates["current"]) / statistics.median(rates["parent"])
         gates.add("current / parent", f"{ratio:.2f}", f"at least {LEAST_RATIO}", ratio >= LEAST_RATIO)
-    lines = [*table(["backlog", "events/s of CPU, median", "range"], rows), *gates.lines()]
+    lines = [*table(["backlog", "events per CPU second, median", "range"], rows), *gates.lines()]
     return Found(lines, rates, "backlog", f"--rounds {given.rounds} --streams {given.streams}")
 
 
@@ -160,7 +160,7 @@ def size(trees: list[Tree], given: Given) -> Found:
             rows.append([f"{kind}, {name}", f"{one['events']:,}", f"{one['streams']:,}", *shares])
         value = found["current"][kind]["in_all"]
         gates.add(f"bytes an event, {kind}", f"{value:.1f}", f"at most {MOST_BYTES:g}", value <= MOST_BYTES)
-    head = ["stored", "events", "streams", "bytes an event: `events`", "all tables", "with the catalog"]
+    head = ["stored", "events", "streams", "bytes per event: `events`", "all tables", "with the catalog"]
     return Found([*table(head, rows), *gates.lines()], found, "bytes", f"--bytes-events {given.bytes_events}")
 
 
@@ -207,12 +207,12 @@ def commit(trees: list[Tree], given: Given) -> Found:
     }
     rows = [
         [
-            f"{streams} streams",
+            f"{streams} stream{'' if streams == '1' else 's'}",
             *(f"{by[streams]['cpu_ms']:.1f} / {by[streams]['wall_ms']:.1f}" for by in found.values()),
         ]
         for streams in found["commit"]
     ]
-    head = ["one commit, ms of CPU / by the clock", *(titles[way] for way in found)]
+    head = ["one commit, ms: CPU / wall", *(titles[way] for way in found)]
     return Found(table(head, rows), found, "commit", f"--commits {given.commits}")
 
 

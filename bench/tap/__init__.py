@@ -173,7 +173,7 @@ PARTS = [
     ),
     *(
         Part(
-            name, f"{{streams}} streams × 20 chunks/s beside 100 slow clients{relay}", Load("paced", 20, 50_000),
+            name, f"{{streams}} streams × 20 chunks/s, with 100 slow clients{relay}", Load("paced", 20, 50_000),
             (*LATENCY, "cpu_share"), targets, 5, base=slow_clients.BASE, beside=slow_clients.clients,
         )
         for name, relay, targets in (

@@ -1,6 +1,6 @@
-"""Latency of a tap beside 100 clients that make it work for each byte.
+"""Latency of a tap with 100 clients that send or read byte by byte.
 
-- *60 kB heads*: each client has sent all but the last 6,000 bytes of a head of 60 kB, and sends those one by one. A parser that
+- *60 kB of headers*: each client has sent all but the last 6,000 bytes of 60 kB of headers, and sends those one by one. A parser that
   begins again with each read would read 60 kB for each.
 - *1-byte chunks*: each client sends a body of 240 kB (24 MB in all) in which each chunk has one byte.
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.tap.servers import OTHER_CORES, Target, started, tap
 
 CLIENTS = 100
-BASE, HEADS, CHUNKS = "alone", "60 kB heads", "1-byte chunks"
+BASE, HEADS, CHUNKS = "alone", "60 kB of headers", "1-byte chunks"
 HEAD_BYTES, BYTE_BY_BYTE = 60_000, 6_000
 FIELD = b"X-Padding: " + b"x" * 1_000 + b"\r\n"
 TICK_S = 0.05

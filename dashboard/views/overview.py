@@ -36,7 +36,7 @@ from streamgauge.dashboard.stream_tables import show_streams
 OBJECTIVE_PERCENTILE = "p95"
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 MAX_GATEWAYS = 3
-BLAME_OF_MANY = "Each part is a median over streams, the gateway's over those with a hop. Streams behind a gateway are not counted."
+BLAME_OF_MANY = "Medians over streams. The gateway: streams with a hop only. Streams recorded behind a gateway do not count."
 NOISE_HELP = (
     "The change is from {previous}. It is grey unless it is larger than 1.96 standard errors, which happens by chance in "
     "5 % of cases."
@@ -203,7 +203,7 @@ def show_objectives(
             draw_trend(rates, "Goodput over time", onset=at)
             requests, good = now.get("requests"), now.get("good")
             share = good / requests if requests and good is not None else None
-            st.caption(f"met by {formatting.share(share)} of the requests")
+            st.caption(f"objectives met by {formatting.share(share)} of requests")
 
 
 def objective_text(judged: Sequence[Measured], to_text: Callable[[float | None], str]) -> str:

@@ -70,7 +70,7 @@ def test_commit_lists_each_method_by_streams(results: dict[tuple[str, str], dict
         ("parent", "commit"): {"commit": took},
     }
     lines = parts.commit(TREES, GIVEN).lines
-    assert lines[-1] == "| 1 streams | 10.0 / 11.0 | 10.0 / 11.0 | 10.0 / 11.0 |"
+    assert lines[-1] == "| 1 stream | 10.0 / 11.0 | 10.0 / 11.0 | 10.0 / 11.0 |"
 
 
 def test_tree_without_an_interpreter_is_rejected(tmp_path: Path) -> None:
