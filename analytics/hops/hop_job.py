@@ -23,7 +23,7 @@ import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.commit_hook import CommitHook
-from streamgauge.analytics.hops.candidate import Candidate, ClockOffsets, candidate
+from streamgauge.analytics.hops.candidate import Candidate, ClockOffsets
 from streamgauge.analytics.hops.comparison import HopRows
 from streamgauge.analytics.hops.matching import Match, Matches, SideOrder, match
 from streamgauge.analytics.hops.stored_streams import StoredStreams
@@ -280,20 +280,15 @@ class HopJob(CommitHook):
     def _rows_of(self, due: Sequence[Due]) -> Mapping[str, pl.DataFrame]:
         related = self._stored.related([d.stream for d in due], MAX_RELATED)
         if related is None:
-            if len(due) == 1:
-                self._count(hops_ambiguous=1)
-                return {}
             middle = len(due) // 2
-            # Halves, until the streams that share ids fit. A single stream with more is ambiguous.
+            # Halves, until the streams that share ids fit. Those of one stream do.
             self._pending.postpone(due[middle:], time.monotonic())
             return self._rows_of(due[:middle])
-        rows = {row["stream_id"]: row for row in related}
-        streams = {stream_id: candidate(row) for stream_id, row in rows.items()}
-        known = self._known(streams)
-        found = match(list(streams.values()), self._offsets, self._order, self._stored.output_times, known)
+        known = self._known({stream.stream_id: stream for stream in related})
+        found = match(related, self._offsets, self._order, self._stored.output_times, known)
         attempts = self._final_attempts(due, found, {pair.outer.stream_id for pair in known})
         ids = {s.stream_id for matches in attempts for m in matches for s in (m.outer, m.inner)}
-        whole = self._stored.streams({stream_id: rows[stream_id] for stream_id in ids})
+        whole = self._stored.streams(list(ids))
         made = HopRows(self._offsets)
         for matches in attempts:
             try:

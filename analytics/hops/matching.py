@@ -16,8 +16,10 @@ fingerprint that the times leave no doubt. What stays ambiguous is not matched.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 from typing import NamedTuple
 
 from streamgauge.analytics.hops.candidate import (
@@ -52,9 +54,9 @@ class SideOrder:
         if sides in self._matched or len(self._matched) < MAX_PAIRS:
             self._matched[sides] += 1
 
-    def allows(self, outer: Candidate, inner: Candidate) -> bool:
+    def allows(self, outer: Side, inner: Side) -> bool:
         """Whether pairs in this direction are at least as frequent as in the other one."""
-        return self._matched[outer.side, inner.side] >= self._matched[inner.side, outer.side]
+        return self._matched[outer, inner] >= self._matched[inner, outer]
 
     def outer_sides(self, possible: Iterable[Pair]) -> Callable[[Candidate, Candidate], bool]:
         """As `allows`, for streams with one output. Without matched pairs, the direction with more possible pairs is allowed."""
@@ -67,7 +69,7 @@ class SideOrder:
 
 
 MAX_GROUP = 200
-"""Streams with one id. A larger group is not matched by that id."""
+"""Streams with one id or output. A larger group is not matched by it."""
 
 
 class Match(NamedTuple):
@@ -79,7 +81,8 @@ class Match(NamedTuple):
 class Matches(NamedTuple):
     found: Sequence[Match]
     ambiguous: frozenset[str]
-    """Ids of outer streams with several possible inner streams, or with one that has several possible outer streams."""
+    """Ids of outer streams with several possible inner streams, or with one that has several possible outer streams, and of
+    unmatched streams of too large groups."""
 
 
 def match(
@@ -103,7 +106,8 @@ def match(
     matcher.by_request_id(streams)
     matcher.by_fingerprint(streams, output_times)
     matched = {found.outer.stream_id for found in matcher.found.values()}
-    return Matches(list(matcher.found.values()), frozenset(matcher.ambiguous - matched))
+    crowded = matcher.crowded - matcher.found.keys()
+    return Matches(list(matcher.found.values()), frozenset((matcher.ambiguous | crowded) - matched))
 
 
 class _Matcher:
@@ -112,6 +116,8 @@ class _Matcher:
         self.found: dict[str, Match] = {}
         """By the inner stream."""
         self.ambiguous: set[str] = set()
+        self.crowded: set[str] = set()
+        """Streams of too large groups."""
 
     def by_span(self, streams: Sequence[Candidate]) -> None:
         by_span = {(s.trace_id, s.span_id): s for s in streams if s.span_id}
@@ -121,7 +127,7 @@ class _Matcher:
                 self._add(outer, inner, "span")
 
     def by_trace(self, streams: Sequence[Candidate]) -> None:
-        for group in _groups(streams, lambda s: s.trace_id):
+        for group in self._groups(streams, lambda s: s.trace_id):
             root = next((s for s in group if s.parent_span_id is None), None)
             for inner in self._unmatched(group):
                 outers = [
@@ -138,14 +144,14 @@ class _Matcher:
                 self._add_only(outers, inner, "trace")
 
     def by_response_id(self, streams: Sequence[Candidate]) -> None:
-        for group in _groups(streams, lambda s: s.response_id):
+        for group in self._groups(streams, lambda s: s.response_id):
             overlapping = self._overlapping(group, list(self._unmatched(group)))
             possible = [pair for pair in overlapping if self._carries(*pair)]
             allows = self._order.outer_sides(possible)
             self._add_mutual([pair for pair in possible if allows(*pair)], "response_id")
 
     def by_request_id(self, streams: Sequence[Candidate]) -> None:
-        for group in _groups(streams, lambda s: s.request_id):
+        for group in self._groups(streams, lambda s: s.request_id):
             for inner in self._unmatched(group):
                 outers = [s for s in group if self._starts_within(s, inner) and not contradicts(s, inner)]
                 self._add_only(outers, inner, "request_id")
@@ -154,7 +160,7 @@ class _Matcher:
         self, streams: Sequence[Candidate], output_times: Callable[[Sequence[str]], OutputTimes]
     ) -> None:
         answered = {m.outer.stream_id for m in self.found.values() if same_output(m.outer, m.inner)}
-        for group in _groups(streams, lambda s: s.fingerprint):
+        for group in self._groups(streams, lambda s: s.fingerprint):
             outers = [s for s in group if s.stream_id not in answered]
             overlapping = self._overlapping(outers, list(self._unmatched(group)))
             allows = self._order.outer_sides(pair for pair in overlapping if self._carries(*pair))
@@ -204,16 +210,53 @@ class _Matcher:
                 self._add(outer, inner, evidence)
 
     def _overlapping(self, outers: Iterable[Candidate], inners: Iterable[Candidate]) -> list[Pair]:
-        return [(outer, inner) for inner in inners for outer in outers if self._starts_within(outer, inner)]
+        """Pairs whose inner stream may start while the outer one is open, by the start of the inner one."""
+        by_place: defaultdict[tuple[Side, str], list[Candidate]] = defaultdict(list)
+        for outer in sorted(outers, key=_clock_ns):
+            by_place[outer.side, outer.clock_id].append(outer)
+        longest_ns = {
+            place: max(inf if stream.end_ns is None else stream.end_ns for stream in possible)
+            for place, possible in by_place.items()
+        }
+        pairs = []
+        for inner in inners:
+            for (side, clock_id), possible in by_place.items():
+                if side == inner.side or not self._order.allows(side, inner.side):
+                    continue
+                if clock_id == inner.clock_id:
+                    first = bisect_left(possible, inner.clock_ns - longest_ns[side, clock_id], key=_clock_ns)
+                    possible = possible[first : bisect_right(possible, inner.clock_ns, key=_clock_ns)]
+                pairs += [
+                    (outer, inner)
+                    for outer in possible
+                    if starts_within(outer, inner, self._offsets.between(outer, inner))
+                ]
+        return pairs
 
-    # -- conditions ----------------------------------------------------------------------------------------------------
+    # -- groups and conditions -----------------------------------------------------------------------------------------
+
+    def _groups(
+        self, streams: Iterable[Candidate], key: Callable[[Candidate], str | None]
+    ) -> Iterator[Sequence[Candidate]]:
+        """Streams of several sides with the same key, unless they are too many."""
+        groups: defaultdict[str, list[Candidate]] = defaultdict(list)
+        for stream in streams:
+            value = key(stream)
+            if value is not None:
+                groups[value].append(stream)
+        for group in groups.values():
+            if len({stream.side for stream in group}) > 1:
+                if len(group) <= MAX_GROUP:
+                    yield group
+                else:
+                    self.crowded.update(stream.stream_id for stream in group)
 
     def _unmatched(self, group: Iterable[Candidate]) -> Iterator[Candidate]:
         """Streams without an outer one, by start."""
         return (s for s in sorted(group, key=lambda s: s.wall_ns) if s.stream_id not in self.found)
 
     def _starts_within(self, outer: Candidate, inner: Candidate) -> bool:
-        return self._order.allows(outer, inner) and starts_within(
+        return self._order.allows(outer.side, inner.side) and starts_within(
             outer, inner, self._offsets.between(outer, inner)
         )
 
@@ -236,16 +279,8 @@ class _Matcher:
         return [s for s in outers if s.stream_id not in above]
 
 
-def _groups(
-    streams: Iterable[Candidate], key: Callable[[Candidate], str | None]
-) -> Iterator[Sequence[Candidate]]:
-    """Streams with the same key, if there are at least two and not too many."""
-    groups: defaultdict[str, list[Candidate]] = defaultdict(list)
-    for stream in streams:
-        value = key(stream)
-        if value is not None:
-            groups[value].append(stream)
-    return (group for group in groups.values() if 1 < len(group) <= MAX_GROUP)
+def _clock_ns(stream: Candidate) -> int:
+    return stream.clock_ns
 
 
 def _mutual(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -11,14 +11,16 @@ import polars as pl
 from streamgauge.analytics.hops.candidate import SQL_COLUMNS, WALL_ERROR_NS, Candidate, candidate
 from streamgauge.analytics.hops.comparison import EVENT_COLUMNS, STREAM_COLUMNS, Stall, Stream
 from streamgauge.analytics.hops.identical_output import Output
+from streamgauge.analytics.hops.matching import MAX_GROUP
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.tables import EVENTS
 from streamgauge.ingest.generated_ids import smallest_uuid7
 
 _COLUMNS = ", ".join(
-    dict.fromkeys((*SQL_COLUMNS, *STREAM_COLUMNS, "request_model", "response_model", "error_type"))
+    dict.fromkeys((*STREAM_COLUMNS, "outcome", "request_model", "response_model", "error_type"))
 )
 _USABLE = "clock_ns IS NOT NULL AND gateway IS NOT NULL"
+_AMONG_IDS = "stream_id IN (SELECT unnest($ids::UUID[]))"
 _KEYS: dict[str, Callable[[Candidate], str | None]] = {
     "trace_id": lambda s: s.trace_id,
     "response_id": lambda s: s.response_id,
@@ -26,8 +28,26 @@ _KEYS: dict[str, Callable[[Candidate], str | None]] = {
     "coalesce(output_fingerprint, tool_fingerprint)": lambda s: s.fingerprint,
 }
 """SQL expression of each id that two streams of one request may share → the same of a `Candidate`."""
-_AMONG_IDS = "stream_id BETWEEN ?::UUID AND ?::UUID AND stream_id IN (FROM ids)"
-"""The range lets DuckLake skip files."""
+
+
+def _is_shared(number: int, key: str) -> str:
+    """Whether a stream shares this id. Of too large groups a part is enough, and those that are looked up."""
+    shared = f"is_{number} AND (is_looked_up OR row_number() OVER same_{number} <= {MAX_GROUP + 1})"
+    if key == "trace_id":  # a parent span may be of the same side: a gateway that calls itself
+        return shared
+    return f"{shared} AND min((tap, gateway)) OVER same_{number} <> max((tap, gateway)) OVER same_{number}"
+
+
+_RELATED = f"""
+    SELECT {", ".join(SQL_COLUMNS)} FROM (
+        FROM streams
+        SELECT *, {", ".join(f"{key} IN (SELECT unnest($keys_{n}::VARCHAR[])) AS is_{n}" for n, key in enumerate(_KEYS))},
+            {_AMONG_IDS} AS is_looked_up
+        WHERE stream_id >= $since::UUID AND {_USABLE})
+    WHERE {" OR ".join(f"is_{n}" for n in range(len(_KEYS)))}
+    WINDOW {", ".join(f"same_{n} AS (PARTITION BY {key})" for n, key in enumerate(_KEYS))}
+    QUALIFY {" OR ".join(f"({_is_shared(n, key)})" for n, key in enumerate(_KEYS))}
+    LIMIT $limit"""
 _CONTENT_KINDS = ("text", "reasoning", "tool_call")
 
 
@@ -56,50 +76,55 @@ class StoredStreams:
         )
         return [candidate(row) for row in rows]
 
-    def related(self, outers: Sequence[Candidate], limit: int) -> list[Mapping[str, Any]] | None:
-        """Rows of all streams that share an id or the output with one of these. None: more than `limit`."""
+    def related(self, outers: Sequence[Candidate], limit: int) -> list[Candidate] | None:
+        """The streams that share the trace with one of these, or another id or the output at several sides: these included.
+
+        Of each id at most `MAX_GROUP` others and one more. None: more than `limit` in all.
+        """
         # Stream ids contain their time, so a lower bound lets the store skip files. It allows for wrong wall clocks.
         since_ns = min(outer.wall_ns for outer in outers) - WALL_ERROR_NS
-        conditions = []
-        for number, (expression, key) in enumerate(_KEYS.items()):
-            values = pl.Series("key", list({v for s in outers if (v := key(s)) is not None}), pl.String)
-            self._cursor.register(f"keys_{number}", pl.DataFrame({"key": values}))
-            conditions.append(f"{expression} IN (SELECT key FROM keys_{number})")
-        rows = self._rows(
-            f"SELECT {_COLUMNS} FROM streams WHERE stream_id >= $since::UUID AND {_USABLE} AND ({' OR '.join(conditions)}) "
-            "LIMIT $limit",
-            {"since": smallest_uuid7(since_ns / 1e9), "limit": limit + 1},
-        )
-        found = list(rows)
+        keys = {
+            f"keys_{n}": list({value for s in outers if (value := key(s)) is not None})
+            for n, key in enumerate(_KEYS.values())
+        }
+        ids = [outer.stream_id for outer in outers]
+        values = {"since": smallest_uuid7(since_ns / 1e9), "ids": ids, "limit": limit + 1, **keys}
+        found = [candidate(row) for row in self._rows(_RELATED, values)]
         return found if len(found) <= limit else None
 
     def matched(self, streams: Sequence[Candidate]) -> list[tuple[str, str, str]]:
         """(outer stream, inner stream, matched_by) of the stored hops of these streams."""
-        self._register_ids(s.stream_id for s in streams)
-        since_us = (min(s.wall_ns for s in streams) - WALL_ERROR_NS) // 1000
         return self._cursor.execute(
+            "WITH ids AS (SELECT unnest($ids::UUID[])) "
             "SELECT outer_stream_id::VARCHAR, inner_stream_id::VARCHAR, matched_by FROM hops "
-            "WHERE outer_started_at >= make_timestamptz(?) "
+            "WHERE outer_started_at >= make_timestamptz($since_us) "
             "AND (outer_stream_id IN (FROM ids) OR inner_stream_id IN (FROM ids))",
-            [since_us],
+            {
+                "ids": [s.stream_id for s in streams],
+                "since_us": (min(s.wall_ns for s in streams) - WALL_ERROR_NS) // 1000,
+            },
         ).fetchall()
 
-    def streams(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Stream]:
-        """The rows, by stream id, with their events and stalls."""
-        if not rows:
+    def streams(self, stream_ids: Sequence[str]) -> dict[str, Stream]:
+        """These streams with their events and stalls."""
+        if not stream_ids:
             return {}
-        events = self._events(rows)
+        events = self._events(stream_ids)
         stalls: dict[str, list[Stall]] = {}
         for stream_id, *stall in self._cursor.execute(
-            "SELECT stream_id::VARCHAR, seq, at_ns, gap_ns, cause FROM output_stalls "
-            f"WHERE {_AMONG_IDS} ORDER BY stream_id, seq",
-            [min(rows), max(rows)],
+            f"SELECT stream_id::VARCHAR, seq, at_ns, gap_ns, cause FROM output_stalls WHERE {_AMONG_IDS} ORDER BY ALL",
+            {"ids": stream_ids},
         ).fetchall():
             stalls.setdefault(stream_id, []).append(Stall(*stall))
         empty = frame_of_rows(EVENTS, [], EVENT_COLUMNS)
+        rows = self._rows(
+            f"SELECT stream_id::VARCHAR AS stream_id, {_COLUMNS} FROM streams WHERE {_AMONG_IDS}",
+            {"ids": stream_ids},
+        )
         return {
             stream_id: Stream(row, events.get(stream_id, empty), stalls.get(stream_id, ()))
-            for stream_id, row in rows.items()
+            for row in rows
+            if (stream_id := row["stream_id"])
         }
 
     def output_times(self, stream_ids: Sequence[str]) -> dict[str, Output]:
@@ -115,12 +140,11 @@ class StoredStreams:
                     break
         return found
 
-    def _events(self, stream_ids: Collection[str]) -> dict[str, pl.DataFrame]:
-        self._register_ids(stream_ids)
+    def _events(self, stream_ids: Sequence[str]) -> dict[str, pl.DataFrame]:
         rows = self._cursor.execute(
             f"SELECT stream_id::VARCHAR AS stream_id, {', '.join(EVENT_COLUMNS)} FROM events "
             f"WHERE {_AMONG_IDS} ORDER BY stream_id, seq",
-            [min(stream_ids), max(stream_ids)],
+            {"ids": stream_ids},
         ).pl()
         return {
             str(stream_id): events
@@ -128,10 +152,6 @@ class StoredStreams:
                 "stream_id", as_dict=True, include_key=False
             ).items()
         }
-
-    def _register_ids(self, stream_ids: Iterable[str]) -> None:
-        self._cursor.register("ids_text", pl.DataFrame({"id": pl.Series(list(stream_ids), dtype=pl.String)}))
-        self._cursor.execute("CREATE OR REPLACE TEMP TABLE ids AS SELECT id::UUID AS id FROM ids_text")
 
     def _rows(self, sql: str, values: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
         return self._cursor.execute(sql, dict(values)).pl().iter_rows(named=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from streamgauge.analytics.hops.matching import MAX_GROUP
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store
 from tests.analytics.hops.gateway import MS, Exchange, Side, exchange
@@ -134,6 +135,17 @@ def test_ambiguous_streams_are_counted(analytics: Analytics) -> None:
     analytics.store_records([*twin.records(), *sent.records()])
     assert analytics.counter("hops_ambiguous") == 2
     assert ask(analytics.store, PAIRS) == []
+
+
+def test_output_of_too_many_streams_matches_none_and_ids_still_do(analytics: Analytics) -> None:
+    """All streams have the same output, as with a simulated model."""
+    now = time.time_ns()
+    with_id = [exchange(now + n * 7 * MS, propagate="response_id") for n in range(MAX_GROUP // 2)]
+    without = [exchange(now + n * 9 * MS) for n in range(2)]
+    analytics.store_records(record for each in (*with_id, *without) for record in each.records())
+    analytics.run(until_hops=len(with_id))
+    assert ask(analytics.store, PAIRS) == expected(with_id, "response_id")
+    assert analytics.counter("hops_ambiguous") == 4
 
 
 def test_error_of_the_job_does_not_stop_the_consumer(
