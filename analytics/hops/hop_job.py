@@ -280,8 +280,11 @@ class HopJob(CommitHook):
     def _rows_of(self, due: Sequence[Due]) -> Mapping[str, pl.DataFrame]:
         related = self._stored.related([d.stream for d in due], MAX_RELATED)
         if related is None:
+            if len(due) == 1:
+                self._count(hops_ambiguous=1)
+                return {}
             middle = len(due) // 2
-            # Halves, until the streams that share ids fit. Those of one stream do.
+            # Halves, until the streams that share ids fit. A single stream with more is ambiguous.
             self._pending.postpone(due[middle:], time.monotonic())
             return self._rows_of(due[:middle])
         known = self._known({stream.stream_id: stream for stream in related})

@@ -31,8 +31,10 @@ _KEYS: dict[str, Callable[[Candidate], str | None]] = {
 
 
 def _is_shared(number: int, key: str) -> str:
-    """Whether a stream shares this id. Of too large groups a part is enough, and those that are looked up."""
-    shared = f"is_{number} AND (is_looked_up OR row_number() OVER same_{number} <= {MAX_GROUP + 1})"
+    """Whether a stream shares this id. Of too large groups a part is enough, and those that are looked up or linked by a span."""
+    shared = (
+        f"is_{number} AND (is_looked_up OR is_linked OR row_number() OVER same_{number} <= {MAX_GROUP + 1})"
+    )
     if key == "trace_id":  # a parent span may be of the same side: a gateway that calls itself
         return shared
     return f"{shared} AND min((tap, gateway)) OVER same_{number} <> max((tap, gateway)) OVER same_{number}"
@@ -42,7 +44,9 @@ _RELATED = f"""
     SELECT {", ".join(SQL_COLUMNS)} FROM (
         FROM streams
         SELECT *, {", ".join(f"{key} IN (SELECT unnest($keys_{n}::VARCHAR[])) AS is_{n}" for n, key in enumerate(_KEYS))},
-            {_AMONG_IDS} AS is_looked_up
+            {_AMONG_IDS} AS is_looked_up,
+            coalesce(trace_id IN (SELECT unnest($keys_0::VARCHAR[])) AND (parent_span_id IN (SELECT unnest($spans::VARCHAR[]))
+                OR span_id IN (SELECT unnest($parents::VARCHAR[]))), false) AS is_linked
         WHERE stream_id >= $since::UUID AND {_USABLE})
     WHERE {" OR ".join(f"is_{n}" for n in range(len(_KEYS)))}
     WINDOW {", ".join(f"same_{n} AS (PARTITION BY {key})" for n, key in enumerate(_KEYS))}
@@ -79,7 +83,7 @@ class StoredStreams:
     def related(self, outers: Sequence[Candidate], limit: int) -> list[Candidate] | None:
         """The streams that share the trace with one of these, or another id or the output at several sides: these included.
 
-        Of each id at most `MAX_GROUP` others and one more. None: more than `limit` in all.
+        Of each id at most `MAX_GROUP` others and one more, except for those that a span links. None: more than `limit` in all.
         """
         # Stream ids contain their time, so a lower bound lets the store skip files. It allows for wrong wall clocks.
         since_ns = min(outer.wall_ns for outer in outers) - WALL_ERROR_NS
@@ -88,8 +92,15 @@ class StoredStreams:
             for n, key in enumerate(_KEYS.values())
         }
         ids = [outer.stream_id for outer in outers]
-        values = {"since": smallest_uuid7(since_ns / 1e9), "ids": ids, "limit": limit + 1, **keys}
-        found = [candidate(row) for row in self._rows(_RELATED, values)]
+        spans, parents = [s.span_id for s in outers], [s.parent_span_id for s in outers]
+        values = {
+            "since": smallest_uuid7(since_ns / 1e9),
+            "ids": ids,
+            "spans": spans,
+            "parents": parents,
+            "limit": limit + 1,
+        }
+        found = [candidate(row) for row in self._rows(_RELATED, values | keys)]
         return found if len(found) <= limit else None
 
     def matched(self, streams: Sequence[Candidate]) -> list[tuple[str, str, str]]:

@@ -129,7 +129,7 @@ markers.refused              {request}      Requests to store a marker that were
 silences.stored              {silence}      Silences of alerts that were committed
 silences.refused             {request}      Requests to store a silence that were refused
 queries.refused              {query}        Queries of `sql` and `status` refused because too many ran
-hops.ambiguous               {stream}       Streams without hops because several streams were possible
+hops.ambiguous               {stream}       Streams without hops because several streams, or more than 200, were possible
 hops.skipped                 {stream}       Streams without hops after an error or because too many waited
 events_dropped               {event}        Exception events dropped or rejected by the OTLP endpoint
 alerts.ignored               {alert}        Conditions of alerts ignored because too many alerts are firing

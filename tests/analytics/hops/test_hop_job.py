@@ -13,6 +13,7 @@ import pytest
 from streamgauge.analytics.hops.matching import MAX_GROUP
 from streamgauge.analytics.storage.location import locate
 from streamgauge.analytics.storage.store import Store
+from streamgauge.ingest.generated_ids import random_hex
 from tests.analytics.hops.gateway import MS, Exchange, Side, exchange
 from tests.analytics.hops.running_job import Analytics
 from tests.analytics.stores import ask, new_store
@@ -146,6 +147,23 @@ def test_output_of_too_many_streams_matches_none_and_ids_still_do(analytics: Ana
     analytics.run(until_hops=len(with_id))
     assert ask(analytics.store, PAIRS) == expected(with_id, "response_id")
     assert analytics.counter("hops_ambiguous") == 4
+
+
+def test_spans_match_in_a_trace_of_too_many_streams(store: Store, closing: ExitStack) -> None:
+    """Also streams that are stored long before the others of their request, without a common output."""
+    now, trace_id = time.time_ns(), random_hex(32)
+    sent = [exchange(now + n * 7 * MS, propagate="trace") for n in range(2 * MAX_GROUP)]
+    for each in sent:
+        inner = each.inners[0]
+        each.outer.trace_id = inner.trace_id = trace_id
+        inner.output = [(at, f"{text}!") for at, text in inner.output]
+    analytics = Analytics(store, delays_s=(0.0, 0.0, 0.0, 0.0))
+    closing.callback(analytics.close)
+    analytics.store_records(record for each in sent for record in each.inners[0].records())
+    analytics.run(0.5)
+    analytics.store_records(record for each in sent for record in each.outer.records())
+    analytics.run(until_hops=len(sent))
+    assert ask(analytics.store, PAIRS) == expected(sent, "span")
 
 
 def test_error_of_the_job_does_not_stop_the_consumer(
