@@ -23,6 +23,7 @@ APPLYING: dict[str, tuple[str, ...]] = {"Stream": (), "Live": tuple(filters.FILT
 
 def begin(title: str) -> None:
     """Call once per run, before anything is drawn. Queues the diagnosis: no other query of a page takes as long."""
+    query_runner.leave_page()
     st.session_state[_OPENS] = st.session_state.get(_PAGE) != title
     st.session_state[_PAGE] = title
     st.session_state[_BEGAN] = now = datetime.now(UTC)

@@ -8,14 +8,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import polars as pl
 import streamlit as st
@@ -38,8 +40,7 @@ MAX_RESULTS = 128
 MAX_ROWS = 20_000
 TIMEOUT_S = 20.0
 LANES = max(1, min(4, (os.cpu_count() or 1) - 1))
-"""Prefetches that run at the same time, one of them often a diagnosis. Each is on one core, and the page's own thread runs those that
-it needs and that have not begun."""
+"""Prefetches that run at the same time in the background, one of them often a diagnosis. Each is on one core."""
 MAX_PREFETCHES = 64
 """Maximum number of waiting prefetches of all readers. Further queries run when the page needs them."""
 
@@ -47,6 +48,7 @@ __all__ = [
     "QueryError",
     "answer",
     "client_name",
+    "leave_page",
     "prefetch",
     "query",
     "query_catalog",
@@ -121,58 +123,84 @@ def query_month(sql: str) -> pl.DataFrame:
     return _cached_month(sql, str(data_dir()))
 
 
+class _Prefetch(Generic[T]):
+    """Queries that run once, in the first thread that takes them."""
+
+    def __init__(self, run_queries: Callable[[], T]) -> None:
+        self._run_queries = run_queries
+        self._taken = threading.Lock()
+        self._future: Future[T] = Future()
+        self.is_wanted = True
+        """False after the reader has left the page."""
+
+    def run(self) -> bool:
+        """Run the queries. Returns whether this thread did."""
+        if not self._taken.acquire(blocking=False):
+            return False
+        try:
+            self._future.set_result(self._run_queries())
+        except BaseException as error:  # the page waits for a result
+            self._future.set_exception(error)
+        return True
+
+    def is_done(self) -> bool:
+        return self._future.done()
+
+    def result(self) -> T:
+        """Wait for the result. Raises what the queries raised."""
+        return self._future.result()
+
+
+class _Own(threading.local):
+    """The prefetches of the page that this thread draws, until it has tried to run them."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[_Prefetch[Any]] = deque(maxlen=MAX_PREFETCHES)
+
+
+_own = _Own()
+
+
 def prefetch(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]:
     """Queue `ask(…)` to run its queries in the background. The returned function waits for the result, or raises the QueryError.
 
-    Queries start in the order of the calls, `LANES` at a time, so that those of the top of the page are answered first. Those that
-    have not started yet run when the returned function is called.
+    Queries start in the order of the calls, so that those of the top of the page are answered first: `LANES` at a time of all
+    readers, and one of each page that waits for a result.
     """
-    run_queries = partial(ask, *args, **kwargs)
-    prefetched: Future[T] = Future()
-    try:
-        _queue().put_nowait((prefetched, run_queries))
+    prefetched = _Prefetch(partial(ask, *args, **kwargs))
     # If the queue is full, the page runs the queries when it needs them.
-    except queue.Full:
-        return run_queries
+    with contextlib.suppress(queue.Full):
+        _queue().put_nowait(prefetched)
+        _own.waiting.append(prefetched)
 
     def result() -> T:
-        # What still waits in the queue is run here, by the thread that needs it, instead of waiting for a lane.
-        if prefetched.cancel():
-            return run_queries()
-        # While a lane runs it, this thread runs what it will need next.
-        while not prefetched.done() and _run_next(_queue(), wait=False):
-            pass
+        if not prefetched.run():
+            # While a lane runs it, this thread runs what its page needs next.
+            while not prefetched.is_done() and _own.waiting:
+                _own.waiting.popleft().run()
         return prefetched.result()
 
     return result
 
 
+def leave_page() -> None:
+    """Do not run what the page that this thread drew before has queued, unless a page asks for it."""
+    while _own.waiting:
+        _own.waiting.popleft().is_wanted = False
+
+
 @st.cache_resource(show_spinner=False)
-def _queue() -> queue.Queue[tuple[Future[Any], Callable[[], Any]]]:
+def _queue() -> queue.Queue[_Prefetch[Any]]:
     """The prefetches of all readers, and the threads that run them."""
-    waiting: queue.Queue[tuple[Future[Any], Callable[[], Any]]] = queue.Queue(MAX_PREFETCHES)
+    waiting: queue.Queue[_Prefetch[Any]] = queue.Queue(MAX_PREFETCHES)
     for number in range(LANES):
         guard = GUARDS.guard(f"prefetch {number}")
         guarded_thread(guard, partial(_run_prefetches, waiting, guard), threading.Event()).start()
     return waiting
 
 
-def _run_prefetches(waiting: queue.Queue[tuple[Future[Any], Callable[[], Any]]], guard: Guard) -> None:
+def _run_prefetches(waiting: queue.Queue[_Prefetch[Any]], guard: Guard) -> None:
     while True:
         guard.beat()
-        _run_next(waiting, wait=True)
-
-
-def _run_next(waiting: queue.Queue[tuple[Future[Any], Callable[[], Any]]], *, wait: bool) -> bool:
-    """Run the first waiting prefetch. Returns whether there was one."""
-    try:
-        prefetched, run_queries = waiting.get(block=wait)
-    except queue.Empty:
-        return False
-    # If it is cancelled, the page needed the result first and ran the queries itself.
-    if prefetched.set_running_or_notify_cancel():
-        try:
-            prefetched.set_result(run_queries())
-        except BaseException as error:  # the page waits for a result
-            prefetched.set_exception(error)
-    return True
+        if (prefetched := waiting.get()).is_wanted:
+            prefetched.run()

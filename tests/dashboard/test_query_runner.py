@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -101,27 +102,77 @@ def test_threads_of_prefetches_survive_exceptions(queries: Queries) -> None:
     assert result()["n"][0] == 1
 
 
-def test_page_that_waits_runs_the_next_prefetch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def one_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(query_runner, "LANES", 1)
     st.cache_resource.clear()
-    busy, free = threading.Event(), threading.Event()
+    yield
+    st.cache_resource.clear()
 
-    def slow() -> str:
-        busy.set()
-        assert free.wait(DEADLINE_S)
-        return threading.current_thread().name
+
+class Slow:
+    """A prefetch that runs in the lane until `free` is set. Its result is the name of its thread."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        busy = threading.Event()
+
+        def run() -> str:
+            busy.set()
+            assert self.free.wait(DEADLINE_S)
+            return threading.current_thread().name
+
+        self.result = query_runner.prefetch(run)
+        assert busy.wait(DEADLINE_S)
+
+
+@pytest.mark.usefixtures("one_lane")
+def test_page_that_waits_runs_its_next_prefetch() -> None:
+    slow = Slow()
 
     def next_one() -> str:
-        free.set()
+        slow.free.set()
         return threading.current_thread().name
 
-    first = query_runner.prefetch(slow)
-    assert busy.wait(DEADLINE_S)
     second = query_runner.prefetch(next_one)
     here = threading.current_thread().name
-    assert first() != here
+    assert slow.result() != here
     assert second() == here
-    st.cache_resource.clear()
+
+
+@pytest.mark.usefixtures("one_lane")
+def test_page_that_waits_does_not_run_the_prefetches_of_others() -> None:
+    slow = Slow()
+    ran: list[str] = []
+    other = threading.Thread(
+        target=lambda: query_runner.prefetch(lambda: ran.append(threading.current_thread().name))
+    )
+    other.start()
+    other.join(DEADLINE_S)
+    page = threading.Timer(0.2, slow.free.set)
+    page.start()
+    lane = slow.result()
+    page.join(DEADLINE_S)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not ran and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert ran == [lane]
+
+
+@pytest.mark.usefixtures("one_lane")
+def test_prefetches_of_a_page_that_was_left_run_only_if_they_are_asked_for() -> None:
+    slow = Slow()
+    ran: list[str] = []
+    left, asked = (query_runner.prefetch(partial(ran.append, name)) for name in ("left", "asked"))
+    query_runner.leave_page()
+    asked()
+    last = query_runner.prefetch(partial(ran.append, "last"))
+    slow.free.set()
+    slow.result()
+    last()
+    assert ran == ["asked", "last"]
+    left()
+    assert ran == ["asked", "last", "left"]
 
 
 def test_full_queue_runs_queries_when_they_are_needed(
