@@ -7,14 +7,13 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import click
 from duckdb import DuckDBPyConnection, DuckDBPyRelation, tokenize
 from duckdb import Error as DuckDBError
 
 from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
-from streamgauge.analytics.query.open_streams_view import OpenStreamsView
 from streamgauge.analytics.query.reader import Reader, limited
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
@@ -35,6 +34,7 @@ _TOO_SLOW = "too slow: "
 _PARAMETER = re.compile(rb"\?|\$(\w+)")
 Params = Sequence[Any] | Mapping[str, Any]
 """Values of a statement's parameters."""
+T = TypeVar("T")
 _UNREACHABLE = ("Could not connect", "Could not resolve", "Failed to send message", "Connection")
 
 
@@ -141,21 +141,22 @@ class Connection:
         return f"<streamgauge.Connection to {self.source}>"
 
 
-class _Cursors:
+class _Cursors(Generic[T]):
     """One cursor per thread. Two threads on one cursor of DuckDB can wait for each other for ever: for its lock and for the GIL."""
 
-    def __init__(self, new: Callable[[], DuckDBPyConnection]) -> None:
+    def __init__(self, new: Callable[[], T]) -> None:
+        """`new` returns a cursor and what else belongs to it."""
         self._new = new
         self._own = threading.local()
         self._closed = False
 
-    def get(self) -> DuckDBPyConnection:
+    def get(self) -> T:
         """The cursor of this thread. Raises StoreUnavailable after `close`."""
         if self._closed:
             raise StoreUnavailable("cannot query: the connection is closed. Call streamgauge.connect again.")
         if not hasattr(self._own, "cursor"):
             self._own.cursor = self._new()
-        cursor: DuckDBPyConnection = self._own.cursor
+        cursor: T = self._own.cursor
         return cursor
 
     def close(self) -> None:
@@ -228,17 +229,17 @@ class _Store:
         self._reader = reader
         # The caller of `Connection.sql` is several frames above the call of DuckDB.
         reader.connection.execute("SET GLOBAL python_scan_all_frames = true")
-        self._cursors = _Cursors(reader.cursor)
-        self._cursor = self._cursors.get()
+        self._cursors = _Cursors(reader.cursor_with_view)
+        self._cursor, self._open_streams = self._cursors.get()
 
     def relation(self, query: str, params: Params) -> DuckDBPyRelation:
-        cursor = self._cursors.get()
-        OpenStreamsView(cursor, [self._reader.data_path]).prepare(query)
+        cursor, open_streams = self._cursors.get()
+        open_streams.prepare(query)
         return cursor.sql(limited(cursor, query, _UNLIMITED), params=params or None)
 
     def connection(self) -> DuckDBPyConnection:
         self._cursors.get()
-        OpenStreamsView(self._cursor, [self._reader.data_path]).prepare(OPEN_STREAMS.name)
+        self._open_streams.prepare(OPEN_STREAMS.name)
         return self._cursor
 
     def translated(self, error: DuckDBError, query: str) -> QueryError:

@@ -81,13 +81,18 @@ class OpenStreamsView:
                 self._rows = RegisteredRows(table)
                 self._cursor.register("open_streams_rows", self._rows)
             self._rows.rows = table
-        elif self._rows is not None:
-            self._rows.rows = self._rows.rows.schema.empty_table()
+        else:
+            self.release()
         if self._rows is not None:
             rows.append(_ROWS.format("open_streams_rows"))
         if (select := " UNION ALL ".join(rows) or _EMPTY) != self._select:
             self._cursor.execute(f"CREATE OR REPLACE TEMP VIEW {NAME} AS {select}")
             self._select = select
+
+    def release(self) -> None:
+        """Free the rows of the files after a statement."""
+        if self._rows is not None:
+            self._rows.rows = self._rows.rows.schema.empty_table()
 
 
 def _content(file: Path) -> bytes | None:

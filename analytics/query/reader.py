@@ -86,6 +86,7 @@ class Reader:
         for store, file in ((location, catalog), *((other, other.catalog) for other in others)):
             if file is not None and not file.is_file():  # ATTACH would create it
                 raise errors.no_tables(store)
+        self._is_closed = False
         self._idle: dict[bool, list[tuple[duckdb.DuckDBPyConnection, OpenStreamsView]]] = {
             False: [],
             True: [],
@@ -169,6 +170,11 @@ class Reader:
         cursor.execute(self._search_path)
         return cursor
 
+    def cursor_with_view(self) -> tuple[duckdb.DuckDBPyConnection, OpenStreamsView]:
+        """A cursor, and its view of the open streams. Call `prepare` of the view before each statement."""
+        cursor = self.cursor()
+        return cursor, OpenStreamsView(cursor, self._data_paths)
+
     @contextmanager
     def _used_cursor(self, sql: str) -> Iterator[tuple[duckdb.DuckDBPyConnection, OpenStreamsView]]:
         """A cursor without a running statement, and its view. After an error it is closed."""
@@ -176,14 +182,16 @@ class Reader:
         try:
             cursor, open_streams = idle.pop()
         except IndexError:
-            cursor = self.cursor()
-            open_streams = OpenStreamsView(cursor, self._data_paths)
+            cursor, open_streams = self.cursor_with_view()
         try:
             yield cursor, open_streams
         except BaseException:
             cursor.close()
             raise
+        open_streams.release()
         idle.append((cursor, open_streams))
+        if self._is_closed:
+            self._close_idle()
 
     def query(self, sql: str, max_rows: int, timeout_s: float) -> pl.DataFrame:
         """The rows of one SELECT. Raises QueryRejected (also for more than `max_rows` rows), QueryTimeout, StoreUnavailable."""
@@ -236,9 +244,14 @@ class Reader:
 
     def close(self) -> None:
         """Close the database. Running queries end with an error."""
-        for cursor, _ in (*self._idle[False], *self._idle[True]):
-            cursor.close()
+        self._is_closed = True
+        self._close_idle()
         self.connection.close()
+
+    def _close_idle(self) -> None:
+        for idle in self._idle.values():
+            while idle:
+                idle.pop()[0].close()
 
 
 def too_many_rows(max_rows: int) -> errors.QueryRejected:

@@ -15,6 +15,8 @@ import pytest
 
 import streamgauge as sg
 from streamgauge.analytics.storage.location import locate
+from tests.analytics.query.conftest import make_store
+from tests.analytics.query.test_open_streams_view import write as write_open_streams
 from tests.analytics.query.test_serve import serving
 
 JOINED = "SELECT count(*) FROM streams JOIN events USING (stream_id)"
@@ -52,6 +54,21 @@ def test_statements_have_relations(con: sg.Connection) -> None:
     assert "streams" in con.tables()
     assert "gauge" not in con.tables()
     assert "Table: streams" in con.sql("EXPLAIN SELECT count(outcome) FROM streams").fetchall()[0][1]
+
+
+@pytest.mark.parametrize("by_duckdb", [False, True])
+def test_ended_streams_leave_open_streams(tmp_path: Path, by_duckdb: bool) -> None:
+    location = make_store(tmp_path, rows=1)
+    with sg.connect(tmp_path) as con:
+
+        def ask() -> list[tuple[int]]:
+            sql = "SELECT count(*) FROM open_streams"
+            return con.duckdb.execute(sql).fetchall() if by_duckdb else con.sql(sql).fetchall()
+
+        write_open_streams(Path(str(location.tables)), "one", ["0198b2d0-0000-7000-8000-000000000001"])
+        assert ask() == [(1,)]
+        (Path(str(location.tables)) / "open_streams" / "one.live").unlink()
+        assert ask() == [(0,)]
 
 
 def test_instants_are_in_utc(con: sg.Connection) -> None:
