@@ -93,7 +93,7 @@ def sizes(given: Given) -> list[str]:
                 ]
                 shares = [f"{size / stored.events:.1f}" for size in sizes]
                 rows.append([kind, f"{stored.events:,}", f"{stored.streams:,}", *shares])
-    head = ["stored", "events", "streams", "bytes an event in `events`", "in all tables", "with the catalog"]
+    head = ["stored", "events", "streams", "bytes per event in `events`", "in all tables", "with the catalog"]
     return table(head, rows)
 
 
@@ -113,7 +113,7 @@ def queries(given: Given) -> list[str]:
             results.append(stored.ask(folder))
     rows = [[name, *(f"{one.seconds[name] * 1e3:,.0f} ms" for one in results)] for name in stored.QUERIES]
     rows += [
-        [f"bytes an event, {name}", *(f"{one.bytes_an_event[name]:.2f}" for one in results)]
+        [f"bytes per event, {name}", *(f"{one.bytes_an_event[name]:.2f}" for one in results)]
         for name in results[0].bytes_an_event
     ]
     return table(["over", *(f"{one.events:,} events" for one in results)], rows)

@@ -159,7 +159,7 @@ def size(trees: list[Tree], given: Given) -> Found:
             shares = [f"{one[key]:.1f}" for key in ("in_events", "in_tables", "in_all")]
             rows.append([f"{kind}, {name}", f"{one['events']:,}", f"{one['streams']:,}", *shares])
         value = found["current"][kind]["in_all"]
-        gates.add(f"bytes an event, {kind}", f"{value:.1f}", f"at most {MOST_BYTES:g}", value <= MOST_BYTES)
+        gates.add(f"bytes per event, {kind}", f"{value:.1f}", f"at most {MOST_BYTES:g}", value <= MOST_BYTES)
     head = ["stored", "events", "streams", "bytes per event: `events`", "all tables", "with the catalog"]
     return Found([*table(head, rows), *gates.lines()], found, "bytes", f"--bytes-events {given.bytes_events}")
 
