@@ -355,7 +355,7 @@ class Progress:
 
     def show(self, traffic: Traffic, measured: str, ends_s: float | None) -> None:
         remaining = "" if ends_s is None else f"   {max(0.0, ends_s - time.monotonic()):.0f} s left"
-        line = f"sent {traffic.sent}   open {traffic.open_requests}   aborted {traffic.aborted}{measured}{remaining}"
+        line = f"sent {traffic.sent} requests   open {traffic.open_requests}   aborted {traffic.aborted}{measured}{remaining}"
         if self._terminal:
             click.echo(f"\r\x1b[K{line}", nl=False)
         else:
@@ -382,4 +382,4 @@ def measured_text(tables: QueryPool) -> str:
     except QueryError:
         return ""
     ttft = "–" if ttft_ms is None else f"{ttft_ms:.0f}"
-    return f"   measured {streams}   errors {errors}   ttft p50 {ttft} ms"
+    return f"   measured {streams} answers   errors {errors}   ttft p50 {ttft} ms"

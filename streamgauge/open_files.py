@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import shutil
 import sys
 import threading
 import time
@@ -32,7 +33,7 @@ from streamgauge.ingest.record_log.reader_cursors import highest_cursor
 from streamgauge.ingest.records import coding_of
 from streamgauge.process_options import analyze_options, client_key, redactor, tap_options
 from streamgauge.recorded_response import exchange_of_file
-from streamgauge.run import free_address, runs_folder, say, summary
+from streamgauge.run import free_address, own_command, runs_folder, say, summary
 from streamgauge.settings import Settings
 from streamgauge.values import Address
 
@@ -71,16 +72,20 @@ def open_command(
     """
     require("duckdb" if no_dashboard else "streamlit")
     name = f"{files[0].name.partition('.')[0]}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    settings = load({"data": data or runs_folder() / name, **given})
+    own = runs_folder() / name
+    settings = load({"data": data or own, **given})
     # Only what the files hold: no other log or store, no retention of old traffic, no messages about it.
     only = {**dict.fromkeys(_UNUSED), **dict.fromkeys(_RETENTION, "forever"), "store": SQLITE, "metrics": ""}
     settings, data = settings.model_copy(update=only), settings.data
     os.environ["OTEL_SDK_DISABLED"] = "true"
     if (data / CATALOG_FILE).exists():
         raise click.UsageError(f"{data} has other requests already. Pass another folder with --data.")
+    is_new = data == own and not data.exists()
     prepare_data_folder(data)  # before the key, which must be in a private folder
     log = asyncio.run(_read_all(files, settings))
     if not log.exchanges:
+        if is_new:
+            shutil.rmtree(data)
         raise click.ClickException("no request to a model was found in the files")
     from streamgauge.analytics.main import run_until  # imports much that an error before does not need
 
@@ -93,7 +98,7 @@ def open_command(
     if not no_dashboard:
         _run_dashboard(data, dashboard_listen or free_address(), since, until)
     query = "SELECT started_at, gateway, coalesce(request_model, response_model) AS model, outcome, output_tokens FROM streams"
-    say(f"  query      streamgauge sql --data {shlex.quote(str(data))} {shlex.quote(query)}")
+    say(f"  query      {own_command()} sql --data {shlex.quote(str(data))} {shlex.quote(query)}")
     return 0
 
 

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -187,7 +188,7 @@ class Run:
                 "measured."
             )
         elif not self._join:
-            say(f"  dashboard  streamgauge dashboard --data {shlex.quote(str(self._data))}")
+            say(f"  dashboard  {own_command()} dashboard --data {shlex.quote(str(self._data))}")
 
 
 def summary(location: StoreLocation, selection: Selection, *, await_rows: bool = False) -> list[str]:
@@ -226,7 +227,7 @@ def _summary_lines(query: Query, selection: Selection) -> list[str]:
     ]
     for row in run_summary.cost(query, selection).to_dicts():
         rest = f", {count(row['estimated'])} without reported tokens: estimated" if row["estimated"] else ""
-        requests = f"{count(row['requests'])} requests with a price{rest}"
+        requests = f"{_requests(row['requests'])} with a price{rest}"
         lines.append(("cost", f"{row['cost']:.4f} {row['currency']} ({requests})"))
     width = max(len(name) for name, _ in lines)
     return [f"  {name:<{width}}  {text}" for name, text in lines]
@@ -235,10 +236,14 @@ def _summary_lines(query: Query, selection: Selection) -> list[str]:
 def _measures(row: Mapping[str, Any]) -> str:
     duration = formatting.duration
     return (
-        f"{formatting.count(row['requests'])} requests · TTFT p50 {duration(row['ttft_p50_ns'])}, p95 {duration(row['ttft_p95_ns'])} · "
+        f"{_requests(row['requests'])} · TTFT p50 {duration(row['ttft_p50_ns'])}, p95 {duration(row['ttft_p95_ns'])} · "
         f"ITL p50 {duration(row['itl_p50_ns'])}, p95 {duration(row['itl_p95_ns'])} · "
         f"{formatting.count(row['output_tokens'])} tokens out, {formatting.rate(row['tps_user_p50'])}"
     )
+
+
+def _requests(number: int) -> str:
+    return f"{formatting.count(number)} request{'' if number == 1 else 's'}"
 
 
 def _await_rows(query: Query, selection: Selection) -> None:
@@ -287,6 +292,12 @@ def free_address() -> str:
 def runs_folder() -> Path:
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "streamgauge" / "runs"
+
+
+def own_command() -> str:
+    """How to call this command again: by its name if that is on the PATH, else by its path."""
+    called = Path(sys.argv[0])
+    return "streamgauge" if shutil.which("streamgauge") or called.name != "streamgauge" else str(called)
 
 
 def say(line: str) -> None:

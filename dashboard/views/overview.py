@@ -203,7 +203,7 @@ def show_objectives(
             draw_trend(rates, "Goodput over time", onset=at)
             requests, good = now.get("requests"), now.get("good")
             share = good / requests if requests and good is not None else None
-            st.caption(f"objectives met by {formatting.share(share)} of requests")
+            st.caption(f"{formatting.share(share)} of requests within all limits")
 
 
 def objective_text(judged: Sequence[Measured], to_text: Callable[[float | None], str]) -> str:

@@ -191,6 +191,9 @@ def test_files_without_requests_and_a_folder_in_use_are_refused(
     assert "0 requests read, 1 left out" in found
     assert "y.har: neither a HAR file with entries, nor packets, nor a recorded response" in found
     assert "no request to a model was found in the files" in found
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    assert "no request to a model" in refusal(str(tmp_path / "x.har"))
+    assert list((tmp_path / "home" / "streamgauge" / "runs").iterdir()) == []
     (tmp_path / "x.txt").write_text("hello")
     (tmp_path / "x.json").write_text('{"a": 1}')
     found = refusal("--data", str(tmp_path / "data"), str(tmp_path / "x.txt"), str(tmp_path / "x.json"))
