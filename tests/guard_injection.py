@@ -20,20 +20,23 @@ class Injected(Exception):
 
 
 class Injection:
-    """Within the block, the guard's next heartbeat or step raises once; `works_again`: a later one did not."""
+    """Within the block, the guard's next heartbeat or step raises once.
+
+    `shown`: the guard then described this fault. `works_again`: a later heartbeat or step did not raise.
+    """
 
     def __init__(self, guard: Guard) -> None:
         self._guard: Any = guard
-        self.raised = self.works_again = False
+        self.raised = self.shown = self.works_again = False
 
     def __enter__(self) -> Injection:
-        self._guard.beat, self._guard.attempt = self._beat, self._attempt
+        self._guard.beat, self._guard.attempt, self._guard.failed = self._beat, self._attempt, self._failed
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        del self._guard.beat, self._guard.attempt
+        del self._guard.beat, self._guard.attempt, self._guard.failed
 
     def _beat(self) -> None:
         self._raise_once()
@@ -47,6 +50,11 @@ class Injection:
             self.works_again = True
 
         return Guard.attempt(self._guard, step_or_fault, *args)
+
+    def _failed(self, error: BaseException) -> None:
+        Guard.failed(self._guard, error)
+        if isinstance(error, Injected):  # now: the guard may work again before a test could look
+            self.shown = Injected.__name__ in (self._guard.fault() or "")
 
     def _raise_once(self) -> None:
         if not self.raised:

@@ -129,6 +129,7 @@ def test_each_thread_of_analytics_survives_an_exception_and_is_named(
                         writer.append([*entries([next(written)])])
                         ask_for_streams(tmp_path) if guard.name == "queries" else time.sleep(0.02)
                         assert time.monotonic() < end_s, guard.name
+                assert injection.shown
                 hit.add(guard.name)
             assert {
                 "upkeep", "upkeep: back_up", "hop matching", "otlp-spans", "otlp-events", "metrics server",
