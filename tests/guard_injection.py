@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -22,11 +22,12 @@ class Injected(Exception):
 class Injection:
     """Within the block, the guard's next heartbeat or step raises once.
 
-    `shown`: the guard then described this fault. `works_again`: a later heartbeat or step did not raise.
+    `shown`: `faults` then had this fault, by the guard's name. `works_again`: a later heartbeat or step did not raise.
     """
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, faults: Callable[[], Mapping[str, str]]) -> None:
         self._guard: Any = guard
+        self._faults = faults
         self.raised = self.shown = self.works_again = False
 
     def __enter__(self) -> Injection:
@@ -54,7 +55,7 @@ class Injection:
     def _failed(self, error: BaseException) -> None:
         Guard.failed(self._guard, error)
         if isinstance(error, Injected):  # now: the guard may work again before a test could look
-            self.shown = Injected.__name__ in (self._guard.fault() or "")
+            self.shown = Injected.__name__ in self._faults().get(self._guard.name, "")
 
     def _raise_once(self) -> None:
         if not self.raised:

@@ -123,7 +123,7 @@ def test_each_thread_of_analytics_survives_an_exception_and_is_named(
             for guard in guards.all():
                 if guard.name in {*ENDS_THE_PROCESS, NO_TASK}:
                     continue
-                with Injection(guard) as injection:
+                with Injection(guard, guards.faults) as injection:
                     end_s = time.monotonic() + 20
                     while not injection.works_again:
                         writer.append([*entries([next(written)])])
@@ -162,7 +162,7 @@ def test_export_thread_that_is_killed_sends_the_rest() -> None:
         return True
 
     queue: ExportQueue[int] = ExportQueue(send, lambda: None, name="t", queue_size=10, guards=guards)
-    with Injection(guards.guard("t")) as injection:
+    with Injection(guards.guard("t"), guards.faults) as injection:
         queue.offer([1])
         assert sent.wait(DEADLINE_S)
         assert injection.raised or queue.exported == 1

@@ -90,11 +90,14 @@ def test_threads_of_prefetches_survive_exceptions(queries: Queries) -> None:
         raise SystemExit
 
     for number in range(query_runner.LANES):
-        with Injection(query_runner.GUARDS.guard(f"prefetch {number}")) as injection:
+        with Injection(
+            query_runner.GUARDS.guard(f"prefetch {number}"), query_runner.GUARDS.faults
+        ) as injection:
             while not injection.shown:
                 with suppress(SystemExit):
                     query_runner.prefetch(end)()
                 time.sleep(0.01)  # the queue must not fill up
+        assert "Injected" in query_runner.GUARDS.faults()[f"prefetch {number}"]
     started = threading.Event()
     result = query_runner.prefetch(lambda: started.set() or query_runner.query("SELECT 1"))  # type: ignore[func-returns-value]
     assert started.wait(DEADLINE_S)

@@ -47,7 +47,7 @@ async def test_each_thread_and_loop_of_a_worker_survives_an_exception_and_is_nam
         for guard in guards.all():
             if guard.name in NEVER_AT_WORK:
                 continue
-            with Injection(guard) as injection:
+            with Injection(guard, guards.faults) as injection:
                 async with asyncio.timeout(LIMIT_S):
                     while not (injection.raised and injection.works_again):
                         await client.send(GET)
