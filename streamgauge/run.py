@@ -8,6 +8,7 @@ import resource
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -256,25 +257,27 @@ def _await_rows(query: Query, selection: Selection) -> None:
 
 def run_in_terminal(call: Call) -> int:
     """Run a command with this terminal. Returns its exit code, or minus the number of the signal that ended it."""
-    process: subprocess.Popen[bytes] | None = None
-    early: list[int] = []  # signals between the handlers and the assignment of `process`
 
-    def forward(number: int, frame: object) -> None:
-        if process is None:
-            early.append(number)
-        else:
-            process.send_signal(number)
+    def handle(number: int, frame: object) -> None:
+        """A handler, because the command would inherit SIG_IGN, and because only handled signals reach the socket."""
 
-    def ignore(number: int, frame: object) -> None:
-        """A handler, because the command would inherit SIG_IGN."""
-
-    for number, handler in ((n, h) for numbers, h in ((FORWARDED, forward), (KEYS, ignore)) for n in numbers):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, handler)
-    process = subprocess.Popen(call.argv, env=call.environment)
-    for received in early:
-        process.send_signal(received)
-    return process.wait()
+    handled = [n for n in (*FORWARDED, *KEYS) if signal.getsignal(n) is not signal.SIG_IGN]
+    # Whichever thread receives a signal, Python writes it to this socket. `waitpid` returns only if this thread receives it.
+    received, written = socket.socketpair()
+    written.setblocking(False)
+    with received, written:
+        before = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+        try:
+            for number in (*handled, signal.SIGCHLD):
+                signal.signal(number, handle)
+            process = subprocess.Popen(call.argv, env=call.environment)
+            while process.poll() is None:
+                for kind in received.recv(64):
+                    if kind in FORWARDED:
+                        process.send_signal(kind)
+            return process.returncode
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 def _end_by(number: int) -> None:

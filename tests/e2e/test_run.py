@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,15 @@ def test_interrupt_of_the_terminal_is_left_to_the_command_and_a_stop_is_forwarde
     process.stdout.close()
 
 
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (*FORWARDED, *KEYS, signal.SIGCHLD)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
 def test_stop_that_comes_while_the_command_starts_is_forwarded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,12 +145,32 @@ def test_stop_that_comes_while_the_command_starts_is_forwarded(
         return process
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
-    before = {number: signal.getsignal(number) for number in (*FORWARDED, *KEYS)}
-    try:
-        assert run_in_terminal(Call(["sleep", "60"], {}, tmp_path)) == -signal.SIGTERM
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    assert run_in_terminal(Call(["sleep", "60"], {}, tmp_path)) == -signal.SIGTERM
+
+
+@pytest.mark.usefixtures("handlers")
+def test_stop_that_another_thread_receives_is_forwarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel gives a signal to another thread while the main thread has one that it has not handled."""
+    spawn = subprocess.Popen
+    started = threading.Event()
+
+    def announced(*given: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = spawn(*given, **options)
+        started.set()
+        return process
+
+    def receive() -> None:
+        started.wait()
+        time.sleep(0.2)  # the main thread waits for the command then
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", announced)
+    thread = threading.Thread(target=receive)
+    thread.start()
+    assert run_in_terminal(Call(["sleep", "60"], {}, tmp_path)) == -signal.SIGTERM
+    thread.join()
 
 
 def test_joined_run_uses_the_running_tap(upstream: str, tmp_path: Path) -> None:
