@@ -218,9 +218,8 @@ def _summary_lines(query: Query, selection: Selection) -> list[str]:
         *((row["model"], _measures(row)) for row in rows[1:]),
     ]
     for error in errors.causes(query, selection, most=3).to_dicts():
-        cause = " ".join(
-            dict.fromkeys(str(error[name]) for name in ("http_status", "error_type") if error[name])
-        )
+        causes = dict.fromkeys(str(error[name]) for name in ("http_status", "error_type") if error[name])
+        cause = ", ".join(f"HTTP {cause}" if cause.isdigit() else cause for cause in causes)
         lines.append(("failed", f"{count(error['n'])} × {cause} ({error['error_phase']})"))
     lines += [
         ("stalls", f"{count(row['stalls'])} of {row['cause']}, longest {duration(row['longest_ns'])}")

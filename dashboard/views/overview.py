@@ -1,4 +1,4 @@
-"""The diagnosis, objectives, top offenders, changes, trends, counts and the latest unsuccessful streams."""
+"""The diagnosis, objectives, top offenders, changes, trends, counts and the latest streams that failed or missed one."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def body(chosen: Selection) -> None:
         section("Latest streams", "No stream failed or missed an objective.")
         show_streams(stream_lists.table(query, chosen, limit=15))
     else:
-        section("Latest unsuccessful streams", "Streams that failed or missed an objective, newest first.")
+        section("Latest streams that failed or missed an objective", "Newest first.")
         show_streams(bad)
 
 
@@ -191,7 +191,7 @@ def show_objectives(
                 )  # fmt: skip
                 known = trends.drop_nulls(column).select("x", column, "complete").rows()
                 draw_trend(known, f"{title} over time", objective=found.limit(name), onset=at)
-                st.caption(objective_text(measured, to_text))
+                st.caption(objective_text(measured, to_text, now.get(key)))
         began = overview.data_began(query_catalog)
         with tile("goodput", "none"):
             card(
@@ -206,15 +206,21 @@ def show_objectives(
             st.caption(f"{formatting.share(share)} of requests within all limits")
 
 
-def objective_text(judged: Sequence[Measured], to_text: Callable[[float | None], str]) -> str:
+def objective_text(
+    judged: Sequence[Measured], to_text: Callable[[float | None], str], on_tile: float | None
+) -> str:
     """The objective of a tile. If streams have several, the one that is missed most, with the value of its streams."""
     if not judged:
         return "no requests with an objective"
     worst, *others = judged
-    limit = f"≤ {to_text(worst.limit)}"
-    # The diagnosis judges. Its value may differ from the one of the tile, which has no streams in flight.
-    missed = f", now {to_text(worst.value)}" if worst.missed else ""
-    return f"{formatting.markdown(worst.objective) if others else 'objective'} {limit}{missed}"
+    text = f"{formatting.markdown(worst.objective) if others else 'objective'} ≤ {to_text(worst.limit)}"
+    if not worst.missed:
+        return text
+    value = to_text(worst.value)
+    if others:
+        return f"{text}, missed: {value}"
+    # The diagnosis judges all streams, the tile shows those of complete intervals.
+    return f"{text}, missed" if value == to_text(on_tile) else f"{text}, with the latest streams {value}"
 
 
 def per_second(period: Selection, summary: Summary, key: str) -> float | None:

@@ -69,7 +69,7 @@ def test_command_keeps_its_streams_and_exit_code_and_its_requests_are_summarized
     assert "3, 1 failed" in summary
     assert "gpt-sim-mini" in summary
     assert "2 requests · TTFT p50 " in summary
-    assert "1 × 404" in summary
+    assert "1 × HTTP 404" in summary
     assert " USD (2 requests with a price)" in summary
     data = tmp_path / "streamgauge" / "runs" / "first"
     assert f"streamgauge dashboard --data {data}" in summary
