@@ -150,16 +150,16 @@ class IncidentRule:
         compared |= dict.fromkeys(diagnosis.FAILURES, aggregates.all_failures(compared))
         asked = [(key, one) for key, one in incidents.items() if key.metric in compared]
         begin, end = chosen.until - RECENT, chosen.until
-        suspects = [
-            aggregates.Suspect(metric=compared[str(key.metric)], where=one.where, begin=begin, end=end)
+        candidates = [
+            aggregates.Candidate(metric=compared[str(key.metric)], where=one.where, begin=begin, end=end)
             for key, one in asked
         ]
-        rows = self._query(aggregates.recent(chosen, suspects)).iter_rows() if asked else ()
+        rows = self._query(aggregates.recent(chosen, candidates)).iter_rows() if asked else ()
         lasting = {}
         for number, n, mean in rows:
             key, one = asked[number]
             if n >= LEAST_STREAMS:
-                metric = suspects[number].metric
+                metric = candidates[number].metric
                 value = math.exp(mean) - metric.offset if metric.is_log else mean
                 value /= 1e9 if metric.unit == "ns" else 1
                 if abs(value - one.condition.value) < abs(value - one.condition.threshold):

@@ -6,7 +6,7 @@
   streams in flight at the onset do not move the onset.
 - Limits are those of each stream's own objective (`objective_name`).
 - `cells` aggregates the range and the period of the same length before it, the baseline, in wide buckets of time. `series` and
-  `details` look closer at the places that are suspected. Every result has a bounded number of rows, below the 20,000 of a page.
+  `details` look closer at the places that it shows. Every result has a bounded number of rows, below the 20,000 of a page.
 """
 
 from __future__ import annotations
@@ -398,7 +398,7 @@ def cells(chosen: Selection, objectives: Sequence[Objective], labels: Sequence[s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suspect:
+class Candidate:
     """A place and a metric to look at closely, between two instants."""
 
     metric: Metric
@@ -417,44 +417,45 @@ def _where(where: Mapping[str, str]) -> str:
     return " AND ".join(parts) or "TRUE"
 
 
-def _over_chosen(chosen: Selection, suspects: Sequence[Suspect], parts: Iterable[str]) -> str:
-    """SQL of all parts over the streams of the suspects' places since shortly before the first suspect."""
-    begin = max(min(s.begin for s in suspects) - chosen.length / 2, chosen.before().since)
-    rows = source(chosen, begin, labelled=any(LABEL in s.where for s in suspects))
-    places = " OR ".join(dict.fromkeys(f"({_where(s.where)})" for s in suspects))
+def _over_chosen(chosen: Selection, candidates: Sequence[Candidate], parts: Iterable[str]) -> str:
+    """SQL of all parts over the streams of the candidates' places since shortly before the first candidate."""
+    begin = max(min(s.begin for s in candidates) - chosen.length / 2, chosen.before().since)
+    rows = source(chosen, begin, labelled=any(LABEL in s.where for s in candidates))
+    places = " OR ".join(dict.fromkeys(f"({_where(s.where)})" for s in candidates))
     return f"WITH chosen AS MATERIALIZED (SELECT * FROM ({rows}) WHERE {places}) {' UNION ALL BY NAME '.join(parts)}"
 
 
-def series(chosen: Selection, suspects: Sequence[Suspect], points: int) -> str:
-    """SQL of `suspect` (its number), `point` (of `points`), `n`, `x`, `first_at` (of the first affected stream).
+def series(chosen: Selection, candidates: Sequence[Candidate], points: int) -> str:
+    """SQL of `candidate` (its number), `point` (of `points`), `n`, `x`, `first_at` (of the first affected stream).
 
     If the metric is a mean, `x` is the sum of the differences from the level of the model, gateway and stratum.
     """
     parts = []
-    for number, suspect in enumerate(suspects):
-        metric = suspect.metric
-        width_us = max(1, int((suspect.end - suspect.begin).total_seconds() * 1e6) // points)
+    for number, candidate in enumerate(candidates):
+        metric = candidate.metric
+        width_us = max(1, int((candidate.end - candidate.begin).total_seconds() * 1e6) // points)
         x = f"count(*) FILTER ({metric.x}) AS x, min(moment) FILTER ({metric.x}) AS first_at"
         levels = ""
         if metric.kind == "mean":
             rows = ", ".join(
-                f"({literal(m)}, {literal(g)}, {k}, {level!r})" for (m, g, k), level in suspect.levels.items()
+                f"({literal(m)}, {literal(g)}, {k}, {level!r})"
+                for (m, g, k), level in candidate.levels.items()
             )
             levels = f" JOIN (VALUES {rows}) AS levels(model, gateway, stratum, level) USING (model, gateway, stratum)"
             x = f"sum((({metric.x}) - level)::DOUBLE) AS x"
         parts.append(
-            f"(SELECT {number} AS suspect, ((epoch_us(moment) - epoch_us({instant(suspect.begin)})) // {width_us})::INTEGER AS point,"
+            f"(SELECT {number} AS candidate, ((epoch_us(moment) - epoch_us({instant(candidate.begin)})) // {width_us})::INTEGER AS point,"
             f" count(*) AS n, {x}"
             f" FROM (SELECT *, {metric.at} AS moment, {STRATUM if metric.by_input else 0} AS stratum FROM chosen"
-            f" WHERE {_where(suspect.where)} AND ({metric.n})){levels}"
-            f" WHERE moment >= {instant(suspect.begin)} AND moment < {instant(suspect.end)} GROUP BY ALL)"
+            f" WHERE {_where(candidate.where)} AND ({metric.n})){levels}"
+            f" WHERE moment >= {instant(candidate.begin)} AND moment < {instant(candidate.end)} GROUP BY ALL)"
         )
-    return _over_chosen(chosen, suspects, parts)
+    return _over_chosen(chosen, candidates, parts)
 
 
-def _quantiles(metric: Metric, suspect: Suspect) -> str:
-    """SQL of the quantiles of one metric at the place of a suspect."""
-    since, until = instant(suspect.begin), instant(suspect.end)
+def _quantiles(metric: Metric, candidate: Candidate) -> str:
+    """SQL of the quantiles of one metric at the place of a candidate."""
+    since, until = instant(candidate.begin), instant(candidate.end)
     now = f"FILTER ({metric.n} AND {metric.at} >= {since} AND {metric.at} < {until})"
     before = f"FILTER ({metric.n} AND {metric.at} < {since})"
 
@@ -469,55 +470,58 @@ def _quantiles(metric: Metric, suspect: Suspect) -> str:
     return ", ".join(f"{sql} AS {name}" for name, sql in found.items())
 
 
-def recent(chosen: Selection, suspects: Sequence[Suspect]) -> str:
-    """SQL of `suspect`, `n` (its streams) and `value`: the share of affected streams, or the mean."""
+def recent(chosen: Selection, candidates: Sequence[Candidate]) -> str:
+    """SQL of `candidate`, `n` (its streams) and `value`: the share of affected streams, or the mean."""
     return _over_chosen(
         chosen,
-        suspects,
+        candidates,
         [
-            f"(SELECT {number} AS suspect, count(*) AS n, avg(({s.metric.x})::DOUBLE) AS value"
+            f"(SELECT {number} AS candidate, count(*) AS n, avg(({s.metric.x})::DOUBLE) AS value"
             f" FROM (SELECT *, {s.metric.at} AS moment FROM chosen WHERE {_where(s.where)} AND ({s.metric.n}))"
             f" WHERE moment >= {instant(s.begin)} AND moment < {instant(s.end)})"
-            for number, s in enumerate(suspects)
+            for number, s in enumerate(candidates)
         ],
     )
 
 
 def details(
-    chosen: Selection, objectives: Sequence[Objective], suspects: Sequence[Suspect], averaged: Collection[str]
+    chosen: Selection,
+    objectives: Sequence[Objective],
+    candidates: Sequence[Candidate],
+    averaged: Collection[str],
 ) -> str:
-    """SQL of the affected streams of each suspect by cause.
+    """SQL of the affected streams of each candidate by cause.
 
-    `suspect`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `usual` (as many as before the suspect's begin),
+    `candidate`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `usual` (as many as before the candidate's begin),
     `with_tools` (streams with a tool call), `objective` (the most frequent one), `broken` (the most frequent dialect with its
-    violations), `stream_id` (an example). Each suspect has one more row, in which `streams` is NULL. It has
-    `before_tools`, the share of streams with a tool call before the suspect's begin. For the metrics in `averaged`, which are means of
+    violations), `stream_id` (an example). Each candidate has one more row, in which `streams` is NULL. It has
+    `before_tools`, the share of streams with a tool call before the candidate's begin. For the metrics in `averaged`, which are means of
     logarithms, it has `p50_*` and `p95_*`, and `before_*`, the median of the streams before (NULL if fewer than `LEAST_BEFORE`).
     """
     before = chosen.length / 4
     logs = [metric for name, metric in metrics(objectives).items() if name in averaged]
     parts = []
-    for number, suspect in enumerate(suspects):
-        metric = suspect.metric
+    for number, candidate in enumerate(candidates):
+        metric = candidate.metric
         is_share = metric.kind == "share"
         order = "started_at" if is_share or metric.direction < 0 else metric.x
         parts.append(
-            f"(SELECT {number} AS suspect, outcome, http_status, error_type, error_phase, count(*) FILTER (is_now) AS streams,"
-            f" {(suspect.end - suspect.begin) / before:.4f} * count(*) FILTER (NOT is_now) AS usual,"
+            f"(SELECT {number} AS candidate, outcome, http_status, error_type, error_phase, count(*) FILTER (is_now) AS streams,"
+            f" {(candidate.end - candidate.begin) / before:.4f} * count(*) FILTER (NOT is_now) AS usual,"
             f" count(*) FILTER (is_now AND tool_call_count > 0) AS with_tools,"
             f" mode({objective_name(objectives)}) AS objective, mode(list_prepend(dialect, violations)) FILTER (is_now) AS broken,"
             f" arg_max(stream_id::VARCHAR, {order}) FILTER (is_now) AS stream_id"
-            f" FROM (SELECT *, {metric.at} AS moment, moment >= {instant(suspect.begin)} AS is_now FROM chosen"
-            f" WHERE {_where(suspect.where)} AND ({metric.n}) {f'AND ({metric.x})' if is_share else ''})"
-            f" WHERE moment >= {instant(suspect.begin - before)} AND moment < {instant(suspect.end)}"
+            f" FROM (SELECT *, {metric.at} AS moment, moment >= {instant(candidate.begin)} AS is_now FROM chosen"
+            f" WHERE {_where(candidate.where)} AND ({metric.n}) {f'AND ({metric.x})' if is_share else ''})"
+            f" WHERE moment >= {instant(candidate.begin - before)} AND moment < {instant(candidate.end)}"
             f" GROUP BY ALL HAVING streams > 0 ORDER BY streams DESC LIMIT {MAX_DETAILS})"
         )
         parts.append(
-            f"(SELECT {number} AS suspect, {''.join(_quantiles(m, suspect) + ', ' for m in logs)}"
-            f"avg((tool_call_count > 0)::INTEGER) FILTER ({metric.at} < {instant(suspect.begin)}) AS before_tools"
-            f" FROM chosen WHERE {_where(suspect.where)})"
+            f"(SELECT {number} AS candidate, {''.join(_quantiles(m, candidate) + ', ' for m in logs)}"
+            f"avg((tool_call_count > 0)::INTEGER) FILTER ({metric.at} < {instant(candidate.begin)}) AS before_tools"
+            f" FROM chosen WHERE {_where(candidate.where)})"
         )
-    return _over_chosen(chosen, suspects, parts)
+    return _over_chosen(chosen, candidates, parts)
 
 
 # The aggregates as arrays. The last value of each dimension stands for all values that are not looked at alone.

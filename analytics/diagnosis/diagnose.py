@@ -22,8 +22,8 @@ from streamgauge.analytics.diagnosis.aggregates import (
     ALL_BUCKETS,
     EARLIER_BUCKETS,
     Array,
+    Candidate,
     Metric,
-    Suspect,
     Table,
     all_failures,
     metrics,
@@ -120,8 +120,8 @@ def _causes(
     query: Query, chosen: Selection, tables: Mapping[str, Table], incidents: Sequence[Incident]
 ) -> list[Cause]:
     edges = aggregates.edges(chosen)
-    wide = [_suspect(chosen, tables, i.main, edges, is_wide=True) for i in incidents]
-    narrow = [_suspect(chosen, tables, i.main, edges, is_wide=False) for i in incidents]
+    wide = [_candidate(chosen, tables, i.main, edges, is_wide=True) for i in incidents]
+    narrow = [_candidate(chosen, tables, i.main, edges, is_wide=False) for i in incidents]
     points = _series(query(aggregates.series(chosen, [*wide, *narrow], POINTS)), 2 * len(incidents))
     series = list(zip([*wide, *narrow], points, strict=True))
     causes = []
@@ -133,9 +133,9 @@ def _causes(
     return causes
 
 
-def _suspect(
+def _candidate(
     chosen: Selection, tables: Mapping[str, Table], found: Found, edges: Sequence[datetime], *, is_wide: bool
-) -> Suspect:
+) -> Candidate:
     begin = edges[max(found.begin - BUCKETS_BEFORE, 0)]
     end = edges[min(found.begin + BUCKETS_AFTER, found.end)]
     if is_wide:
@@ -144,18 +144,18 @@ def _suspect(
             edges[found.end] if found.end < ALL_BUCKETS else chosen.until,
         )
     known = incidents.levels(tables["cube"], found) if found.metric.kind == "mean" else {}
-    return Suspect(metric=found.metric, where=found.where, begin=begin, end=end, levels=known)
+    return Candidate(metric=found.metric, where=found.where, begin=begin, end=end, levels=known)
 
 
 Points = tuple[Array, Array, dict[int, datetime]]
 
 
 def _series(frame: pl.DataFrame, count: int) -> list[Points]:
-    """(n, x, first affected instant by point) of each suspect."""
+    """(n, x, first affected instant by point) of each candidate."""
     found: list[Points] = [(np.zeros(POINTS), np.zeros(POINTS), {}) for _ in range(count)]
     has_first = "first_at" in frame.columns
     for row in frame.iter_rows(named=True):
-        n, x, first = found[row["suspect"]]
+        n, x, first = found[row["candidate"]]
         point = min(row["point"], POINTS - 1)
         n[point] += row["n"]
         x[point] += row["x"] or 0
@@ -203,28 +203,28 @@ def _effect(found: Found) -> Effect:
 
 
 def _with_onset(
-    cause: Cause, found: Found, variance: float, wide: tuple[Suspect, Points], narrow: tuple[Suspect, Points], chosen: Selection
+    cause: Cause, found: Found, variance: float, wide: tuple[Candidate, Points], narrow: tuple[Candidate, Points], chosen: Selection
 ) -> Cause:  # fmt: skip
     is_mean = found.metric.kind == "mean"
     sign = found.metric.direction
-    suspect, (n, x, _) = wide
+    candidate, (n, x, _) = wide
     spread = variance if is_mean else max(found.value * (1 - found.value), 1e-3)
     drift = incidents.ramp(n, sign * x, spread, is_log=found.metric.is_log)
     if drift is not None:
-        at = [_instant(suspect, p) for p in (drift.point, drift.earliest, drift.latest)]
+        at = [_instant(candidate, p) for p in (drift.point, drift.earliest, drift.latest)]
         return replace(
             cause, kind="drift", main=_after(cause.main, sign * drift.rise), onset=at[0], onset_earliest=at[1], onset_latest=at[2],
         )  # fmt: skip
-    suspect, (n, x, first) = narrow
+    candidate, (n, x, first) = narrow
     if not n.sum():
         return cause
     expected, value = (0.0, found.value - found.expected) if is_mean else (found.expected, found.value)
     step = incidents.step(n, x, expected, value, variance if is_mean else None)
-    if not n[: step.point].any() and suspect.begin <= chosen.before().since:
+    if not n[: step.point].any() and candidate.begin <= chosen.before().since:
         return replace(cause, onset=None)
-    earliest, latest = (_instant(suspect, p) for p in (step.earliest, step.latest + 1))
+    earliest, latest = (_instant(candidate, p) for p in (step.earliest, step.latest + 1))
     return replace(
-        cause, onset=first.get(step.point) or _instant(suspect, step.point), onset_earliest=earliest, onset_latest=latest
+        cause, onset=first.get(step.point) or _instant(candidate, step.point), onset_earliest=earliest, onset_latest=latest
     )  # fmt: skip
 
 
@@ -235,8 +235,8 @@ def _after(effect: Effect, rise: float) -> Effect:
     return replace(effect, value=value)
 
 
-def _instant(suspect: Suspect, point: int) -> datetime:
-    return suspect.begin + (suspect.end - suspect.begin) * point / POINTS
+def _instant(candidate: Candidate, point: int) -> datetime:
+    return candidate.begin + (candidate.end - candidate.begin) * point / POINTS
 
 
 # Causes by comparison of places
@@ -271,21 +271,21 @@ def _other_causes(
 def _with_details(
     query: Query, chosen: Selection, objectives: Sequence[Objective], causes: Sequence[tuple[Cause, Metric]]
 ) -> list[Cause]:
-    suspects = [
-        Suspect(metric=metric, where=c.where, begin=c.onset or chosen.since, end=c.ended or chosen.until)
+    candidates = [
+        Candidate(metric=metric, where=c.where, begin=c.onset or chosen.since, end=c.ended or chosen.until)
         for c, metric in causes
     ]
     averaged = {e.metric for c, _ in causes for e in (c.main, *c.effects) if e.statistic == GEOMETRIC_MEAN}
-    frame = query(aggregates.details(chosen, objectives, suspects, averaged))
+    frame = query(aggregates.details(chosen, objectives, candidates, averaged))
     found = []
     for number, (cause, metric) in enumerate(causes):
-        of_suspect = frame.filter(pl.col("suspect") == number)
-        (quantiles,) = of_suspect.filter(pl.col("streams").is_null()).to_dicts()
+        of_candidate = frame.filter(pl.col("candidate") == number)
+        (quantiles,) = of_candidate.filter(pl.col("streams").is_null()).to_dicts()
         # A drift has its last value, other traffic that of all streams.
         if cause.kind in ("step", "constant"):
             effects = tuple(_with_quantiles(effect, quantiles) for effect in cause.effects)
             cause = replace(cause, main=_with_quantiles(cause.main, quantiles), effects=effects)
-        rows = of_suspect.drop_nulls("streams").sort(_MORE_THAN_USUAL, descending=True).to_dicts()
+        rows = of_candidate.drop_nulls("streams").sort(_MORE_THAN_USUAL, descending=True).to_dicts()
         if not rows:
             found.append(cause)
             continue
