@@ -1,4 +1,4 @@
-"""Command-line flags generated from the settings model.
+"""Command-line flags generated from the settings model, and how to call this command again.
 
 Unset flags have no value, so they do not override the environment or the configuration file.
 """
@@ -6,6 +6,8 @@ Unset flags have no value, so they do not override the environment or the config
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import tomllib
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,6 +27,12 @@ MAX_UNGROUPED = 10
 """Commands with more settings show them in groups."""
 HELP_ALL = "streamgauge.help_all"
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def own_command() -> str:
+    """How to call this command again: by its name if that is on the PATH, else by its path."""
+    called = Path(sys.argv[0])
+    return "streamgauge" if shutil.which("streamgauge") or called.name != "streamgauge" else str(called)
 
 
 class SettingOption(cloup.Option):

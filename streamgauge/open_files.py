@@ -23,7 +23,7 @@ from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.extras import require
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import CATALOG_FILE, SQLITE, locate
-from streamgauge.flags import load, settings_options
+from streamgauge.flags import load, own_command, settings_options
 from streamgauge.ingest.capture.packet_files import is_packet_file
 from streamgauge.ingest.capture.pcap import read_pcap
 from streamgauge.ingest.files import har
@@ -33,7 +33,7 @@ from streamgauge.ingest.record_log.reader_cursors import highest_cursor
 from streamgauge.ingest.records import coding_of
 from streamgauge.process_options import analyze_options, client_key, redactor, tap_options
 from streamgauge.recorded_response import exchange_of_file
-from streamgauge.run import free_address, own_command, runs_folder, say, summary
+from streamgauge.run import free_address, runs_folder, say, summary
 from streamgauge.settings import Settings
 from streamgauge.values import Address
 

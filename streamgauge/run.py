@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +29,7 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import SQLITE, StoreLocation, locate
 from streamgauge.background import Background
 from streamgauge.client_programs import Call, Routes
-from streamgauge.flags import load_with_running_parts
+from streamgauge.flags import load_with_running_parts, own_command
 from streamgauge.ingest.listening import bind, join_address
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import read_of_running
@@ -294,12 +293,6 @@ def free_address() -> str:
 def runs_folder() -> Path:
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "streamgauge" / "runs"
-
-
-def own_command() -> str:
-    """How to call this command again: by its name if that is on the PATH, else by its path."""
-    called = Path(sys.argv[0])
-    return "streamgauge" if shutil.which("streamgauge") or called.name != "streamgauge" else str(called)
 
 
 def say(line: str) -> None:

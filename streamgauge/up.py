@@ -16,6 +16,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ import click
 from pydantic import SecretStr
 
 from streamgauge.analytics.storage.data_folder_lock import UP, lock_data_folder
-from streamgauge.flags import flag, flags
+from streamgauge.flags import flag, flags, own_command
 from streamgauge.ingest.capture.packet_socket import PacketSocket
 from streamgauge.ingest.guards import Guard, Guards
 from streamgauge.ingest.listening import bind
@@ -490,7 +491,7 @@ def _welcome(pipeline: Pipeline, settings: Settings) -> None:
         metrics.append(analyze["metrics"])
     lines += [
         *([("metrics", "   ".join(metrics))] if metrics else []),
-        ("sql", f'streamgauge sql --data {settings.data} "FROM streams LIMIT 10"'),
+        ("sql", f'{own_command()} sql --data {shlex.quote(str(settings.data))} "FROM streams LIMIT 10"'),
     ]
     if analyze.get("otlp"):
         lines.append(("spans", f"{analyze['otlp']}/v1/traces"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from streamgauge.analytics.storage.location import StoreLocation, lost_catalog
 
 READ_ONLY = "cannot run the statement: the store is read-only. Write a SELECT."
@@ -91,7 +93,9 @@ def no_tables(location: StoreLocation) -> StoreUnavailable:
         why, remedy = lost_catalog(location)
     elif location.catalog is not None and not location.catalog.parent.exists():
         why = f"the folder {location.catalog.parent} does not exist"
-        remedy = "Pass the data folder of analytics with --data, or start analytics: streamgauge up"
+        others = sorted(str(path.parent) for path in Path().glob(f"*/{location.catalog.name}"))
+        example = f", such as --data {others[0]}," if others else ","
+        remedy = f"Pass the data folder of analytics with --data{example} or start analytics: streamgauge up"
     return StoreUnavailable(f"cannot query: {why}. {remedy}")
 
 

@@ -293,6 +293,16 @@ def test_missing_folder_and_missing_tables_are_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # reading creates nothing
 
 
+def test_missing_folder_names_another_data_folder_of_the_working_directory(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(data, tmp_path / "demo-data")
+    monkeypatch.chdir(tmp_path)
+    code, out = sql(tmp_path / "none", "SELECT 1")
+    assert code != 0
+    assert "with --data, such as --data demo-data, or start" in out
+
+
 def test_moved_data_folder_is_queryable(data: Path, tmp_path: Path) -> None:
     moved = tmp_path / "it's moved"
     shutil.copytree(data, tmp_path / "copy")
