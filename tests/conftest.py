@@ -51,7 +51,7 @@ WAITING = {"chaos", "dashboard", "deploy", "e2e", "record_log", "streamgauge"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files for parallel runs. Tests that use the broker get a longer timeout: the first one waits for its start.
+    """Order the files for parallel runs.
 
     Files that wait alternate with files that compute, so that the cores are busy. The many short ones are last, so that no
     worker is idle while another finishes a long file. The long ones of this folder itself are first.
@@ -64,9 +64,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         files[computes].setdefault(item.path, []).append(item)
     pairs = zip_longest(*(found.values() for found in files), fillvalue=())
     items[:] = chain.from_iterable(chain.from_iterable(pairs))
-    for item in items:
-        if "kafka_broker" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")

@@ -29,10 +29,10 @@ from tests.analytics.log_entries import MemoryLog, alive, entries, stream, strea
 from tests.analytics.stores import ask as ask_store
 from tests.analytics.stores import new_store
 from tests.analytics.test_consumer import consumer, drain, outcomes
+from tests.deadline import DEADLINE_S
 from tests.guard_injection import Injection
 from tests.options import analyze_options, telemetry_options
 
-DEADLINE_S = 60.0
 ENDS_THE_PROCESS = {"consumer"}
 """The main thread: its exception ends the process, which `up` restarts. It has a guard for its silence."""
 NO_TASK = "otlp-metrics"

@@ -37,9 +37,10 @@ from streamgauge.ingest.records import AnyRecord, pack
 from tests.analytics.log_entries import stream
 from tests.analytics.stores import new_store
 from tests.analytics.stream_records import interleave
+from tests.deadline import DEADLINE_S
 from tests.postgres import Postgres
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 PARTITIONS = 4
 GROUP_OPTIONS = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500, "retry_backoff_ms": 50}
@@ -51,7 +52,6 @@ TABLES = {
     "server_stats": "stream_id, seq, name",
     "losses": "stream_id, first_seq",
 }
-DEADLINE_S = 150.0
 
 
 @dataclass

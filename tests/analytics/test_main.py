@@ -30,10 +30,10 @@ from streamgauge.ingest.record_log.reader_cursors import read_cursors
 from streamgauge.ingest.records import pack
 from tests.analytics.log_entries import alive, entries, stream, stream_id
 from tests.analytics.stores import place_empty_catalog
+from tests.deadline import DEADLINE_S
 from tests.options import analyze_options
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 60.0
 
 PROGRAM = """
 import logging, sys

@@ -91,7 +91,6 @@ def audited(chaos: Run, cause: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_losses_at_the_cap_are_reported_while_analytics_hangs(tmp_path: Path) -> None:
     with run(tmp_path, "--record-log-max-bytes", str(MIB), faults=0.0) as chaos:
         chaos.wait_for_requests(10)
@@ -112,7 +111,6 @@ def test_losses_at_the_cap_are_reported_while_analytics_hangs(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_losses_at_the_cap_are_reported_while_kafka_is_unreachable(
     tmp_path: Path, own_broker: Callable[..., Broker]
 ) -> None:

@@ -36,7 +36,6 @@ def check(result: Result, *, exact_times: bool, grown_bytes: int) -> None:
     assert max(result.observed.grown_bytes.values()) < grown_bytes, str(result)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("statements", [100, pytest.param(500, marks=pytest.mark.slow)])
 def test_hostile_statements(tmp_path: Path, statements: int) -> None:
     """By the port and the page, then some also by the `sql` command."""

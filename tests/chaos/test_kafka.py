@@ -24,7 +24,7 @@ from tests.kafka import Broker
 from tests.proxy import Proxy, proxy
 from tests.tables import tables
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kafka
 
 
 def test_kill_9_of_everything_behind_the_tap(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:

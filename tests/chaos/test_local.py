@@ -18,8 +18,6 @@ from tests.chaos.rig import Run, run
 from tests.e2e.running import until, up
 from tests.tables import tables
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.mark.slow  # in the quick set: test_rounds
 def test_kill_9_of_analytics_under_load(tmp_path: Path) -> None:

@@ -38,7 +38,6 @@ def resident_bytes(pid: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_memory_is_bounded_by_the_queue_on_a_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -21,12 +21,12 @@ from streamgauge.simulator.ledger import RemoteLedger
 from streamgauge.simulator.measurement_check import check_measurements, streams_since
 from tests.analytics.stores import place_empty_catalog
 from tests.chaos.rig import BOUNDS, LONG_AGO, traffic_of
+from tests.deadline import DEADLINE_S
 from tests.e2e.running import answers, simulator, until
 from tests.ports import free_ports
 from tests.tables import tables
 
 TABLES = ("streams", "events", "usage_reports", "server_stats", "spans", "losses", "dead_letters")
-PATIENCE_S = 150.0
 """Time limit for one step on a busy machine."""
 
 
@@ -49,7 +49,7 @@ def until_ready(tap: subprocess.Popen[bytes], log: Path, admin: int) -> None:
         assert tap.poll() is None, log.read_text()[-3000:]
         return answers(f"http://127.0.0.1:{admin}/readyz")
 
-    until(ready, "the tap", PATIENCE_S)
+    until(ready, "the tap", DEADLINE_S)
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def analytics(data: Path, *, ready: bool = True) -> Iterator[subprocess.Popen[by
             return found is not None and found["pid"] == process.pid
 
         if ready:
-            until(answering, "analytics", PATIENCE_S)
+            until(answering, "analytics", DEADLINE_S)
         yield process
 
 
@@ -88,7 +88,6 @@ def tables_of(data: Path) -> dict[str, pl.DataFrame]:
     }
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
     tmp_path: Path, rounds: int
@@ -113,14 +112,14 @@ def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
                     # One in four is killed while it starts and replays, the others later, at a random time.
                     with analytics(data, ready=number % 4 != 1) as process:
                         goal = traffic.sent + rng.randrange(2, 30)
-                        until(lambda goal=goal: traffic.sent >= goal, "traffic", PATIENCE_S)  # type: ignore[misc]
+                        until(lambda goal=goal: traffic.sent >= goal, "traffic", DEADLINE_S)  # type: ignore[misc]
                         process.kill()
                         process.wait()
                 stop()
             tap.send_signal(signal.SIGTERM)
             assert tap.wait(90) == 0
         with analytics(data):
-            until(lambda: read_to_the_end(data, keeper), "the killed run", PATIENCE_S)
+            until(lambda: read_to_the_end(data, keeper), "the killed run", DEADLINE_S)
             killed = tables_of(data)
             ledger = RemoteLedger(upstream)
             ledger.refresh()
@@ -134,7 +133,7 @@ def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
     shutil.copy(data / "client.key", again)  # session ids are hashed with it
     shutil.copytree(data / "log", again / "log", ignore=shutil.ignore_patterns("readers", "lock"))
     with EmbeddedReader(again / "log", "keeper") as keeper, analytics(again):
-        until(lambda: read_to_the_end(again, keeper), "the undisturbed run", PATIENCE_S)
+        until(lambda: read_to_the_end(again, keeper), "the undisturbed run", DEADLINE_S)
         undisturbed = tables_of(again)
     assert not found, "\n".join(map(str, found[:20]))
     assert killed["streams"].height > traffic.sent // 2

@@ -20,7 +20,8 @@ from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.run_totals import read_run_totals
 from streamgauge.ingest.records import Frames, Opened, unpack
 from streamgauge.simulator.ledger import RemoteLedger
-from tests.chaos.test_rounds import PATIENCE_S, part, until_ready
+from tests.chaos.test_rounds import part, until_ready
+from tests.deadline import DEADLINE_S
 from tests.e2e.running import simulator, until
 from tests.ports import free_ports
 
@@ -109,7 +110,7 @@ def lost_by_a_kill(folder: Path, after_s: float) -> tuple[int, int]:
                 in_log.read()
                 return len(in_log.outputs) == STREAMS and min(in_log.outputs.values()) > 50
 
-            until(flowing, "every stream to flow", PATIENCE_S)
+            until(flowing, "every stream to flow", DEADLINE_S)
             with urllib.request.urlopen(f"http://127.0.0.1:{admin}/ledger") as answer:
                 counters = json.load(answer)
             time.sleep(after_s)  # vary the time between the last append and the kill

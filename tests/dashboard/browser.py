@@ -15,7 +15,6 @@ from playwright.sync_api import ConsoleMessage, Page, Request, sync_playwright
 CHROMIUM = shutil.which("chromium")
 MARKS = [
     pytest.mark.browser,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(
         CHROMIUM is None, reason="no chromium on this machine (Debian: apt-get install chromium)"
     ),

@@ -15,18 +15,17 @@ from streamgauge.analytics.query.errors import QueryError
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.browser import CHROMIUM, Reader, reader
 from tests.dashboard.running_dashboard import ROOT
+from tests.deadline import DEADLINE_S
 from tests.tables import tables
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.timeout(400),
     pytest.mark.skipif(
         CHROMIUM is None, reason="no chromium on this machine (Debian: apt-get install chromium)"
     ),
 ]
 
-DEADLINE_S = 120.0
 MIN_STREAMS = 60
 """Number of stored streams, some of them failed, at which the tests start."""
 

@@ -17,9 +17,9 @@ import streamlit as st
 
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.dashboard import query_runner
+from tests.deadline import DEADLINE_S
 from tests.guard_injection import Injection
 
-DEADLINE_S = 30.0
 ASKED = ("wrong", *(f"SELECT {n}" for n in range(1, 5)))
 Queries = tuple[Counter[str], threading.Event, threading.Event]
 """(number of runs per query, event set when a query starts, event that lets queries end)"""

@@ -18,7 +18,7 @@ from tests.installed import ROOT, distributions, normalized
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 UV = Path(sys.executable).parent / "uv"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 def interpreter(version: str) -> Path:

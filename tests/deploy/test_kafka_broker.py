@@ -75,7 +75,6 @@ def test_port_in_use_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(180)
 def test_start_and_stop_are_idempotent(own_broker: Callable[..., Broker]) -> None:
     running = own_broker()
     pid = running.pid
@@ -90,7 +89,6 @@ def test_start_and_stop_are_idempotent(own_broker: Callable[..., Broker]) -> Non
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(180)
 def test_property_that_kafka_rejects_is_one_line_with_its_reason(tmp_path: Path) -> None:
     skip_without_java()
     done = broker("start", "--port", "0", "--data", tmp_path, "--config", "log.retention.bytes=many")

@@ -22,7 +22,6 @@ from streamgauge import __version__
 from tests.deploy.manifests import DEPLOY, ROOT, documents
 
 PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
-pytestmark = pytest.mark.timeout(300)  # each release compiles the tap
 WHEEL = f"streamgauge-{__version__}-py3-none-any.whl"
 NATIVE = f"streamgauge-{__version__}-{PYTHON}-{PYTHON}-{get_platform().replace('-', '_')}.whl"
 SDIST = f"streamgauge-{__version__}.tar.gz"

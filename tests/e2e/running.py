@@ -21,12 +21,12 @@ import pytest
 
 from streamgauge.analytics.query.errors import QueryError
 from tests.analytics.stores import place_empty_catalog
+from tests.deadline import DEADLINE_S
 from tests.ports import free_port
 from tests.tables import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 LITELLM = ROOT / ".venv-litellm" / "bin" / "litellm"
-DEADLINE_S = 60.0
 
 T = TypeVar("T")
 

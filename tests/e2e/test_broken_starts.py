@@ -134,7 +134,6 @@ def all_ready(running: Up) -> bool:
     )
 
 
-@pytest.mark.timeout(500)
 @pytest.mark.parametrize("share", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_tap_serves_while_each_part_fails_to_start_in_ten_ways(
     share: int, upstream: str, tmp_path: Path
@@ -169,7 +168,6 @@ def test_tap_serves_while_each_part_fails_to_start_in_ten_ways(
         assert any(reason in line for line in lines), reason
 
 
-@pytest.mark.timeout(500)
 def test_reason_shows_in_status_and_the_mended_part_starts_by_itself(upstream: str, tmp_path: Path) -> None:
     data, secrets, catalog = tmp_path / "data", tmp_path / "secrets", tmp_path / "data" / "catalog.sqlite"
     catalog.mkdir(parents=True)
@@ -208,7 +206,6 @@ def test_reason_shows_in_status_and_the_mended_part_starts_by_itself(upstream: s
     assert "is ready" in log
 
 
-@pytest.mark.timeout(500)
 def test_tap_starts_on_a_full_disk(upstream: str, tmp_path: Path) -> None:
     (tmp_path / "tap").write_text("full disk\n")
     environment = {

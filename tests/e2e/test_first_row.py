@@ -28,7 +28,6 @@ def test_first_row_takes_three_commands() -> None:
 
 @pytest.mark.slow
 @pytest.mark.litellm
-@pytest.mark.timeout(600)
 def test_clone_to_first_row_takes_at_most_three_minutes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

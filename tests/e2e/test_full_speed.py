@@ -17,7 +17,8 @@ from bench.tap.measure import Load, measure
 from bench.tap.servers import Target, compile_c, mock_upstream
 from streamgauge.settings import Settings
 from streamgauge.status import pipeline_status
-from tests.e2e.running import DEADLINE_S, Up, until, up
+from tests.deadline import DEADLINE_S
+from tests.e2e.running import Up, until, up
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -70,7 +71,6 @@ def test_every_chunk_beside_short_requests_at_full_speed_is_recorded_or_counted_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_rows_appear_within_two_seconds_beside_2000_short_requests_per_second(tmp_path: Path) -> None:
     waits_s: list[float] = []
     with loaded(tmp_path, Load("short", CONNECTIONS, 100_000), 60.0) as (running, streams, _):

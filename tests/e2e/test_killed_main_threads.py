@@ -67,7 +67,6 @@ def kill_main_thread(running: Up, name: str, raised: Path) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(500)
 def test_each_part_works_again_after_an_exception_in_its_main_thread(
     kafka_broker: str, upstream: str, tmp_path: Path
 ) -> None:

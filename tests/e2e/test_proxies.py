@@ -12,7 +12,6 @@ from tests.e2e.proxies import CASES, PROXIES, Case, differences, measured, proxy
 from tests.ingest.running_tap import running_tap
 from tests.ports import free_port
 
-pytestmark = pytest.mark.timeout(590)  # a proxy may have to be installed first
 PLACES = [
     ("front", "--http1.1"),
     ("behind", "--http1.1"),

@@ -17,7 +17,7 @@ from tests.ingest.running_tap import running_tap
 from tests.ports import free_port
 from tests.tables import tables
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(590)]
+pytestmark = pytest.mark.slow
 NAMES = ("complete", "http_429", "inband_error", "truncate", "malformed", "cut", "reset_before_head")
 READ = {name: CASES[name] for name in NAMES}
 FETCH = """async ([name, simulate, body]) => {

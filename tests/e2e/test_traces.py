@@ -34,8 +34,6 @@ from tests.e2e.prometheus import OTEL, Prometheus, prometheus
 from tests.e2e.running import LITELLM, Up, litellm, litellm_answers, simulator, until, up
 from tests.ports import free_port, free_ports
 
-pytestmark = pytest.mark.timeout(180)
-
 PROMPT = "How high is the river?"
 GATEWAY = """
 model_list:

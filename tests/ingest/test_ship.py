@@ -188,7 +188,6 @@ def test_ship_json_has_the_process_and_its_counters(
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(240)
 def test_everything_arrives_after_an_outage(
     own_broker: Callable[..., Broker], shipping: Shipping, writer: EmbeddedWriter
 ) -> None:
@@ -209,7 +208,6 @@ def test_everything_arrives_after_an_outage(
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_broker_that_returns_empty_gets_a_new_topic_and_all_unacknowledged_records(
     own_broker: Callable[..., Broker], shipping: Shipping, writer: EmbeddedWriter
 ) -> None:
@@ -232,7 +230,6 @@ def test_a_broker_that_returns_empty_gets_a_new_topic_and_all_unacknowledged_rec
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(240)
 def test_kill_9_of_ship_loses_nothing_and_keeps_the_order(
     kafka_broker: str, shipping: Shipping, writer: EmbeddedWriter
 ) -> None:

@@ -239,7 +239,6 @@ def test_the_cap_covers_all_partitions_and_drops_from_those_without_a_writer_fir
     assert reported | {r.seq for r in stopped_records if not isinstance(r, Lost)} == set(range(40))
 
 
-@pytest.mark.timeout(60)
 def test_a_log_full_of_losses_refuses_appends_and_has_reported_every_record(tmp_path: Path) -> None:
     # Reporting the loss of these small streams takes as much space as they do. There is no reader.
     with writer_of(tmp_path, cap_bytes=MIB, segment_age_s=3600) as writer:
@@ -260,7 +259,6 @@ def test_a_log_full_of_losses_refuses_appends_and_has_reported_every_record(tmp_
     assert reported == kept
 
 
-@pytest.mark.timeout(60)
 def test_losses_of_a_partition_without_a_writer_are_not_rewritten_without_end(tmp_path: Path) -> None:
     with writer_of(tmp_path, "w1", segment_age_s=0.0) as stopped_writer:
         for seq in range(5):

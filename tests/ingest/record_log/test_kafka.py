@@ -34,7 +34,7 @@ from streamgauge.ingest.records import Alive, Damaged, Frames, Lost, pack, unpac
 from tests.ingest.record_log.entries import entry_of, frames, records_of
 from tests.kafka import SCRAM, Broker, add_scram_user, sasl_ssl
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture

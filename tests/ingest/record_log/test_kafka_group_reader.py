@@ -11,11 +11,11 @@ import pytest
 
 from streamgauge.ingest.record_log.kafka_client import ensure_topic
 from streamgauge.ingest.record_log.kafka_group_reader import KafkaGroupReader
+from tests.deadline import DEADLINE_S
 
 PARTITIONS = 4
 MAX_RESPONSES = 10
 """A single member needs one: the first response assigns its partitions."""
-DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -309,7 +309,6 @@ class Rounds:
 @pytest.mark.parametrize(
     "always", [pytest.param(False, id="once"), pytest.param(True, id="always", marks=pytest.mark.slow)]
 )
-@pytest.mark.timeout(300)
 async def test_an_exception_in_any_method_of_recording_leaves_traffic_and_other_streams_alone(always: bool):
     upstream, uncalled = Upstream(), []
     async with run(upstream.serve, alive_s=0.05) as tap:

@@ -20,9 +20,8 @@ from streamgauge.analytics.alerts.alert_states import Change, Condition, Key
 from streamgauge.analytics.alerts.evaluator import event_rows
 from streamgauge.cli import cli
 from tests.dashboard.generated_store import APPS, NAMED_CLIENT, filled, filling
+from tests.deadline import DEADLINE_S
 from tests.tables import tables
-
-DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")
