@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from streamgauge.analytics.extras import MODULES, extra_of
-from tests.e2e.running import until
+from tests.deadline import until
 from tests.installed import OFFERED, ROOT, distributions, environment, normalized
 from tests.ports import free_ports
 

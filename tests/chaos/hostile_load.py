@@ -24,7 +24,7 @@ import httpx
 
 from streamgauge.analytics.query.errors import QueryError
 from tests.chaos.rig import Run
-from tests.e2e.running import until
+from tests.deadline import until
 from tests.hostile_sql.client import Failed, Options, Reply, by_page, by_port, reply
 from tests.hostile_sql.draw import COLUMNS, Catalog, catalog
 from tests.hostile_sql.generator import Statement, statement
@@ -60,6 +60,8 @@ class Observed:
     """Its slowest answer."""
     wrong: list[str] = field(default_factory=list)
     """Its wrong answers and errors."""
+    late: list[str] = field(default_factory=list)
+    """Its answers that reached their time limit."""
     samples: int = 0
     other_cores: float = 0.0
     """Mean number of cores that other processes used. They delay everything that is measured here."""
@@ -106,7 +108,7 @@ class Result:
             f"freshness at worst: {self.observed.stale_s:.2f} s ({self.observed.samples} samples)\n"
             f"memory grown by at most: {grown}\n"
             f"ordinary reader: {self.observed.ordinary} right answers, slowest {self.observed.ordinary_s:.2f} s, "
-            f"{len(self.observed.wrong)} failures {self.observed.wrong[:3]}\n"
+            f"{len(self.observed.wrong)} failures {self.observed.wrong[:3]}, {len(self.observed.late)} late\n"
             f"client processes that crashed: {len(self.client_crashes)}\n"
             f"problems: {dict(Counter(one.problem for one in self.replies if one.problem).most_common(20))}"
         )
@@ -319,7 +321,7 @@ def _read(chaos: Run, observed: Observed, stop: threading.Event) -> None:
             try:
                 found = send(sql, 20.0)()
             except Failed as e:
-                observed.wrong.append(str(e))
+                (observed.late if str(e).startswith("too slow") else observed.wrong).append(str(e))
                 continue
             observed.ordinary_s = max(observed.ordinary_s, time.monotonic() - began_s)
             if found == right:

@@ -31,7 +31,8 @@ from streamgauge.simulator.ledger import LedgerRow, RemoteLedger
 from streamgauge.simulator.measurement_check import Bounds, Discrepancy, check_measurements, streams_since
 from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions
 from streamgauge.status import pipeline_status
-from tests.e2e.running import Up, simulator, until, up
+from tests.deadline import until
+from tests.e2e.running import Up, simulator, up
 from tests.ports import free_port
 from tests.tables import tables
 

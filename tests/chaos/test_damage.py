@@ -14,7 +14,7 @@ from streamgauge.ingest.records import AnyRecord, pack
 from tests.analytics.log_entries import INCARNATION, alive, stream, stream_id
 from tests.analytics.stores import place_empty_catalog
 from tests.chaos.test_rounds import part
-from tests.e2e.running import until
+from tests.deadline import until
 from tests.ingest.record_log.entries import roll, segments_of, writer_of
 from tests.tables import tables
 

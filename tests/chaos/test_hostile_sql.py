@@ -9,7 +9,7 @@ import pytest
 from tests.analytics.query.test_query_pool import HOSTILE
 from tests.chaos.hostile_load import MIB, PARTS, Result, attack, is_idle
 from tests.chaos.rig import run
-from tests.e2e.running import until
+from tests.deadline import until
 
 GROWN_BYTES = 400 * MIB
 """Of the long run: analytics grows by about 200 MiB in 7,000 streams without hostile statements, too."""
@@ -29,6 +29,7 @@ def check(result: Result, *, exact_times: bool, grown_bytes: int) -> None:
     busy = not exact_times or result.observed.other_cores > OTHER_CORES
     assert not result.problems, "\n".join([str(result), *result.problems])
     assert not result.observed.wrong, str(result)
+    assert busy or not result.observed.late, str(result)
     assert not result.client_crashes, "\n".join([str(result), *map(str, result.client_crashes)])
     assert result.observed.ordinary > 0, str(result)
     assert result.overrun_s < (BUSY_S if busy else OVERRUN_S), str(result)

@@ -19,7 +19,7 @@ from streamgauge.ingest.records import pack
 from streamgauge.simulator.measurement_check import check_measurements, streams_since
 from tests.analytics.log_entries import stream
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run, topic_read, wipe
-from tests.e2e.running import until
+from tests.deadline import until
 from tests.kafka import Broker
 from tests.proxy import Proxy, proxy
 from tests.tables import tables

@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from tests.chaos.rig import Run, run
-from tests.e2e.running import until, up
+from tests.deadline import until
+from tests.e2e.running import up
 from tests.tables import tables
 
 

@@ -23,7 +23,7 @@ from tests.analytics.log_entries import entries
 from tests.chaos.rig import run
 from tests.chaos.test_cap import audited_losses, bulky
 from tests.chaos.test_local import fill
-from tests.e2e.running import until
+from tests.deadline import until
 from tests.tables import tables
 
 MIB = 2**20

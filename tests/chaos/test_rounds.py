@@ -21,8 +21,8 @@ from streamgauge.simulator.ledger import RemoteLedger
 from streamgauge.simulator.measurement_check import check_measurements, streams_since
 from tests.analytics.stores import place_empty_catalog
 from tests.chaos.rig import BOUNDS, LONG_AGO, traffic_of
-from tests.deadline import DEADLINE_S
-from tests.e2e.running import answers, simulator, until
+from tests.deadline import DEADLINE_S, until
+from tests.e2e.running import answers, simulator
 from tests.ports import free_ports
 from tests.tables import tables
 

@@ -21,8 +21,8 @@ from streamgauge.ingest.record_log.run_totals import read_run_totals
 from streamgauge.ingest.records import Frames, Opened, unpack
 from streamgauge.simulator.ledger import RemoteLedger
 from tests.chaos.test_rounds import part, until_ready
-from tests.deadline import DEADLINE_S
-from tests.e2e.running import simulator, until
+from tests.deadline import DEADLINE_S, until
+from tests.e2e.running import simulator
 from tests.ports import free_ports
 
 STREAMS = 20

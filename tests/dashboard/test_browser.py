@@ -18,6 +18,7 @@ from streamgauge.dashboard.sql_statements import RECIPES
 from tests.dashboard.browser import FOREIGN_HOST, MARKS, TIMEOUT_MS, Reader, reader
 from tests.dashboard.generated_traces import HOSTILE, LARGE_TRACE, ODD_TRACE
 from tests.dashboard.running_dashboard import Dashboard
+from tests.deadline import until
 from tests.tables import tables
 
 pytestmark = MARKS
@@ -235,7 +236,7 @@ def test_comparison_by_a_dimension_and_around_an_onset_is_in_the_address(seen: R
     seen.settle()
     before = without_clock(texts.inner_text())
     seen.open(seen.page.url.removeprefix(f"{seen.base}/"))
-    assert without_clock(texts.inner_text()) == before
+    until(lambda: without_clock(texts.inner_text()) == before, "the same page")
 
 
 def test_refresh_keeps_scroll_position_and_layout(seen: Reader) -> None:

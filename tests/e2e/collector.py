@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import ROOT, until
+from tests.deadline import until
+from tests.e2e.running import ROOT
 from tests.ports import free_ports
 
 _LOG_EVERYTHING = """

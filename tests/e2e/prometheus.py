@@ -14,8 +14,9 @@ from typing import Any
 
 import yaml
 
+from tests.deadline import until
 from tests.e2e.collector import built
-from tests.e2e.running import ROOT, answers, until
+from tests.e2e.running import ROOT, answers
 
 OTEL = ROOT / "deploy/otel"
 

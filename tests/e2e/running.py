@@ -8,39 +8,24 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from streamgauge.analytics.query.errors import QueryError
 from tests.analytics.stores import place_empty_catalog
-from tests.deadline import DEADLINE_S
+from tests.deadline import DEADLINE_S, until
 from tests.ports import free_port
 from tests.tables import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 LITELLM = ROOT / ".venv-litellm" / "bin" / "litellm"
-
-T = TypeVar("T")
-
-
-def until(question: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """Repeat until the answer is neither None nor False. The error names `what`."""
-    end_s = time.monotonic() + deadline_s
-    while (asked_s := time.monotonic()) < end_s:
-        answer = question()
-        if answer is not None and answer is not False:
-            return answer
-        # A query is repeated less often than a look at a file: the awaited processes need the CPUs.
-        time.sleep(max(0.03, 2 * (time.monotonic() - asked_s)))
-    raise AssertionError(f"waited {deadline_s:.0f} s for {what}")
 
 
 def answers(url: str) -> bool | None:

@@ -16,8 +16,9 @@ from streamgauge.analytics.alerts.formats import AGAIN_S
 from streamgauge.analytics.storage.store import Store
 from tests.analytics.alerts.test_evaluator import CLOCK, commit, evaluator, observed, resolve
 from tests.analytics.stores import new_store
+from tests.deadline import until
 from tests.e2e.collector import built
-from tests.e2e.running import answers, until
+from tests.e2e.running import answers
 from tests.ports import free_port
 
 CONFIG = "route: {receiver: none, group_wait: 0s}\nreceivers: [{name: none}]\n"

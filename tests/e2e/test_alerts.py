@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.analytics.alerts.receiver import SECRET, receiver
-from tests.e2e.running import simulator, until, up
+from tests.deadline import until
+from tests.e2e.running import simulator, up
 from tests.ports import free_port
 
 CHAT = json.dumps({"model": "any", "stream": True, "messages": [{"role": "user", "content": "hello"}]})

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from streamgauge.ingest.ready_file import read_ready_file
-from tests.e2e.running import Up, until
+from tests.deadline import until
+from tests.e2e.running import Up
 from tests.ports import free_port
 
 IMPORTED_FIRST = os.pathsep.join((str(Path(__file__).parent / "broken_start"), os.environ["PYTHONPATH"]))

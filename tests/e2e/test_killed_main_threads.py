@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import Up, answers, until, up
+from tests.deadline import until
+from tests.e2e.running import Up, answers, up
 from tests.e2e.test_broken_starts import IMPORTED_FIRST, all_ready, state
 
 EVENTS = (

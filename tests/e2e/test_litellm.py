@@ -19,8 +19,9 @@ import httpx
 import openai
 import pytest
 
+from tests.deadline import until
 from tests.e2e.identical_answers import WORDS, ModelServer, model_server
-from tests.e2e.running import ROOT, Litellm, Up, litellm, litellm_answers, simulator, until, up
+from tests.e2e.running import ROOT, Litellm, Up, litellm, litellm_answers, simulator, up
 from tests.ports import free_port
 
 pytestmark = pytest.mark.litellm

@@ -46,7 +46,8 @@ from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 from streamgauge.ingest.records import Alive, pack, unpack
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.app_test import open_page as page
-from tests.e2e.running import Up, answers, until, up
+from tests.deadline import until
+from tests.e2e.running import Up, answers, up
 from tests.postgres import Postgres, find_binaries
 from tests.tables import tables
 

@@ -22,7 +22,8 @@ from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.storage.database import load
 from streamgauge.ingest.private_files import write_json
 from tests.analytics.query.test_serve import listener_of
-from tests.e2e.running import Up, simulator, until, up
+from tests.deadline import until
+from tests.e2e.running import Up, simulator, up
 
 CHAT = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
 QUICK = {"x-simulate": '{"ttft_ms": 5, "gap_ms": 1, "tokens": 8, "fault": "none"}'}

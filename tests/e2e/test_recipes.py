@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import LITELLM, ROOT, until
+from tests.deadline import until
+from tests.e2e.running import LITELLM, ROOT
 
 HOW_TO = ROOT / "docs" / "how-to"
 PORTS = (4000, 4100, 4101, 4102, 4200, 4443, 8443, 8501, 9494)

@@ -16,7 +16,8 @@ import pytest
 
 from streamgauge.client_programs import Call
 from streamgauge.run import FORWARDED, KEYS, run_in_terminal
-from tests.e2e.running import simulator, until, up
+from tests.deadline import until
+from tests.e2e.running import simulator, up
 from tests.tables import tables
 
 CLIENT = """

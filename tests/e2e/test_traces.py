@@ -29,9 +29,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
 from streamgauge.analytics.telemetry.prometheus import prometheus_name
 from streamgauge.analytics.telemetry.semconv import PROFILES, SECONDS_BOUNDS
+from tests.deadline import until
 from tests.e2e.collector import Collector, collector
 from tests.e2e.prometheus import OTEL, Prometheus, prometheus
-from tests.e2e.running import LITELLM, Up, litellm, litellm_answers, simulator, until, up
+from tests.e2e.running import LITELLM, Up, litellm, litellm_answers, simulator, up
 from tests.ports import free_port, free_ports
 
 PROMPT = "How high is the river?"

@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.running import Up, answers, simulator, until, up
+from tests.deadline import until
+from tests.e2e.running import Up, answers, simulator, up
 
 CHAT = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
 QUICK = {"x-simulate": '{"ttft_ms": 5, "gap_ms": 1, "tokens": 8, "fault": "none"}'}

@@ -15,7 +15,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.running import Up, simulator, until, up
+from tests.deadline import until
+from tests.e2e.running import Up, simulator, up
 from tests.openai_sockets import LOUD, QUIET, read
 
 

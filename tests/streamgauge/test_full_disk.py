@@ -26,7 +26,7 @@ from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.run_totals import read_run_totals
 from streamgauge.ingest.tap.relay.choice import native_relay
 from streamgauge.status import status_command
-from tests.e2e.running import until
+from tests.deadline import until
 from tests.streamgauge.stored import analyse, write_streams
 from tests.tables import tables
 

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from streamgauge.cli import cli
 from streamgauge.ingest.record_log.segments import list_segments, open_segment, read_rows
 from streamgauge.ingest.records import encode, unpack
-from tests.e2e.running import until
+from tests.deadline import until
 from tests.ingest.capture.packets import Sent, Talk, pcap
 from tests.ingest.files.hars import BODY, STARTED_NS, entry, fields, har
 from tests.ingest.running_tap import END, SSE_HEAD, chunk

@@ -20,7 +20,8 @@ import pytest
 from nbclient import NotebookClient
 
 from streamgauge.ingest.ready_file import read_ready_file
-from tests.e2e.running import ROOT, until
+from tests.deadline import until
+from tests.e2e.running import ROOT
 from tests.e2e.test_recipes import HOW_TO, follow, steps
 from tests.ports import free_port
 

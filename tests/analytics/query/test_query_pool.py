@@ -325,10 +325,10 @@ def test_first_start_does_not_count_towards_the_time_limit(location: StoreLocati
             process._starter.submit(int).result(30)
         for child in (*untrusted._children, *trusted._children):
             os.kill(child.pid, signal.SIGSTOP)
-            threading.Timer(4.5, os.kill, (child.pid, signal.SIGCONT)).start()
+            threading.Timer(9.0, os.kill, (child.pid, signal.SIGCONT)).start()
         with ThreadPoolExecutor() as readers:
             answers = [
-                readers.submit(process.query, "SELECT 1", timeout_s=3) for process in (untrusted, trusted)
+                readers.submit(process.query, "SELECT 1", timeout_s=8) for process in (untrusted, trusted)
             ]
             assert [answer.result().item() for answer in answers] == [1, 1]
 

@@ -12,7 +12,7 @@ import pytest
 
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.server import Simulator, SimulatorOptions
-from tests.e2e.running import until
+from tests.deadline import until
 from tests.streamgauge.simulator.simulator_thread import simulator_thread
 
 

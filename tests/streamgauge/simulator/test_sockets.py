@@ -17,7 +17,7 @@ from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.server import Simulator, SimulatorOptions
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
-from tests.e2e.running import until
+from tests.deadline import until
 from tests.openai_sockets import LOUD, QUIET, read
 from tests.streamgauge.simulator.conftest import all_ended
 from tests.streamgauge.simulator.simulator_thread import simulator_thread
