@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.sandbox import NICENESS
 from streamgauge.analytics.storage.location import StoreLocation, locate
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
+from tests.deadline import until
 
 LIMITS = replace(UNTRUSTED, memory_bytes=512 * MIB)
 TIMEOUT_S = 0.5
@@ -316,7 +317,13 @@ def test_child_that_starts_after_its_query_gave_up_is_released(
         late.join()
         go_on.set()
         assert running(process) == []
-        assert process.query("SELECT 1").item() == 1
+
+        def answer() -> int | None:
+            with suppress(QueryTimeout):  # on a busy machine
+                return int(process.query("SELECT 1").item())
+            return None
+
+        assert until(answer, "an answer") == 1
 
 
 def test_first_start_does_not_count_towards_the_time_limit(location: StoreLocation) -> None:
