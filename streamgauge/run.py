@@ -23,7 +23,7 @@ import cloup
 from streamgauge.analytics.extras import require
 from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
-from streamgauge.analytics.reports import Query, errors, formatting, run_summary, stream_lists
+from streamgauge.analytics.reports import Query, formatting, run_summary, stream_lists
 from streamgauge.analytics.reports.overview import STORED_AFTER
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import SQLITE, StoreLocation, locate
@@ -216,10 +216,10 @@ def _summary_lines(query: Query, selection: Selection) -> list[str]:
         ("time", f"{duration(model_ns)} in requests{tools}"),
         *((row["model"], _measures(row)) for row in rows[1:]),
     ]
-    for error in errors.causes(query, selection, most=3).to_dicts():
-        causes = dict.fromkeys(str(error[name]) for name in ("http_status", "error_type") if error[name])
-        cause = ", ".join(f"HTTP {cause}" if cause.isdigit() else cause for cause in causes)
-        lines.append(("failed", f"{count(error['n'])} × {cause} ({error['error_phase']})"))
+    lines += [
+        ("failed", f"{count(row['n'])} × {row['cause']} ({row['error_phase']})")
+        for row in run_summary.failures(query, selection, most=3).to_dicts()
+    ]
     lines += [
         ("stalls", f"{count(row['stalls'])} of {row['cause']}, longest {duration(row['longest_ns'])}")
         for row in run_summary.stalls(query, selection).to_dicts()

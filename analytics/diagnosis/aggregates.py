@@ -419,9 +419,9 @@ def _where(where: Mapping[str, str]) -> str:
 
 def _over_chosen(chosen: Selection, candidates: Sequence[Candidate], parts: Iterable[str]) -> str:
     """SQL of all parts over the streams of the candidates' places since shortly before the first candidate."""
-    begin = max(min(s.begin for s in candidates) - chosen.length / 2, chosen.before().since)
-    rows = source(chosen, begin, labelled=any(LABEL in s.where for s in candidates))
-    places = " OR ".join(dict.fromkeys(f"({_where(s.where)})" for s in candidates))
+    begin = max(min(c.begin for c in candidates) - chosen.length / 2, chosen.before().since)
+    rows = source(chosen, begin, labelled=any(LABEL in c.where for c in candidates))
+    places = " OR ".join(dict.fromkeys(f"({_where(c.where)})" for c in candidates))
     return f"WITH chosen AS MATERIALIZED (SELECT * FROM ({rows}) WHERE {places}) {' UNION ALL BY NAME '.join(parts)}"
 
 
@@ -476,10 +476,10 @@ def recent(chosen: Selection, candidates: Sequence[Candidate]) -> str:
         chosen,
         candidates,
         [
-            f"(SELECT {number} AS candidate, count(*) AS n, avg(({s.metric.x})::DOUBLE) AS value"
-            f" FROM (SELECT *, {s.metric.at} AS moment FROM chosen WHERE {_where(s.where)} AND ({s.metric.n}))"
-            f" WHERE moment >= {instant(s.begin)} AND moment < {instant(s.end)})"
-            for number, s in enumerate(candidates)
+            f"(SELECT {number} AS candidate, count(*) AS n, avg(({c.metric.x})::DOUBLE) AS value"
+            f" FROM (SELECT *, {c.metric.at} AS moment FROM chosen WHERE {_where(c.where)} AND ({c.metric.n}))"
+            f" WHERE moment >= {instant(c.begin)} AND moment < {instant(c.end)})"
+            for number, c in enumerate(candidates)
         ],
     )
 

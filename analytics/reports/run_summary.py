@@ -5,10 +5,11 @@ from __future__ import annotations
 import polars as pl
 
 from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.errors import CAUSE_AND_TYPE
 from streamgauge.analytics.reports.overview import SUMMARY, SUMMARY_COLUMNS
 from streamgauge.analytics.reports.selection import MODEL, Selection
 from streamgauge.analytics.schema.dimensions import TO_MODEL
-from streamgauge.analytics.schema.outcomes import IS_REQUEST
+from streamgauge.analytics.schema.outcomes import IS_ERROR, IS_REQUEST
 
 
 def by_model(query: Query, selection: Selection) -> pl.DataFrame:
@@ -35,6 +36,14 @@ def times(query: Query, selection: Selection) -> tuple[int, int, int]:
             (SELECT count(*) FROM sessions WHERE session_id IN (SELECT session_id FROM chosen)) AS sessions
         FROM ordered""").row(0)
     return int(row[0]), int(row[1]), int(row[2])
+
+
+def failures(query: Query, selection: Selection, *, most: int) -> pl.DataFrame:
+    """`cause, error_phase, n`: the causes of errors, most frequent first."""
+    return query(f"""
+        SELECT {CAUSE_AND_TYPE} AS cause, error_phase, count(*) AS n
+        FROM streams WHERE {selection.where()} AND {IS_ERROR} AND {IS_REQUEST}
+        GROUP BY ALL ORDER BY n DESC, cause, error_phase LIMIT {most:d}""")
 
 
 def stalls(query: Query, selection: Selection) -> pl.DataFrame:

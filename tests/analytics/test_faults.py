@@ -8,7 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from tests.analytics.log_entries import MemoryLog, alive, entries, stream, strea
 from tests.analytics.stores import ask as ask_store
 from tests.analytics.stores import new_store
 from tests.analytics.test_consumer import consumer, drain, outcomes
-from tests.deadline import DEADLINE_S
+from tests.deadline import DEADLINE_S, until
 from tests.guard_injection import Injection
 from tests.options import analyze_options, telemetry_options
 
@@ -46,13 +46,6 @@ class Collector(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None: ...
-
-
-def until(condition: Callable[[], object], description: str) -> None:
-    end_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end_s, f"waited {DEADLINE_S:.0f} s for {description}"
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -74,7 +67,7 @@ def running(data: Path, options: AnalyzeOptions) -> Iterator[Ready]:
     thread = threading.Thread(target=run_until, args=(options, stop, found.append))
     thread.start()
     try:
-        until(lambda: found, "analytics")
+        until(lambda: bool(found), "analytics")
         yield found[0]
     finally:
         stop.set()

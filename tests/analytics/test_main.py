@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from streamgauge.ingest.record_log.reader_cursors import read_cursors
 from streamgauge.ingest.records import pack
 from tests.analytics.log_entries import alive, entries, stream, stream_id
 from tests.analytics.stores import place_empty_catalog
-from tests.deadline import DEADLINE_S
+from tests.deadline import DEADLINE_S, until
 from tests.options import analyze_options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,13 +59,6 @@ def analytics(data: Path) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
-
-
-def until(condition: Callable[[], bool], description: str) -> None:
-    end_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end_s, f"waited {DEADLINE_S:.0f} s for {description}"
-        time.sleep(0.02)
 
 
 class Asker:

@@ -26,10 +26,11 @@ BY_COMMAND = ("json literal to variant", "repeat", "recursion")
 
 def check(result: Result, *, exact_times: bool, grown_bytes: int) -> None:
     """What holds for every statement."""
-    busy = not exact_times or result.observed.other_cores > OTHER_CORES
+    is_shared = result.observed.other_cores > OTHER_CORES
+    busy = not exact_times or is_shared
     assert not result.problems, "\n".join([str(result), *result.problems])
     assert not result.observed.wrong, str(result)
-    assert busy or not result.observed.late, str(result)
+    assert is_shared or not result.observed.late, str(result)
     assert not result.client_crashes, "\n".join([str(result), *map(str, result.client_crashes)])
     assert result.observed.ordinary > 0, str(result)
     assert result.overrun_s < (BUSY_S if busy else OVERRUN_S), str(result)

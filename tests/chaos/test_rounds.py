@@ -27,7 +27,6 @@ from tests.ports import free_ports
 from tests.tables import tables
 
 TABLES = ("streams", "events", "usage_reports", "server_stats", "spans", "losses", "dead_letters")
-"""Time limit for one step on a busy machine."""
 
 
 @contextmanager

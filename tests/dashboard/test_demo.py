@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from streamgauge.analytics.query.errors import QueryError
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.browser import CHROMIUM, Reader, reader
 from tests.dashboard.running_dashboard import ROOT
-from tests.deadline import DEADLINE_S
+from tests.deadline import until
 from tests.tables import tables
 
 pytestmark = [
@@ -31,11 +30,11 @@ MIN_STREAMS = 60
 
 
 def wait_until(condition: Callable[[], bool], demo: subprocess.Popen[bytes], awaited: str) -> None:
-    end_s = time.monotonic() + DEADLINE_S
-    while not condition():
+    def met() -> bool:
         assert demo.poll() is None, "the demo ended"
-        assert time.monotonic() < end_s, f"waited {DEADLINE_S:.0f} s for {awaited}"
-        time.sleep(0.1)
+        return condition()
+
+    until(met, awaited)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from streamgauge.ingest.ready_file import read_ready_file
 from streamgauge.process_logging import LastError
 from streamgauge.settings import Settings
 from streamgauge.up import Part, PartProgress, Pipeline
+from tests.deadline import until
 from tests.guard_injection import Fault, derived, methods
 
 PART = """
@@ -84,13 +85,6 @@ def watching(supervised: Pipeline) -> Iterator[Part]:
         for part in supervised.parts:
             part.grace_s = 0.1
         supervised.stop()
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    end_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end_s, f"waited 30 s for {what}"
-        time.sleep(0.02)
 
 
 def in_state_file(run_dir: Path) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from streamgauge.analytics.query.render import render
 from streamgauge.analytics.query.sandbox import NICENESS
 from streamgauge.analytics.storage.location import locate
 from tests.analytics.stores import new_store
+from tests.deadline import until
 
 ONE = {"max_rows": 10, "timeout_s": 20.0}
 
@@ -51,14 +51,6 @@ def serving(data: Path) -> Iterator[QueryServer]:
         yield server
     finally:
         server.close()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("waited 60 s")
 
 
 def test_answers_are_those_of_a_process_of_its_own(data: Path) -> None:
@@ -158,7 +150,7 @@ def test_a_crash_of_the_query_process_leaves_the_server(data: Path) -> None:
         assert server._pool is not None
         (child,) = server._pool._children
         os.kill(child.pid, signal.SIGSEGV)
-        wait_until(lambda: child.died is not None)
+        until(lambda: child.died is not None, "the end of the process")
         assert ask(data, "SELECT 2 AS a", "json", **ONE) == b'[{"a": 2}]\n'
 
 
@@ -190,7 +182,7 @@ def test_an_error_of_accept_does_not_stop_the_server(data: Path, monkeypatch: py
 
         monkeypatch.setattr(server, "_listener", Failing())
         ask(data, "SELECT 1", "json", **ONE)  # by the accept that waits already
-        wait_until(lambda: not errors)
+        until(lambda: not errors, "an answer without an error")
         assert ask(data, "SELECT 2 AS a", "json", **ONE) == b'[{"a": 2}]\n'
         monkeypatch.undo()
 
@@ -245,7 +237,7 @@ def test_queries_fail_while_the_server_stops(data: Path) -> None:
         thread.start()
         pool = server._pool
         assert pool is not None
-        wait_until(lambda: any(child.running for child in pool._children))
+        until(lambda: any(child.running for child in pool._children), "the statement")
         server.close()
         thread.join(20)
         assert failed
