@@ -8,6 +8,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 
 UPSTREAM ?= http://localhost:4000
+BASE ?= HEAD
 # Processes that compile the product at each start cost minutes of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 TYPED := $(shell find ingest -name '*.pyx' -o -name '*.pxd')
@@ -17,7 +18,7 @@ PROCESSES := tests/ingest/tap/test_main.py tests/ingest/tap/test_supervisor.py
 # Whole files on one worker, because they share servers; tests/conftest.py orders them.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install setup test-setup demo up test lint format types quick chaos bench browser screenshots fuzz reference site image wheel release audit licences lock clean
+.PHONY: help install setup test-setup demo up test lint format types quick chaos bench browser screenshots fuzz rows-diff reference site image wheel release audit licences lock clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -75,6 +76,9 @@ screenshots: test-setup ## take the screenshots of README and docs from five min
 
 fuzz: setup ## fuzz the decoders for five minutes; needs atheris in .venv
 	$(PY) -m tests.fuzz.decode -max_total_time=300 $(ARGS)
+
+rows-diff: setup ## compare the rows of everything recorded with those of a commit: BASE=main~1
+	$(PY) -m tests.rows_diff $(BASE) $(ARGS)
 
 bench: setup ## run the benchmarks and write docs/explanation/performance.md
 	$(PY) -m bench $(ARGS)

@@ -20,34 +20,37 @@ import gc
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import polars as pl
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.assembly.partition import LOG_GONE, TAP_DIED
 from streamgauge.analytics.commit_hook import CommitHook
-from streamgauge.analytics.measures.dead_letters import DeadLetters
+from streamgauge.analytics.measures.dead_letters import DeadLetters, failed
 from streamgauge.analytics.measures.measure import Measure, measured_rows
-from streamgauge.analytics.measures.open_streams import open_stream_frame, waiting_for_client
+from streamgauge.analytics.measures.open_streams import OpenPartition, open_stream_frame, waiting_for_client
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.owned_partitions import OwnedPartitions
+from streamgauge.analytics.schema.tables import COUNTER_PARTS
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.store import Store
 from streamgauge.analytics.storage.websocket_states import WebSocketStates
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.record_log.interface import Entry, LogReader
-from streamgauge.ingest.records import Alive, pack, read_damage, unpack
+from streamgauge.ingest.records import Alive, read_damage, unpack
 
 log = logging.getLogger(__name__)
 
 OPEN_STREAMS_EVERY_S = 0.5
 OBSERVE_EVERY_S = 1.0
+_NEVER_READ = 2**63
+"""End of a partition whose end is not known yet."""
 OBSERVE_SHARE = 0.05
 """Streams in flight are observed this often, with at most this share of one core."""
 POSITIONS_EVERY_S = 5.0
@@ -94,21 +97,23 @@ class Consumer:
         states: WebSocketStates | None = None,
         hooks: Sequence[CommitHook] = (),
         guards: Guards | None = None,
-        observe: Callable[[Sequence[OpenStream], Iterable[Alive]], None] = lambda streams, taps: None,
+        observe: Callable[[Sequence[OpenPartition], bool], None] = lambda partitions, is_complete: None,
     ) -> None:
         """`is_deleted_log`: whether the log with this id can no longer be read. Its open streams end as lost.
 
         `first_offset`: the first offset of a partition to read. `ship` has already sent the entries before it, even if they
-        still exist and the stored position is before them. `observe` is called with the streams in flight and the newest
-        reports of the taps, at least `OBSERVE_EVERY_S` apart, also while the log is idle.
+        still exist and the stored position is before them. `observe` is called with the partitions that are read up to their ends
+        and whether these are all, at least `OBSERVE_EVERY_S` apart, also while the log is idle.
         """
         self._hooks = hooks
         self._guards = guards or Guards()
         self._hook_increments: list[tuple[CommitHook, Mapping[str, int]]] = []
         """The hooks whose rows are in this commit."""
         self._observe = observe
-        self._open_streams: Sequence[OpenStream] = ()
-        """The streams in flight when their file was last written. Some may have ended since."""
+        self._open_partitions: Mapping[str, OpenPartition] = {}
+        """As of the last write of the file of open streams. Some of the streams may have ended since."""
+        self._ends: dict[str, int] = {}
+        """The ends of the partitions at the last observation."""
         self._observe_due_s = 0.0
         self._reader = reader
         self._store = store
@@ -163,7 +168,7 @@ class Consumer:
         Returns their number. It is 0 if a group reader has already released the partitions: the next claim ends their streams.
         """
         lost = self._assembler.open_count
-        self._take_damage()
+        self._owned.take_damage()
         for partition in self._owned.high:
             self._assembler.lose_open(partition, LOG_GONE)
             self._owned.changed.add(partition)
@@ -179,7 +184,7 @@ class Consumer:
         """
         self._owned.refresh()
         entries = self._reader.poll(min(timeout_s, self._poll_timeout_s()))
-        self._take_damage()
+        self._owned.take_damage()
         claimed: set[str] = set()
         for entry in entries:
             if entry.partition not in self._owned.high:
@@ -199,11 +204,21 @@ class Consumer:
         if self._open_changed and time.monotonic() >= self._open_due_at_s():
             self._write_open_streams()
         if (now_s := time.monotonic()) >= self._observe_due_s:
-            self._observe(self._open_streams, self._assembler.taps.values())
+            self._observe_partitions()
             cost_s = time.monotonic() - now_s
             # The pause grows with the cost, so that many streams in flight cannot take the time of the log.
             self._observe_due_s = now_s + max(OBSERVE_EVERY_S, cost_s / OBSERVE_SHARE)
         return bool(entries)
+
+    def _observe_partitions(self) -> None:
+        """A partition counts as read up to its end if it has every entry that existed at the last observation."""
+        ends, self._ends = self._ends, {name: self._reader.end(name) for name in self._owned.high}
+        current = [
+            self._open_partitions[name]
+            for name in self._ends.keys() & self._open_partitions.keys()
+            if self._open_partitions[name].high >= ends.get(name, _NEVER_READ)
+        ]
+        self._observe(current, len(current) == len(self._ends))
 
     def feed(self, entry: Entry) -> None:
         """Process one entry of an owned partition. Call in order of offsets."""
@@ -214,13 +229,14 @@ class Consumer:
             if damaged is not None:
                 self._dead_letters.add_damaged_range(partition, entry.offset, damaged, bad.payload)
             else:
-                self._dead_letters.add(partition, entry.offset, None, bad.reason, bad.size, bad.payload)
+                self._dead_letters.add(partition, entry.offset, bad.reason, bad.size, bad.payload)
         if records:
             try:
                 self._assembler.feed(partition, entry.offset, records)
             except Exception as e:
                 # The entry counts as consumed. If it were read again, the same bug would stop analytics for good.
                 self._dead_letters.add_failed("assemble", partition, entry.offset, payload, e)
+                self._assembler.lose_records(partition, entry.offset, records, failed("assemble", e))
         owned.high[partition] = entry.offset + 1
         owned.changed.add(partition)
         owned.last_entry_s[partition] = time.monotonic()
@@ -291,11 +307,16 @@ class Consumer:
         """Publish the streams in flight. They are only for display, so a failure is logged and ignored."""
         began_s = time.monotonic()
         try:
-            self._open_streams = self._assembler.open_streams()
+            # Silence is measured from the one to the other, so both are of the same moment.
+            self._open_partitions = {
+                name: OpenPartition(
+                    name, high, self._assembler.open_streams(name), self._assembler.reports(name)
+                )
+                for name, high in self._owned.high.items()
+            }
+            streams = [*chain.from_iterable(one.streams for one in self._open_partitions.values())]
             waiting = waiting_for_client(self._assembler.taps.values())
-            self._store.write_open_streams(
-                open_stream_frame(self._open_streams, waiting, self._assembler.labels)
-            )
+            self._store.write_open_streams(open_stream_frame(streams, waiting, self._assembler.labels))
             self._open_changed = False
         except OSError as e:
             log.warning("cannot write the file of open streams: %s", e)
@@ -306,7 +327,8 @@ class Consumer:
         """Commit everything read so far in one transaction, then release log entries that are no longer needed."""
         began_s, owned = time.process_time(), self._owned
         self._take_finished()
-        self._take_failures()
+        for failure in self._assembler.take_failures():
+            self._dead_letters.add_failure(failure)
         commit = Commit(self._reader.log_id if owned.high else "")  # a log that was never reached has no id
         checkpoints = self._assembler.checkpoint_records()
         commit.kept_records = [(c.partition, c.stream_id, c.payload) for c in checkpoints]
@@ -346,6 +368,9 @@ class Consumer:
 
     def _tables(self, log_id: str) -> dict[str, pl.DataFrame]:
         tables = measured_rows(self._finished, self._measure, self._dead_letters)
+        counted = tables.pop(COUNTER_PARTS.name, None)
+        for name, value in counted.iter_rows() if counted is not None else ():
+            self._counters[name] += value
         added: dict[str, list[pl.DataFrame]] = {}
         self._hook_increments = []
         for hook in self._hooks:
@@ -355,9 +380,10 @@ class Consumer:
                 self._hook_increments.append((hook, increments))
                 for table, rows in made.items():
                     added.setdefault(table, []).append(rows)
-        tables |= {table: pl.concat(frames) for table, frames in added.items()}
         tables["losses"] = pl.concat([self._assembler.take_losses(), self._dead_letters.loss_rows()])
         tables["dead_letters"] = self._dead_letters.rows(log_id)
+        for table, frames in added.items():
+            tables[table] = pl.concat([*([tables[table]] if table in tables else []), *frames])
         return tables
 
     def _ask(self, hook: CommitHook, question: Callable[[], Any], otherwise: Any) -> Any:
@@ -367,21 +393,6 @@ class Consumer:
         except Exception as e:
             self._guards.guard(f"commit hook {type(hook).__name__}").failed(e)
             return otherwise
-
-    def _take_failures(self) -> None:
-        for failure in self._assembler.take_failures():
-            payload = pack([failure.record], compress=False)
-            self._dead_letters.add(
-                failure.partition, failure.offset, failure.stream_id, failure.reason, len(payload), payload
-            )
-
-    def _take_damage(self) -> None:
-        """Record damaged ranges. They precede the entries that the last poll returned."""
-        for damage in self._reader.take_unreadable():
-            damaged = (damage.partition, damage.first, damage.end)
-            self._dead_letters.add_damaged_range(damage.partition, damage.first, damaged)
-            if damage.partition in self._owned.high:
-                self._assembler.suspect_open_streams(damage.partition)
 
     def _new_tap_reports(self) -> list[Alive]:
         taps, reported = self._assembler.taps, self._reported_taps

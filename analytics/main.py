@@ -1,7 +1,7 @@
 """`streamgauge analyze`: the analytics process. It reads the log into the store until it is stopped.
 
 It starts in this order: lock of the data folder, store, log, replay, upkeep, then `run/analyze.json`, which marks it as
-ready. It stops in this order: last commit, upkeep, backup, store, lock. A process that cannot start raises one line. If the store
+ready. It stops in this order: last commit, upkeep, flush, backup, store, lock. A process that cannot start raises one line. If the store
 cannot be written, the process exits with code 1, and the next start continues from the last commit. If the Kafka topic was
 replaced, the process continues with the new one.
 """
@@ -28,6 +28,7 @@ from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.consumer import IDLE_WAIT_S, Consumer, tune_gc
 from streamgauge.analytics.dialects import all_dialects
 from streamgauge.analytics.hops.hop_job import HopJob
+from streamgauge.analytics.intake.import_job import ImportJob
 from streamgauge.analytics.intake.posted_items import (
     MARKERS_PATH,
     SILENCES_PATH,
@@ -57,7 +58,13 @@ from streamgauge.analytics.telemetry.prometheus import recording_probe
 from streamgauge.analytics.telemetry.telemetry import Telemetry
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.keyed_ids import FILE, load_client_key
-from streamgauge.ingest.ready_file import Heartbeat, read_ready_file, remove_ready_file, write_ready_file
+from streamgauge.ingest.ready_file import (
+    Heartbeat,
+    read_ready_file,
+    remove_ready_file,
+    write_ready_file,
+    write_start,
+)
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.interface import LogBroken, LogChanged, LogReader
 
@@ -68,11 +75,14 @@ __all__ = ["AnalyzeOptions", "run", "run_until"]
 
 log = logging.getLogger(__name__)
 
+PART = "analyze"
 HEALTH_EVERY_S = 5.0
 CONSUMER_SILENT_AFTER_S = 30.0
 """One step reads, and may commit. `up` kills analytics only after `--hung-after`."""
 DRAIN_S = 5.0
 """After a stop request, the log is read for at most this long."""
+STOP_LIMIT_S = 120
+"""After this time the process ends, even if a store does not respond. The next start continues from the last commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +109,15 @@ def run(options: AnalyzeOptions) -> int:
     """Run until SIGTERM or SIGINT and return the exit code. Raises OSError or ValueError (one line) if it cannot start."""
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
+
+        def request_stop(*_: object) -> None:
+            stop.set()
+            signal.alarm(STOP_LIMIT_S)  # its default action ends the process
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
+            signal.signal(number, request_stop)
+        # `streamgauge run` blocks it, so that a process that is still starting stores what the log has before it stops.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     # After the imports: `gc.freeze` excludes the objects that exist now from every later collection.
     tune_gc()
     return run_until(options, stop)
@@ -202,6 +219,7 @@ class _Parts:
     guards: Guards
     upkeep: Upkeep
     hop_job: HopJob
+    imports: ImportJob
     telemetry: Telemetry
     receiver: OtlpReceiver | None
     health: Sequence[Callable[[], Mapping[str, float]]]
@@ -227,9 +245,15 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     closing.callback(telemetry.close)
     closing.callback(markers.close)
     closing.callback(silences.close)
+    closing.callback(write_start, options.data, PART, None)
     store = Store(
-        location, memory_limit_bytes=options.memory_limit_bytes, stall=stall, instance=_instance(options)
+        location,
+        memory_limit_bytes=options.memory_limit_bytes,
+        stall=stall,
+        instance=_instance(options),
+        report=partial(_report_upgrade, options.data),
     )
+    write_start(options.data, PART, None)
     closing.callback(store.close)
     replace_rows(store, tables.OBJECTIVES, options.objectives)
     replace_rows(store, tables.PRICES, options.prices)
@@ -253,9 +277,11 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     closing.callback(alerts.close)
     hop_job = HopJob(store, on_stored=telemetry.count_hops, guards=guards)
     closing.callback(hop_job.close)
+    imports = ImportJob(store, options.data, guards)
+    closing.callback(imports.close)
     exporters = PluginExporters(guards)
     closing.callback(exporters.close)
-    hooks: list[CommitHook] = [telemetry, alerts, hop_job, markers, silences, exporters]
+    hooks: list[CommitHook] = [telemetry, alerts, hop_job, markers, silences, imports, exporters]
     health: list[Callable[[], Mapping[str, float]]] = [
         part.health for part in (alerts, hop_job, markers, silences, exporters, query_server)
     ]
@@ -278,14 +304,19 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         guards=guards,
     )
     closing.callback(upkeep.close)
-    return _Parts(store, read_log, guards, upkeep, hop_job, telemetry, receiver, health)
+    return _Parts(store, read_log, guards, upkeep, hop_job, imports, telemetry, receiver, health)
+
+
+def _report_upgrade(data: Path, step: str) -> None:
+    log.info("upgrading the store: %s", step)
+    write_start(data, PART, f"upgrading the store ({step})")
 
 
 def _consume(
     options: AnalyzeOptions, parts: _Parts, stop: threading.Event, on_ready: Callable[[Ready], None] | None
 ) -> int:
     receiver = parts.receiver
-    ready_file = options.data / "run" / "analyze.json"
+    ready_file = options.data / "run" / f"{PART}.json"
     try:
         all_dialects()  # import them before the first stream needs them
         parts.log.consumer.start()
@@ -294,6 +325,7 @@ def _consume(
             log.info("receiving spans of other services at %s", receiver.url)
         parts.upkeep.start()
         parts.hop_job.start()
+        parts.imports.start()
         endpoint = parts.telemetry.endpoint
         ready = Ready(
             metrics=endpoint.url if endpoint is not None else None,
@@ -324,7 +356,7 @@ def _consume(
         while parts.log.read(0.0) and time.monotonic() < until_s:
             pass
         parts.log.consumer.finish()
-        parts.upkeep.back_up_at_stop()
+        parts.upkeep.finish()
     except (StoreFailed, PartitionLost) as e:
         log.error("analytics stops: %s", e)
         return 1

@@ -13,13 +13,13 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
 import polars as pl
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.partition import LOG_GONE, LogPosition
-from streamgauge.analytics.measures.dead_letters import DeadLetters
+from streamgauge.analytics.measures.dead_letters import DAMAGED_REASON, DeadLetters, failed
 from streamgauge.analytics.measures.measure import lost_row
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.tables import LOSSES
@@ -97,17 +97,41 @@ class OwnedPartitions:
                     "partition %s: starting at %d. Earlier entries were shipped.", partition, first_offset
                 )
             return
+        known = self._stored_letters(log_id, partition, stored)
         counted = Counter(self._assembler.counters)
-        self.kept_ids |= self._replay(partition, stored)
+        self.kept_ids |= self._replay(partition, stored, known)
         self.replayed += self._assembler.counters - counted
         self._assembler.end_replay(partition)
         self.high[partition] = stored.high
+        self.take_damage(known)
         self._reader.seek(partition, stored.high)
 
-    def _replay(self, partition: str, stored: LogPosition) -> set[str]:
+    def take_damage(self, known: Set[tuple[int, str]] = frozenset()) -> None:
+        """Record damaged ranges. They precede the entries that the last poll returned. `known`: offsets and reasons of dead letters
+        that the store has."""
+        for damage in self._reader.take_unreadable():
+            if (damage.first, DAMAGED_REASON) not in known:
+                damaged = (damage.partition, damage.first, damage.end)
+                self._dead_letters.add_damaged_range(damage.partition, damage.first, damaged)
+            if damage.partition in self.high:
+                self._assembler.suspect_open_streams(damage.partition)
+
+    def _stored_letters(self, log_id: str, partition: str, stored: LogPosition) -> set[tuple[int, str]]:
+        """(offset, reason) of the dead letters of entries that will be replayed."""
+        query = (
+            "SELECT log_offset, reason FROM dead_letters WHERE stream_id IS NULL "
+            "AND log_id = ? AND partition = ? AND log_offset >= ? AND log_offset < ?"
+        )
+        if stored.low >= stored.high:
+            return set()
+        with self._store.cursor() as cursor:
+            return set(cursor.execute(query, [log_id, partition, stored.low, stored.high]).fetchall())
+
+    def _replay(self, partition: str, stored: LogPosition, known: Set[tuple[int, str]]) -> set[str]:
         """Restore only the open streams of a position from [low, high). Returns the ids of those with checkpoints.
 
-        A checkpoint or an entry that raises an exception becomes a dead letter, and the replay goes on with the next.
+        A checkpoint or an entry that raises an exception becomes a dead letter, and the replay goes on with the next. `known`: offsets
+        and reasons of dead letters that the store has.
         """
         assembler, states = self._assembler, self._states
         assembler.resume(partition, stored.open_stream_ids)
@@ -117,13 +141,17 @@ class OwnedPartitions:
                 state = states.load(stream_id, payloads[-1]) if states is not None else None
                 assembler.restore(partition, stream_id, payloads, state)
             except Exception as e:
-                self._dead_letters.add_failed("restore", partition, -1, b"".join(payloads), e)
+                cause = self._dead_letters.add_unrestored(partition, stream_id, b"".join(payloads), e)
+                assembler.lose(partition, stream_id, cause)
         entries = 0
         for entry in _entries(self._reader, partition, stored.low, stored.high):
+            records, _ = unpack(entry.payload)
             try:
-                assembler.feed(partition, entry.offset, unpack(entry.payload)[0])
+                assembler.feed(partition, entry.offset, records)
             except Exception as e:
-                self._dead_letters.add_failed("replay", partition, entry.offset, entry.payload, e)
+                assembler.lose_records(partition, entry.offset, records, failed("replay", e))
+                if not {(entry.offset, failed(step, e)) for step in ("assemble", "replay")} & known:
+                    self._dead_letters.add_failed("replay", partition, entry.offset, entry.payload, e)
             entries += 1
         log.info(
             "partition %s: resuming at %d (%d open streams, %d of them from checkpoints, %d entries replayed)",
@@ -160,7 +188,7 @@ class OwnedPartitions:
             streams = pl.concat([lost_row(i, uuid7_wall_ns(i), None, None) for i in ids])
             lost_us = time.time_ns() // 1000
             losses = frame_of_rows(
-                LOSSES, [(i, None, partition, None, None, LOG_GONE, None, lost_us) for i in ids]
+                LOSSES, [(i, None, partition, None, None, LOG_GONE, None, lost_us, None) for i in ids]
             )
             with contextlib.suppress(PartitionLost):  # another process of the group ends them
                 self._store.commit(

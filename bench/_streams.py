@@ -443,6 +443,23 @@ WORKLOADS = [
         ],
     ),
     Workload(
+        "openai_images",
+        "openai_images",
+        "/v1/images/generations",
+        "text/event-stream",
+        [],
+        lambda n, text: _named({"type": "image_generation.partial_image", "b64_json": text}),
+        [
+            _named(
+                {
+                    "type": "image_generation.completed",
+                    "b64_json": "",
+                    "usage": {"input_tokens": 25, "output_tokens": 400, "total_tokens": 425},
+                }
+            )
+        ],
+    ),
+    Workload(
         "dashscope",
         "dashscope",
         "/api/v1/services/aigc/text-generation/generation",

@@ -23,7 +23,7 @@ from functools import partial
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # must be set before the import of polars
 
-from bench._streams import WORKLOADS, Workload, reads_of
+from bench._streams import RNG, WORKLOADS, Workload, reads_of
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.partition import MAX_PENDING_FRAMES
@@ -121,27 +121,45 @@ def _batches(bodies: list[list[bytes]]) -> list[list[list[tuple[int, bytes]]]]:
 
 
 def _decode(workload: Workload, bodies: list[list[bytes]], streams: int) -> float:
-    exchange, batches = _exchange(workload), _batches(bodies)
-    gc.collect()
-    gc.freeze()  # keep the benchmark's own objects out of the measurement
-    start_s = time.process_time()
-    for number in range(streams):
-        _decoded(exchange, batches[number % len(batches)])
-    return time.process_time() - start_s
+    return _timed(decoding(workload, bodies, streams))
 
 
 def _measure(workload: Workload, bodies: list[list[bytes]], streams: int) -> float:
+    return _timed(measuring(workload, bodies, streams))
+
+
+def _timed(work: Callable[[], None]) -> float:
+    gc.collect()
+    gc.freeze()  # keep the benchmark's own objects out of the measurement
+    start_s = time.process_time()
+    work()
+    return time.process_time() - start_s
+
+
+def decoding(workload: Workload, bodies: list[list[bytes]], streams: int) -> Callable[[], None]:
+    """Prepare to decode that many streams."""
+    exchange, batches = _exchange(workload), _batches(bodies)
+
+    def work() -> None:
+        for number in range(streams):
+            _decoded(exchange, batches[number % len(batches)])
+
+    return work
+
+
+def measuring(workload: Workload, bodies: list[list[bytes]], streams: int) -> Callable[[], None]:
+    """Prepare to decode and measure that many streams. The work raises ValueError if one is missing."""
     exchange, batches = _exchange(workload), _batches(bodies)
     ended = _assembled([_records(workload, body) for body in bodies])
-    gc.collect()
-    gc.freeze()
-    start_s = time.process_time()
-    for at in range(0, streams, STREAMS_PER_BATCH):
-        numbers = [number % len(bodies) for number in range(at, min(at + STREAMS_PER_BATCH, streams))]
-        rows = measure([replace(ended[n], decoder=_decoded(exchange, batches[n])) for n in numbers])
-        if len(rows["streams"]) != len(numbers):
-            raise ValueError("not every stream was measured")
-    return time.process_time() - start_s
+
+    def work() -> None:
+        for at in range(0, streams, STREAMS_PER_BATCH):
+            numbers = [number % len(bodies) for number in range(at, min(at + STREAMS_PER_BATCH, streams))]
+            rows = measure([replace(ended[n], decoder=_decoded(exchange, batches[n])) for n in numbers])
+            if len(rows["streams"]) != len(numbers):
+                raise ValueError("not every stream was measured")
+
+    return work
 
 
 def _assembled(records: list[list[AnyRecord]]) -> list[FinishedStream]:
@@ -152,7 +170,7 @@ def _assembled(records: list[list[AnyRecord]]) -> list[FinishedStream]:
 
 
 def _records(workload: Workload, body: list[bytes]) -> list[AnyRecord]:
-    stream = str(uuid.uuid4())
+    stream = str(uuid.UUID(int=RNG.getrandbits(128), version=4))
     frames = _frames(body)
     end_ns = frames[-1][0]
     records: list[AnyRecord] = [

@@ -28,6 +28,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streamgauge.analytics.extras import missing_package
+from streamgauge.analytics.reports import formatting
 from streamgauge.ingest.listening import parse_allowed_host
 from streamgauge.ingest.private_files import write_private
 
@@ -151,7 +152,7 @@ def check_file(path: Path) -> str:
         config = tomllib.loads(path.read_text())
     except OSError as error:
         raise OSError(f"cannot read {path}: {error.strerror}. Check --dashboard-oidc.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OSError(f"cannot read {path}: not valid TOML: {error}. Check --dashboard-oidc.") from None
     auth = config.get("auth")
     auth = auth if isinstance(auth, dict) else {}
@@ -183,7 +184,7 @@ def require_login() -> None:
         st.markdown("Sign in to see this dashboard.")
         st.button("Sign in", icon=":material/login:", type="primary", on_click=st.login)
         st.stop()
-    user_name = str(st.user.get("email") or st.user.get("name") or "your account")
+    user_name = formatting.markdown(str(st.user.get("email") or st.user.get("name") or "your account"))
     if not is_admitted(st.user, admit):
         st.title("Streamgauge", anchor=False)
         st.error(f"{user_name} is not allowed to see this dashboard.", icon=":material/lock:")

@@ -74,7 +74,9 @@ def draw_time_range(*, enabled: bool = True) -> None:
         else "The time range does not apply to this page.",
     )  # fmt: skip
     if chosen != CUSTOM and length_of(chosen) is None:
-        st.caption(f"`{chosen}` is not a duration such as 30m, 3h or 2d: the range is {DEFAULT_RANGE}.")
+        st.caption(
+            f"{formatting.markdown(chosen[:80])} is not a duration such as 30m, 3h or 2d: the range is {DEFAULT_RANGE}."
+        )
     if chosen == CUSTOM:
         for key, label in ENDS.items():
             # Without a default, which Streamlit would leave out of the URL: the link would mean another range a minute later.
@@ -349,14 +351,14 @@ def time_range(
 
 
 def describe(chosen: Selection) -> str:
-    """The selection as text, with the time zone."""
+    """The selection in Markdown, with the time zone."""
     zone = time_zone()
     begin, end = chosen.since.astimezone(zone), chosen.until.astimezone(zone)
     until = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
     parts = [f"{formatting.span(chosen.length)}: {begin:%Y-%m-%d %H:%M:%S} – {until} {zone.key}"]
     for label, values in (*chosen.chosen.items(), *chosen.further):
         if values:
-            parts.append(f"{label} {', '.join(values)}")
+            parts.append(f"{label} {formatting.markdown(', '.join(values))}")
     return " · ".join(parts)
 
 

@@ -115,22 +115,39 @@ def show_wasted(frame: pl.DataFrame) -> None:
     show_table(columns, frame, label="Wasted tokens by model and reason", stacks=True, empty=empty)
 
 
-def _cost_columns(currency: str) -> list[Column]:
+def _cost_columns(frame: pl.DataFrame, currency: str) -> list[Column]:
     return [
         number("cost", f"Cost, {currency}", digits=4),
-        number("low", "Low", digits=4, priority=4, help=metric_help("cost_estimate")),
-        number("high", "High", digits=4, priority=4, help=metric_help("cost_estimate")),
+        *(_RANGE if (frame["high"] > frame["low"]).any() else []),
         number("per_1000_output", "Per 1,000 tokens out", digits=4, priority=2),
         number("per_ok", "Per successful request", digits=4, priority=2),
         percent("wasted_share", "Wasted", help=metric_help("wasted_tokens"), priority=1),
         percent("estimated_share", "Estimated", digits=0, priority=3, help=metric_help("cost_estimate")),
+        *([] if frame["reported"].is_null().all() else _REPORTED),
     ]
+
+
+_RANGE = [
+    number(name, name.capitalize(), digits=4, priority=4, help=metric_help("cost_estimate"))
+    for name in ("low", "high")
+]
+_REPORTED = [
+    number("reported", "Reported, USD", digits=4, priority=2, help=metric_help("cost_reported")),
+    number(
+        "reported_difference",
+        "Difference, USD",
+        digits=4,
+        sign=True,
+        priority=2,
+        help=metric_help("cost_reported"),
+    ),
+]
 
 
 def show_spend(frame: pl.DataFrame, *, group: str, currency: str) -> None:
     """Cost by group (`reports.spend.table`)."""
     requests = opens_streams(REQUESTS, group) if filters.of_group(group, "") else REQUESTS
-    columns = [group_column(group), requests, *_cost_columns(currency)]
+    columns = [group_column(group), requests, *_cost_columns(frame, currency)]
     show_table(columns, frame, label=f"Spend by {group}", stacks=True)
 
 
@@ -158,7 +175,7 @@ def show_budgets(frame: pl.DataFrame) -> None:
 def show_dearest_sessions(frame: pl.DataFrame, *, currency: str) -> None:
     """The dearest sessions (`reports.spend.table`). Each row opens its session."""
     client = Column(name="client", heading="Client", text=shortened)
-    columns = [SESSION, client, REQUESTS, *_cost_columns(currency)]
+    columns = [SESSION, client, REQUESTS, *_cost_columns(frame, currency)]
     empty = "No session in this selection has a cost."
     show_table(columns, frame, label="Dearest sessions", stacks=True, empty=empty)
 

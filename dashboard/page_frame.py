@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import streamlit as st
 
-from streamgauge.analytics.reports import overview
+from streamgauge.analytics.reports import formatting, overview
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import filters, page_settings, query_runner, share, sql_statements, verdict, zoom
 
@@ -113,8 +113,10 @@ def _with_streams() -> set[str]:
 
 def _show_error(error: Exception) -> None:
     if (waits_for := page_settings.waits_for()) is not None:
-        st.info(f"**Waiting for analytics.** {waits_for}", icon=":material/hourglass_top:")
-    st.error(f"**Cannot read the tables.** {error}", icon=":material/cloud_off:")
+        st.info(
+            f"**Waiting for analytics.** {formatting.markdown(waits_for)}", icon=":material/hourglass_top:"
+        )
+    st.error(f"**Cannot read the tables.** {formatting.markdown(str(error))}", icon=":material/cloud_off:")
     st.markdown(
         f"The pages read the tables of the data folder `{page_settings.data_dir()}`. Analytics writes them. "
         "The tap and the record log are not affected.\n\n"

@@ -248,16 +248,19 @@ def _session_address(row: Row) -> str:
 SESSION = id_column("session_id", "Session", _session_address, "the session", slice(10), opens_row=True)
 
 
-def show_sessions(frame: pl.DataFrame) -> None:
+def show_sessions(frame: pl.DataFrame, label: str = "Sessions") -> None:
     """Sessions (rows of the view `sessions`, and `cost`). Each row opens its session."""
     columns = [
         SESSION,
+        Column(name="agent", heading="Agent", line=True, help="Subagents have a session of their own."),
+        Column(name="client_app", heading="Program", priority=2, min_characters=11),
         instant("last_at", "Last request", form="%m-%d %H:%M:%S"),
         number("turns", "Turns"),
         number("requests", "Requests"),
         number("errors", "Errors"),
         seconds("model_ns", "Model time", priority=2, help=metric_help("session_model")),
         seconds("tool_ns", "Tool time", priority=2, help=metric_help("session_tool")),
+        seconds("subagent_ns", "Subagents", priority=3, help=metric_help("session_subagent")),
         seconds("user_wait_ns", "User wait", priority=2, help=metric_help("session_user")),
         TOKENS_IN,
         TOKENS_OUT,
@@ -266,7 +269,8 @@ def show_sessions(frame: pl.DataFrame) -> None:
         Column(name="models", heading="Models", priority=3),
         CLIENT,
     ]  # fmt: skip
-    show_table(columns, frame.with_columns(pl.col("models").list.join(", ")), label="Sessions")
+    agent = pl.when(pl.col("parent_session_id").is_not_null()).then(pl.lit("↳ subagent")).alias("agent")
+    show_table(columns, frame.with_columns(agent, pl.col("models").list.join(", ")), label=label)
 
 
 def show_requests(frame: pl.DataFrame) -> None:

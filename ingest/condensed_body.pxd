@@ -3,18 +3,29 @@
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
 
-cdef uint8_t _QUOTE, _ESCAPE, _BRACE, _END_BRACE, _BRACKET, _END_BRACKET
-cdef int64_t _DEEPEST, _SHORT, _LONG, _LEVELS
+from streamgauge.ingest.request_anatomy cimport AnatomyReader
+
+cdef uint8_t _QUOTE, _ESCAPE, _COLON, _SPACE, _BRACE, _END_BRACE, _BRACKET, _END_BRACKET
+cdef int64_t _DEEPEST, _SHORT, _LONG, _LEVELS, _NAMED
+cdef bint _COMPILED
 
 cdef class CondensedBody:
+    cdef AnatomyReader _anatomy
     cdef int64_t _depth
-    cdef bint _in_string, _escaped
+    cdef bint _in_string, _escaped, _is_value, _is_read, _after_colon
     cdef bytes _held
 
     @cython.locals(
-        depth=int64_t, in_string=bint, escaped=bint, held=bytes, kept=bytearray, start=int64_t, string_from=int64_t, at=int64_t,
-        size=int64_t, c=uint8_t, is_long=bint
+        anatomy=AnatomyReader, depth=int64_t, in_string=bint, held=bytes, is_value=bint, is_read=bint, after_colon=bint,
+        kept=bytearray, start=int64_t, string_from=int64_t, text_from=int64_t, before=int64_t, at=int64_t, size=int64_t, c=uint8_t,
+        is_long=bint
     )
     cpdef bytes feed(self, bytes data)
 
-cdef int64_t _text_end(const uint8_t *data, int64_t at, int64_t size) noexcept nogil
+@cython.locals(text='const uint8_t *')
+cdef int64_t _text_end(bytes data, int64_t at, int64_t size)
+
+@cython.locals(text='const uint8_t *', c=uint8_t)
+cdef int64_t _mark(bytes data, int64_t at, int64_t size)
+
+cdef bint _ends_with_colon(const uint8_t *data, int64_t start, int64_t end, bint before) noexcept

@@ -3,9 +3,16 @@
 The result is JSON with the members of the body that analytics reads from a request: parameters, ids, the roles and kinds of its messages.
 A long string becomes `""`, and a container that is nested deeper than `MAX_DEPTH` becomes empty. Bytes that are no JSON give
 bytes that are no JSON. The state is bounded, and no byte is read twice.
+
+The walk over the body also finds what `streamgauge.ingest.request_anatomy` reads from it, long strings included.
 """
 
 from __future__ import annotations
+
+import re
+
+from streamgauge.ingest.records import RequestAnatomy
+from streamgauge.ingest.request_anatomy import AnatomyReader
 
 MAX_DEPTH = 6
 """Gemini's Code Assist has the kind of a part at depth 6: `{"request": {"contents": [{"parts": [{"functionResponse": …`."""
@@ -13,71 +20,134 @@ MAX_STRING_BYTES = 32
 """Longer strings are removed, except from the first two levels, which have the ids. With both quotes."""
 MAX_ID_BYTES = 1026
 _ID_DEPTH = 2
+_NAMED_DEPTH = MAX_DEPTH + 1
+"""Of the names that the anatomy reads."""
 
+_TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_MARK = re.compile(rb'["{}\[\]]')
 # Typed in the .pxd. Compiled code reads other globals from the module's dict.
-_QUOTE, _ESCAPE = ord('"'), ord("\\")
+_QUOTE, _ESCAPE, _COLON, _SPACE = b'"\\: '
 _BRACE, _END_BRACE, _BRACKET, _END_BRACKET = b"{}[]"
-_DEEPEST, _SHORT, _LONG, _LEVELS = MAX_DEPTH, MAX_STRING_BYTES, MAX_ID_BYTES, _ID_DEPTH
+_DEEPEST, _SHORT, _LONG, _LEVELS, _NAMED = MAX_DEPTH, MAX_STRING_BYTES, MAX_ID_BYTES, _ID_DEPTH, _NAMED_DEPTH
+_COMPILED = not __file__.endswith(".py")
 
 
 class CondensedBody:
-    """Condenses one body."""
+    """Condenses one body. `key`: of the hashes in its anatomy."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: bytes = b"") -> None:
+        self._anatomy = AnatomyReader(key)
         self._depth = 0
         self._in_string = self._escaped = False
+        self._is_value = self._is_read = False
+        """Of the open string: it is a member's value, and the anatomy reads it."""
+        self._after_colon = False
+        """The last byte outside of strings, apart from spaces, is a colon."""
         self._held = b""
         """Start of a string that an earlier read has not ended."""
 
+    @property
+    def anatomy(self) -> RequestAnatomy:
+        """Of the bytes so far."""
+        return self._anatomy.anatomy()
+
     def feed(self, data: bytes) -> bytes:
         """The next bytes of the result. A string follows with the read that ends it."""
-        depth, in_string, escaped, held = self._depth, self._in_string, self._escaped, self._held
+        anatomy, depth, in_string, held = self._anatomy, self._depth, self._in_string, self._held
+        is_value, is_read, after_colon = self._is_value, self._is_read, self._after_colon
         kept = bytearray()
         start = 0
         """Bytes before it are kept or dropped."""
         string_from = 0
         at, size = 0, len(data)
+        if self._escaped and size:
+            self._escaped = False
+            at = 1
+            if is_read:
+                anatomy.read(data[:1])
         while at < size:
-            if in_string and not escaped:
-                at = _text_end(data, at, size)
-                if at == size:
+            if in_string:
+                text_from, at = at, _text_end(data, at, size)
+                if is_read:
+                    anatomy.read(data[text_from:at])
+                if at >= size:
+                    self._escaped = at > size
                     break
-            c = data[at]
-            if escaped:
-                escaped = False
-            elif in_string:
-                escaped = c == _ESCAPE
-                in_string = escaped
-                if not in_string and depth <= _DEEPEST:
+                in_string = False
+                if is_read:
+                    anatomy.value_ends()
+                elif not is_value and anatomy.reads_name(depth):
+                    anatomy.name(
+                        held[1:] + data[string_from:at] if held else data[string_from + 1 : at], depth
+                    )
+                if depth <= _DEEPEST:
                     is_long = len(held) + at - string_from >= (_LONG if depth <= _LEVELS else _SHORT)
                     if is_long or held:
                         kept += data[start:string_from]
                         kept += b'""' if is_long else held + data[: at + 1]
                         start = at + 1
-                    held = b""
-            elif c == _QUOTE:
-                in_string, string_from = True, at
-            elif c in (_BRACE, _BRACKET):
-                depth += 1
-                if depth == _DEEPEST + 1:
-                    kept += data[start : at + 1]
-            elif c in (_END_BRACE, _END_BRACKET):
-                depth -= 1
-                if depth == _DEEPEST:
-                    start = at
-            at += 1
-        if depth <= _DEEPEST:
-            if in_string:
-                kept += data[start:string_from]
-                held = (held + data[string_from:])[:_LONG]
+                held, after_colon = b"", False
             else:
-                kept += data[start:]
-        self._depth, self._in_string, self._escaped, self._held = depth, in_string, escaped, held
+                before, at = at, _mark(data, at, size)
+                after_colon = _ends_with_colon(data, before, at, after_colon)
+                if at == size:
+                    break
+                c = data[at]
+                if c == _QUOTE:
+                    in_string, string_from, is_value = True, at, after_colon
+                    is_read = is_value and anatomy.value_begins(depth)
+                elif c in (_BRACE, _BRACKET):
+                    depth += 1
+                    if depth == _DEEPEST + 1:
+                        kept += data[start : at + 1]
+                    anatomy.opens(depth, c == _BRACKET, after_colon)
+                else:
+                    anatomy.closes(depth)
+                    depth -= 1
+                    if depth == _DEEPEST:
+                        start = at
+                after_colon = False
+            at += 1
+        if in_string and depth <= _NAMED:
+            held = (held + data[string_from:])[:_LONG]
+        if depth <= _DEEPEST:
+            kept += data[start : string_from if in_string else size]
+        self._depth, self._in_string, self._held = depth, in_string, held
+        self._is_value, self._is_read, self._after_colon = is_value, is_read, after_colon
         return bytes(kept)
 
 
+# Compiled loops are the fastest. The interpreter needs 5 ms for 70 kB in a loop, and 1 ms with expressions.
+
+
 def _text_end(data: bytes, at: int, size: int) -> int:
-    """The next quote or backslash: most bytes of a body are text, which this loop reads in half the time."""
-    while at < size and data[at] != _QUOTE and data[at] != _ESCAPE:
+    """Where a string ends. `size`: not in these bytes. `size` + 1: nor do they have the character that their last byte escapes."""
+    if not _COMPILED:
+        at = _TEXT.match(data, at).end()  # type: ignore[union-attr]
+        return at if at == size or data[at] == _QUOTE else size + 1
+    text = data  # in compiled code a pointer
+    while at < size and text[at] != _QUOTE:
+        # Most bytes are text. In a loop of its own they are read five times as fast: no step depends on the byte before.
+        while at < size and text[at] != _QUOTE and text[at] != _ESCAPE:
+            at += 1
+        if at < size and text[at] == _ESCAPE:
+            at += 2
+    return at
+
+
+def _mark(data: bytes, at: int, size: int) -> int:
+    """The next quote, brace or bracket. `size`: none."""
+    if not _COMPILED:
+        found = _MARK.search(data, at)
+        return found.start() if found is not None else size
+    text = data
+    while at < size and text[at] not in (_QUOTE, _BRACE, _END_BRACE, _BRACKET, _END_BRACKET):
         at += 1
     return at
+
+
+def _ends_with_colon(data: bytes, start: int, end: int, before: bool) -> bool:
+    """Whether the last byte in this range, apart from spaces, is a colon. `before`: the result for the bytes before it."""
+    while end > start and data[end - 1] <= _SPACE:
+        end -= 1
+    return data[end - 1] == _COLON if end > start else before

@@ -70,18 +70,26 @@ RANDOM = (
 """The start of a random word: digits in two places among 32 letters and digits, unless it is the digest of a model."""
 
 
-def _parts(forbidden: str) -> str:
+def _parts(forbidden: str, punctuation: str = _PUNCTUATION) -> str:
     """As many parts of a word as start with nothing `forbidden`. A part ends after a punctuation mark."""
-    return f"(?:(?!{forbidden})(?:[A-Za-z0-9]++[{_PUNCTUATION}]?+|[{_PUNCTUATION}]))*+"
+    return f"(?:(?!{forbidden})(?:[A-Za-z0-9]++[{punctuation}]?+|[{punctuation}]))*+"
 
 
-_WHOLE = f"(?=[{ALPHABET}]{{1,{MAX_CHARS}}}+(?![{ALPHABET}]))"
+def _whole(alphabet: str) -> str:
+    return f"(?=[{alphabet}]{{1,{MAX_CHARS}}}+(?![{alphabet}]))"
+
+
+_WHOLE = _whole(ALPHABET)
 IDENTIFIER = _WHOLE + _parts(KEY)
 """Matches an identifier, and the start of other words. The caller checks what follows."""
 NAME = _WHOLE + _parts(f"{KEY}|{RANDOM}")
+_OF_MEDIA_TYPE = r";=/+.-"
+MEDIA_TYPE = _whole("A-Za-z0-9" + _OF_MEDIA_TYPE) + _parts(f"{KEY}|{RANDOM}", _OF_MEDIA_TYPE)
+"""Matches a media type with its parameters, without blanks."""
 START_OF_IDENTIFIER = _parts(_KEY_PREFIX)
 """Matches the part of a word with unknown end before anything that may become a key."""
 START_OF_NAME = _parts(f"{_KEY_PREFIX}|{RANDOM}")
+START_OF_MEDIA_TYPE = _parts(f"{_KEY_PREFIX}|{RANDOM}", _OF_MEDIA_TYPE)
 _IDENTIFIER = re.compile(IDENTIFIER)
 _HASH = re.compile(MARKER + "[0-9a-f]{12}")
 _NAME = re.compile(NAME)

@@ -29,7 +29,14 @@ _KEY_BYTES = 32
 
 def keyed_hash(value: bytes, key: bytes, *, kind: bytes = b"") -> str:
     """32 hex digits. The same value has different hashes for different kinds."""
-    return hashlib.blake2b(value, key=key[:64], digest_size=16, person=kind).hexdigest()
+    hasher = keyed_hasher(key, kind=kind)
+    hasher.update(value)
+    return hasher.hexdigest()
+
+
+def keyed_hasher(key: bytes, *, kind: bytes = b"") -> hashlib.blake2b:
+    """Computes the `keyed_hash` of a value that arrives in parts."""
+    return hashlib.blake2b(key=key[:64], digest_size=16, person=kind)
 
 
 def load_client_key(path: Path) -> bytes:
@@ -57,16 +64,20 @@ def load_client_key(path: Path) -> bytes:
 RECORDED = "x-streamgauge-session-id"
 """Name of the recorded field with the session id. A client's own field of this name is not recorded."""
 RECORDED_AGENT = "x-streamgauge-agent-id"
-"""As `RECORDED`: the subagent of the session that sent the request."""
-AGENT_HEADER = b"x-claude-code-agent-id"
+"""The session of the subagent that sent the request. `RECORDED` then has its parent's."""
+AGENT_HEADER, PARENT_AGENT_HEADER = b"x-claude-code-agent-id", b"x-claude-code-parent-agent-id"
+"""A subagent of Claude Code, and the one that started it. Their ids are unique in the session only."""
+PARENT_HEADERS = (b"x-codex-parent-thread-id", b"x-parent-session-id")
+"""The session of a subagent's parent: Codex, OpenCode."""
+_OF_SUBAGENTS = (AGENT_HEADER, PARENT_AGENT_HEADER, *PARENT_HEADERS)
 HEADERS = (
-    "x-claude-code-session-id", "session-id", "session_id", "x-session-id", "x-opencode-session", "x-session-affinity",
+    "x-claude-code-session-id", "thread-id", "session-id", "session_id", "x-session-id", "x-opencode-session", "x-session-affinity",
     "x-litellm-session-id", "x-litellm-trace-id", "langfuse_session_id", "x-langfuse-session-id", "x-bf-session-id",
     "helicone-session-id", "x-openwebui-chat-id", "x-conversation-id", "conversation-id", "conversation_id", "x-chat-id",
-    "x-thread-id", "thread-id", "x-task-id", "x-grok-conv-id", "mcp-session-id",
+    "x-thread-id", "x-task-id", "x-grok-conv-id", "mcp-session-id",
 )  # fmt: skip
 """Headers with a session, the most specific first: Claude Code, Codex, OpenCode, LiteLLM, Langfuse, Bifrost, Helicone, Open WebUI,
-LibreChat, agents, MCP."""
+LibreChat, agents, MCP. In a subagent of Codex, `thread-id` is its own and `session-id` that of the main agent."""
 MAX_VALUE_BYTES = 1024
 MAX_HEADERS = 32
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
@@ -109,22 +120,32 @@ class SessionHeaders:
         """`configured`: as `parse_session_header` takes them. Raises ValueError."""
         own = dict(map(parse_session_header, configured))
         names = dict.fromkeys((*own, *HEADERS))
-        self.names = {name.encode(): number for number, name in enumerate(names)} | {AGENT_HEADER: len(names)}
-        self._plain = {name.encode() for name, is_plain in own.items() if is_plain}
+        self.names = {name: number for number, name in enumerate((*map(str.encode, names), *_OF_SUBAGENTS))}
+        self._own = {name.encode(): is_plain for name, is_plain in own.items()}
         self._key = key
 
     def recorded(self, fields: Iterable[Any]) -> list[tuple[str, str]]:
         """The fields to record. `fields`: each with its `name` in lower case and its `value`."""
-        rank = self.names
-        found = [field for field in fields if field.name in rank and 0 < len(field.value) <= MAX_VALUE_BYTES]
-        found.sort(key=lambda field: rank[field.name])
-        texts = [(field.name, field.value.decode("utf-8", "replace")) for field in found]
-        name, text = texts[0] if texts else (AGENT_HEADER, "")
-        recorded: list[tuple[str, str]] = []
-        if name in self._plain:
-            recorded.append((RECORDED, identifier(text) or ""))
-        elif name != AGENT_HEADER:
-            recorded.append((RECORDED, session_hash(text, self._key)))
-        if texts and texts[-1][0] == AGENT_HEADER:  # unique in its session only
-            recorded.append((RECORDED_AGENT, session_hash(f"{text}/{texts[-1][1]}", self._key)))
-        return recorded
+        texts: dict[bytes, str] = {}
+        for field in fields:
+            if field.name in self.names and 0 < len(field.value) <= MAX_VALUE_BYTES:
+                texts.setdefault(field.name, field.value.decode("utf-8", "replace"))
+        name = min(
+            (name for name in texts if name not in _OF_SUBAGENTS), key=self.names.__getitem__, default=None
+        )
+        text, agent = texts.get(name, "") if name else "", texts.get(AGENT_HEADER)
+        own = None
+        if name is not None:
+            own = identifier(text) or "" if self._own.get(name) else session_hash(text, self._key)
+        parent = None
+        if agent is not None:
+            above = texts.get(PARENT_AGENT_HEADER)
+            parent, own = own, session_hash(f"{text}/{agent}", self._key)
+            parent = session_hash(f"{text}/{above}", self._key) if above is not None else parent
+        elif name is not None and name not in self._own:
+            above = next((texts[header] for header in PARENT_HEADERS if header in texts), text)
+            parent = session_hash(above, self._key) if above != text else None
+        if parent is None and agent is None:
+            return [] if own is None else [(RECORDED, own)]
+        found = (RECORDED, parent), (RECORDED_AGENT, own)
+        return [(field, value) for field, value in found if value is not None]

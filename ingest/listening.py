@@ -15,9 +15,12 @@ to our port and lets the page read the responses. Their Host header still has th
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
+import os
 import re
+import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from functools import cached_property
@@ -56,7 +59,7 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(address: str, *, shared: bool = False, flag: str | None = None) -> socket.socket:
-    """A TCP socket bound to HOST:PORT. `shared`: several workers bind the same address. `flag` sets the address.
+    """A TCP socket bound to HOST:PORT. `shared`: several sockets have the same address. `flag` sets the address.
 
     Raises OSError with one line.
     """
@@ -81,6 +84,35 @@ def bind(address: str, *, shared: bool = False, flag: str | None = None) -> sock
             f"cannot listen on {address}: {e.strerror}. Choose another address{with_flag}"
         ) from None
     return sock
+
+
+SOCKETS_VARIABLE = "_STREAMGAUGE_SOCKETS"
+"""Environment variable with the descriptors of the bound sockets that `up` passes to the tap."""
+REPLACED = signal.SIGUSR2
+"""Tells a tap that another one has its sockets, and `up` to start another one."""
+_passed = os.environ.pop(SOCKETS_VARIABLE, "")  # processes that the tap starts do not have the descriptors
+
+
+def bind_tap(listen: str, admin: str, workers: int) -> list[socket.socket]:
+    """A listening socket per worker, then that of the admin port. Raises OSError with one line.
+
+    Who keeps them open can start another tap with them: no connection is refused, and none that waits is reset.
+    """
+    with contextlib.ExitStack() as undo:
+        sockets = [undo.enter_context(bind(listen, flag="--listen"))]
+        if workers > 1:
+            # The first one was not shared: a shared one would silently join another tap's address.
+            address = join_address(*sockets[0].getsockname()[:2])
+            sockets[0].close()
+            sockets = [undo.enter_context(bind(address, shared=True)) for _ in range(workers)]
+        sockets.append(undo.enter_context(bind(admin, flag="--admin")))
+        undo.pop_all()
+    return sockets
+
+
+def passed_sockets() -> list[socket.socket]:
+    """The sockets that `up` has bound by `bind_tap` for this process. Empty without `up`."""
+    return [socket.socket(fileno=int(descriptor)) for descriptor in _passed.split()]
 
 
 MIN_TOKEN_CHARS = 16

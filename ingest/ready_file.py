@@ -2,7 +2,9 @@
 
 - While it is ready, the loop that does the part's work touches the file every `HEARTBEAT_S`. The file's time is the time of
   the part's last progress.
+- `up` judges a part by a file in memory that both have open (`report_progress`), because a full disk cannot stop its heartbeats.
 - A killed process leaves its file behind.
+- `run/<part>.starting.json` has what a part does for long before it is ready, such as an upgrade.
 - A file can hold a token, so only its owner can read it.
 - While threads or loops of the part are at fault (`streamgauge.ingest.guards`), the file has them in `faults`: name → sentence. A full
   disk can prevent this.
@@ -27,6 +29,17 @@ SILENT_AFTER_S = 10.0
 SILENT_WITHOUT_UP_AFTER_S = 60.0
 """Readers report a part that has no heartbeat for this long. Only `up` observes whether a part without one works."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PROGRESS_VARIABLE = "_STREAMGAUGE_PROGRESS_FD"
+"""Environment variable with the descriptor of the file in memory that `up` observes."""
+_value = os.environ.pop(PROGRESS_VARIABLE, "")  # processes that the part starts do not have the descriptor
+_progress_descriptor = int(_value) if _value.isdigit() else None
+
+
+def report_progress() -> None:
+    """Show the `up` that started this process that its work goes on. Does nothing without one."""
+    if _progress_descriptor is not None:
+        with contextlib.suppress(OSError):
+            os.utime(_progress_descriptor)
 
 
 def read_ready_file(path: Path) -> dict[str, Any] | None:
@@ -78,13 +91,14 @@ def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
 
 
 def remove_ready_file(path: Path) -> None:
-    """Remove the file unless another process wrote it."""
+    """Remove the file unless another process wrote it. A disk that fails does not fail the stop: the file names a process that ends."""
     content = read_ready_file(path)
     if content is not None and content["pid"] == os.getpid():
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
-def heartbeat_ns(path: Path) -> int | None:
+def _heartbeat_ns(path: Path) -> int | None:
     """Wall time of the last heartbeat; None without a file."""
     try:
         return path.stat().st_mtime_ns
@@ -93,10 +107,12 @@ def heartbeat_ns(path: Path) -> int | None:
 
 
 def silence(data: Path, part: str) -> str | None:
-    """A sentence about a part that makes no progress, with the time, or that does not run, with the reason; else None.
+    """A sentence about a part that starts or makes no progress, with the time, or that does not run, with the reason; else None.
 
     With `up`, its observation counts, else the heartbeats.
     """
+    if (text := starting(data, part)) is not None:
+        return text
     path = data / "run" / f"{part}.json"
     found = part_of_up(data, part)
     if found is not None:
@@ -106,7 +122,7 @@ def silence(data: Path, part: str) -> str | None:
             return None
         since = datetime.fromisoformat(found["silent_since"])
     else:
-        found, beat_ns = read_of_running(path), heartbeat_ns(path)
+        found, beat_ns = read_of_running(path), _heartbeat_ns(path)
         if found is None or beat_ns is None or time.time() - beat_ns / 1e9 < SILENT_WITHOUT_UP_AFTER_S:
             return None
         since = datetime.fromtimestamp(beat_ns / 1e9, UTC)
@@ -120,11 +136,35 @@ def written_faults(data: Path, part: str) -> dict[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-class Heartbeat:
-    """Touches a ready file. Call `beat` from the loop that does the part's work, never from a thread of its own.
+def _start_file(data: Path, part: str) -> Path:
+    return data / "run" / f"{part}.starting.json"
 
-    An error is ignored: `up` does not judge parts while the folder cannot be written. `content`: write the file if it is
-    missing, because the disk was full at the start.
+
+def write_start(data: Path, part: str, doing: str | None) -> None:
+    """Show readers what a part does for long before it is ready. None: it is done. The disk may be full."""
+    path = _start_file(data, part)
+    if doing is None:
+        remove_ready_file(path)
+        return
+    since = (read_of_running(path) or {}).get("since") or datetime.now(UTC).isoformat()
+    with contextlib.suppress(OSError):
+        write_ready_file(path, {"doing": doing, "since": since})
+
+
+def starting(data: Path, part: str) -> str | None:
+    """A sentence about a part that does something for long before it is ready; else None."""
+    found = read_of_running(_start_file(data, part))
+    if found is None:
+        return None
+    since = datetime.fromisoformat(found["since"])
+    return f"{part} (pid {found['pid']}) starts since {since:%Y-%m-%d %H:%M:%S} UTC: {found['doing']}"
+
+
+class Heartbeat:
+    """Reports progress and touches a ready file. Call `beat` from the loop that does the part's work, never from a thread of its own.
+
+    An error is ignored. `content`: write the file if it is missing, because the disk was full at the start, or if a process that
+    has ended left it behind.
     """
 
     def __init__(self, path: Path, content: Mapping[str, object] | None = None) -> None:
@@ -138,12 +178,19 @@ class Heartbeat:
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + HEARTBEAT_S
+            report_progress()
             with contextlib.suppress(OSError):
-                try:
-                    os.utime(self._path)
-                except FileNotFoundError:
-                    if self.content is not None:
-                        write_ready_file(self._path, self.content)
-                if (faults or self._at_fault) and (content := read_ready_file(self._path)) is not None:
-                    write_json(self._path, {**content, "faults": dict(faults or {})})
-                    self._at_fault = bool(faults)
+                self._touch(faults)
+
+    def _touch(self, faults: Mapping[str, str] | None) -> None:
+        written = read_ready_file(self._path)
+        if written is not None and written["pid"] == os.getpid():
+            os.utime(self._path)
+        elif self.content is not None and read_of_running(self._path) is None:
+            written = dict(self.content)
+            write_ready_file(self._path, written)
+        else:
+            return
+        if faults or self._at_fault:
+            write_ready_file(self._path, {**written, "faults": dict(faults or {})})
+            self._at_fault = bool(faults)

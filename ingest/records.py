@@ -83,6 +83,17 @@ class ResponseHeaders(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """When the final (not 1xx) response head was complete."""
 
 
+class RequestAnatomy(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a request body says about its conversation in texts and ids (`streamgauge.ingest.request_anatomy`)."""
+
+    user_messages: list[str] = []
+    """Keyed hashes of the texts of the user's first messages."""
+    call_ids: list[str] = []
+    """The last tool calls whose results it has."""
+    results: int = 0
+    """Number of results of tools."""
+
+
 class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The conversation that a request body names, without text."""
 
@@ -104,6 +115,12 @@ class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The tool that a message of MCP calls."""
     labels: dict[str, str] | None = None
     """The labels of the body (`streamgauge.ingest.labels`), as they may be stored."""
+    parent: str | None = None
+    """Id of the session whose subagent sent the request."""
+    by_cache_key: bool = False
+    """The session is named only by the key of the prompt cache, which agents of one run may share."""
+    anatomy: RequestAnatomy | None = None
+    """None: unknown, or a request without tools."""
 
 
 class Opened(Record, frozen=True):
@@ -178,6 +195,8 @@ class Request(Record, frozen=True):
     """Read by `streamgauge.ingest.redaction` before it removed the text. None: not read."""
     condensed: bool = False
     """Long strings and what is nested deeply are empty (`streamgauge.ingest.condensed_body`)."""
+    anatomy: RequestAnatomy | None = None
+    """Of a condensed body."""
 
 
 class Frames(Record, frozen=True):
@@ -194,7 +213,7 @@ class Frames(Record, frozen=True):
     """(arrival of the read in ns since t0, its body bytes)."""
     response: ResponseHeaders | None = None
     uncaptured_bytes: int = 0
-    """Body bytes not captured by rule (content type, size limit): not a loss."""
+    """Body bytes not captured by rule (kind of the body, size limit): not a loss."""
     wire_bytes: list[int] | None = None
     """Received size of each read, if `streamgauge.ingest.redaction` decoded the content coding. Else None."""
     coding_fault: CodingFault | None = None

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any
 
 from streamgauge.ingest.private_files import make_private_folder, prepare_data_folder, write_json
+from streamgauge.ingest.ready_file import report_progress
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.interface import LogBroken
 from streamgauge.ingest.record_log.kafka_writer import GroupedRecords, KafkaWriter, group_by_stream
@@ -176,7 +177,8 @@ class _Ship:
         if self._redaction is not None:
             self._redaction.close()
         self._reader.close()
-        self._status_path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the file names a process that ends
+            self._status_path.unlink()
 
     def _give_up(self) -> bool:
         if self._stop.at_s is None:
@@ -191,6 +193,7 @@ class _Ship:
         if not now and now_s - self._status_s < _STATUS_S:
             return
         self._status_s = now_s
+        report_progress()
         status = {
             "pid": os.getpid(),
             "brokers": self._options.kafka,

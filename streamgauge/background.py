@@ -1,8 +1,10 @@
-"""Processes of Streamgauge that a command starts, waits for and stops: those of `demo` and `run`."""
+"""Processes of Streamgauge that a command starts, waits for and stops: those of `demo` and `run`. How to call this command again."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -10,11 +12,38 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from streamgauge.ingest.ready_file import part_of_up, read_ready_file
-from streamgauge.up import stop_process
+from streamgauge.ingest.ready_file import TICKS_PER_S, part_of_up, process_stat, read_ready_file
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
+POLL_S = 0.02
+OF_OTHERS = ("STREAMGAUGE_KAFKA", "STREAMGAUGE_STORE")
+"""Settings of another log and another store, which the started processes do not share."""
+
+
+def own_command() -> str:
+    """How to call this command again: by its name if that is on the PATH, else by its path."""
+    called = Path(sys.argv[0])
+    return "streamgauge" if shutil.which("streamgauge") or called.name != "streamgauge" else str(called)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process and of its children that have ended; 0 if it has ended itself."""
+    return sum(map(int, process_stat(Path(f"/proc/{pid}"))[11:15])) / TICKS_PER_S
+
+
+def stop_process(process: subprocess.Popen[bytes], grace_s: float) -> bool:
+    """Stop a process, if it runs. True: it did not stop in time, and was killed."""
+    if process.poll() is not None:
+        return False
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return True
+    return False
 
 
 class Background:
@@ -27,17 +56,29 @@ class Background:
         self._give_up_s: dict[str, float] = {}
 
     def spawn(
-        self, name: str, arguments: list[str], ready_files: Iterable[Path], log: IO[bytes] | None = None
-    ) -> None:
-        """Start `streamgauge ARGUMENTS`. `log` takes its stderr; None: that of this process."""
+        self, name: str, arguments: list[str], ready_files: Iterable[Path], log: IO[bytes] | None = None,
+        *, lock: IO[str] | None = None,
+    ) -> None:  # fmt: skip
+        """Start `streamgauge ARGUMENTS`. `log` takes its stderr; None: that of this process.
+
+        The process is asked to stop when the calling thread ends. With `lock`, it holds this file of a lock too, and may outlive this
+        process: one that is starting stops when it has started. Only analytics can.
+        """
         for file in ready_files:
             file.unlink(missing_ok=True)
-        environment = dict(os.environ, STREAMGAUGE_PARENT=str(os.getpid()), STREAMGAUGE_CONFIG=os.devnull)
-        # Own process group: Ctrl-C signals only this process, which stops the others in order.
-        self._processes[name] = subprocess.Popen(
-            [sys.executable, "-P", "-m", "streamgauge", *arguments],
-            env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, process_group=0,
-        )  # fmt: skip
+        own = {"STREAMGAUGE_PARENT": str(os.getpid()), "STREAMGAUGE_CONFIG": os.devnull}
+        environment = {name: value for name, value in os.environ.items() if name not in OF_OTHERS} | own
+        blocked = () if lock is None else (signal.SIGTERM,)  # the process inherits it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        try:
+            # Own process group: Ctrl-C signals only this process, which stops the others in order.
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-P", "-m", "streamgauge", *arguments],
+                env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, process_group=0,
+                pass_fds=() if lock is None else (lock.fileno(),),
+            )  # fmt: skip
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._give_up_s[name] = time.monotonic() + START_TIMEOUT_S
 
     def ready(self, name: str, path: Path) -> dict[str, Any] | None:
@@ -69,3 +110,20 @@ class Background:
             process = self._processes.get(name)
             if process is not None and stop_process(process, STOP_TIMEOUT_S):
                 self._report(f"Killed {name}: it did not stop within {STOP_TIMEOUT_S:.0f} s")
+
+    def stopped(self, name: str, within_s: float, most_s: float) -> int | None:
+        """Ask a process to stop. Returns its exit code, 1 if it could not be started, or None if it still runs after this time.
+
+        On a busy machine, a process that has used less CPU than `within_s` has more time, but at most `most_s`.
+        """
+        process = self._processes.get(name)
+        if process is None:
+            return 1
+        process.terminate()
+        began_s, began_cpu_s = time.monotonic(), cpu_s(process.pid)
+        while process.poll() is None:
+            elapsed_s = time.monotonic() - began_s
+            if elapsed_s > most_s or min(elapsed_s, cpu_s(process.pid) - began_cpu_s) > within_s:
+                return None
+            time.sleep(POLL_S)
+        return process.returncode

@@ -18,7 +18,7 @@ from streamgauge.values import format_option, one_of, print_report
 
 SECTIONS = {
     "Run": ("run", "open", "up", "demo", "tap", "capture", "ship", "analyze", "dashboard", "serve"),
-    "Query": ("top", "sql", "export", "mcp"),
+    "Query": ("top", "sql", "export", "import", "mcp"),
     "Operate": (
         "status",
         "alerts",
@@ -48,6 +48,7 @@ LAZY_COMMANDS = {
     "top": ("streamgauge.top.command:top_command", "Show the diagnosis and the traffic in the terminal."),
     "sql": ("streamgauge.sql:sql_command", "Query the tables."),
     "export": ("streamgauge.store_commands:export_command", "Export tables and views to a DuckDB file."),
+    "import": ("streamgauge.store_commands:import_command", "Import the streams of a file that export wrote."),
     "mcp": ("streamgauge.mcp_server.command:mcp_command", "Run the MCP server for agents."),
     "status": ("streamgauge.status:status_command", "Show the counters of the pipeline and check that they reconcile."),
     "alerts": ("streamgauge.alerts:alerts_command", "Show the alerts that fire, and those that resolved recently."),
@@ -200,7 +201,7 @@ def _exit_with_parent() -> None:
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
     if os.getppid() != int(parent):  # the parent ended before the prctl call, so that no signal will come
-        sys.exit(1)
+        signal.raise_signal(signal.SIGTERM)
 
 
 LIBRARIES = ("duckdb", "polars", "kafka-python", "opentelemetry-sdk", "streamlit", "uvloop", "msgspec")

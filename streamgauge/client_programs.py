@@ -7,6 +7,7 @@ with the SDK of a provider read it from a variable. `PROGRAMS` has those that ne
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +35,13 @@ _OPENCODE = {
     "xai": ("xai", "/v1"),
 }
 """opencode's name of a provider → as `VARIABLES`."""
+_PI = _OPENCODE | {
+    "anthropic": ("anthropic", ""),
+    "mistral": ("mistral", ""),
+    "openai-codex": ("chatgpt", "/backend-api"),
+}
+"""pi's name of a provider → as `VARIABLES`."""
+_PI_COMMANDS = ("install", "remove", "uninstall", "update", "list", "config")
 BaseUrl = Callable[[str, str], str]
 """Base URL at the tap of a provider and a path."""
 
@@ -125,12 +133,34 @@ def _codex(call: Call, base: BaseUrl) -> None:
 
 
 def _gemini(call: Call, base: BaseUrl) -> None:
-    """Without a login it refuses the variable with the base URL, unless settings say that it has a key."""
-    variable = "GEMINI_CLI_SYSTEM_DEFAULTS_PATH"
-    if call.environment.get("GEMINI_API_KEY") and not call.environment.get(variable):
-        file = call.folder / "gemini-defaults.json"
-        file.write_text(json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}}))
-        call.environment[variable] = str(file)
+    """It refuses the variable with the base URL unless its settings select the use of a key.
+
+    It trusts settings of a system only in folders of root. So it gets a home folder: the settings of the user with that selection, and
+    links to the user's other files.
+    """
+    variable = "GEMINI_CLI_HOME"
+    if not call.environment.get("GEMINI_API_KEY"):
+        return
+    of_user = Path(call.environment.get(variable) or call.environment.get("HOME", "/")) / ".gemini"
+    path = of_user / "settings.json"
+    text = path.read_text() if path.exists() else "{}"
+    if '"selectedType"' in text:
+        return
+    try:
+        settings = json.loads(text)
+        settings.setdefault("security", {}).setdefault("auth", {})["selectedType"] = "gemini-api-key"
+    except (ValueError, AttributeError, TypeError):
+        call.notes.append(
+            f'Gemini CLI needs the setting security.auth.selectedType = "gemini-api-key" in {path}'
+        )
+        return
+    own = call.folder / "gemini-home" / ".gemini"
+    own.mkdir(parents=True, exist_ok=True)
+    for entry in of_user.iterdir() if of_user.is_dir() else ():
+        if entry != path and not os.path.lexists(own / entry.name):
+            (own / entry.name).symlink_to(entry)
+    (own / path.name).write_text(json.dumps(settings))
+    call.environment[variable] = str(own.parent)
 
 
 def _opencode(call: Call, base: BaseUrl) -> None:
@@ -153,11 +183,25 @@ def _qwen(call: Call, base: BaseUrl) -> None:
         call.notes.append("a login at Qwen cannot be pointed at the tap: set OPENAI_API_KEY")
 
 
+def _pi(call: Call, base: BaseUrl) -> None:
+    """Base URLs come from an extension. Its commands that manage packages take none."""
+    if call.argv[1:2] and call.argv[1] in _PI_COMMANDS:
+        return
+    lines = [
+        f"pi.registerProvider({json.dumps(name)}, {{ baseUrl: {json.dumps(base(provider, path))} }});"
+        for name, (provider, path) in _PI.items()
+    ]
+    file = call.folder / "pi-base-urls.js"
+    file.write_text("\n".join(["export default (pi) => {", *lines, "};\n"]))
+    call.argv[1:1] = ["-e", str(file)]
+
+
 PROGRAMS: dict[str, Callable[[Call, BaseUrl], None]] = {
     "claude": _claude,
     "codex": _codex,
     "gemini": _gemini,
     "opencode": _opencode,
+    "pi": _pi,
     "qwen": _qwen,
 }
 """Name of a program → what it needs besides the variables. aider and llm need nothing."""

@@ -1,4 +1,4 @@
-"""Command-line flags generated from the settings model, and how to call this command again.
+"""Command-line flags generated from the settings model.
 
 Unset flags have no value, so they do not override the environment or the configuration file.
 """
@@ -6,8 +6,6 @@ Unset flags have no value, so they do not override the environment or the config
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 import tomllib
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -27,12 +25,6 @@ MAX_UNGROUPED = 10
 """Commands with more settings show them in groups."""
 HELP_ALL = "streamgauge.help_all"
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def own_command() -> str:
-    """How to call this command again: by its name if that is on the PATH, else by its path."""
-    called = Path(sys.argv[0])
-    return "streamgauge" if shutil.which("streamgauge") or called.name != "streamgauge" else str(called)
 
 
 class SettingOption(cloup.Option):
@@ -171,6 +163,8 @@ def load_used(given: Mapping[str, Any], used: Collection[str]) -> tuple[Settings
                 raise click.UsageError("; ".join(lines.values())) from None
             invalid |= lines
             defaults |= {n: Settings.model_fields[n].get_default(call_default_factory=True) for n in lines}
+        except RecursionError:
+            raise click.UsageError(f"{config_file()}: it is nested too deeply.") from None
         except ValueError as e:  # a configuration file that is not TOML
             prefix = (
                 f"{config_file()}: " if isinstance(e, tomllib.TOMLDecodeError | UnicodeDecodeError) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import shlex
 import shutil
@@ -19,30 +20,31 @@ from urllib.parse import urlencode
 import click
 import cloup
 
-from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.extras import require
+from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.reports.formatting import plural
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.location import CATALOG_FILE, SQLITE, locate
-from streamgauge.flags import load, own_command, settings_options
+from streamgauge.background import own_command
+from streamgauge.flags import load, settings_options
 from streamgauge.ingest.capture.packet_files import is_packet_file
 from streamgauge.ingest.capture.pcap import read_pcap
 from streamgauge.ingest.files import har
 from streamgauge.ingest.files.exchange_log import Exchange, ExchangeLog, exchange_log
+from streamgauge.ingest.input_file import InputFile
 from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.record_log.reader_cursors import highest_cursor
-from streamgauge.ingest.records import coding_of
 from streamgauge.process_options import analyze_options, client_key, redactor, tap_options
 from streamgauge.recorded_response import exchange_of_file
-from streamgauge.run import free_address, runs_folder, say, summary
+from streamgauge.request_summary import summarize
+from streamgauge.run import free_address, runs_folder, say
 from streamgauge.settings import Settings
 from streamgauge.values import Address
 
 REPORT_EVERY_S = 2.0
 MAX_PROBLEMS = 20
 """Lines about unreadable entries of one file."""
-_SLICE_BYTES, _START_BYTES = 2**20, 1024
-_MAX_RATIO = 10_000
-"""A file that grows more when it is decompressed is a bomb."""
+_START_BYTES = 1024
 _UNUSED = ("kafka", "lake_path", "otlp_listen", "alert_webhook", "alert_routing_key")
 _RETENTION = ("retain_events", "retain_streams", "retain_rollups")
 
@@ -82,112 +84,130 @@ def open_command(
         raise click.UsageError(f"{data} has other requests already. Pass another folder with --data.")
     is_new = data == own and not data.exists()
     prepare_data_folder(data)  # before the key, which must be in a private folder
-    log = asyncio.run(_read_all(files, settings))
+    log, damaged = asyncio.run(_read_all(files, settings))
     if not log.exchanges:
         if is_new:
             shutil.rmtree(data)
         raise click.ClickException("no request to a model was found in the files")
     from streamgauge.analytics.main import run_until  # imports much that an error before does not need
 
-    if run_until(analyze_options(settings), _Stored(data / "log", log)):
+    stored = _Stored(data / "log", log)
+    if run_until(analyze_options(settings), stored):
         raise OSError(f"cannot store the requests in {data}")
+    stored.progress.end()
     since, last = (datetime.fromtimestamp(ns // 10**9, UTC) for ns in (log.first_ns, log.last_ns))
     until = last + timedelta(seconds=1)
-    for line in summary(locate(SQLITE, data), Selection(since=since, until=until)):
-        say(line)
+    try:
+        for line in summarize(locate(SQLITE, data), Selection(since=since, until=until)).lines:
+            say(line)
+    except QueryError as e:
+        say(f"  no summary: {e}")
     if not no_dashboard:
         _run_dashboard(data, dashboard_listen or free_address(), since, until)
     query = "SELECT started_at, gateway, coalesce(request_model, response_model) AS model, outcome, output_tokens FROM streams"
     say(f"  query      {own_command()} sql --data {shlex.quote(str(data))} {shlex.quote(query)}")
+    if damaged:
+        raise click.ClickException(
+            f"not all of {len(files):,} files could be read: {', '.join(map(str, damaged))}"
+        )
     return 0
 
 
 class _Progress:
-    """Writes a line at most every `REPORT_EVERY_S`."""
+    """Writes a line at most every `REPORT_EVERY_S`, and 100 % at the end."""
 
-    def __init__(self) -> None:
-        self._due_s = time.monotonic() + REPORT_EVERY_S
+    def __init__(self, before: str, after: str) -> None:
+        self._before, self._after = before, after
+        self._due_s, self._shown = time.monotonic() + REPORT_EVERY_S, False
 
-    def __call__(self, line: str) -> None:
+    def __call__(self, done: int, all_of_it: int) -> None:
         if time.monotonic() > self._due_s:
-            self._due_s = time.monotonic() + REPORT_EVERY_S
-            say(line)
+            self._due_s, self._shown = time.monotonic() + REPORT_EVERY_S, True
+            say(f"{self._before}{100 * min(done, all_of_it - 1) // max(1, all_of_it)} % {self._after}")
+
+    def end(self) -> None:
+        if self._shown:
+            say(f"{self._before}100 % {self._after}")
 
 
-async def _read_all(files: Iterable[Path], settings: Settings) -> ExchangeLog:
-    """Write the exchanges of the files into the log. A coroutine, because recorders belong to an event loop."""
+async def _read_all(files: Iterable[Path], settings: Settings) -> tuple[ExchangeLog, list[Path]]:
+    """Write the exchanges of the files into the log. A coroutine, because recorders belong to an event loop.
+
+    Also returns the files that cannot be read, or not whole.
+    """
+    damaged = []
     async with exchange_log(tap_options(settings), redactor(settings), client_key(settings)) as log:
         for file in files:
+            progress = _Progress(f"{file}: ", "read")
             try:
-                _read(file, log)
+                lines, is_whole = _read(file, log, progress)
             except (OSError, ValueError) as e:
-                say(f"{file}: cannot be read: {getattr(e, 'strerror', None) or e}")
-    return log
+                lines, is_whole = [f"cannot be read: {getattr(e, 'strerror', None) or e}"], False
+            if is_whole:
+                progress.end()
+            else:
+                damaged.append(file)
+            for line in lines:
+                say(f"{file}: {line}")
+    return log, damaged
 
 
-def _read(file: Path, log: ExchangeLog) -> None:
-    """Raises OSError, and ValueError for an invalid URL in a sidecar."""
+def _read(file: Path, log: ExchangeLog, progress: _Progress) -> tuple[list[str], bool]:
+    """What to say about a file, and whether it is whole. Raises OSError, and ValueError for an invalid URL in a sidecar."""
     if is_packet_file(file):
-        _read_packets(file, log)
-        return
-    content = _decompressed(file)
-    text = content.decode("utf-8-sig", "replace")
-    if har.is_har(text):
-        _read_har(file, text, log)
-    elif not content:
-        say(f"{file}: the file is empty")
-    elif (
-        file.suffix == ".har"
-        or b"\0" in content[:_START_BYTES]
-        or (exchange := exchange_of_file(file, content)) is None
-    ):
-        say(f"{file}: neither a HAR file with entries, nor packets, nor a recorded response")
-    else:
-        log.add(exchange, file.name)
-        say(f"{file}: a recorded response. It has no times, so latencies are unknown")
+        report = read_pcap(file, log.recorders(file.name, "reads"), log.flush, progress)
+        return report.lines, not report.problems
+    try:
+        return _read_har(file, log, progress)
+    except har.NotHar:
+        return _read_response(file, log, progress)
 
 
-def _read_packets(file: Path, log: ExchangeLog) -> None:
-    progress = _Progress()
-    report = read_pcap(
-        file, log.recorders(file.name, "reads"), log.flush,
-        lambda read_bytes, size_bytes: progress(f"{file}: {100 * read_bytes // max(1, size_bytes)} % read"),
-    )  # fmt: skip
-    for line in report.lines:
-        say(f"{file}: {line}")
-
-
-def _read_har(file: Path, text: str, log: ExchangeLog) -> None:
-    found_kinds, untimed, progress = Counter[type](), 0, _Progress()
-    for number, (end, found) in enumerate(har.exchanges(text, file.stat().st_mtime_ns), 1):
-        if isinstance(found, Exchange):
-            log.add(found, file.name)
-            untimed += found.times != "reads"
-        elif found is not None and found_kinds[ValueError] < MAX_PROBLEMS:
-            say(f"{file}: entry {number} cannot be read: {found}")
-        found_kinds[type(found)] += 1
-        progress(f"{file}: {100 * end // len(text)} % read, {found_kinds[Exchange]:,} requests")
-    if (more := found_kinds[ValueError] - MAX_PROBLEMS) > 0:
-        say(f"{file}: {more:,} more entries cannot be read")
-    read, left_out = found_kinds[Exchange], found_kinds[type(None)]
-    say(
-        f"{file}: {read:,} requests read, {left_out:,} left out (neither an event stream nor a POST with JSON)"
-    )
+def _read_har(file: Path, log: ExchangeLog, progress: _Progress) -> tuple[list[str], bool]:
+    counts, problems, untimed, silent, damage = Counter[type](), list[str](), 0, 0, None
+    with InputFile(file, progress) as source:
+        try:
+            for number, found in enumerate(har.exchanges(source, file.stat().st_mtime_ns), 1):
+                counts[type(found)] += 1
+                if isinstance(found, Exchange):
+                    log.add(found, file.name)
+                    untimed += found.times != "reads"
+                    silent += found.status == 101 and not found.frames
+                elif found is not None and len(problems) < MAX_PROBLEMS:
+                    problems.append(f"entry {number} cannot be read: {found}")
+        except har.Damaged as e:
+            damage = source.problem or str(e)
+    read, left_out = counts[Exchange], counts[type(None)]
+    first = f"{read:,} {plural(read, 'request')} read, {left_out:,} left out (of a cache, or not over the network)"
+    lines = [
+        first if damage is None else f"{first}; the rest of the file cannot be read: {damage}",
+        *problems,
+    ]
+    if (more := counts[ValueError] - MAX_PROBLEMS) > 0:
+        lines.append(f"{more:,} more entries cannot be read")
+    if silent:
+        lines.append(f"{silent:,} WebSockets without messages: the file does not have their answers")
     if untimed:
-        say(
-            f"{file}: {untimed:,} without times of events: their TTFT, inter-token latency and rates are unknown"
+        lines.append(
+            f"{untimed:,} without times of events: their TTFT, inter-token latency and rates are unknown"
         )
+    return lines, damage is None
 
 
-def _decompressed(file: Path) -> bytes:
-    content = file.read_bytes()
-    if (coding := coding_of(content)) is None:
-        return content
-    decoder = BodyDecoder(coding, max_ratio=_MAX_RATIO)
-    parts = [decoder.feed(content[at : at + _SLICE_BYTES]) for at in range(0, len(content), _SLICE_BYTES)]
-    if decoder.broken or decoder.bomb or decoder.unfinished:
-        say(f"{file}: its {coding} data is damaged. Only its beginning was read")
-    return b"".join(parts)
+def _read_response(file: Path, log: ExchangeLog, progress: _Progress) -> tuple[list[str], bool]:
+    with InputFile(file, progress) as source, io.BufferedReader(source) as reader:
+        content = reader.read(har.MAX_ENTRY_BYTES + 1)
+        damage = source.problem
+    if len(content) > har.MAX_ENTRY_BYTES:
+        content, damage = content[:-1], f"it has more than {har.MAX_ENTRY_BYTES >> 20} MiB"
+    lines = [] if damage is None else [f"the rest of the file cannot be read: {damage}"]
+    if not content:
+        return lines or ["the file is empty"], False
+    is_other = file.suffix == ".har" or b"\0" in content[:_START_BYTES]
+    if is_other or (exchange := exchange_of_file(file, content)) is None:
+        return [*lines, "neither a HAR file with entries, nor packets, nor a recorded response"], False
+    log.add(exchange, file.name)
+    return [*lines, "a recorded response. It has no times, so latencies are unknown"], damage is None
 
 
 class _Stored(threading.Event):
@@ -195,11 +215,11 @@ class _Stored(threading.Event):
 
     def __init__(self, folder: Path, log: ExchangeLog) -> None:
         super().__init__()
-        self._folder, self._log, self._progress = folder, log, _Progress()
+        self._folder, self._log, self.progress = folder, log, _Progress("", "analysed")
 
     def is_set(self) -> bool:
         stored = highest_cursor(self._folder, self._log.partition)
-        self._progress(f"{100 * stored // max(1, self._log.end)} % analysed")
+        self.progress(stored, self._log.end)
         return stored >= self._log.end
 
 

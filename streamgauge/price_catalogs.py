@@ -2,7 +2,7 @@
 
 LiteLLM: `model_prices_and_context_window.json`, an object with a model per member, prices per token. models.dev: `api.json`, an
 object with a provider per member, prices per million tokens. Both are in USD. Models without a price per token are left out, and so
-are prices that follow from a service tier, a batch or the time of day.
+are prices that follow from the time of day.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
-from streamgauge.analytics.schema.prices import RATES
+from streamgauge.analytics.schema.prices import RATES, SERVED
 
 LITELLM, MODELS_DEV = "litellm", "models.dev"
 _LITELLM = dict(
@@ -32,6 +33,20 @@ _MODELS_DEV = {
     "output": "output", "reasoning": "reasoning", "output_audio": "output_audio",
 }  # fmt: skip
 _THRESHOLD = re.compile(r"_above_(\d+)(k?)_tokens$")
+_TIERS = {
+    "priority": "priority",
+    "flex": "flex",
+    "batches": "batch",
+    "balanced": "balanced",
+    "ultrafast": "ultrafast",
+}
+"""End of the names of LiteLLM's prices → service tier."""
+_UPLIFTS = {
+    "regional_processing_uplift_multiplier_us": {"inference_region": "us"},
+    "regional_processing_uplift_multiplier_eu": {"inference_region": "eu"},
+}
+_ANTHROPIC_UPLIFTS = {"us": {"inference_region": "us"}, "fast": {"speed": "fast"}}
+"""LiteLLM's factor on all prices of tokens → what it is for. Those of Anthropic are in the member `provider_specific_entry`."""
 _FIREWORKS_CACHED_SHARE = 0.5
 """LiteLLM's price of cached input at Fireworks, relative to other input, where its map has none."""
 MAKERS = (
@@ -93,11 +108,36 @@ def _litellm(catalog: Mapping[str, Row]) -> Iterator[tuple[str, str, list[Row]]]
         base["output"] = base.get("output") or base.get("output_image", 0.0)
         if provider == "fireworks_ai" and "input" in base:
             base.setdefault("cached_input", _FIREWORKS_CACHED_SHARE * base["input"])
-        yield provider, name, [*reversed([*_litellm_tiers(entry, provider, base)])]
+        yield provider, name, [*_litellm_served(entry, provider, base)]
 
 
-def _litellm_tiers(entry: Row, provider: str, base: Row) -> Iterator[Row]:
-    """Rows from the shortest context to the longest. A price that a tier lacks is that of the tier before."""
+def _litellm_served(entry: Row, provider: str, base: Row) -> Iterator[Row]:
+    """The rows of a model. Those for a way of service come before those for any, and those for a longer context first."""
+    own = entry.get("provider_specific_entry") if provider == "anthropic" else None
+    factors = {"inference_region": dict[str, float](), "speed": dict[str, float]()}
+    for keys, source in ((_UPLIFTS, entry), (_ANTHROPIC_UPLIFTS, own or {})):
+        for key, condition in keys.items():
+            [(column, value)] = condition.items()
+            if (factor := _cost(source.get(key), 1)) is not None:
+                factors[column][value] = factor
+    tiers = [tier for tier in _TIERS if any(f"{key}_{tier}" in entry for key in _LITELLM.values())]
+    for region, speed, tier in product(
+        [*factors["inference_region"], None], [*factors["speed"], None], [*tiers, None]
+    ):
+        factor = factors["inference_region"].get(region or "", 1) * factors["speed"].get(speed or "", 1)
+        served = {"service_tier": _TIERS.get(tier or ""), "speed": speed, "inference_region": region}
+        for row in reversed([*_litellm_contexts(entry, provider, base, tier)]):
+            yield {
+                **{name: _cost(rate, factor) if name in _LITELLM else rate for name, rate in row.items()},
+                **{name: value for name, value in served.items() if value is not None},
+            }
+
+
+def _litellm_contexts(entry: Row, provider: str, base: Row, tier: str | None) -> Iterator[Row]:
+    """Rows from the shortest context to the longest. A price that a context lacks is that of the one before.
+
+    A service tier has the prices of no tier where it has none, but for long contexts of batches.
+    """
     if isinstance(entry.get("tiered_pricing"), list):
         # These tiers are complete: other prices of input follow from their own.
         kept = {
@@ -109,11 +149,24 @@ def _litellm_tiers(entry: Row, provider: str, base: Row) -> Iterator[Row]:
             if isinstance(tier, dict) and len(tier.get("range") or ()) == 2:
                 yield kept | _rates(tier, _LITELLM, 1e6) | _above(int(tier["range"][0]))
         return
+    end = f"_{tier}" if tier else ""
+    base = _of_tier(base, _rates(entry, {name: key + end for name, key in _LITELLM.items()}, 1e6))
     yield base
-    thresholds = {int(m[1]) * (1000 if m[2] else 1): m[0] for key in entry if (m := _THRESHOLD.search(key))}
+    thresholds = {
+        int(m[1]) * (1000 if m[2] else 1): m[0]
+        for key in entry
+        if (m := _THRESHOLD.search(key.removesuffix(end))) and (tier != "batches" or key.endswith(end))
+    }
     for tokens, ending in sorted(thresholds.items()):
-        base = base | _rates(entry, {name: key + ending for name, key in _LITELLM.items()}, 1e6)
+        if tier != "batches":
+            base = base | _rates(entry, {name: key + ending for name, key in _LITELLM.items()}, 1e6)
+        base = base | _rates(entry, {name: key + ending + end for name, key in _LITELLM.items()}, 1e6)
         yield base | _above(tokens - (provider == "xai"))  # xAI's higher price begins at the threshold
+
+
+def _of_tier(base: Row, own: Row) -> Row:
+    """The prices of a service tier. Reasoning costs the tier's output if it has no own price."""
+    return {name: rate for name, rate in base.items() if name != "reasoning" or "output" not in own} | own
 
 
 def _models_dev(catalog: Mapping[str, Row]) -> Iterator[tuple[str, str, list[Row]]]:
@@ -132,7 +185,19 @@ def _models_dev(catalog: Mapping[str, Row]) -> Iterator[tuple[str, str, list[Row
                 for tier in sorted(tiers, key=lambda tier: -tier["tier"]["size"])
                 if (rates := _rates(tier, _MODELS_DEV, 1))
             ]
-            yield provider, f"{provider}/{name}", [*rows, base]
+            modes = [*_models_dev_modes(model, base)]
+            yield provider, f"{provider}/{name}", [*modes, *rows, base]
+
+
+def _models_dev_modes(model: Row, base: Row) -> Iterator[Row]:
+    """Rows of the modes whose request names a service tier or speed."""
+    experimental = model.get("experimental")
+    modes = experimental.get("modes") if isinstance(experimental, dict) else None
+    for mode in modes.values() if isinstance(modes, dict) else ():
+        match mode:
+            case {"cost": dict(cost), "provider": {"body": dict(body)}}:
+                if served := {name: body[name] for name in SERVED if isinstance(body.get(name), str)}:
+                    yield base | _rates(cost, _MODELS_DEV, 1) | served
 
 
 def _above(tokens: int) -> Row:
@@ -162,16 +227,16 @@ def merged(
     Rows of others stay, and before those of the catalog. A price that changed is valid from `day`, and the former one until then.
     Models that the catalog has no more keep their prices.
     """
-    kept, former = list[Row](), defaultdict[tuple[str, Any], list[Row]](list)
+    kept, former = list[Row](), defaultdict[tuple[Any, ...], list[Row]](list)
     for row in own:
         found = {name: value for name, value in row.items() if value is not None}
         if found.get("source") == source:
-            former[found["model"], _number(found.get("above"))].append(found)
+            former[_place(found)].append(found)
         else:
             kept.append(found)
     result, changed = list[Row](), 0
     for row in imported:
-        before = former.pop((row["model"], row.get("above")), [])
+        before = former.pop(_place(row), [])
         current = next((old for old in before if "valid_until" not in old), None)
         if current is not None and _prices(current) != _prices(row):
             changed += 1
@@ -184,6 +249,11 @@ def merged(
             current, row = None, row | {"valid_from": day}
         result += before if current is not None else [row, *before]
     return [*kept, *result, *(row for rows in former.values() for row in rows)], changed
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    """What a price of the catalog is for. Its time is our own."""
+    return row["model"], _number(row.get("above")), *(row.get(name) for name in SERVED)
 
 
 def _prices(row: Row) -> dict[str, float | None]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model
 
-from streamgauge.analytics.schema.prices import COLUMNS, DEFAULTS, MAX_PRICES, RATES, Price
+from streamgauge.analytics.schema.prices import COLUMNS, DEFAULTS, MAX_PRICES, RATES, SERVED, Price
 from streamgauge.setting_tables import problem
 
 MAX_BYTES = 8 * 2**20
@@ -24,6 +24,7 @@ _REQUIRED = ("model", "input", "output", "currency")
 _IS_COST = Field(ge=0, le=1e9, allow_inf_nan=False, description="a price. Write a number per million tokens")
 _Cost = Annotated[float, _IS_COST]
 _FurtherCost = Annotated[float | None, _IS_COST]
+_WORD = r"^[\w.-]{1,64}$"
 _TIME = "a time. Write 2026-11-22 or 2026-11-22T07:00:00Z"
 
 
@@ -45,7 +46,11 @@ _FIELDS: dict[str, Any] = {
     "above": (int | None, Field(None, ge=0, le=2**53, description="a number of input tokens")),
     "valid_from": (_Instant, Field(None, description=_TIME)),
     "valid_until": (_Instant, Field(None, description=_TIME)),
-    "source": (str | None, Field(None, pattern=r"^[\w.-]{1,64}$", description="the name of a catalog")),
+    "source": (str | None, Field(None, pattern=_WORD, description="the name of a catalog")),
+    **{
+        name: (str | None, Field(None, pattern=_WORD, description="a word as the provider reports it"))
+        for name in SERVED
+    },
     **{name: (_Cost, ...) if name in _REQUIRED else (_FurtherCost, None) for name in RATES},
 }
 PriceRow: type[BaseModel] = create_model("PriceRow", **{name: _FIELDS[name] for name in COLUMNS})
@@ -100,7 +105,10 @@ def _csv_rows(text: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
 
 
 def _toml_rows(text: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    tables = tomllib.loads(text)
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply. Write one [[prices]] table per row.") from None
     rows = tables.get("prices")
     if set(tables) != {"prices"} or not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
         raise ValueError("it has no [[prices]] tables, or others. Write one [[prices]] table per row.")
@@ -141,6 +149,7 @@ def _check_order(prices: Iterable[tuple[str, Price]]) -> None:
                 (other.above or 0) <= (price.above or 0)
                 and (other.valid_from is None or (price.valid_from or _FIRST) >= other.valid_from)
                 and (other.valid_until is None or (price.valid_until or _LAST) <= other.valid_until)
+                and all(getattr(other, name) in (None, getattr(price, name)) for name in SERVED)
             ):
                 raise ValueError(
                     f"{where}: it never applies, because {first} of the same model does. Put it first."

@@ -88,7 +88,7 @@ def capture(
 
 
 def _read_pcap(path: Path, options: TapOptions, ports: tuple[int, ...]) -> int:
-    """Returns 1 if a part of the file cannot be read."""
+    """Returns 1 if a part of the file cannot be read, or no request was found."""
     from streamgauge.ingest.capture.pcap import record_pcap
 
     with click.progressbar(length=100, label=f"Reading {path.name}", file=sys.stderr) as bar:
@@ -99,7 +99,7 @@ def _read_pcap(path: Path, options: TapOptions, ports: tuple[int, ...]) -> int:
         )
     for number, line in enumerate(report.lines):
         click.echo(line, err=number > 0)
-    return int(report.problem is not None)
+    return int(bool(report.problems) or not report.streams)
 
 
 @cloup.command(cls=SettingsCommand)

@@ -77,8 +77,9 @@ def redactor(settings: Settings) -> Redactor:
     from streamgauge.analytics.decoding.conversation import ConversationReader
     from streamgauge.ingest.redaction.record_redactor import Redactor
 
-    conversation = ConversationReader(client_key(settings), settings.labels)
-    return Redactor(BodyDecoder, capture=settings.captured_routes, conversation=conversation)
+    key = client_key(settings)
+    conversation = ConversationReader(key, settings.labels)
+    return Redactor(BodyDecoder, capture=settings.captured_routes, conversation=conversation, key=key)
 
 
 def client_key(settings: Settings) -> bytes:
@@ -112,6 +113,18 @@ def _check_budgets(settings: Settings) -> None:
             )
 
 
+def _check_webhooks(settings: Settings) -> None:
+    """Raises click.UsageError for receivers of alerts that would refuse every one."""
+    from streamgauge.analytics.alerts.formats import format_of
+
+    urls = settings.alert_webhook.get_secret_value().split() if settings.alert_webhook is not None else ()
+    if settings.alert_routing_key is None and any(format_of(url) == "pagerduty" for url in urls):
+        raise click.UsageError(
+            "PagerDuty accepts no alert without an integration key. Set alert_routing_key.",
+            click.get_current_context(silent=True),
+        )
+
+
 def analyze_options(settings: Settings) -> AnalyzeOptions:
     from streamgauge import __version__
     from streamgauge.analytics.alerts.evaluator import AlertOptions
@@ -119,6 +132,7 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
     from streamgauge.analytics.telemetry.telemetry import TelemetryOptions
 
     _check_budgets(settings)
+    _check_webhooks(settings)
     if settings.metrics:
         warn_if_exposed("analytics' metrics port", settings.metrics)
     if settings.otlp_listen:

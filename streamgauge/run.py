@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import os
 import resource
 import shlex
@@ -10,35 +10,49 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 import cloup
 
 from streamgauge.analytics.extras import require
-from streamgauge.analytics.query.errors import QueryError
-from streamgauge.analytics.query.query_pool import QueryPool
-from streamgauge.analytics.reports import Query, formatting, run_summary, stream_lists
-from streamgauge.analytics.reports.overview import STORED_AFTER
-from streamgauge.analytics.reports.selection import Selection
-from streamgauge.analytics.storage.location import SQLITE, StoreLocation, locate
-from streamgauge.background import Background
+from streamgauge.analytics.reports.formatting import duration, plural
+from streamgauge.analytics.storage.data_folder_lock import RUN, UP, lock_data_folder
+from streamgauge.analytics.storage.location import SQLITE, locate
+from streamgauge.background import POLL_S, Background, own_command
 from streamgauge.client_programs import Call, Routes
-from streamgauge.flags import load_with_running_parts, own_command
 from streamgauge.ingest.listening import bind, join_address
-from streamgauge.ingest.private_files import prepare_data_folder
 from streamgauge.ingest.ready_file import read_of_running
 from streamgauge.ingest.tap.http.upstreams import NAME, parse_upstream, parse_upstreams
+from streamgauge.values import Address
 
-NOT_FOUND = 127
-"""Exit code of a shell for a command that does not exist."""
-POLL_S = 0.02
-ROWS_TIMEOUT_S = 10.0
+NOT_EXECUTABLE, NOT_FOUND, BY_SIGNAL = 126, 127, 128
+"""Exit codes of a shell: the command cannot be run, does not exist, was ended by a signal (plus its number)."""
+ANY_PORT = "127.0.0.1:0"
+BASE_URLS = {
+    "OpenAI": "OPENAI_BASE_URL",
+    "Anthropic": "ANTHROPIC_BASE_URL",
+    "Google": "GOOGLE_GEMINI_BASE_URL",
+}
+"""API → variable with its base URL."""
+SUMMARY_MODULES = ("polars", "pyarrow.compute", "duckdb", "streamgauge.request_summary")
+"""Imports of the summary, the long ones first. None is made for a command that has ended without a request."""
+RUN_TOTALS = "streamgauge.ingest.record_log.run_totals"
+STORE_S, MOST_STORE_S = 1.4, 10.0
+"""After the command, analytics has this long to store the last requests before the summary: on a quiet machine, at most. The rest is
+stored in the background."""
+DRAIN_S = 1.0
+"""Time for requests that the command has left open."""
+LOCK_S = 15.0
+"""Time for the analytics of an earlier run to release the data folder."""
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 KEYS = (signal.SIGINT, signal.SIGQUIT)
 """Signals of the terminal, which the command gets itself."""
@@ -65,6 +79,10 @@ KEYS = (signal.SIGINT, signal.SIGQUIT)
     help="Data folder.  [default: a folder of the run's name below ~/.local/share/streamgauge/runs]",
 )
 @cloup.option(
+    "--listen", type=Address(), metavar="HOST:PORT", default=ANY_PORT,
+    help="Address of the tap, for programs that have it in a file or flag.  [default: a free port of this machine]",
+)  # fmt: skip
+@cloup.option(
     "--join", is_flag=True, help="Use the tap that `up` runs on the data folder, and start nothing."
 )
 @cloup.option("--no-dashboard", is_flag=True, help="Do not start the dashboard.")
@@ -79,26 +97,34 @@ def run_command(command: tuple[str, ...], **options: Any) -> int:
     streamgauge run -- claude -p "explain this repository"
     streamgauge run --upstream http://localhost:4000 -- python agent.py
 
-    Starts a tap on a free port and points the command at it: Claude Code, Codex, Gemini CLI, opencode, Qwen Code, aider, llm, and any
-    program with the SDK of OpenAI, Anthropic or Google. The command has the terminal, and its exit code is that of `run`. The
-    summary is on stderr.
+    Starts a tap and points the command at it: Claude Code, Codex, Gemini CLI, opencode, pi, Qwen Code, aider, llm, and any program
+    with the SDK of OpenAI, Anthropic or Google. The command has the terminal, and its exit code is that of `run`. The summary is on
+    stderr.
     """
     require("duckdb" if options["no_dashboard"] or options["join"] else "streamlit")
     if (path := shutil.which(command[0])) is None:
-        click.echo(f"streamgauge: cannot run {command[0]}: no such command", err=True)
-        return NOT_FOUND
+        exists = shutil.which(command[0], os.F_OK) or (os.sep in command[0] and os.path.lexists(command[0]))
+        click.echo(
+            f"streamgauge: cannot run {command[0]}: {'not executable' if exists else 'no such command'}",
+            err=True,
+        )
+        return NOT_EXECUTABLE if exists else NOT_FOUND
     return Run(path, command, **options).run()
 
 
 class Run:
-    """One run of a command."""
+    """One run of a command.
+
+    The command starts when the tap is ready. Analytics and the dashboard start beside it. When the command ends, the tap stops first, then
+    analytics, which may store the last requests after this process has ended.
+    """
 
     def __init__(
         self, program: str, command: Sequence[str], *, upstream: tuple[str, ...], name: str | None, data: Path | None,
-        join: bool, no_dashboard: bool, price_file: Path | None,
+        listen: str, join: bool, no_dashboard: bool, price_file: Path | None,
     ) -> None:  # fmt: skip
         """`program`: path of the command. Raises click.UsageError or ValueError."""
-        self._program, self._command, self._join = program, command, join
+        self._program, self._command, self._join, self._listen = program, command, join, listen
         self._given = parse_upstreams(upstream)
         self._began_at = datetime.now(UTC)
         self._name = name or f"{Path(program).name}-{self._began_at.astimezone():%Y%m%d-%H%M%S}"
@@ -106,30 +132,43 @@ class Run:
             raise click.UsageError(
                 f"--name: {self._name!r} is not a name: use letters, digits, '.', '_', '-'"
             )
-        # The store of the running analytics: it need not be in the data folder.
-        joined = load_with_running_parts({"data": data}) if join else None
-        self._data = joined.data if joined else data or runs_folder() / self._name
-        self._location = locate(joined.store if joined else SQLITE, self._data)
-        self._dashboard = not no_dashboard and not join
+        self._data, store = data or runs_folder() / self._name, SQLITE
+        if join:
+            from streamgauge.flags import load_with_running_parts  # other runs need not wait for its import
+
+            # The store of the running analytics: it need not be in the data folder.
+            joined = load_with_running_parts({"data": data})
+            self._data, store = joined.data, joined.store
+        self._location = locate(store, self._data)
+        # The port is chosen here, so that its address can be said before the command takes the terminal.
+        self._dashboard = None if no_dashboard or join else free_address()
         self._price_file = price_file
         self._background = Background(say)
+        self._log = self._data / "run.log"
+        self._ended = threading.Event()
+        self._opened_before = 0
+        self._lock: IO[str] | None = None
 
     def run(self) -> int:
         """Returns the exit code of the command. Raises OSError or ValueError, with one line, if the tap cannot start."""
-        try:
-            tap, routes = self._running_tap() if self._join else self._start()
-            call = routes.point([self._program, *self._command[1:]], tap, self._data)
-            for note in call.notes:
-                say(note)
-            code = run_in_terminal(call)
-            if not self._join:
-                self._await("analyze")  # a short command may have ended before analytics started
-        finally:
-            self._background.stop("up")
-        self._summarize(call)
-        if code < 0:
-            _end_by(-code)
-        return code
+        # Its thread starts the processes beside the command, which end with it.
+        with ThreadPoolExecutor(1) as beside:
+            try:
+                tap, routes = self._running_tap() if self._join else self._start()
+                call = routes.point([self._program, *self._command[1:]], tap, self._data)
+                for note in call.notes:
+                    say(note)
+                self._opened_before = opened_streams(self._data)
+                measured = beside.submit(self._measure)
+                started_s = time.monotonic()
+                code = run_in_terminal(call)
+                ended_s = time.monotonic()
+            finally:
+                self._ended.set()
+                self._background.stop("tap")
+            wait([measured])
+            self._finish(call, tap, started_s, ended_s)
+        return code if code >= 0 else _end_by(-code)
 
     def _running_tap(self) -> tuple[str, Routes]:
         tap = read_of_running(self._data / "run" / "tap.json")
@@ -143,114 +182,116 @@ class Run:
 
     def _start(self) -> tuple[str, Routes]:
         routes = Routes(self._given, os.environ)
-        prepare_data_folder(self._data)
-        run = self._data / "run"
+        lock_data_folder(self._data, UP).close()
+        self._lock = self._await_lock()
+        self._log.unlink(missing_ok=True)
         flags = [word for upstream in routes.upstreams for word in ("--upstream", str(upstream))]
-        flags += ["--data", str(self._data), "--tap-name", self._name]
-        flags += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
-        if self._price_file is not None:
-            flags += ["--price-file", str(self._price_file)]
-        if self._dashboard:
-            # The port is chosen here, so that its address can be said before the command takes the terminal.
-            address = free_address()
-            flags += ["--dashboard-listen", address]
-            say(f"dashboard: http://{address}")
-        else:
-            flags += ["--no-dashboard"]
-        self._log = self._data / "up.log"
-        with self._log.open("wb") as log:
-            self._background.spawn("up", ["up", *flags], [run / "tap.json", run / "analyze.json"], log)
-        return str(self._await("tap")["listen"]), routes
+        flags += ["--tap-name", self._name, "--drain-timeout", f"{DRAIN_S}s"]
+        self._spawn("tap", *flags, "--listen", self._listen, "--admin", ANY_PORT)
+        importlib.import_module(RUN_TOTALS)  # beside the start of the tap
+        if self._dashboard is not None:
+            say(f"dashboard: http://{self._dashboard}")
+        tap = self._await("tap")
+        return str(tap["listen"]), routes
+
+    def _spawn(self, part: str, *flags: str) -> None:
+        with self._log.open("ab") as log:
+            ready_file, words = self._data / "run" / f"{part}.json", [part, "--data", str(self._data), *flags]
+            lock = self._lock if part == "analyze" else None
+            self._background.spawn(part, words, [ready_file], log, lock=lock)
 
     def _await(self, part: str) -> dict[str, Any]:
-        while True:
+        """The content of the ready file; {} if the command ends first."""
+        while not self._ended.is_set():
             try:
-                found = self._background.ready("up", self._data / "run" / f"{part}.json")
+                found = self._background.ready(part, self._data / "run" / f"{part}.json")
             except SystemExit:
-                lines = self._log.read_text(errors="replace").splitlines()
-                raise OSError(f"cannot start {part}: {lines[-1] if lines else f'see {self._log}'}") from None
+                raise OSError(f"cannot start {part}: {self._last_line()}") from None
             if found is not None:
                 return found
             time.sleep(POLL_S)
+        return {}
 
-    def _summarize(self, call: Call) -> None:
-        selection = Selection(since=self._began_at, until=(until := datetime.now(UTC)))
-        lines = summary(self._location, selection, await_rows=self._join)
-        say(
-            f"{self._name}: {formatting.duration((until - self._began_at) / timedelta(microseconds=1) * 1e3)}"
-        )
-        for line in lines:
+    def _last_line(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()
+        return lines[-1] if lines else f"see {self._log}"
+
+    def _await_lock(self) -> IO[str]:
+        """Lock the data folder for this run and its analytics. That of an earlier run may still be at work. Raises OSError."""
+        give_up_s = time.monotonic() + LOCK_S
+        while True:
+            try:
+                return lock_data_folder(self._data, RUN)
+            except OSError:
+                if time.monotonic() > give_up_s or read_of_running(self._data / "run" / "tap.json"):
+                    raise
+            time.sleep(POLL_S)
+
+    def _measure(self) -> None:
+        """Start analytics, import what the summary needs, then start the dashboard, which would delay both."""
+        if not self._join:
+            prices = ["--price-file", str(self._price_file)] if self._price_file is not None else []
+            self._spawn("analyze", "--metrics", ANY_PORT, *prices)
+        for module in SUMMARY_MODULES:
+            if not self._ended.is_set():
+                importlib.import_module(module)
+        if self._dashboard is not None and self._await("analyze"):
+            self._spawn("dashboard", "--dashboard-listen", self._dashboard)
+
+    def _finish(self, call: Call, tap: str, started_s: float, ended_s: float) -> None:
+        """Say how long the command ran, and what is stored of its requests."""
+        say(f"{self._name}: {duration((ended_s - started_s) * 1e9)}")
+        if self._join:
+            time.sleep(STORE_S)  # analytics commits several times in it
+        if not (seen := opened_streams(self._data) - self._opened_before):
+            self._hint(call, tap)
+            return
+        from streamgauge.analytics.query.errors import QueryError
+        from streamgauge.analytics.reports.selection import Selection
+        from streamgauge.request_summary import Summary, summarize
+
+        code: int | None = 0
+        if not self._join:
+            spent_s = time.monotonic() - ended_s
+            code = self._background.stopped("analyze", STORE_S - spent_s, MOST_STORE_S)
+        found = Summary([], 0)
+        try:
+            found = summarize(self._location, Selection(since=self._began_at, until=datetime.now(UTC)))
+        except QueryError as e:
+            if code == 0:
+                say(f"  no summary: {e}")
+        for line in found.lines:
             say(line)
-        if not lines:
-            say(
-                f"  no request reached the tap: {self._command[0]} may take its base URL from a flag or a file. With "
-                f"{call.environment['OPENAI_BASE_URL']}, or {call.environment['ANTHROPIC_BASE_URL']} for Anthropic, its requests are "
-                "measured."
-            )
-        elif not self._join:
+        if (pending := seen - found.stored) > 0:
+            self._say_pending(pending, code)
+        elif not found.lines:
+            self._hint(call, tap)
+            return
+        if not self._join:
             say(f"  dashboard  {own_command()} dashboard --data {shlex.quote(str(self._data))}")
 
+    def _say_pending(self, number: int, code: int | None) -> None:
+        """Say where requests are that are not in the tables. `code`: exit code of analytics, None while it runs."""
+        if self._join:
+            where = "not in the tables yet. The running analytics stores them when they have ended"
+        elif code is None:
+            where = "not in the tables yet. A background process stores them within seconds"
+        else:
+            command = f"{own_command()} analyze --data {shlex.quote(str(self._data))}"
+            where = f"only in the record log: {self._last_line()}. Store them with {command}"
+        say(f"  pending    {number:,} {plural(number, 'request')} {where}.")
 
-def summary(location: StoreLocation, selection: Selection, *, await_rows: bool = False) -> list[str]:
-    """The summary of the requests of a range, a line each. Empty without requests."""
-    with contextlib.closing(QueryPool(location, untrusted=False)) as tables:
-        try:
-            if await_rows:
-                _await_rows(tables.query, selection)
-            return _summary_lines(tables.query, selection)
-        except QueryError as e:
-            return [f"  no summary: {e}"]
-
-
-def _summary_lines(query: Query, selection: Selection) -> list[str]:
-    rows = run_summary.by_model(query, selection).to_dicts()
-    if not rows:
-        return []
-    duration, count = formatting.duration, formatting.count
-    model_ns, tool_ns, sessions = run_summary.times(query, selection)
-    total = rows[0]
-    lost = f", {count(total['lost'])} lost by the recording" if total["lost"] else ""
-    tools = f", {duration(tool_ns)} in tools" if sessions else ""
-    lines = [
-        ("requests", f"{count(total['requests'])}, {count(total['errors'])} failed{lost}"),
-        ("time", f"{duration(model_ns)} in requests{tools}"),
-        *((row["model"], _measures(row)) for row in rows[1:]),
-    ]
-    lines += [
-        ("failed", f"{count(row['n'])} × {row['cause']} ({row['error_phase']})")
-        for row in run_summary.failures(query, selection, most=3).to_dicts()
-    ]
-    lines += [
-        ("stalls", f"{count(row['stalls'])} of {row['cause']}, longest {duration(row['longest_ns'])}")
-        for row in run_summary.stalls(query, selection).to_dicts()
-    ]
-    for row in run_summary.cost(query, selection).to_dicts():
-        rest = f", {count(row['estimated'])} without reported tokens: estimated" if row["estimated"] else ""
-        requests = f"{_requests(row['requests'])} with a price{rest}"
-        lines.append(("cost", f"{row['cost']:.4f} {row['currency']} ({requests})"))
-    width = max(len(name) for name, _ in lines)
-    return [f"  {name:<{width}}  {text}" for name, text in lines]
-
-
-def _measures(row: Mapping[str, Any]) -> str:
-    duration = formatting.duration
-    return (
-        f"{_requests(row['requests'])} · TTFT p50 {duration(row['ttft_p50_ns'])}, p95 {duration(row['ttft_p95_ns'])} · "
-        f"ITL p50 {duration(row['itl_p50_ns'])}, p95 {duration(row['itl_p95_ns'])} · "
-        f"{formatting.count(row['output_tokens'])} tokens out, {formatting.rate(row['tps_user_p50'])}"
-    )
-
-
-def _requests(number: int) -> str:
-    return f"{formatting.count(number)} request{'' if number == 1 else 's'}"
-
-
-def _await_rows(query: Query, selection: Selection) -> None:
-    """Wait until analytics has stored the streams of the range, at most `ROWS_TIMEOUT_S`."""
-    give_up_s = time.monotonic() + ROWS_TIMEOUT_S
-    time.sleep(STORED_AFTER.total_seconds())
-    while time.monotonic() < give_up_s and stream_lists.count_open(query, selection)[0]:
-        time.sleep(0.2)
+    def _hint(self, call: Call, tap: str) -> None:
+        """Say how to measure a program that ignores the variables: its base URL, and the command to run then."""
+        words = sys.argv[1:]
+        if not self._join and self._listen == ANY_PORT:
+            words[1:1] = ["--listen", tap.partition("://")[2]]
+        say(
+            f"  no request reached the tap: {self._command[0]} may take its base URL from a flag or a file. Set it there:"
+        )
+        for api, variable in BASE_URLS.items():
+            say(f"    {api:<9}  {call.environment[variable]}")
+        say(f"  Then run   {shlex.join([own_command(), *words])}")
 
 
 def run_in_terminal(call: Call) -> int:
@@ -268,7 +309,11 @@ def run_in_terminal(call: Call) -> int:
         try:
             for number in (*handled, signal.SIGCHLD):
                 signal.signal(number, handle)
-            process = subprocess.Popen(call.argv, env=call.environment)
+            try:
+                process = subprocess.Popen(call.argv, env=call.environment)
+            except OSError as e:  # of another kind of machine, for example
+                say(f"streamgauge: cannot run {call.argv[0]}: {e.strerror}")
+                return NOT_EXECUTABLE
             while process.poll() is None:
                 for kind in received.recv(64):
                     if kind in FORWARDED:
@@ -278,11 +323,22 @@ def run_in_terminal(call: Call) -> int:
             signal.set_wakeup_fd(before)
 
 
-def _end_by(number: int) -> None:
-    """End this process by a signal, as the command did."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own core file, if any
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
+def _end_by(number: int) -> int:
+    """End this process by a signal, as the command did: a shell has its exit code, and stops a loop after Ctrl-C.
+
+    Returns the exit code for SIGKILL, after which this process could not clean up.
+    """
+    if number != signal.SIGKILL:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own core file, if any
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    return BY_SIGNAL + number
+
+
+def opened_streams(data: Path) -> int:
+    """The number of exchanges that the taps of a data folder have begun."""
+    totals = importlib.import_module(RUN_TOTALS).read_run_totals(data / "log")
+    return sum(run.streams_opened for run in totals.values())
 
 
 def free_address() -> str:

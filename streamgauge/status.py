@@ -110,6 +110,9 @@ def pipeline_status(settings: Settings) -> dict[str, Any]:
     totals_after = read_run_totals(log_dir)
     streams_captured = captured(counts.taps, totals_before, totals_after, now_ms=int(time.time() * 1000))
     streams_captured = replace(streams_captured, at_least=streams_captured.at_least + unreported)
+    if streams_captured.at_most is not None:  # whether the runs that captured them are among these is unknown
+        imported = counts.counters.get("imported_streams", 0)
+        streams_captured = replace(streams_captured, at_most=streams_captured.at_most + imported)
     tap_file = ready_file.read_ready_file(data / "run" / "tap.json")
     tap = _tap_counters(tap_file)
     if tap_file is not None and tap is None:

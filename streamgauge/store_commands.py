@@ -1,5 +1,5 @@
-"""`streamgauge export`: copy a time range of the tables to a DuckDB file. `streamgauge rebuild`: restore the catalog.
-`streamgauge forget`: delete one caller's rows and bytes.
+"""`streamgauge export`: copy a time range of the tables to a DuckDB file. `streamgauge import`: store its streams through the running
+analytics. `streamgauge rebuild`: restore the catalog. `streamgauge forget`: delete one caller's rows and bytes.
 
 The work is in `streamgauge.analytics.storage.export`, `.rebuild` and `.forget`, which load DuckDB: they are imported when a command runs.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import json
+import time
+import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +21,17 @@ from streamgauge.analytics.schema.clients import is_client_id
 from streamgauge.analytics.schema.dimensions import OTHER
 from streamgauge.flags import load, load_with_running_parts, settings_options
 from streamgauge.ingest.labels import CLIENT_APP
+from streamgauge.ingest.private_files import make_private_folder, write_json
+from streamgauge.ingest.ready_file import read_of_running
 from streamgauge.settings import Settings
 from streamgauge.values import format_option, parse_duration_s, print_report
 
 if TYPE_CHECKING:
     from streamgauge.analytics.storage.forget import Forgotten
     from streamgauge.analytics.storage.location import StoreLocation
+
+
+IMPORT_POLL_S = 0.2
 
 
 class _Rows(dict[str, int]):
@@ -86,14 +94,60 @@ def instant(text: str | None) -> dt.datetime | None:
     return dt.datetime.now(dt.UTC) - dt.timedelta(seconds=seconds) if seconds is not None else None
 
 
+@click.command("import")
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@settings_options("data")
+@format_option()
+def import_command(data: Path | None, path: Path, form: str) -> int:
+    """Import the streams of a file that export wrote.
+
+    Streams that the store already has are skipped. Analytics must be running.
+    """
+    from streamgauge.analytics.intake.import_job import FOLDER
+
+    settings = load({"data": data})
+    request = settings.data / FOLDER / f"{uuid.uuid4()}.json"
+    done = request.with_suffix(".done")
+    if read_of_running(settings.data / "run" / "analyze.json") is not None:
+        make_private_folder(request.parent)
+        write_json(request, {"file": str(path.absolute())})
+    shown = 0
+    try:
+        while not done.exists():
+            if read_of_running(settings.data / "run" / "analyze.json") is None:
+                raise click.ClickException(
+                    f"cannot import {path}: analytics does not run on {settings.data}. Start it, or pass --data."
+                )
+            with contextlib.suppress(OSError, ValueError):  # it is done
+                streams = json.loads(request.read_bytes()).get("streams", 0)
+                if streams > shown:
+                    shown = streams
+                    click.echo(f"{streams} streams …", err=True)
+            time.sleep(IMPORT_POLL_S)
+        found = json.loads(done.read_bytes())
+    finally:
+        request.unlink(missing_ok=True)
+        done.unlink(missing_ok=True)
+    if "error" in found:
+        raise click.ClickException(
+            f"cannot import {path}: {found['error']}. Nothing is stored twice: repeat it."
+        )
+    report = {"file": str(path), **found}
+    print_report(
+        report, f"{path}: {found['streams']} streams imported, {found['skipped']} were stored already", form
+    )
+    return 0
+
+
 @click.command("rebuild")
 @settings_options("data")
-@click.option("--from-files", is_flag=True, help="Ignore the backup and read the Parquet files.")
+@click.option("--from-files", is_flag=True, help="Read the Parquet files, even if there is a backup.")
 @format_option()
 def rebuild_command(data: Path | None, from_files: bool, form: str) -> int:
     """Restore a damaged or missing catalog.
 
-    Reads the last backup of DATA/catalog.sqlite, else the Parquet files. Analytics must be stopped.
+    Reads the last backup of DATA/catalog.sqlite, else the Parquet files. Analytics must be stopped. Exit code 1 if rows could not be
+    restored.
     """
     from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
     from streamgauge.analytics.storage.location import SQLITE, locate
@@ -108,11 +162,26 @@ def rebuild_command(data: Path | None, from_files: bool, form: str) -> int:
         )
     tables = _Rows()
     with lock_data_folder(settings.data):
-        source = rebuild(location, use_backup=not from_files, report=tables.__setitem__)
-    found = {"catalog": str(location.catalog), "source": source.name.lower(), "tables": tables}
-    text = f"restored {location.catalog} from {source.value}. A damaged file is kept in the same folder."
-    print_report(found, text, form)
-    return 0
+        done = rebuild(location, use_backup=not from_files, report=tables.__setitem__)
+    found = {
+        "catalog": str(location.catalog),
+        "source": done.source.name.lower(),
+        "tables": tables,
+        "missing_rows": done.missing_rows,
+        "damaged": done.damaged and str(done.damaged),
+    }
+    lines = [f"restored {location.catalog} from {done.source.value}."]
+    if done.damaged is not None:
+        lines.append(f"The former catalog is kept: {done.damaged}.")
+    if done.missing_rows is None:
+        lines.append(
+            "Rows that were in no Parquet file yet (up to 5 minutes) could not be restored. Their number is unknown, because "
+            "neither the former catalog nor its backup can be read."
+        )
+    elif done.missing_rows:
+        lines.append(f"{done.missing_rows} rows could not be restored: their Parquet files are missing.")
+    print_report(found, "\n".join(lines), form)
+    return 0 if done.missing_rows == 0 else 1
 
 
 @click.command("forget")

@@ -7,6 +7,8 @@
   run meanwhile. The reason is the part's newest error line. It is logged, and `run/up.json` has it until the part is ready.
 - A part that makes no progress (`PartProgress`) is reported after `SILENT_AFTER_S`, and killed and restarted after
   `--hung-after`.
+- `up` binds the tap's sockets and passes them on. SIGUSR2 replaces the tap: a second one starts with the same sockets, and when
+  it serves, the former one drains. A tap that crashes finds the connections that waited meanwhile.
 - Parts stop in the order of the data flow: tap (drains), capture, ship, analytics, dashboard.
 """
 
@@ -18,12 +20,14 @@ import logging
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +35,13 @@ import click
 from pydantic import SecretStr
 
 from streamgauge.analytics.storage.data_folder_lock import UP, lock_data_folder
-from streamgauge.flags import flag, flags, own_command
+from streamgauge.background import cpu_s, own_command, stop_process
+from streamgauge.flags import flags
 from streamgauge.ingest.capture.packet_socket import PacketSocket
 from streamgauge.ingest.guards import Guard, Guards
-from streamgauge.ingest.listening import bind
+from streamgauge.ingest.listening import REPLACED, SOCKETS_VARIABLE, bind_tap
 from streamgauge.ingest.private_files import write_json
-from streamgauge.ingest.ready_file import (
-    SILENT_AFTER_S,
-    TICKS_PER_S,
-    heartbeat_ns,
-    process_stat,
-    read_ready_file,
-)
+from streamgauge.ingest.ready_file import PROGRESS_VARIABLE, SILENT_AFTER_S, process_stat, read_ready_file
 from streamgauge.process_logging import VARIABLE, LastError
 from streamgauge.process_options import start_faults
 from streamgauge.settings import Settings, settings_of, unknown_variables, variable
@@ -58,43 +57,42 @@ LONGEST_WORK_S = 3600.0
 class PartProgress:
     """Whether one process makes progress.
 
-    - A part that is ready touches its ready file every second (`streamgauge.ingest.ready_file`).
-    - A part that is starting has no ready file. It makes progress while a process of its group uses the CPU or waits for
+    - A part that is ready reports progress every second in a file in memory (`streamgauge.ingest.ready_file`), also while the data
+      folder cannot be written.
+    - A part that is starting has not reported yet. It makes progress while a process of its group uses the CPU or waits for
       the disk: the tap starts its workers one after the other.
-    - A part whose file another process replaced, or removed, is not judged.
-    - Analytics touches its file between commits. During a long commit, the second rule applies to it as well, for at most
+    - Analytics reports between commits. During a long commit, the second rule applies to it as well, for at most
       `LONGEST_WORK_S`.
 
     Silence is measured in observed time: a pause of `up` or of the machine adds at most one interval.
     """
 
-    def __init__(self, pid: int, ready_file: Path, *, works_silently: bool) -> None:
-        """`works_silently`: CPU use counts as progress although the part is ready."""
+    def __init__(self, pid: int, descriptor: int, *, works_silently: bool) -> None:
+        """`descriptor`: of the file in memory. `works_silently`: CPU use counts as progress although the part is ready."""
         self.silent_s = 0.0
         """Observed seconds without progress."""
         self.ready = False
-        """Whether the process has been ready. Stays True."""
-        self._pid, self._ready_file, self._works_silently = pid, ready_file, works_silently
-        self._heartbeat_ns: int | None = None
+        """Whether the process has reported progress. Stays True."""
+        self._pid, self._descriptor, self._works_silently = pid, descriptor, works_silently
+        self._reported_ns = self._last_report_ns()
         self._since_heartbeat_s = self._window_s = self._cpu_s = 0.0
 
     def observe(self, elapsed_s: float) -> None:
         """Update after `elapsed_s`, which is about a second."""
         # After a suspend of the machine the parts had no time to work either, so that the pause is no silence of theirs.
         elapsed_s = min(elapsed_s, MAX_INTERVAL_S)
-        content = read_ready_file(self._ready_file)
-        has_file = content is not None and content["pid"] == self._pid
-        self.ready = self.ready or has_file
-        beat_ns = heartbeat_ns(self._ready_file) if has_file else None
-        # A ready part without its file was replaced or is about to end: it cannot be judged, so it counts as alive.
-        if beat_ns != self._heartbeat_ns or (self.ready and not has_file):
-            self._heartbeat_ns = beat_ns
+        reported_ns = self._last_report_ns()
+        if reported_ns != self._reported_ns:
+            self._reported_ns, self.ready = reported_ns, True
             self._since_heartbeat_s = self.silent_s = 0.0
             self._start_window()
             return
         self._since_heartbeat_s += elapsed_s
         may_work = not self.ready or (self._works_silently and self._since_heartbeat_s < LONGEST_WORK_S)
         self.silent_s = 0.0 if may_work and self._works(elapsed_s) else self.silent_s + elapsed_s
+
+    def _last_report_ns(self) -> int:
+        return os.fstat(self._descriptor).st_mtime_ns
 
     def _works(self, elapsed_s: float) -> bool:
         """Whether a process waits for the disk, or used the CPU in the window that ends now."""
@@ -121,11 +119,6 @@ def members(group: int) -> list[int]:
     return [pid for pid in pids if process_stat(Path(f"/proc/{pid}"))[2:3] == [str(group)]]
 
 
-def cpu_s(pid: int) -> float:
-    """CPU seconds of a process and of its children that have ended; 0 if it has ended itself."""
-    return sum(map(int, process_stat(Path(f"/proc/{pid}"))[11:15])) / TICKS_PER_S
-
-
 def waits_for_disk(pid: int) -> bool:
     """Whether a thread of the process is in uninterruptible sleep."""
     try:
@@ -148,22 +141,10 @@ REFUSED = 2
 """Exit code of a part that refuses its settings."""
 HEALTHY_S = 10.0
 """A part that ran longer than this is restarted with the first delay."""
+WAIT_FOR_TAP_S = 2.0
+"""Connections wait for the next start of the tap if it is no later than this; else they are refused until then."""
 STOP_GRACE_S = 15.0
 """Time limit for a part to stop. The tap's drain time is added."""
-
-
-def stop_process(process: subprocess.Popen[bytes], grace_s: float) -> bool:
-    """Stop a process, if it runs. True: it did not stop in time, and was killed."""
-    if process.poll() is not None:
-        return False
-    process.terminate()
-    try:
-        process.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return True
-    return False
 
 
 @dataclass
@@ -191,23 +172,54 @@ class Part:
     silent_since: str | None = None
     """ISO time since which the part makes no progress, if that was reported."""
     last_error: LastError | None = None
+    progress_descriptor: int | None = None
+    bind_sockets: Callable[[], list[socket.socket]] = list
+    """Bind the sockets that all processes of the part use. Raises OSError."""
+    sockets: list[socket.socket] = field(default_factory=list)
 
-    def start(self, run_dir: Path) -> None:
+    def start(self) -> None:
         """Raises OSError, for example if the system has too many processes."""
+        if not self.sockets:
+            self.sockets = self.bind_sockets()
         # One file for all processes of the part: the reason of the last one must survive until `up` has read it.
         if self.last_error is None:
             self.last_error = LastError(self.name)
         self.last_error.clear()
-        descriptor = self.last_error.descriptor
+        descriptors = {VARIABLE: self.last_error.descriptor, PROGRESS_VARIABLE: self._new_progress_file()}
+        passed = [sock.fileno() for sock in self.sockets]
+        variables = {**self.environment, **{name: str(fd) for name, fd in descriptors.items()}}
+        if passed:
+            variables[SOCKETS_VARIABLE] = " ".join(map(str, passed))
         # Own process group: Ctrl-C in the terminal signals only `up`, which stops the parts in order.
         self.process = subprocess.Popen(
-            self.argv, env={**self.environment, VARIABLE: str(descriptor)}, pass_fds=(descriptor,),
-            stdin=subprocess.DEVNULL, process_group=0,
+            self.argv, env=variables, pass_fds=(*descriptors.values(), *passed), stdin=subprocess.DEVNULL, process_group=0,
         )  # fmt: skip
         self.is_ready, self.silent_since, self.restart_at_s = False, None, None
         self.started_s = time.monotonic()
-        ready_file = run_dir / f"{self.name}.json"
-        self.progress = PartProgress(self.process.pid, ready_file, works_silently=self.works_silently)
+        self.progress = PartProgress(
+            self.process.pid, descriptors[PROGRESS_VARIABLE], works_silently=self.works_silently
+        )
+
+    def close_sockets(self) -> None:
+        """Connections are refused as soon as no process has the sockets."""
+        for sock in self.sockets:
+            sock.close()
+        self.sockets.clear()  # a successor has the same list
+
+    def successor(self) -> Part:
+        """A part that has not started, with the same settings and sockets."""
+        return Part(
+            self.name, self.argv, self.environment, grace_s=self.grace_s, bind_sockets=self.bind_sockets,
+            sockets=self.sockets, restarts=self.restarts,
+        )  # fmt: skip
+
+    def _new_progress_file(self) -> int:
+        """One for each process: the former one may still run, waiting for the disk."""
+        if self.progress_descriptor is not None:
+            os.close(self.progress_descriptor)
+            self.progress_descriptor = None
+        self.progress_descriptor = os.memfd_create(f"streamgauge-{self.name}-progress")
+        return self.progress_descriptor
 
     @property
     def pid(self) -> int | None:
@@ -235,8 +247,15 @@ class Pipeline:
     hung_after_s: float
     """0: never kill a part."""
     stopping: bool = False
+    replace_tap: bool = False
+    """Start another tap, and stop the present one when it serves."""
     refused: bool = False
     """The tap refused its first start."""
+    _successor: Part | None = None
+    """The tap that is starting beside the present one."""
+    _draining: Part | None = None
+    """The former tap."""
+    _drain_until_s: float = 0.0
     guard: Guard = field(default_factory=lambda: Guards().guard("up"))
     _state_is_written: bool = True
     _observed_s: float = field(default_factory=time.monotonic)
@@ -267,12 +286,15 @@ class Pipeline:
         # Before the loop: the parts of one step must not depend on the order in which they are listed.
         unsettled = {part.name for part in self.parts if not part.settled}
         done = [self.guard.attempt(self._step_part, part, unsettled) for part in self.parts]
+        done.append(self.guard.attempt(self._step_replacement))
         if not (self.guard.attempt(self._observe) and all(done)):
             # The exception may have prevented an update, and without the file no part would be judged.
             self._state_is_written = False
 
     def _step_part(self, part: Part, unsettled: Collection[str]) -> None:
         if part.process is None or part.restart_at_s is not None:
+            if part.name == "tap" and self._successor is not None:
+                return  # it serves soon
             if part.after not in unsettled and time.monotonic() >= (part.restart_at_s or 0.0):
                 self._start(part)
             return
@@ -285,9 +307,51 @@ class Pipeline:
         else:
             self._ended(part, part.why_it_ended(code), f"(pid {part.process.pid}) exited")
 
+    def _step_replacement(self) -> None:
+        """Start, watch or complete the replacement of the tap."""
+        drained, successor = self._draining, self._successor
+        if drained is not None and drained.process is not None:
+            if drained.process.poll() is not None:
+                log.info("the former tap (pid %s) has ended", drained.process.pid)
+                self._draining = None
+            elif time.monotonic() >= self._drain_until_s:
+                log.error("killing the former tap (pid %s): it did not stop in time", drained.pid)
+                drained.process.kill()
+        if successor is not None:
+            self._step_successor(successor)
+        elif self.replace_tap and self._draining is None:
+            self.replace_tap = False
+            present = next((part for part in self.parts if part.name == "tap" and part.is_ready), None)
+            if present is None:
+                log.warning("cannot replace the tap: none is serving")
+                return
+            successor = present.successor()
+            successor.start()
+            self._successor = successor
+            log.info("replacing the tap (pid %s): pid %s is starting", present.pid, successor.pid)
+
+    def _step_successor(self, successor: Part) -> None:
+        assert successor.process is not None
+        assert successor.progress is not None
+        at = next(place for place, part in enumerate(self.parts) if part.name == "tap")
+        present = self.parts[at]
+        if (code := successor.process.poll()) is not None:
+            log.error("cannot replace the tap: %s. The present one serves", successor.why_it_ended(code))
+            self._successor = None
+        elif successor.progress.ready:
+            log.info("the tap (pid %s) serves, the former one (pid %s) drains", successor.pid, present.pid)
+            self._successor, successor.is_ready, self.parts[at] = None, True, successor
+            if present.process is not None and present.process.poll() is None:
+                present.process.send_signal(REPLACED)
+                self._draining, self._drain_until_s = present, time.monotonic() + present.grace_s
+            self.write_state()
+        elif self.hung_after_s and successor.progress.silent_s >= self.hung_after_s:
+            log.error("cannot replace the tap: the new one (pid %s) does not start", successor.pid)
+            successor.process.kill()
+
     def _start(self, part: Part) -> None:
         try:
-            part.start(self.run_dir)
+            part.start()
         except OSError as e:
             self._ended(part, e.strerror or str(e), "cannot be started")
         self.write_state()
@@ -317,6 +381,8 @@ class Pipeline:
             part.backoff_s = BACKOFF_FIRST_S
         part.restarts += 1
         part.restart_at_s = now_s + part.backoff_s
+        if part.backoff_s > WAIT_FOR_TAP_S:
+            part.close_sockets()
         if part.progress is not None or part.failure is None:  # else it was killed, and the reason is known
             part.failure = reason
         log.warning(
@@ -340,13 +406,14 @@ class Pipeline:
         if elapsed_s < OBSERVE_S:
             return
         self._observed_s += elapsed_s
-        # On a full disk no heartbeat can be written, and every part would look hung.
-        if not self._can_write():
-            return
-        for part in self.parts:
+        if not self._state_is_written:
+            self.write_state()
+        for part in [*self.parts, *([self._successor] if self._successor else [])]:
             if part.process is None or part.progress is None or part.process.returncode is not None:
                 continue
             part.progress.observe(elapsed_s)
+            if part is self._successor:
+                continue
             silent_s = part.progress.silent_s
             if silent_s >= SILENT_AFTER_S and part.silent_since is None:
                 since = datetime.now(UTC) - timedelta(seconds=silent_s)
@@ -358,22 +425,27 @@ class Pipeline:
                 part.silent_since = None
                 self.write_state()
 
-    def _can_write(self) -> bool:
-        """Write or touch `run/up.json`. If this fails, the parts cannot write or touch their files either."""
-        if not self._state_is_written:
-            self.write_state()
-        with contextlib.suppress(OSError):
-            os.utime(self.run_dir / "up.json")
-            return self._state_is_written
-        return False
-
     def stop(self) -> None:
         """Stop the parts in order. Kills a part that exceeds its grace time. Removes the ready files of killed parts."""
-        for part in self.parts:
+        order = [*([self._successor] if self._successor else []), *self.parts]
+        for part in order:
+            self.guard.attempt(part.close_sockets)
+        if self._draining is not None:  # after the tap: both drain at the same time
+            order.insert(1, self._draining)
+        for part in order:
+            if part is self._draining and part.process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):  # a second signal would end its streams
+                    part.process.wait(min(part.grace_s, max(0.0, self._drain_until_s - time.monotonic())))
             if part.process is not None and stop_process(part.process, part.grace_s):
                 log.error("killed %s (pid %s): it did not stop in time", part.name, part.process.pid)
             with contextlib.suppress(OSError):
                 (self.run_dir / f"{part.name}.json").unlink(missing_ok=True)
+
+    def hurry(self) -> None:
+        """Do not drain."""
+        for part in (*self.parts, self._successor, self._draining):
+            if part is not None:
+                part.grace_s = 1.0
 
     def write_state(self) -> None:
         """Update `run/up.json`."""
@@ -407,22 +479,26 @@ def run(settings: Settings, invalid: Collection[str] = ()) -> int:
         raise OSError(faults[0].message)
     with lock_data_folder(settings.data, UP):
         # Here and not in the tap: one line before anything starts is clearer than a part that is started again and again.
-        for name in ("listen", "admin") if settings.upstream else ():
-            bind(getattr(settings, name), flag=flag(name)).close()
+        parts = _parts(settings, invalid)
+        for part in parts:
+            part.sockets = part.bind_sockets()
         if settings.capture:
             PacketSocket(*parse_interface(settings.capture)).close()
-        return _run_parts(settings, invalid)
+        return _run_parts(settings, parts)
 
 
-def _run_parts(settings: Settings, invalid: Collection[str]) -> int:
-    pipeline = Pipeline(settings.data / "run", _parts(settings, invalid), settings.hung_after)
+def _run_parts(settings: Settings, parts: list[Part]) -> int:
+    pipeline = Pipeline(settings.data / "run", parts, settings.hung_after)
 
     def on_signal(number: int, frame: object) -> None:
         if pipeline.stopping:  # second signal: do not drain
-            for part in pipeline.parts:
-                part.grace_s = 1.0
+            pipeline.hurry()
         pipeline.stopping = True
 
+    def on_replace(number: int, frame: object) -> None:
+        pipeline.replace_tap = True
+
+    signal.signal(REPLACED, on_replace)
     signal.signal(signal.SIGINT, on_signal)
     signal.signal(signal.SIGTERM, on_signal)
     try:
@@ -461,7 +537,10 @@ def _parts(settings: Settings, invalid: Collection[str]) -> list[Part]:
         argv = [sys.executable, "-P", "-m", "streamgauge", name, *flags(settings, valid)]
         return Part(name, argv, environment, **options)
 
-    parts = [part("tap", grace_s=settings.drain_timeout + STOP_GRACE_S)] if settings.upstream else []
+    parts: list[Part] = []
+    if settings.upstream:
+        bind_sockets = partial(bind_tap, settings.listen, settings.admin, settings.workers)
+        parts.append(part("tap", grace_s=settings.drain_timeout + STOP_GRACE_S, bind_sockets=bind_sockets))
     if settings.capture:
         capture = part("capture")
         capture.argv += ["--interface", settings.capture]

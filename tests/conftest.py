@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.kafka import Broker, skip_without_java
+from tests.litellm_proxy import LITELLM
 from tests.postgres import Postgres
 
+pytest_plugins = ["tests.reached"]
 gc.disable()  # collection keeps nearly all that it allocates; without this it takes twice the time
 
 MEMORY = "/dev/shm"
@@ -64,6 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         files[computes].setdefault(item.path, []).append(item)
     pairs = zip_longest(*(found.values() for found in files), fillvalue=())
     items[:] = chain.from_iterable(chain.from_iterable(pairs))
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("litellm") and not LITELLM.exists():
+        pytest.skip("the LiteLLM proxy is not installed: make test-setup")
 
 
 @pytest.fixture(scope="session")

@@ -27,3 +27,10 @@ def installed(packages: Path) -> Path:
             pytest.skip(f"npm cannot install {packages.name}: {done.stderr[-300:]}")
         ready.touch()
     return target / "node_modules"
+
+
+def agents() -> Path:
+    """The folder of the agents' commands. Skips the test also if this machine has no network namespaces."""
+    if subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
+        pytest.skip("needs unshare for a network namespace")
+    return installed(ROOT / "tests" / "agents") / ".bin"

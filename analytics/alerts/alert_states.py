@@ -82,6 +82,8 @@ class Condition:
     severity: Severity = "ticket"
     evidence: tuple[str, ...] = ()
     """Short facts."""
+    dominant: frozenset[tuple[str, str]] = frozenset()
+    """Dimensions with the value that most of the affected streams have, as far as the key does not name them."""
 
     def is_worse(self, before: Condition) -> bool:
         return abs(self.value - self.threshold) >= WORSE * abs(before.value - before.threshold)

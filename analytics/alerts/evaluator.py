@@ -32,9 +32,8 @@ from streamgauge.analytics.alerts.incident_rule import DIAGNOSIS, IncidentRule, 
 from streamgauge.analytics.alerts.messages import Messages, Silence
 from streamgauge.analytics.alerts.sinks import Webhook, alert_sinks
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.commit_hook import CommitHook
-from streamgauge.analytics.measures.open_streams import Phase, TapClocks, silences
+from streamgauge.analytics.measures.open_streams import OpenPartition, Phase, TapClocks, silences
 from streamgauge.analytics.measures.open_streams import Silence as StreamSilence
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.alerts import overview_address
@@ -42,7 +41,6 @@ from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.tables import ALERT_EVENTS
 from streamgauge.analytics.telemetry.export_queue import totals
 from streamgauge.ingest.guards import Guards
-from streamgauge.ingest.records import Alive
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +124,9 @@ class AlertEvaluator(CommitHook):
             "pre_first_output": options.first_output_s,
         }
         self._client_names = client_names
-        self._clocks, self._store_rules = TapClocks(), rules.StoreRules(clock, client_names)
+        self._clocks: dict[str, TapClocks] = {}
+        """By partition."""
+        self._store_rules = rules.StoreRules(clock, client_names)
         self._incidents = IncidentRule(query, clock, client_names or {}) if query is not None else None
         self._store_holds = dict(rules.STORE_HOLDS)
         self._store_holds[DIAGNOSIS] = Hold(0.0, RESOLVE_INCIDENT_S, options.quiet_s)
@@ -135,6 +135,8 @@ class AlertEvaluator(CommitHook):
         self._sent_again_s = self._evaluated_s = float("-inf")
         self._evaluated: tuple[Sequence[OpenAlert], frozenset[str], Mapping[Key, Condition]] | None = None
         """The last result of `evaluate_store` that was not used yet: open alerts, alerts resolved elsewhere, conditions."""
+        self._first_ns = 0
+        """Start of the first stream. 0: there was none yet."""
         self._stored_ids: frozenset[str] = frozenset()
         """Alerts of this process that are firing in the store. Replaced, never changed, because both threads read it."""
         self._repeated_ns = clock()
@@ -148,14 +150,24 @@ class AlertEvaluator(CommitHook):
 
     # -- evaluation --------------------------------------------------------------------------------------------------
 
-    def observe(self, streams: Sequence[OpenStream], taps: Iterable[Alive]) -> None:
-        """Evaluate the rules over the streams in flight, and use the last result of `evaluate_store`."""
+    def observe(self, partitions: Sequence[OpenPartition], is_complete: bool) -> None:
+        """Evaluate the rules over the streams in flight, and use the last result of `evaluate_store`.
+
+        `is_complete`: the partitions are all. Otherwise, the alerts that fire may be over streams of the others, and fire on.
+        """
         at_ns, wall_ns = self._clock(), time.time_ns()
-        self._clocks.update(taps, at_ns)
-        found = silences(streams, self._clocks, at_ns)
+        clocks = self._clocks
+        self._clocks = {one.name: clocks.get(one.name) or TapClocks() for one in partitions}
+        found = list[StreamSilence]()
+        for one in partitions:
+            self._clocks[one.name].update(one.reports, at_ns)
+            found += silences(one.streams, self._clocks[one.name], at_ns)
         self._publish(found)
         now_s = at_ns / 1e9
         conditions = rules.silence_conditions(found, self._limits_s, wall_ns, self._client_names)
+        if not is_complete:
+            firing_on = self._states.repeated(rules.SILENCE_HOLDS)
+            conditions = {change.key: change.condition for change in firing_on} | conditions
         changes = self._states.update(rules.SILENCE_HOLDS, conditions, now_s)
         if at_ns - self._repeated_ns >= REPEAT_S * 1e9:
             self._repeated_ns = at_ns
@@ -202,12 +214,15 @@ class AlertEvaluator(CommitHook):
             resolved = stored_before - {one.alert_id for one in opened}
             self._messages.silences = active_silences(connection)
             found = self._store_rules.conditions(connection)
+            self._first_ns = self._first_ns or connection.execute(_FIRST).fetchall()[0][0]
         if self._incidents is not None:
             for one in opened:
                 if one.key.rule == DIAGNOSIS and one.alert_id not in stored_before:
                     self._incidents.adopt(one.key, one.condition)
             self._guard.attempt(self._incidents.evaluate)  # the other rules do not depend on it
             found |= self._incidents.conditions
+        # A rule looks at a window of time, which may have begun before the first stream.
+        found = {key: replace(one, since_ns=max(one.since_ns, self._first_ns)) for key, one in found.items()}
         self._evaluated = opened, resolved, found
 
     def _abandoned(self, opened: Iterable[OpenAlert], wall_ns: int) -> list[Change]:
@@ -309,6 +324,7 @@ class AlertEvaluator(CommitHook):
             sink.close()
 
 
+_FIRST = "SELECT coalesce(epoch_us(min(first_at)), 0) * 1000 FROM stream_minutes"
 _OPEN = """
 SELECT alert_id::VARCHAR, instance,
     (SELECT epoch_us(max(changed_at)) FROM alert_events WHERE alert_events.alert_id = alerts.alert_id), not_sent IS NULL,

@@ -1,7 +1,7 @@
 """The rule `diagnosis`: one condition per incident, however its place and metrics are named from one diagnosis to the next.
 
-1. A diagnosis of the last `RANGE` is made every `EVERY_S`, or less often if it takes more than `SHARE` of the time. While a cause is
-   not confirmed, it is made more often.
+1. A diagnosis of the last `RANGE` is made every `EVERY_S`, and while a cause is not confirmed every `UNCONFIRMED_EVERY_S`. How long one
+   takes on a busy machine does not delay the next: an incident is then most likely.
 2. A cause continues the incident of the same metric whose place it does not contradict. An incident counts from its third diagnosis on,
    because a cause may be chance, and the first ones may name too small a place.
 3. After `RANGE` the bad time is the baseline, so a diagnosis no longer shows when it ends. The incident lasts until the metric of its
@@ -30,9 +30,7 @@ DIAGNOSIS = "diagnosis"
 """Name of the rule."""
 RANGE = timedelta(minutes=15)
 EVERY_S, UNCONFIRMED_EVERY_S = 19.5, 9.5
-"""The caller comes in rounds, so that these are 20 and 10 s."""
-SHARE, UNCONFIRMED_SHARE = 0.015, 0.05
-"""Of the time. The query uses two threads, so this is up to 3 % of a core."""
+"""From the start of one to that of the next. The caller comes in rounds, so that these are 20 and 10 s."""
 LOOKS = 3
 SAME_ONSET = timedelta(minutes=2)
 """Onsets of one incident whose place is named by different dimensions."""
@@ -86,10 +84,8 @@ class IncidentRule:
         try:
             self._evaluate(now or datetime.now(UTC))
         finally:
-            took_s = (self._clock() - began_ns) / 1e9
             is_unconfirmed = any(one.looks < LOOKS for one in self._incidents.values())
-            every_s, share = (UNCONFIRMED_EVERY_S, UNCONFIRMED_SHARE) if is_unconfirmed else (EVERY_S, SHARE)
-            self._due_ns = began_ns + int(1e9 * max(every_s, took_s / share))
+            self._due_ns = began_ns + int(1e9 * (UNCONFIRMED_EVERY_S if is_unconfirmed else EVERY_S))
 
     def _evaluate(self, now: datetime) -> None:
         chosen = Selection(since=now - RANGE, until=now)

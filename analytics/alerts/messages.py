@@ -119,8 +119,7 @@ def _stands_for(sent: Key, change: Change) -> bool:
     if key.rule == BUDGET.name:
         return False
     if sent.rule == DIAGNOSIS and key.rule != DIAGNOSIS:
-        known = where_of(key) | ({"client": change.condition.client_id} if change.condition.client_id else {})
-        return where_of(sent).items() <= known.items()
+        return where_of(sent).items() <= where_of(key).items() | change.condition.dominant
     if sent.rule != key.rule or (CLIENT in (sent.metric, key.metric) and sent.metric != key.metric):
         return False
     if key.rule == DIAGNOSIS:

@@ -13,7 +13,7 @@ import duckdb
 
 from streamgauge.analytics.alerts.alert_states import Condition, Hold, Key, Severity
 from streamgauge.analytics.measures.open_streams import Phase, Silence
-from streamgauge.analytics.schema import budgets
+from streamgauge.analytics.schema import budgets, dimensions
 from streamgauge.analytics.schema.objectives import FAST_BURN, SLOW_BURN, STEADY_BURN
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 
@@ -60,7 +60,10 @@ def silence_conditions(
         text = f"{what} {name_of(key)} for {silent_s:.1f} s (limit {limit_s:g} s), {affected}{by}"
         since_ns = wall_ns - worst.silent_ns
         severity: Severity = "ticket" if worst.waits_for_client else SILENCE_SEVERITY[worst.phase]
-        conditions[key] = Condition(silent_s, limit_s, text, since_ns, worst.stream_id, client_id, severity)
+        dominant = frozenset((("client", client_id),) if client_id is not None else ())
+        conditions[key] = Condition(
+            silent_s, limit_s, text, since_ns, worst.stream_id, client_id, severity, dominant=dominant
+        )
     return conditions
 
 
@@ -137,9 +140,8 @@ SELECT gateway, model, objective || ' ' || indicator AS metric,
         WHEN burn_6h > {SLOW_BURN} AND burn_30m > {SLOW_BURN} THEN {SLOW_BURN} ELSE {STEADY_BURN} END::DOUBLE AS threshold,
     format('{{}}: error budget of objective {{}} ({{}}) burns {{:.1f}} times too fast', burn_rates.severity, objective, indicator, value)
         AS message,
-    greatest((SELECT min(first_at) FROM stream_minutes),
-        now() - CASE threshold WHEN {FAST_BURN} THEN INTERVAL 1 HOUR WHEN {SLOW_BURN} THEN INTERVAL 6 HOUR ELSE INTERVAL 3 DAY END)
-        AS began_at, if(highest = 'ticket', 'ticket', burn_rates.severity) AS severity
+    now() - CASE threshold WHEN {FAST_BURN} THEN INTERVAL 1 HOUR WHEN {SLOW_BURN} THEN INTERVAL 6 HOUR ELSE INTERVAL 3 DAY END AS began_at,
+    if(highest = 'ticket', 'ticket', burn_rates.severity) AS severity
 FROM burn_rates LEFT JOIN (SELECT name AS objective, severity AS highest FROM objectives) USING (objective)
 WHERE burn_rates.severity IS NOT NULL AND highest IS DISTINCT FROM 'none'
 """,
@@ -195,12 +197,18 @@ the server, which the server does not see. Every 5 minutes, because the view rea
 STORE_RULES = (CACHE_HIT_RATE, BURN_RATE, BUDGET, SERVER_DRIFT)
 STORE_HOLDS: Mapping[str, Hold] = {rule.name: rule.hold for rule in STORE_RULES}
 _CONDITION = "gateway, model, metric, value, threshold, message, epoch_us(began_at), severity"
-_EXAMPLE = """
-SELECT client_id, count(*) AS streams, sum(count(*)) OVER () AS total, arg_max(stream_id::VARCHAR, started_at) AS stream_id
-FROM streams
-WHERE started_at > now() - INTERVAL 1 HOUR AND gateway IS NOT DISTINCT FROM ?
-    AND coalesce(request_model, response_model) IS NOT DISTINCT FROM ? AND ({affected})
-GROUP BY client_id ORDER BY streams DESC LIMIT 1
+_EXAMPLE = f"""
+WITH affected AS (
+    FROM streams WHERE started_at > now() - INTERVAL 1 HOUR AND gateway IS NOT DISTINCT FROM ?
+        AND coalesce(request_model, response_model) IS NOT DISTINCT FROM ? AND ({{affected}})
+), shares AS (
+    SELECT place FROM (
+        SELECT unnest([('client', {dimensions.CLIENT}), ('app', {dimensions.APP})] || list_transform(
+            map_entries(coalesce(labels, MAP {{{{}}}})), lambda entry: ('{dimensions.LABEL}', entry.key || '=' || entry.value))) AS place
+        FROM affected)
+    GROUP BY place HAVING count(*) >= 2 AND count(*) > (SELECT count(*) FROM affected) / 2
+)
+SELECT arg_max(stream_id::VARCHAR, started_at), (SELECT list(place) FROM shares) FROM affected
 """
 MAX_EXAMPLES = 20
 """Conditions of one evaluation for which a stream and a client are looked up."""
@@ -234,19 +242,25 @@ def _conditions(
     rows = cursor.execute(f"SELECT {_CONDITION} FROM ({rule.sql})").fetchall()
     found: dict[Key, Condition] = {}
     for gateway, model, metric, value, threshold, message, began_us, severity in rows:
-        key, client_id, stream_id = Key(rule.name, gateway, model, metric), None, None
+        key, dominant, stream_id = Key(rule.name, gateway, model, metric), frozenset[tuple[str, str]](), None
         if rule.affected is not None and len(found) < MAX_EXAMPLES:
-            client_id, stream_id = _example(cursor, rule.affected, key)
+            dominant, stream_id = _example(cursor, rule.affected, key)
+        client_id = next(
+            (value for name, value in dominant if name == "client" and value != dimensions.NO_KEY), None
+        )
         by = f", mostly for client {client_names.get(client_id, client_id)}" if client_id is not None else ""
         text = message if rule.affected is None else f"{name_of(key)}: {message}{by}"
-        found[key] = Condition(value, threshold, text, began_us * 1000, stream_id, client_id, severity)
+        found[key] = Condition(
+            value, threshold, text, began_us * 1000, stream_id, client_id, severity, dominant=dominant
+        )
     return found
 
 
-def _example(cursor: duckdb.DuckDBPyConnection, affected: str, key: Key) -> tuple[str | None, str | None]:
-    """(the client that dominates, the id of an affected stream of the last hour)."""
+def _example(
+    cursor: duckdb.DuckDBPyConnection, affected: str, key: Key
+) -> tuple[frozenset[tuple[str, str]], str | None]:
+    """(the values of dimensions that most of the affected streams of the last hour have, the id of one of them)."""
     row = cursor.execute(_EXAMPLE.format(affected=affected), [key.gateway, key.model]).fetchone()
-    if row is None:
-        return None, None
-    client_id, streams, total, stream_id = row
-    return client_id if streams >= 2 and streams > total / 2 else None, stream_id
+    assert row is not None
+    stream_id, dominant = row
+    return frozenset(dominant or ()), stream_id

@@ -19,26 +19,34 @@ Rules of this file and `streamgauge.analytics.assembly.partition`:
    evicted), records held for checkpoints (checkpointed early), ids, incarnations. `counters` counts each eviction.
 7. A stream that was open where log entries are unreadable is suspect. Its next record shows whether it has a gap. If none
    arrives for a long time, or its tap ends, its end was unreadable and it is lost.
-8. A record that cannot be processed becomes a `Failure`, never an exception, and its stream gets a gap.
+8. A record that cannot be processed becomes a `Failure`, never an exception, and its stream gets a gap. A replay does not report
+   it again.
+9. A gap waits for its cause, because a `Lost` record may come after later records: up to `lost_after_ns` of log time, a stream whose
+   `Closed` has arrived stays open, and so do the answers of a WebSocket.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import astuple
+from operator import length_hint
 
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.open_stream import OpenStream
-from streamgauge.analytics.assembly.partition import Checkpoint, Failure, LogPosition, Outbox, Partition
+from streamgauge.analytics.assembly.partition import Checkpoint, LogPosition, Outbox, Partition
+from streamgauge.analytics.assembly.record_validation import Failure
 from streamgauge.analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.tables import LOSSES
 from streamgauge.ingest.labels import Label
 from streamgauge.ingest.records import Alive, AnyRecord, Damaged, unpack
+
+log = logging.getLogger(__name__)
 
 MAX_OPEN_ROWS = 20_000
 """Limit of rows in `open_streams` per partition: the newest streams. The whole file is rewritten each time."""
@@ -136,7 +144,15 @@ class Assembler:
         """Process the records of one entry. Entries of a partition arrive in order of their offsets."""
         part = self._partition(partition)
         opened = self.counters["streams_opened"]
-        part.feed(offset, records)
+        remaining = iter(records)
+        while True:
+            try:
+                part.feed(offset, remaining)
+                break
+            except Exception as error:
+                # The iterator is behind the record that raised it. The next ones are processed.
+                log.exception("a record in entry %d of partition %s cannot be processed", offset, partition)
+                part.fail(offset, records[-1 - length_hint(remaining)], error)
         # Counting the open streams visits every partition, so it is done only after a stream was opened.
         if self.counters["streams_opened"] != opened and self.open_count > self._max_open:
             self._evict_oldest()
@@ -146,6 +162,15 @@ class Assembler:
     def lose_open(self, partition: str, cause: str) -> None:
         """End the open streams of a partition as `tap_lost`, because no more records of them will come."""
         self._partition(partition).lose_open(cause)
+
+    def lose(self, partition: str, stream_id: str, cause: str) -> None:
+        """End a stream whose records are gone."""
+        self._partition(partition).lose(stream_id, cause)
+
+    def lose_records(self, partition: str, offset: int, records: Iterable[AnyRecord], cause: str) -> None:
+        """The streams of these records have a gap there, unless they were processed before."""
+        for record in records:
+            self._partition(partition).lose_record(offset, record, cause)
 
     def suspect_open_streams(self, partition: str) -> None:
         """Entries of the partition after the last one fed are unreadable (rule 7)."""
@@ -187,7 +212,7 @@ class Assembler:
     def take_losses(self) -> pl.DataFrame:
         """Rows of table `losses`: the gaps of the streams that ended since the last call."""
         losses, self._out.losses = self._out.losses, []
-        rows = [(*stream, *astuple(gap)[:-1], gap.at_wall_ns // 1000) for *stream, gap in losses]
+        rows = [(*stream, *astuple(gap)[:-1], gap.at_wall_ns // 1000, None) for *stream, gap in losses]
         return frame_of_rows(LOSSES, rows)
 
     def position(self, partition: str, high: int) -> LogPosition:
@@ -227,14 +252,18 @@ class Assembler:
         self.counters["early_checkpoints"] += len(checkpoints)
         return checkpoints
 
-    def open_streams(self) -> list[OpenStream]:
-        """The newest `MAX_OPEN_ROWS` streams in flight of each partition, with all frames decoded."""
+    def open_streams(self, *partitions: str) -> list[OpenStream]:
+        """The newest `MAX_OPEN_ROWS` streams in flight of each of these partitions (default: all), with all frames decoded."""
         streams = []
-        for part in self._partitions.values():
+        for part in map(self._partition, partitions or self._partitions):
             for stream in list(part.open.values())[-MAX_OPEN_ROWS:]:
                 part.decode(stream)
                 streams.append(stream)
         return streams
+
+    def reports(self, partition: str) -> list[Alive]:
+        """The newest `Alive` of each incarnation in this partition."""
+        return self._partition(partition).liveness.reports
 
     def _partition(self, name: str) -> Partition:
         part = self._partitions.get(name)

@@ -9,6 +9,9 @@ from streamgauge.analytics.decoding.request_body import RequestParameters
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.ingest.records import Closed, Conversation, Opened, ResponseHeaders
 
+MISSING = "missing"
+"""Cause of a gap that no record explains."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordGap:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from streamgauge.analytics.assembly.finished_stream import FinishedStream, RecordGap
+from streamgauge.analytics.assembly.finished_stream import MISSING, FinishedStream, RecordGap
+from streamgauge.analytics.assembly.record_validation import Failure
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.decoding.request_body import (
@@ -67,6 +68,10 @@ class OpenStream:
     record_gaps: list[RecordGap] = field(default_factory=list)
     body_bytes: int = 0
     """Body bytes of all frames received, including those after a record gap."""
+    closed: Closed | None = None
+    """Its last record, while a gap waits for its cause."""
+    failure: Failure | None = None
+    """Why it cannot be decoded."""
     uncaptured_bytes: int = 0
     last_ns: int = 0
     """Time of the newest record since t0."""
@@ -116,7 +121,7 @@ class OpenStream:
                 body, truncated = plain_body(body, truncated, headers)
             headers.pop("content-encoding", None)
             request = parse_request_body(body, truncated=truncated, path=opened.path, headers=headers)
-            self.conversation = record.conversation or read_conversation(body, truncated)
+            self.conversation = record.conversation or read_conversation(body, truncated, record.anatomy)
             if request.model is None and by_query is not None:
                 request = msgspec.structs.replace(request, model=by_query)
             self.request = request
@@ -191,20 +196,23 @@ class OpenStream:
         )
 
     def explain_gap(self, record: Lost) -> bool:
-        """Set the cause of a gap that was detected before its `Lost` record arrived. False if there is no such gap."""
-        for i, gap in enumerate(self.record_gaps):
-            if gap.cause == "missing" and record.seq <= gap.last_seq and record.last_seq >= gap.first_seq:
-                self.record_gaps[i : i + 1] = [
-                    part
-                    for part in (
-                        replace(gap, last_seq=record.seq - 1),
-                        RecordGap(record.seq, record.last_seq, record.cause, record.bytes, record.at_wall_ns),
-                        replace(gap, first_seq=record.last_seq + 1),
-                    )
-                    if part.first_seq <= part.last_seq
-                ]
-                return True
-        return False
+        """Set the cause of gaps that were detected before their `Lost` record arrived. False if there are none."""
+        gaps, size = list[RecordGap](), record.bytes
+        for gap in self.record_gaps:
+            first, last = max(record.seq, gap.first_seq), min(record.last_seq, gap.last_seq)
+            if gap.cause != MISSING or first > last:
+                gaps.append(gap)
+                continue
+            last = max(last, record.last_seq) if record.last_seq >= self.next_seq else last
+            parts = (
+                replace(gap, last_seq=first - 1),
+                RecordGap(first, last, record.cause, size, record.at_wall_ns),
+                replace(gap, first_seq=last + 1),
+            )
+            gaps += [part for part in parts if part.first_seq <= part.last_seq]
+            size = 0  # the first part has the bytes of the whole loss
+        explained, self.record_gaps = gaps != self.record_gaps, gaps
+        return explained
 
     def finish(self, partition: str, closed: Closed | None, *, capture: Sequence[str]) -> FinishedStream:
         """End the stream. `closed` None: no more records will come."""

@@ -16,9 +16,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from streamgauge.analytics.assembly.finished_stream import FinishedStream, RecordGap
+from streamgauge.analytics.assembly.finished_stream import MISSING, FinishedStream, RecordGap
 from streamgauge.analytics.assembly.open_stream import OpenStream
-from streamgauge.analytics.assembly.record_validation import invalid_frames, invalid_record, stream_of
+from streamgauge.analytics.assembly.record_validation import (
+    MAX_NS,
+    Failure,
+    failure_of,
+    invalid_frames,
+    invalid_record,
+    stream_of,
+)
 from streamgauge.analytics.assembly.tap_liveness import TAP_GONE_AFTER_NS, Liveness
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.ingest.generated_ids import uuid7_wall_ns
@@ -70,17 +77,6 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A record that could not be processed, for `dead_letters`."""
-
-    partition: str
-    offset: int
-    stream_id: str | None
-    reason: str
-    record: AnyRecord
-
-
-@dataclass(frozen=True, slots=True)
 class _Suspect:
     """An open stream that may have records in a damaged part of the log, and its state at that point."""
 
@@ -115,7 +111,7 @@ class Outbox:
     windows: Windows = field(init=False)
 
     def __post_init__(self) -> None:
-        self.windows = Windows(self.counters)
+        self.windows = Windows(self.counters, self.read_conversation.key)
 
     def note_alive(self, record: Alive) -> None:
         """Keep the newest report of a tap. It may arrive repeatedly and in several partitions."""
@@ -149,6 +145,8 @@ class Partition:
         self._lost_after_ns = lost_after_ns
         self._by_incarnation: dict[str, dict[str, OpenStream]] = {}
         self._incomplete: dict[str, OpenStream] = {}  # have a gap, which may contain their `Closed`
+        self._unexplained: dict[str, int] = {}
+        """Open streams with a gap that no record explains, and the log time when it was found."""
         self._suspects: dict[str, _Suspect] = {}
         # A dict, because it keeps the order: the oldest id is removed first.
         self._finished: dict[str, None] = {}  # ids, newest last
@@ -183,7 +181,7 @@ class Partition:
             times, reads = zip(*frames, strict=True) if frames else ((), ())
             reason = invalid_frames(record, times, stream.last_ns)
             if reason is not None:
-                self._fail(offset, record, reason, stream)
+                self._fail(offset, record, reason)
                 continue
             wire = record.wire_bytes
             size = sum(map(len, reads) if wire is None else wire)
@@ -222,7 +220,7 @@ class Partition:
             return
         reason = invalid_frames(record, [at_ns for at_ns, _ in record.frames], stream.last_ns)
         if reason is not None:
-            self._fail(offset, record, reason, stream)
+            self._fail(offset, record, reason)
             return
         splitter = self._splitter(stream, record.response or stream.response)
         own = without_frames(record) if splitter is None else self._split(offset, splitter, record)
@@ -238,18 +236,23 @@ class Partition:
 
     def restore_websocket(self, stream: OpenStream, state: bytes | None) -> None:
         """Continue an open WebSocket after its checkpoints. Without its state, its answers are lost in `end_replay`."""
-        if not self._out.store_websockets or not stream.is_websocket or stream.incomplete:
+        if not self._out.store_websockets or not stream.is_websocket:
             return
         try:
             stream.splitter = AnswerSplitter.restored(_decode_state(state or b""), self._out.windows)
         except msgspec.DecodeError:  # missing, or of another version
+            if stream.incomplete:
+                return
             splitter = self._splitter(stream, stream.response)
             assert splitter is not None
             splitter.lose(STATE_LOST)
             self._lost_states += 1
 
     def end_replay(self) -> None:
-        """All further records are used. Answers that their socket does not continue are lost."""
+        """All further records are used. Answers that their socket does not continue are lost.
+
+        Other streams whose records are gone stay open: the log may still report their loss.
+        """
         ids, self.replaying = self.replaying or frozenset(), None
         self._out.counters["lost_websocket_states"] += self._lost_states
         self._lost_states = 0
@@ -257,14 +260,18 @@ class Partition:
             sockets = [stream.splitter for stream in self.open.values() if stream.splitter is not None]
             continued = {answer.stream for splitter in sockets for answer in splitter.open}
             for stream_id in filter(is_answer, ids - continued):
-                lost = OpenStream(stream_id, uuid7_wall_ns(stream_id))
-                self.finish(self.open.setdefault(stream_id, lost), None, STATE_LOST)
+                self.lose(stream_id, STATE_LOST)
+        for stream_id in ids - self.open.keys() - self._finished.keys():
+            gone = self.open[stream_id] = self._incomplete[stream_id] = _new_stream(stream_id)
+            gone.last_log_ns = self.liveness.now_ns
 
     def _split(self, offset: int, splitter: AnswerSplitter, record: SocketRecord) -> SocketRecord:
         """Feed the records of a socket's answers, and return its own one."""
         own, answers, error = splitter.split(record)
-        if error is not None:
-            self._fail(offset, record, f"websocket: {type(error).__name__}", None)
+        if error is not None and self.replaying is None:
+            reason = f"websocket: {type(error).__name__}"
+            self._report(failure_of(self.name, offset, record, reason))
+            self._add_loss(record.stream, RecordGap(record.seq, record.seq, reason, None, self._wall_ns))
         self.feed(offset, answers)
         return own
 
@@ -285,17 +292,16 @@ class Partition:
             stream.decode(capture=self._out.capture)
         except Exception as error:
             frames = list(zip(times, reads, strict=True))
-            # The pending frames came in several records. The dead letter holds all of them, because any may be the cause.
+            # The pending frames came in several records. The dead letter is of all of them, because any may be the cause.
             record = Frames(stream.stream_id, max(0, stream.next_seq - 1), frames)
-            self._fail(stream.held_offset, record, f"decoder: {type(error).__name__}", stream)
+            self._fail_decoding(stream, record, error)
         events_now = len(stream.decoder.events) if stream.decoder is not None else 0
         self._out.open_events += events_now - events_before - len(reads)
 
     def _feed_other(self, offset: int, record: AnyRecord) -> None:
         reason = invalid_record(record)
         if reason is not None:
-            stream_id = stream_of(record)
-            self._fail(offset, record, reason, self.open.get(stream_id) if stream_id else None)
+            self._fail(offset, record, reason)
         elif isinstance(record, Alive):
             self._feed_alive(record)
         elif isinstance(record, Damaged):
@@ -319,7 +325,11 @@ class Partition:
                 if (splitter := stream.splitter) is not None:
                     record = self._split(offset, splitter, record)
                 stream.last_ns = max(stream.last_ns, record.end_ns)
-                self.finish(stream, record)
+                if stream.stream_id in self._unexplained:
+                    stream.closed = record
+                    self._hold(stream, offset, record, RECORD_BYTES)
+                else:
+                    self.finish(stream, record)
 
     def _feed_lost(self, offset: int, record: Lost) -> None:
         stream = self.open.get(record.stream)
@@ -328,6 +338,9 @@ class Partition:
             if not explained:
                 self._out.counters["duplicate_records"] += 1
             if record.last_seq < stream.next_seq:
+                if explained:
+                    self._hold(stream, offset, record, RECORD_BYTES)
+                    self._explained(stream)
                 return
             if not explained:  # records before the gap arrived, so its size in bytes is unknown
                 self._add_gap(stream, stream.next_seq, record.last_seq, record.cause, None, record.at_wall_ns)
@@ -339,6 +352,7 @@ class Partition:
         stream.next_seq = record.last_seq + 1
         stream.last_log_ns = self.liveness.now_ns
         self._hold(stream, offset, record, RECORD_BYTES)
+        self._explained(stream)
         if record.last:
             self.finish(stream, None, None)
 
@@ -346,34 +360,36 @@ class Partition:
         """The stream of this record, opened if necessary; None if the record is dropped. Adds a gap for skipped records."""
         stream = self.open.get(record.stream)
         if stream is None:
-            stream = self._open(offset, record)
+            # Records of other types were validated before.
+            reason = invalid_record(record) if isinstance(record, Frames) else None
+            if reason is not None:
+                self._fail(offset, record, reason)
+                return None
+            stream = self._open(record.stream)
             if stream is None:
                 return None
         if record.seq < stream.next_seq:
             self._out.counters["duplicate_records"] += 1
             return None
         if record.seq > stream.next_seq:
-            suspect = self._suspects.get(record.stream)
-            damaged = suspect is not None and suspect.next_seq == stream.next_seq
-            self._add_gap(stream, stream.next_seq, record.seq - 1, DAMAGE if damaged else "missing")
-            stream.next_seq = record.seq
-            self._out.counters["record_gaps"] += 1
+            self._skip_to(stream, record.seq)
         return stream
 
-    def _open(self, offset: int, record: StreamRecord) -> OpenStream | None:
-        stream_id = record.stream
+    def _skip_to(self, stream: OpenStream, seq: int) -> None:
+        suspect = self._suspects.get(stream.stream_id)
+        damaged = suspect is not None and suspect.next_seq == stream.next_seq
+        self._add_gap(stream, stream.next_seq, seq - 1, DAMAGE if damaged else MISSING)
+        stream.next_seq = seq
+        self._out.counters["record_gaps"] += 1
+
+    def _open(self, stream_id: str) -> OpenStream | None:
+        """Open a stream. None: it has ended before, or is not replayed."""
         if self.replaying is not None and stream_id not in self.replaying:
             return None
         if stream_id in self._finished or stream_id in self._out.recalled:
             self._out.counters["late_records"] += 1
             return None
-        # Records of other types were validated before.
-        reason = invalid_record(record) if isinstance(record, Frames) else None
-        if reason is not None:
-            self._fail(offset, record, reason, None)
-            return None
-        stream = OpenStream(stream_id, uuid7_wall_ns(stream_id))
-        self.open[stream_id] = stream
+        stream = self.open[stream_id] = _new_stream(stream_id)
         self._out.counters["streams_opened"] += 1
         return stream
 
@@ -400,10 +416,17 @@ class Partition:
         if record.stopping:
             self._lose_all(record.incarnation)
             self.liveness.remove(record.incarnation)
+            # Without `Opened` a stream belongs to no incarnation. Perhaps no other record will arrive.
+            for stream in [self.open[i] for i in self._unexplained]:
+                if stream.closed is not None and stream.opened is None:
+                    self._stop_waiting(stream)
         limit_ns = self.liveness.now_ns - self._lost_after_ns
         # `Alive` records drive all time limits: they are the only records that arrive while streams are silent.
         for stream in [s for s in self._incomplete.values() if s.last_log_ns < limit_ns]:
-            self.finish(stream, None, "missing")
+            # Its end may be in one of its gaps, which have their causes.
+            self.finish(stream, None, None if stream.record_gaps else MISSING)
+        for stream_id in [i for i, since_ns in self._unexplained.items() if since_ns < limit_ns]:
+            self._stop_waiting(self.open[stream_id])
         self._check_suspects()
 
     def suspect_open_streams(self) -> None:
@@ -432,14 +455,17 @@ class Partition:
             self.finish(stream, None)
 
     def finish(self, stream: OpenStream, closed: Closed | None, cause: str | None = TAP_DIED) -> None:
-        """End a stream. Without `closed` it is lost because of `cause` (None: its gaps have the cause)."""
+        """End a stream. Without `Closed` it is lost because of `cause` (None: its gaps have the cause)."""
         stream_id = stream.stream_id
         if stream_id not in self.open:  # an answer ends with its socket
             return
-        self._lose_answers(stream, cause or "missing")
+        closed = closed or stream.closed
+        # Answers that wait for the cause of a gap are lost by that gap.
+        self._lose_answers(stream, stream.record_gaps[0].cause if stream.record_gaps else cause or MISSING)
         self.decode(stream)
         del self.open[stream_id]
         self._incomplete.pop(stream_id, None)
+        self._unexplained.pop(stream_id, None)
         suspect = self._suspects.pop(stream_id, None)
         if suspect is not None and suspect.next_seq == stream.next_seq and cause == TAP_DIED:
             cause = DAMAGE
@@ -456,33 +482,88 @@ class Partition:
         if closed is not None and stream.opened is None:
             stream.incomplete = True
         self._out.finished.append(self._finished_stream(stream, closed))
-        tap = stream.opened.tap if stream.opened is not None else None
         gaps = list(stream.record_gaps)
         if closed is None and cause is not None:
             at_wall_ns = max(self._wall_ns, stream.started_wall_ns)
             gaps.append(RecordGap(stream.next_seq, stream.next_seq, cause, None, at_wall_ns))
-        self._out.losses += [(stream_id, tap, self.name, gap) for gap in gaps]
+        for gap in gaps:
+            self._add_loss(stream_id, gap, stream)
+        if stream.failure is not None:
+            self._report(stream.failure)
         self._out.counters["streams_finished"] += 1
+
+    def lose(self, stream_id: str, cause: str) -> None:
+        """End a stream whose records are gone."""
+        self.finish(self.open.setdefault(stream_id, _new_stream(stream_id)), None, cause)
 
     def _finished_stream(self, stream: OpenStream, closed: Closed | None) -> FinishedStream:
         capture = self._out.capture
         try:
             return stream.finish(self.name, closed, capture=capture)
         except Exception as error:  # as in `decode`
-            reason = f"decoder: {type(error).__name__}"
             record = closed or Frames(stream.stream_id, max(0, stream.next_seq - 1), [])
-            self._fail(stream.held_offset, record, reason, stream)
+            self._fail_decoding(stream, record, error)
             stream.decoder = None
             return stream.finish(self.name, closed, capture=capture)
 
-    def _fail(self, offset: int, record: AnyRecord, reason: str, stream: OpenStream | None) -> None:
-        """Report a record that cannot be processed. Its stream, if any, gets a gap there."""
-        self._out.failures.append(Failure(self.name, offset, stream_of(record), reason, record))
+    def fail(self, offset: int, record: AnyRecord, error: Exception) -> None:
+        """Report a record whose processing raised an exception, perhaps after it was counted. That is a bug."""
+        reason, stream_id = f"assemble: {type(error).__name__}", stream_of(record)
+        has_ended = stream_id in self._finished
+        self._fail(offset, record, reason, counted=True)
+        if has_ended and not isinstance(record, (Alive, Damaged)) and self.replaying is None:
+            self._report(failure_of(self.name, offset, record, reason))
+            self._add_loss(record.stream, RecordGap(record.seq, record.seq, reason, None, self._wall_ns))
+
+    def _fail(self, offset: int, record: AnyRecord, reason: str, *, counted: bool = False) -> None:
+        """Report a record that cannot be processed."""
+        is_lost = self.lose_record(offset, record, reason, counted=counted)
+        # A replay repeats what was reported before the restart.
+        if (is_lost or stream_of(record) is None) and self.replaying is None:
+            self._report(failure_of(self.name, offset, record, reason))
+
+    def lose_record(self, offset: int, record: AnyRecord, cause: str, *, counted: bool = False) -> bool:
+        """The stream of a record gets a gap there, and is opened for it if necessary. False: it has no such stream, or it has this
+        record. `counted`: `next_seq` may be after it."""
+        stream_id = stream_of(record)
+        if stream_id is None or isinstance(record, (Alive, Damaged)):
+            return False
+        stream = self.open.get(stream_id) or self._open(stream_id)
+        if stream is None:
+            return False
+        seq = record.seq
+        if 0 <= seq < stream.next_seq and not counted:
+            self._out.counters["duplicate_records"] += 1
+            return False
+        if not 0 <= seq < MAX_NS:
+            seq = stream.next_seq
+        if seq > stream.next_seq:
+            self._skip_to(stream, seq)
+        self._add_gap(stream, seq, seq, cause)
+        stream.next_seq = max(stream.next_seq, seq + 1)
+        stream.last_log_ns = self.liveness.now_ns
+        # In place of the record: a checkpoint keeps the cause of the gap.
+        at_wall_ns = stream.record_gaps[-1].at_wall_ns
+        self._hold(stream, offset, Lost(stream_id, seq, seq, cause, at_wall_ns), RECORD_BYTES)
+        if isinstance(record, Closed) and stream_id not in self._unexplained:
+            self.finish(stream, None, None)
+        return True
+
+    def _fail_decoding(self, stream: OpenStream, record: Frames | Closed, error: Exception) -> None:
+        """A stream that cannot be decoded. It is reported at its end: a replay may decode its records in other batches."""
+        if stream.failure is None:
+            reason = f"decoder: {type(error).__name__}"
+            stream.failure = failure_of(self.name, stream.held_offset, record, reason)
+            self._add_gap(stream, record.seq, record.seq, reason)
+
+    def _report(self, failure: Failure) -> None:
+        self._out.failures.append(failure)
         self._out.counters["failures"] += 1
-        if stream is not None and not isinstance(record, (Alive, Damaged)):
-            seq = min(stream.next_seq, record.seq)
-            self._add_gap(stream, seq, seq, reason)
-            stream.next_seq = max(stream.next_seq, seq + 1)
+
+    def _add_loss(self, stream_id: str, gap: RecordGap, stream: OpenStream | None = None) -> None:
+        stream = stream or self.open.get(stream_id)
+        tap = stream.opened.tap if stream is not None and stream.opened is not None else None
+        self._out.losses.append((stream_id, tap, self.name, gap))
 
     def _add_gap(
         self,
@@ -496,9 +577,26 @@ class Partition:
         if at_wall_ns is None:
             at_wall_ns = stream.started_wall_ns + stream.last_ns
         stream.add_gap(RecordGap(first_seq, last_seq, cause, size, at_wall_ns))
-        self._lose_answers(stream, cause)
         if stream.stream_id in self.open:
             self._incomplete[stream.stream_id] = stream
+        if cause == MISSING:
+            self._unexplained.setdefault(stream.stream_id, self.liveness.now_ns)
+            if stream.splitter is not None:
+                stream.splitter.stop(MISSING)
+        elif stream.stream_id not in self._unexplained:
+            self._lose_answers(stream, cause)
+
+    def _explained(self, stream: OpenStream) -> None:
+        if stream.stream_id in self._unexplained and all(gap.cause != MISSING for gap in stream.record_gaps):
+            self._stop_waiting(stream)
+
+    def _stop_waiting(self, stream: OpenStream) -> None:
+        """The gaps of a stream are explained, or will not be: what waited for their causes ends."""
+        self._unexplained.pop(stream.stream_id, None)
+        if stream.closed is not None:
+            self.finish(stream, stream.closed)
+        else:
+            self._lose_answers(stream, stream.record_gaps[0].cause)
 
     # -- positions and checkpoints --------------------------------------------------------------------------------------
 
@@ -577,6 +675,10 @@ class Partition:
         stream.held_bytes = 0
         stream.held = []
         stream.held_offset = -1
+
+
+def _new_stream(stream_id: str) -> OpenStream:
+    return OpenStream(stream_id, uuid7_wall_ns(stream_id))
 
 
 @dataclass(frozen=True, slots=True)

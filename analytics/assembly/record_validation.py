@@ -6,10 +6,23 @@ number that no column holds. Such a record is rejected here, before it can make 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from streamgauge.ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Opened, Request, Wait
+from streamgauge.ingest.records import (
+    Alive,
+    AnyRecord,
+    Closed,
+    Damaged,
+    Frames,
+    Lost,
+    Opened,
+    Request,
+    Wait,
+    pack,
+)
 
 STREAM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 MAX_NS = 2**61
@@ -18,6 +31,25 @@ MAX_SMALL = 2**16
 """Upper bound of ports and worker numbers. Trace flags are one byte."""
 MAX_COUNTERS = 1000
 MAX_WAITS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A record that could not be processed, for `dead_letters`. If it has a stream, a row of `losses` is this stream's."""
+
+    partition: str
+    offset: int
+    stream_id: str | None
+    reason: str
+    size: int
+    sha256: str
+
+
+def failure_of(partition: str, offset: int, record: AnyRecord, reason: str) -> Failure:
+    """The failure without the record, which may be large."""
+    payload = pack([record], compress=False)
+    digest = hashlib.sha256(payload).hexdigest()
+    return Failure(partition, offset, stream_of(record), reason, len(payload), digest)
 
 
 def stream_of(record: AnyRecord) -> str | None:

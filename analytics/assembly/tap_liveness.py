@@ -22,13 +22,14 @@ MAX_INCARNATIONS = 4096
 
 
 class _Incarnation:
-    __slots__ = ("incarnation", "mono_ns", "offset_ns", "silent_since", "tap", "tick", "worker")
+    __slots__ = ("incarnation", "mono_ns", "newest", "offset_ns", "silent_since", "tap", "tick", "worker")
 
     def __init__(self, tap: str, worker: int, incarnation: str) -> None:
         self.tap = tap
         self.worker = worker
         self.incarnation = incarnation
         self.mono_ns: int | None = None
+        self.newest: Alive | None = None
         self.offset_ns = 0
         self.tick = 0
         self.silent_since: dict[str, int] = {}
@@ -47,6 +48,11 @@ class Liveness:
         self._incarnations: dict[str, _Incarnation] = {}  # the one silent longest first
         self._ticks = 0
 
+    @property
+    def reports(self) -> list[Alive]:
+        """The newest report of each incarnation in this partition."""
+        return [one.newest for one in self._incarnations.values() if one.newest is not None]
+
     def opened(self, record: Opened) -> str | None:
         """Process a stream's first record. Returns the incarnation evicted to make room, if any."""
         if record.incarnation in self._incarnations:
@@ -62,7 +68,7 @@ class Liveness:
             return []  # a duplicate
         if reporter.mono_ns is None:
             reporter.offset_ns = self.now_ns - record.mono_ns
-        reporter.mono_ns = record.mono_ns
+        reporter.mono_ns, reporter.newest = record.mono_ns, record
         self.now_ns = max(self.now_ns, record.mono_ns + reporter.offset_ns)
         previous_tick = reporter.tick
         dropped = self._add(reporter)

@@ -15,6 +15,7 @@ Keeps raw facts. `streamgauge.analytics.measures` computes the times between eve
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from streamgauge.analytics.decoding import stream_output
 from streamgauge.analytics.dialects.events import (
@@ -30,7 +31,7 @@ from streamgauge.analytics.dialects.events import (
     Usage,
     finish_failed,
 )
-from streamgauge.analytics.dialects.tolerant_json import HALF, join_halves
+from streamgauge.analytics.dialects.tolerant_json import HALF, is_whole, join_halves
 from streamgauge.ingest.identifiers import identifier, name
 
 MAX_TOOL_CALLS = 10_000
@@ -64,11 +65,13 @@ class StreamAccumulator:
         self.error_ns: int | None = None
         self.error_seq: int | None = None
         self.usage: Usage | None = None
+        self.billing: dict[str, Any] = {}
+        """Columns of `streams` that events state outside of usage reports. The last value counts, but no 0 after a positive one."""
         self.usage_reports: list[tuple[int, int | None, Usage]] = []
         self.server_stats: list[tuple[int, ServerStat]] = []
         self.audio = stream_output.Audio()
         self.text_chars = self.reasoning_chars = self.refusal_chars = 0
-        self.tool_call_count = 0
+        self.tool_call_count = self.tool_call_chars = 0
         self.tool_failure_count = 0
         self.malformed_events = 0
         self._unfinished_choices = 0
@@ -86,17 +89,23 @@ class StreamAccumulator:
         columns.at_ns += [e.at_ns for e in events]
         columns.event_name += [e.name for e in events]
         columns.bytes += [len(e.data) for e in events]
-        at = 0
+        alike: list[TextDelta] = []
         for answer in decoded:
-            if isinstance(answer, DeltaRun):
-                self._add_texts(answer)
-                at += len(answer.texts)
+            if type(answer) is TextDelta:
+                if alike and (answer.kind != alike[0].kind or answer.choice != alike[0].choice):
+                    self._add_text_deltas(alike)
+                    alike = []
+                alike.append(answer)
                 continue
-            if isinstance(answer, DecodedEvent):
-                self.add_event(answer, events[at].at_ns)
-            else:
-                self._add_text_delta(answer, events[at].at_ns)
-            at += 1
+            if alike:
+                self._add_text_deltas(alike)
+                alike = []
+            if isinstance(answer, DeltaRun):
+                self._add_texts(answer.kind, answer.choice, answer.texts)
+            elif isinstance(answer, DecodedEvent):
+                self.add_event(answer, columns.at_ns[len(columns.kind)])
+        if alike:
+            self._add_text_deltas(alike)
 
     def add_run(
         self, run: DeltaRun, event_name: str, at_ns: Sequence[int], sizes: Sequence[int], first_read_seq: int
@@ -108,7 +117,7 @@ class StreamAccumulator:
         columns.at_ns += at_ns
         columns.event_name += [event_name] * count
         columns.bytes += sizes
-        self._add_texts(run)
+        self._add_texts(run.kind, run.choice, run.texts)
 
     def add_event(self, event: DecodedEvent, at_ns: int | None, *, row: bool = True) -> str:
         """Add one decoded event; return its kind. `row=False`: it was never dispatched: its content counts, but has no row."""
@@ -121,32 +130,30 @@ class StreamAccumulator:
         if channel is None and (kind == "other" or kind in OUTPUT_KINDS):
             # A kind of output was a claim of the dialect without a character that proves it.
             kind = "finish" if finish_reason is not None else "other"
-        if event.response_id and not self.response_id:
-            self.response_id = identifier(event.response_id)
-        if event.model and not self.response_model:
-            self.response_model = name(event.model)
-        if event.provider and not self.provider:
-            self.provider = name(event.provider)
+        states_nothing = event.response_id is event.model is event.provider is None is event.billing
+        if not (states_nothing and event.server_stats is None):
+            self._add_facts(event, seq)
         if event.usage is not None:
-            difference = self._add_usage(event.usage, seq, at_ns, output=channel is not None)
+            outputs = self.output_event_count if channel is not None else None
+            difference = self._add_usage(event.usage, seq, at_ns, outputs)
             tokens = difference if tokens is None else tokens
         error = event.error
         if error is None and self._failed_finish is not None and self.error is None:
             error = ErrorReport(self._failed_finish)
-        if error is not None and channel is None:
-            kind = "error"
-        if error is not None and self.error is None:
-            self.error, self.error_ns, self.error_seq = error, at_ns, seq if row else None
-            error.type = error.type or self._failed_finish
+        if error is not None:
+            if channel is None:
+                kind = "error"
+            if self.error is None:
+                self.error, self.error_ns, self.error_seq = error, at_ns, seq if row else None
+                error.type = error.type or self._failed_finish
         if event.terminal or event.done_marker:
             self._add_terminal(event, seq, at_ns)
-        self.malformed_events += kind == "malformed"
-        self.tool_failure_count += event.tool_failure
+        if kind == "malformed":
+            self.malformed_events += 1
+        if event.tool_failure:
+            self.tool_failure_count += 1
         if event.interruption:
             self.audio.interrupted_ns = at_ns
-        for stat in event.server_stats or ():
-            if len(self.server_stats) < MAX_SERVER_STATS:
-                self.server_stats.append((seq, stat))
         if row:
             columns.kind.append(kind)
             columns.choice.append(choice)
@@ -155,59 +162,56 @@ class StreamAccumulator:
             columns.finish_reason.append(finish_reason)
         return kind
 
-    def _add_text_delta(self, delta: TextDelta, at_ns: int) -> None:
-        text, index = delta.text, delta.choice
-        # `isascii` reads a flag of the str. Halves of characters are rare, so the common text is not searched for them.
-        if not text.isascii() or self._first_halves:
-            text = self._whole_characters(index, delta.kind, text)
-        # From here on this is `_count_content` and `add_event` without their calls and their cases that a `TextDelta` does not
-        # have. It runs for every event that no template matches.
-        size = len(text)
-        columns = self.events
-        choice = self.choices.get(index) or self._choice(index)
-        if choice.finished:
-            self._resume(choice)
-        self.output_event_count += 1
-        self.content_event_count += 1
-        tokens = delta.tokens
-        if delta.usage is not None:
-            difference = self._add_usage(delta.usage, len(columns.kind), at_ns, output=True)
-            tokens = difference if tokens is None else tokens
-        columns.kind.append(delta.kind)
-        columns.choice.append(index)
-        columns.chars.append(size)
-        columns.tokens.append(tokens)
-        columns.finish_reason.append(None)
-        if delta.kind == "text":
-            if self.text_chars < stream_output.KEPT_CHARS:
-                stream_output.add_part(self.output_start.text, text)
-            self.text_chars += size
-        else:
-            if self.reasoning_chars < stream_output.KEPT_CHARS:
-                stream_output.add_part(self.output_start.reasoning, text)
-            self.reasoning_chars += size
-        if self.keep_text:
-            (choice.text if delta.kind == "text" else choice.reasoning).add(text)
+    def _add_facts(self, event: DecodedEvent, seq: int) -> None:
+        """Keep what few events state, beside output and usage."""
+        if event.response_id and not self.response_id:
+            self.response_id = identifier(event.response_id)
+        if event.model and not self.response_model:
+            self.response_model = name(event.model)
+        if event.provider and not self.provider:
+            self.provider = name(event.provider)
+        for column, value in (event.billing or {}).items():
+            if value or (value is not None and column not in self.billing):
+                self.billing[column] = value
+        for stat in event.server_stats or ():
+            if len(self.server_stats) < MAX_SERVER_STATS:
+                self.server_stats.append((seq, stat))
 
-    def _add_texts(self, run: DeltaRun) -> None:
-        kind, index, texts = run.kind, run.choice, run.texts
+    def _add_text_deltas(self, deltas: Sequence[TextDelta]) -> None:
+        """Add successive deltas of one kind and choice. It runs for all text that no template matches, so it adds them at once."""
+        tokens = [delta.tokens for delta in deltas]
+        usages = [delta.usage for delta in deltas]
+        if usages.count(None) < len(usages):
+            seq, count, at_ns = len(self.events), self.output_event_count, self.events.at_ns
+            for number, usage in enumerate(usages):
+                if usage is not None:
+                    difference = self._add_usage(usage, seq + number, at_ns[seq + number], count + number + 1)
+                    if tokens[number] is None:
+                        tokens[number] = difference
+        self._add_texts(deltas[0].kind, deltas[0].choice, [delta.text for delta in deltas], tokens)
+
+    def _add_texts(
+        self, kind: str, index: int, texts: Sequence[str], tokens: Sequence[int | None] | None = None
+    ) -> None:
+        """Add texts of one event each."""
         count = len(texts)
-        if self._first_halves:
-            # Texts of a template are valid JSON strings, so only the first can follow the half of an earlier event.
-            texts = [self._whole_characters(index, kind, texts[0]), *texts[1:]]
-        sizes = list(map(len, texts))
+        joined = "".join(texts)
+        # `isascii` reads a flag of the str. Halves of characters are rare, so the common text is not searched for them.
+        if self._first_halves or not (joined.isascii() or is_whole(joined)):
+            texts = [self._whole_characters(index, kind, text) for text in texts]
+            joined = "".join(texts)
         columns = self.events
         columns.kind += [kind] * count
         columns.choice += [index] * count
-        columns.chars += sizes
-        columns.tokens += [None] * count
+        columns.chars += map(len, texts)
+        columns.tokens += tokens or [None] * count
         columns.finish_reason += [None] * count
         choice = self._choice(index)
         if choice.finished:
             self._resume(choice)
         self.output_event_count += count
         self.content_event_count += count
-        self._count_content(kind, "".join(texts), sum(sizes))
+        self._count_content(kind, joined, len(joined))
         if self.keep_text:
             channel = choice.text if kind == "text" else choice.reasoning
             for text in texts:
@@ -261,26 +265,35 @@ class StreamAccumulator:
             content |= bool(call.arguments)
             if call.arguments or call.name:
                 channel = "tool_call"
-            if call.arguments:
-                call.arguments = self._whole_characters(delta.choice, f"call {call.key}", call.arguments)
-            chars += len(call.arguments)
+            if arguments := call.arguments:
+                # As in `_whole_characters`, without its call and its channel: most streams of tool calls consist of these.
+                if self._first_halves or not arguments.isascii():
+                    arguments = self._whole_characters(delta.choice, f"call {call.key}", arguments)
+                    call.arguments = arguments
+                chars += len(arguments)
+                self.tool_call_chars += len(arguments)
             self._add_tool_call(choice, call, at_ns)
-            if not call.server_side and (arguments := call.inserted_json + call.arguments):
+            if not call.server_side and (arguments := call.inserted_json + arguments):
                 self.output_start.add_arguments(delta.choice, call.key, arguments)
         if delta.tool_plan:
             chars += len(delta.tool_plan)
             channel, content = "reasoning", True
-        for kind, text in (("reasoning", delta.reasoning), ("refusal", delta.refusal), ("text", delta.text)):
-            if text:
-                whole = self._whole_characters(delta.choice, kind, text)
-                chars += len(whole)
-                channel, content = kind, True
-                if kind == "refusal":
-                    self.refusal_chars += len(whole)
-                else:
-                    self._count_content(kind, whole, len(whole))
-                if self.keep_text:
-                    getattr(choice, kind).add(whole)
+        if delta.text or delta.reasoning or delta.refusal:
+            for kind, text in (
+                ("reasoning", delta.reasoning),
+                ("refusal", delta.refusal),
+                ("text", delta.text),
+            ):
+                if text:
+                    whole = self._whole_characters(delta.choice, kind, text)
+                    chars += len(whole)
+                    channel, content = kind, True
+                    if kind == "refusal":
+                        self.refusal_chars += len(whole)
+                    else:
+                        self._count_content(kind, whole, len(whole))
+                    if self.keep_text:
+                        getattr(choice, kind).add(whole)
         if channel is not None and choice.finished:
             self._resume(choice)
         if delta.finish_reason:
@@ -365,8 +378,11 @@ class StreamAccumulator:
             call = choice.tool_calls[delta.key] = stream_output.ToolCall(server_side=delta.server_side)
         call.add(delta, at_ns, keep_text=self.keep_text)
 
-    def _add_usage(self, usage: Usage, seq: int, at_ns: int | None, *, output: bool) -> int | None:
-        """Keep the report. Return the tokens of this event if every output event so far had a report."""
+    def _add_usage(self, usage: Usage, seq: int, at_ns: int | None, outputs: int | None) -> int | None:
+        """Keep the report. Return the tokens of this event if every output event so far had a report.
+
+        `outputs`: the output events so far, if this is one.
+        """
         old = self.usage
         before = old.output_tokens if old is not None else None
         self.usage = usage if old is None else _overlaid(old, usage)
@@ -375,11 +391,11 @@ class StreamAccumulator:
         else:
             # The last report is the one that counts, so it replaces the newest kept one.
             self.usage_reports[-1] = (seq, at_ns, usage)
-        if not output or usage.output_tokens is None:
+        if outputs is None or usage.output_tokens is None:
             return None
         self._outputs_with_usage += 1
         # After an output event without a report, the difference would be the tokens of several events.
-        if self._outputs_with_usage != self.output_event_count:
+        if self._outputs_with_usage != outputs:
             return None
         tokens = usage.output_tokens - (before or 0)
         return tokens if tokens >= 0 else None

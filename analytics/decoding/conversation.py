@@ -6,9 +6,10 @@ Rules
    Code Assist has both in the member `request`.
 2. The session is the first of `_METADATA` and `_MEMBERS` with a value. Only its keyed hash leaves this module
    (`streamgauge.ingest.keyed_ids`).
-3. A message of MCP has the session, and the caller's `traceparent`, in `params._meta`. Codex has that of a request over a WebSocket
-   in `client_metadata`.
+3. Codex has its thread and that of a subagent's parent in `client_metadata`, and for a request over a WebSocket the caller's
+   `traceparent`. A message of MCP has the session and the `traceparent` in `params._meta`.
 4. `prompt_cache_key` is used only if it has the form of an id, because applications also use one key for all conversations.
+5. The anatomy is that of requests with tools: agents that name no session have them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ import msgspec
 from streamgauge.analytics.decoding.request_body import decode_members
 from streamgauge.analytics.dialects.tolerant_json import FAULTS, decode_or_none
 from streamgauge.ingest import identifiers
+from streamgauge.ingest.condensed_body import CondensedBody
 from streamgauge.ingest.keyed_ids import session_hash
 from streamgauge.ingest.labels import BODY, Label
-from streamgauge.ingest.records import Conversation
+from streamgauge.ingest.records import Conversation, RequestAnatomy
 
 MAX_SESSION_CHARS = 1024
 
@@ -102,7 +104,7 @@ class ConversationReader:
     """Reads conversations and hashes their sessions with one key."""
 
     def __init__(self, key: bytes = b"", labels: Sequence[Label] = ()) -> None:
-        self._key = key
+        self.key = key
         self._labels = [(label, label.key.split(".")) for label in labels if label.kind == BODY]
         self._decoder, self._scanned = _body_decoder, _SCANNED
         if self._labels:
@@ -111,8 +113,11 @@ class ConversationReader:
             self._decoder = msgspec.json.Decoder(msgspec.defstruct("_LabelledBody", more, bases=(_Body,)))
             self._scanned = _SCANNED | members
 
-    def __call__(self, body: bytes, truncated: bool) -> Conversation | None:
-        """The conversation that a decompressed request body names. None: it is no JSON object."""
+    def __call__(
+        self, body: bytes, truncated: bool, anatomy: RequestAnatomy | None = None
+    ) -> Conversation | None:
+        """The conversation that a decompressed request body names. None: it is no JSON object. `anatomy`: of the whole body, if the
+        tap read it."""
         found = decode_members(self._decoder, body, truncated, self._scanned)
         if found is None:
             return None
@@ -122,21 +127,32 @@ class ConversationReader:
             labels = labels or self._labels_in(found)
         if found.jsonrpc is not None:
             return self._of_message(found, labels)
-        session, previous = _session(found), found.previous_response_id
+        by_client = found.client_metadata if isinstance(found.client_metadata, dict) else {}
+        named, by_cache = _session(found, by_client), _text(found.prompt_cache_key)
+        by_cache = by_cache if named is None and by_cache and _ID.fullmatch(by_cache) else None
+        session, parent = named or by_cache, _text(by_client.get("x-codex-parent-thread-id"))
+        previous, has_tools = found.previous_response_id, None if truncated else _has_tools(found)
+        if has_tools and anatomy is None:
+            walk = CondensedBody(self.key)
+            walk.feed(body)
+            anatomy = walk.anatomy
         return Conversation(
-            session=session_hash(session, self._key) if session else None,
+            session=session_hash(session, self.key) if session else None,
             turns=None if truncated else _turns(found),
             previous_response_id=identifiers.identifier(previous) if isinstance(previous, str) else None,
             has_history=not found.previous_response_id and not found.conversation,
             can_be_continued=found.store is not False,
-            has_tools=None if truncated else _has_tools(found),
-            traceparent=_traceparent(found.client_metadata, "ws_request_header_traceparent"),
+            has_tools=has_tools,
+            traceparent=_traceparent(by_client, "ws_request_header_traceparent"),
             labels=labels,
+            parent=session_hash(parent, self.key) if parent and parent != session else None,
+            by_cache_key=by_cache is not None,
+            anatomy=anatomy if has_tools is not False else None,
         )
 
     def _labels_in(self, found: _Body) -> dict[str, str] | None:
         values = [
-            (label.name, label.recorded(_member(found, path), self._key)) for label, path in self._labels
+            (label.name, label.recorded(_member(found, path), self.key)) for label, path in self._labels
         ]
         return {name: value for name, value in values if value is not None} or None
 
@@ -146,7 +162,7 @@ class ConversationReader:
         session = next(filter(None, (_text(meta.get(name)) for name in _META)), None)
         tool = _text(params.name)
         return Conversation(
-            session=session_hash(session, self._key) if session else None,
+            session=session_hash(session, self.key) if session else None,
             traceparent=_traceparent(meta, "traceparent"),
             tool=identifiers.name(tool) if found.method == "tools/call" else None,
             labels=labels,
@@ -166,7 +182,9 @@ def _member(found: _Body, path: Sequence[str]) -> Any:
 # -- the session ------------------------------------------------------------------------------------------------------
 
 
-def _session(body: _Body) -> str | None:
+def _session(body: _Body, by_client: dict[str, Any]) -> str | None:
+    if found := _text(by_client.get("thread_id")) or _text(by_client.get("session_id")):
+        return found
     if isinstance(body.metadata, dict):
         if found := _claude_code(body.metadata.get("user_id")):
             return found
@@ -177,8 +195,7 @@ def _session(body: _Body) -> str | None:
         value = getattr(body, name)
         if value is not None and (found := _text(value.get("id") if isinstance(value, dict) else value)):
             return found
-    key = _text(body.prompt_cache_key)
-    return key if key and _ID.fullmatch(key) else None
+    return None
 
 
 def _claude_code(user_id: Any) -> str | None:
@@ -192,8 +209,8 @@ def _claude_code(user_id: Any) -> str | None:
     return _text(match[1]) if match else None
 
 
-def _traceparent(members: Any, name: str) -> str | None:
-    found = _text(members.get(name)) if isinstance(members, dict) else None
+def _traceparent(members: dict[str, Any], name: str) -> str | None:
+    found = _text(members.get(name))
     return found if found and identifiers.trace_parent(found) else None
 
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
-from streamgauge.analytics.dialects.tolerant_json import FAULTS, compact
+from streamgauge.analytics.dialects.tolerant_json import FAULTS, compact, member_of
 from streamgauge.ingest import identifiers
 
 T = TypeVar("T")
@@ -44,6 +44,8 @@ class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
     stop_sequences: tuple[str, ...] | None = None
     reasoning_effort: str | None = None
     service_tier: str | None = None
+    speed: str | None = None
+    inference_region: str | None = None
     output_type: str | None = None
     """`text` or `json`."""
     rpc_method: str | None = None
@@ -57,7 +59,7 @@ _MEMBERS = frozenset({
     "model", "modelId", "stream", "temperature", "top_p", "p", "top_k", "k", "max_tokens", "max_completion_tokens",
     "max_output_tokens", "max_new_tokens", "max_tokens_to_sample", "n", "seed", "random_seed", "frequency_penalty",
     "presence_penalty", "stop", "stop_sequences", "reasoning_effort", "reasoning", "service_tier", "response_format",
-    "generationConfig", "options", "parameters", "jsonrpc", "method", "id", "generate",
+    "generationConfig", "options", "parameters", "jsonrpc", "method", "id", "generate", "serviceTier", "speed", "inference_geo",
 })  # fmt: skip
 """The known top-level members."""
 # They are `Any` so that one wrong type does not invalidate the others.
@@ -200,7 +202,10 @@ def _parameters(found: Any, path: str) -> RequestParameters:
         stream=found.stream if isinstance(found.stream, bool) else path_streams,
         stop_sequences=_stop_sequences(first_of(("stop", "stop_sequences", "stopSequences"))),
         reasoning_effort=effort,
-        service_tier=_name(found.service_tier),
+        service_tier=_name(found.service_tier)
+        or _name(member_of(found.serviceTier, "type") or found.serviceTier),
+        speed=_name(found.speed),
+        inference_region=_name(found.inference_geo),
         output_type=_output_type(found.response_format),
         rpc_method=_name(found.method) if found.jsonrpc is not None else None,
         rpc_id=_rpc_id(found.id) if found.jsonrpc is not None else None,

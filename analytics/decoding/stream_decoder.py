@@ -24,6 +24,7 @@ from streamgauge.analytics.dialects.dialect import DialectReader, ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_in_body, unlabelled_error
 from streamgauge.analytics.dialects.events import (
     DecodedEvent,
+    DeltaRun,
     ErrorReport,
     RawEvent,
     ServerStat,
@@ -33,6 +34,7 @@ from streamgauge.analytics.dialects.events import (
 from streamgauge.analytics.dialects.tolerant_json import json_or_none
 from streamgauge.analytics.dialects.vendors import header_stats, vendor_of
 from streamgauge.ingest.records import CodingFault, body_coding
+from streamgauge.ingest.redaction.filler import is_filler
 
 
 def _from_accumulator(name: str) -> Any:
@@ -105,7 +107,8 @@ class StreamDecoder:
 
         `wire_bytes`: their size as received, if the content coding is already undone.
         """
-        self.body_bytes += sum(map(len, reads)) if wire_bytes is None else wire_bytes
+        sizes = list(map(len, reads))
+        self.body_bytes += sum(sizes) if wire_bytes is None else wire_bytes
         self._last_read_ns = times[-1]
         if self.first_byte_ns is None:
             pairs = zip(times, reads, strict=True)
@@ -115,9 +118,10 @@ class StreamDecoder:
             undo = bytes if self._coding_undone else self._coding.feed
             made = [(at_ns, plain) for at_ns, data in zip(times, reads, strict=True) if (plain := undo(data))]
             times, reads = zip(*made, strict=True) if made else ((), ())
+            sizes = list(map(len, reads))
         at, count = 0, len(times)
         while at < count:
-            before, at = at, self._decode_matching_reads(times, reads, at)
+            before, at = at, self._decode_matching_reads(times, reads, sizes, at)
             # After reads that matched, one read usually interrupts the run (a comment, two events at once). Without a match the
             # next attempts get rarer, because streams with padding or a running number never match.
             framed = 1 if at > before else self._framed_reads
@@ -182,11 +186,26 @@ class StreamDecoder:
     def _add_events(self, events: Sequence[RawEvent]) -> None:
         found, checks = self._accumulator, self._checks
         before, content_before = len(found.events), found.content_event_count
-        found.add_events(events, self._template.read_many(events))
-        # Without a call for most events of a stream: all of them have content, and enough of these are checked.
+        answers = self._template.read_many(events)
+        found.add_events(events, answers)
+        if checks is None:
+            return
+        if not before:
+            checks.has_mark = "byte_order_mark" in self._framer.broken_rules
+        # Without a call for most events of a stream: all of them have content, enough of these were checked, and they are alike.
         has_others = found.content_event_count - content_before < len(events)
-        if checks is not None and (checks.outputs_left or has_others):
-            checks.check(events, found.events.kind[before:], found.events.chars[before:])
+        rows = found.events
+        if not has_others and not checks.outputs_left:
+            matched = len(answers) == 1 and type(answers[0]) is DeltaRun
+            if matched or (checks.alike(events) and not any(rows.finish_reason[before:])):
+                return
+        # Those that match the template are like the events before them.
+        run = answers[-1]
+        end = len(events) - (len(run.texts) if type(run) is DeltaRun else 0)
+        for start, stop in ((0, end), (end, len(events))):
+            if start < stop and (start == 0 or checks.outputs_left):
+                at = slice(before + start, before + stop)
+                checks.check(events[start:stop], rows.kind[at], rows.chars[at], rows.finish_reason[at])
 
     def _select_dialect(self, events: Sequence[RawEvent], *, dispatched: bool = True) -> None:
         selector = self._selector
@@ -204,20 +223,24 @@ class StreamDecoder:
         if not _is_done(events[-back].data):
             self._last_event = (events[-back], self.event_count - back)
 
-    def _decode_matching_reads(self, times: Sequence[int], reads: Sequence[bytes], at: int) -> int:
+    def _decode_matching_reads(
+        self, times: Sequence[int], reads: Sequence[bytes], sizes: Sequence[int], at: int
+    ) -> int:
         """Decode the reads from `at` on that are one event each and match the template; return the index of the next."""
         template, envelope, framer = self._template, self._envelope, self._framer
         if envelope is None or envelope.event_name != template.event_name:
             return at
-        if not (template.trusted and framer.between_events):
+        # Enough outputs after another event are framed, for the checks of strict clients.
+        checked = self._checks is None or not self._checks.outputs_left
+        if not (template.trusted and framer.between_events and checked):
             return at
         run = template.match_reads(reads, at, envelope.prefix, envelope.suffix)
         if run is None:
             return at
         end = at + len(run.texts)
         envelope_bytes = len(envelope.prefix) + len(envelope.suffix)
-        sizes = [len(read) - envelope_bytes for read in reads[at:end]]
-        self._accumulator.add_run(run, envelope.event_name, times[at:end], sizes, framer.read_count)
+        event_sizes = [size - envelope_bytes for size in sizes[at:end]]
+        self._accumulator.add_run(run, envelope.event_name, times[at:end], event_sizes, framer.read_count)
         framer.skip_reads(end - at, times[end - 1])
         # An event that matches carries text, so it cannot be an error without a label.
         self._last_event = None
@@ -301,11 +324,13 @@ class StreamDecoder:
     usage: Usage | None = _from_accumulator("usage")
     usage_reports: list[tuple[int, int | None, Usage]] = _from_accumulator("usage_reports")
     """(seq of the event, its time, the report)."""
+    billing: dict[str, Any] = _from_accumulator("billing")
     text_chars: int = _from_accumulator("text_chars")
     reasoning_chars: int = _from_accumulator("reasoning_chars")
     audio: Audio = _from_accumulator("audio")
     refusal_chars: int = _from_accumulator("refusal_chars")
     tool_call_count: int = _from_accumulator("tool_call_count")
+    tool_call_chars: int = _from_accumulator("tool_call_chars")
     tool_failure_count: int = _from_accumulator("tool_failure_count")
     output_start: OutputStart = _from_accumulator("output_start")
     text: str = _text_of_first_choice("text")
@@ -428,6 +453,12 @@ class StreamDecoder:
         return self._framer.framing == "undecided" and not self._framer.begins_with_json
 
     @property
+    def counted_usage(self) -> Usage | None:
+        """The last report with input and output, as it was sent: none of its numbers are of an earlier one."""
+        reports = (usage for _, _, usage in reversed(self._accumulator.usage_reports))
+        return next((u for u in reports if u.input_tokens is not None and u.output_tokens is not None), None)
+
+    @property
     def usage_denies_output(self) -> bool:
         """The usage reports 0 output tokens although there was output."""
         found = self._accumulator
@@ -463,9 +494,9 @@ class StreamDecoder:
         codes = [*self._framer.broken_rules]
         if self._unterminated_end:
             codes.append("unterminated_end")
-        if self.usage_denies_output or self.usage_denies_input:
-            codes.append("zero_usage")
-        return self._checks.violations(ended=ended, framing=codes)
+        calls = {key: "".join(parts) for (_, key), parts in self.output_start.arguments.items()}
+        arguments = {key: text for key, text in calls.items() if not is_filler(text)}
+        return self._checks.violations(ended=ended, framing=codes, arguments=arguments)
 
     @property
     def comment_count(self) -> int:

@@ -131,8 +131,8 @@ class OutputStart:
 
 
 def add_part(parts: list[str], text: str) -> None:
-    """Append a part. Many parts are joined into one, without what exceeds `KEPT_CHARS`."""
-    parts.append(text)
+    """Append a part without what exceeds `KEPT_CHARS`. Many parts are joined into one, of the same length at most."""
+    parts.append(text[:KEPT_CHARS])
     if len(parts) > MAX_PARTS:
         parts[:] = ["".join(parts)[:KEPT_CHARS]]
 

@@ -265,13 +265,28 @@ def size(cause: Cause, measured: tuple[Measured, ...] = ()) -> str:
         before = [f"before {_number(effect.before, effect.unit)}"] if (effect.before or 0) >= 0.005 else []
         names_it = effect.metric in ("slow_ttft", "slow_itl")
         notes = ", ".join(before + [text.removeprefix("objective ") if names_it else text for text in limits])
-        of_all = "of all streams " if cause.kind == "traffic" and cause.where else ""
+        is_of_all = cause.kind == "traffic" and cause.where
+        of_all = "of all streams " if is_of_all else "of the streams " if names_it else ""
         text = f"{_number(effect.value, effect.unit)} {of_all}{AFFECTED[effect.metric]}"
-        return f"{text} ({notes})" if notes else text
+        text = f"{text} ({notes})" if notes else text
+        p95_ns = _p95_ns(cause, measured) if names_it else None
+        return text if p95_ns is None else f"{text}, p95 {_number(p95_ns, 'ns')}"
     text = f"{NUMBERS.get(effect.metric, '')} {_change(effect)}".strip()
     if effect.p95 is not None and limits:
         text += f", p95 {_number(effect.p95, effect.unit)} ({limits[0]})"
     return text
+
+
+def _p95_ns(cause: Cause, measured: tuple[Measured, ...]) -> float | None:
+    """Of the time that misses its objective. None: only the share of the streams that miss it is known at this place."""
+    time = cause.metric.removeprefix("slow_")
+    found = [effect.p95 for effect in cause.effects if effect.metric == time]
+    found += [
+        m.value
+        for m in measured
+        if m.name == time and not cause.where and cause.objective in (None, m.objective)
+    ]
+    return next((value for value in found if value is not None), None)
 
 
 def _limits(cause: Cause, measured: tuple[Measured, ...]) -> list[str]:

@@ -3,7 +3,7 @@
 messageStart · (contentBlockStart · contentBlockDelta… · contentBlockStop)… · messageStop · metadata
 
 Output: text, reasoning, tool names and their input. Not output: signatures. `metadata` has usage and the server's latency.
-Input tokens are all tokens that are not output, because `inputTokens` lacks those read from or written to the cache.
+Input tokens = `inputTokens` + those read from the cache and written to it, unless the total shows that `inputTokens` contains them.
 
 Bedrock's InvokeModelWithResponseStream: events of the model's vendor. Those of Anthropic select their own dialect.
 
@@ -36,7 +36,7 @@ from streamgauge.analytics.dialects.tolerant_json import (
     string_of,
     whole_number,
 )
-from streamgauge.analytics.dialects.usage import usage_in
+from streamgauge.analytics.dialects.usage import term, usage_in
 
 _EVENT_NAMES = frozenset((
     "messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata",
@@ -70,6 +70,7 @@ class _Event(msgspec.Struct):
     stopReason: str | None = None
     usage: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
+    serviceTier: Any = None
     output: _Output | None = None
     error: Any = None
 
@@ -97,7 +98,12 @@ class BedrockConverseReader(DialectReader):
             delta = ChoiceDelta(finish_reason=event.stopReason)
             return DecodedEvent(kind="finish", deltas=[delta], terminal=True)
         if name == "metadata":
-            return DecodedEvent(kind="usage", usage=_usage(event.usage), server_stats=_stats(event.metrics))
+            return DecodedEvent(
+                kind="usage",
+                usage=_usage(event.usage),
+                server_stats=_stats(event.metrics),
+                billing={"service_tier": term(event.serviceTier)},
+            )
         return DecodedEvent(kind="start" if name == "messageStart" else "other")
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
@@ -119,6 +125,7 @@ class BedrockConverseReader(DialectReader):
                 usage=_usage(event.usage),
                 server_stats=_stats(event.metrics),
                 terminal=True,
+                billing={"service_tier": term(event.serviceTier)},
             )
         ]
 
@@ -156,16 +163,15 @@ def _delta(block: _Block, index: int) -> ChoiceDelta:
 
 
 def _usage(raw: dict[str, Any] | None) -> Usage | None:
-    if raw is None:
-        return None
-    output, total = whole_number(raw.get("outputTokens")), whole_number(raw.get("totalTokens"))
-    known = output is not None and total is not None and total >= output
-    return Usage(
-        input_tokens=total - output if known else whole_number(raw.get("inputTokens")),  # type: ignore[operator]
-        output_tokens=output,
-        cached_input_tokens=whole_number(raw.get("cacheReadInputTokens")),
-        raw=raw,
-    )
+    usage = usage_in(raw, "inputTokens", "outputTokens", cached_input_tokens="cacheReadInputTokens")
+    if usage is None or raw is None or usage.input_tokens is None:
+        return usage
+    cached = (usage.cached_input_tokens or 0) + (whole_number(raw.get("cacheWriteInputTokens")) or 0)
+    total_leaves_out_cache = raw.get("totalTokens") == usage.input_tokens + (usage.output_tokens or 0)
+    if not total_leaves_out_cache or cached > usage.input_tokens:
+        usage.input_tokens += cached
+        usage.beyond_total = cached if total_leaves_out_cache else 0
+    return usage
 
 
 def _stats(metrics: dict[str, Any] | None) -> list[ServerStat] | None:

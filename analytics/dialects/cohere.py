@@ -2,7 +2,7 @@
 
 Text, thinking and the tool plan are output. A tool's name comes with tool-call-start, its arguments in pieces. message-end is
 the terminal and carries the finish reason, the usage, and the error text if the finish reason is ERROR. Token counts come
-from `usage.tokens`, because `billed_units` excludes tokens that Cohere adds.
+from `usage.tokens`, because `billed_units` excludes tokens that Cohere adds. Its `search_units` are no web searches.
 
 v1 chat and generate are JSON lines or SSE; `event_type` names the event. `tool-calls-generation` and the answer in `stream-end`
 repeat what was streamed. Usage is in the `meta` of stream-end: `tokens` takes precedence over `billed_units`.
@@ -27,6 +27,7 @@ from streamgauge.analytics.dialects.events import (
 )
 from streamgauge.analytics.dialects.openai_delta import Call, Function
 from streamgauge.analytics.dialects.tolerant_json import arguments_of, decode_or_none, whole_number
+from streamgauge.analytics.dialects.usage import details_in
 
 _EVENT_NAMES = frozenset({
     "message-start", "content-start", "content-delta", "content-end", "tool-plan-delta", "tool-call-start",
@@ -141,9 +142,10 @@ def _merged(billed: Any, tokens: Any) -> Usage:
     """The counts of `tokens`, and of `billed_units` where it has none."""
     # `billed_units` lacks the tokens that Cohere adds itself, so `tokens` comes last.
     counts = {**(billed if isinstance(billed, dict) else {}), **(tokens if isinstance(tokens, dict) else {})}
-    return Usage(
-        *(whole_number(counts.get(name)) for name in ("input_tokens", "output_tokens", "reasoning_tokens"))
+    inputs, outputs, reasoning = (
+        whole_number(counts.get(name)) for name in ("input_tokens", "output_tokens", "reasoning_tokens")
     )
+    return Usage(inputs, outputs, reasoning)
 
 
 def finish_error(reason: str | None, error: Any) -> ErrorReport | None:
@@ -302,7 +304,13 @@ class CohereV1Reader(DialectReader):
             deltas[0].tool_calls = [_v1_tool_call(call, index) for index, call in enumerate(whole.tool_calls)]
         response_id = whole.generation_id or whole.id or None
         return [
-            DecodedEvent(kind="text", deltas=deltas, usage=_v1_usage(whole.meta), response_id=response_id)
+            DecodedEvent(
+                kind="text",
+                deltas=deltas,
+                usage=_v1_usage(whole.meta),
+                response_id=response_id,
+                billing=details_in(msgspec.to_builtins(whole.meta)),
+            )
         ]
 
     def _chunk(self, event: _V1Event) -> DecodedEvent:
@@ -336,10 +344,12 @@ def _v1_usage(meta: _Meta | None) -> Usage | None:
 def _v1_ended(event: _V1Event) -> DecodedEvent:
     reason = event.finish_reason or None
     error = finish_error(reason, event.error)
+    meta = event.response.meta if event.response else None
     return DecodedEvent(
         kind="finish",
         deltas=[ChoiceDelta(choice=event.index or 0, finish_reason=reason)],
-        usage=_v1_usage(event.response.meta if event.response else None),
+        usage=_v1_usage(meta),
+        billing=details_in(msgspec.to_builtins(meta)),
         error=error,
         terminal=event.event_type == "stream-end",
     )

@@ -92,6 +92,8 @@ class DecodedEvent(msgspec.Struct, gc=False):
     """The vendor, where a field of the event identifies it."""
     done_marker: bool = False
     """`[DONE]`: ends the stream but does not prove success."""
+    billing: dict[str, Any] | None = None
+    """Columns of `streams` that change the price, stated outside of the usage report. None: not stated."""
 
 
 class TextDelta(msgspec.Struct, gc=False):
@@ -175,6 +177,8 @@ class Usage(msgspec.Struct, gc=False):
     cached_input_tokens: int | None = None
     raw: Any = None
     """The object as reported."""
+    beyond_total: int = 0
+    """Tokens of the input and output that the report's own total leaves out."""
 
 
 FAILED_FINISHES = frozenset({"error", "abort", "network_error", "insufficient_system_resource"})

@@ -4,8 +4,9 @@ A part with `thought: true` is reasoning. Arguments of a function call are an ob
 which are joined as they arrive; no arguments become `{}`. Code that the model ran is a server-side call. Signatures, grounding,
 safety ratings and results of executed code are not output.
 
-Each chunk has cumulative usage, which counts thoughts and candidates separately: output = candidates + thoughts. The finish
-reason ends a candidate. A blocked prompt has no candidates; `promptFeedback.blockReason` ends it.
+Each chunk has cumulative usage, which counts thoughts and candidates separately: output = candidates + thoughts, and input =
+prompt + tool use (pages that a tool read). The finish reason ends a candidate. A blocked prompt has no candidates;
+`promptFeedback.blockReason` ends it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from streamgauge.analytics.dialects.events import (
 )
 from streamgauge.analytics.dialects.tolerant_json import compact, decode_or_none, json_or_none, whole_number
 
+_BILLED_BY_PROMPT = re.compile(r"gemini-(1|2)\b")
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount")
 
 
@@ -70,10 +72,15 @@ class _Content(msgspec.Struct, gc=False):
     parts: list[_Part] | None = None
 
 
+class _Grounding(msgspec.Struct, gc=False):
+    queries: Any = msgspec.field(default=None, name="webSearchQueries")
+
+
 class _Candidate(msgspec.Struct, gc=False):
     index: int | None = None
     content: _Content | None = None
     finish_reason: str | None = msgspec.field(default=None, name="finishReason")
+    grounding: _Grounding | None = msgspec.field(default=None, name="groundingMetadata")
 
 
 class _Feedback(msgspec.Struct, gc=False):
@@ -113,6 +120,8 @@ class GeminiReader(DialectReader):
         self.operation = "count_tokens" if exchange.route.endswith(":countTokens") else None
         self._ids_known = False
         self._call_count = 0
+        self._searches: dict[int, int] = {}
+        """Candidate → queries of its web searches."""
         self._open: dict[int, tuple[int, ArgumentJoiner]] = {}
         """Candidate → (key, arguments so far) of its open call."""
 
@@ -150,6 +159,8 @@ class GeminiReader(DialectReader):
                 delta.finish_reason = candidate.finish_reason
                 self._close(delta)
                 kind = "finish"
+            if candidate.grounding is not None and isinstance(candidate.grounding.queries, list):
+                self._searches[index] = sum(bool(query) for query in candidate.grounding.queries)
             deltas.append(delta)
         blocked = not chunk.candidates and chunk.feedback is not None and bool(chunk.feedback.block_reason)
         return DecodedEvent(
@@ -159,7 +170,13 @@ class GeminiReader(DialectReader):
             terminal=blocked,
             response_id=chunk.response_id,
             model=chunk.model,
+            billing={"web_searches": self._billed_searches(chunk.model or "")} if self._searches else None,
         )
+
+    def _billed_searches(self, model: str) -> int:
+        """Google bills each query of Gemini 3, and each prompt that had any with the models before it."""
+        queries = sum(self._searches.values())
+        return min(queries, 1) if _BILLED_BY_PROMPT.search(model) else queries
 
     def _part(self, part: _Part, delta: ChoiceDelta) -> None:
         if part.text:
@@ -212,12 +229,15 @@ class GeminiReader(DialectReader):
 
 
 def normalised(raw: dict[str, Any]) -> Usage:
-    """Normalise usageMetadata. `promptTokenCount` excludes tokens that a tool adds to the prompt."""
+    """Normalise usageMetadata. `promptTokenCount` excludes the tokens that a tool adds to the prompt."""
     prompt, candidates, thoughts, cached = [
         value if value is None or (type(value) is int and 0 <= value < 2**53) else whole_number(value)
         for value in map(raw.get, _COUNTS)
     ]
     output = candidates if thoughts is None else thoughts + (candidates or 0)
+    tool_use = raw.get("toolUsePromptTokenCount")
+    if tool_use is not None and (tokens := whole_number(tool_use)) is not None:
+        prompt = (prompt or 0) + tokens
     return Usage(prompt, output, thoughts, cached, raw)
 
 
@@ -228,7 +248,7 @@ def _text_delta(chunk: _Chunk) -> TextDelta | None:
         return None
     candidate = candidates[0]
     parts = candidate.content.parts if candidate.content is not None else None
-    if not parts or len(parts) != 1 or candidate.finish_reason:
+    if not parts or len(parts) != 1 or candidate.finish_reason or candidate.grounding is not None:
         return None
     part = parts[0]
     if not part.text or part.call is not None or part.code is not None or part.inline is not None:

@@ -2,7 +2,7 @@
 
 Output: text, thought summaries, function names and arguments, audio, images. Not output: signatures, annotations, server-side calls
 (Google search) and their results. The finish reason is the interaction's final status: `requires_action` and `incomplete` are
-finishes, `failed` and `cancelled` errors. Output tokens = output + thoughts.
+finishes, `failed` and `cancelled` errors. Output tokens = output + thoughts, input tokens = input + tool use.
 
 The first preview used the names interaction.start, content.start, content.delta and interaction.complete.
 """
@@ -23,8 +23,8 @@ from streamgauge.analytics.dialects.events import (
     Usage,
     tool_call_event,
 )
-from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none
-from streamgauge.analytics.dialects.usage import usage_in
+from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none, whole_number
+from streamgauge.analytics.dialects.usage import term, usage_in
 
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled"})
 _FAILED = frozenset({"failed", "cancelled"})
@@ -60,6 +60,7 @@ class _Interaction(msgspec.Struct):
     status: str | None = None
     usage: Any = None
     error: Any = None
+    service_tier: Any = None
 
 
 class _Whole(_Interaction):
@@ -172,8 +173,13 @@ def _usage(raw: Any) -> Usage | None:
         reasoning_tokens="total_thought_tokens",
         cached_input_tokens="total_cached_tokens",
     )
-    if usage is not None and usage.reasoning_tokens is not None:
+    if usage is None:
+        return None
+    if usage.reasoning_tokens is not None:
         usage.output_tokens = (usage.output_tokens or 0) + usage.reasoning_tokens
+    tool_use = whole_number(raw.get("total_tool_use_tokens"))
+    if tool_use is not None:
+        usage.input_tokens = (usage.input_tokens or 0) + tool_use
     return usage
 
 
@@ -189,6 +195,7 @@ def _interaction(interaction: _Interaction, *, created: bool = False) -> Decoded
         usage=_usage(interaction.usage),
         response_id=interaction.id,
         model=interaction.model,
+        billing={"service_tier": term(interaction.service_tier)},
     )
     if interaction.status in _FINAL and not created:
         failed = interaction.status in _FAILED

@@ -36,7 +36,7 @@ from streamgauge.analytics.dialects.events import (
 from streamgauge.analytics.dialects.openai_delta import Call, ToolCallKeys, read_delta, token_count
 from streamgauge.analytics.dialects.server_stats import server_timing_stats, stats_of
 from streamgauge.analytics.dialects.tolerant_json import FAULTS, compact, json_or_none, string_of
-from streamgauge.analytics.dialects.usage import usage_of
+from streamgauge.analytics.dialects.usage import cost_in, term, usage_of
 
 MAX_CHOICES = 4096
 MAX_CHOICE_INDEX = 2**15
@@ -102,6 +102,8 @@ class Chunk(msgspec.Struct, gc=False):
     base_resp: Any = None
     prompt_progress: Any = None
     meta_info: Any = None
+    cost: Any = None
+    service_tier: Any = None
     nvext: NvExt | None = None
 
 
@@ -143,7 +145,7 @@ class ChoicesReader(DialectReader):
     """Decodes one stream of chat or text completion chunks."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:
-        self._id_known = self._model_known = False
+        self._id_known = self._model_known = self._tier_known = False
         self._provider: str | None = None
         self._started: set[int] = set()  # choices with output so far
         self._calls = ToolCallKeys()
@@ -169,13 +171,15 @@ class ChoicesReader(DialectReader):
         if not (
             # One chained comparison is faster than a test of each member. The slow path reads these members.
             chunk.error is chunk.timings is chunk.x_groq is chunk.perf_metrics is chunk.time_info
-            is chunk.metrics is chunk.stats is chunk.base_resp is chunk.prompt_progress is chunk.meta_info is None
+            is chunk.metrics is chunk.stats is chunk.base_resp is chunk.prompt_progress is chunk.meta_info is chunk.cost is None
         ) or (chunk.nvext is not None and chunk.nvext.timing is not None):  # fmt: skip
             return None
         usage = None
         if chunk.usage is not None:
             usage = usage_of(chunk.usage)
             if usage is None or not _USAGE_STATS.isdisjoint(chunk.usage):
+                return None
+            if chunk.service_tier and not self._tier_known:
                 return None
         choices = chunk.choices
         if choices:
@@ -242,6 +246,7 @@ class ChoicesReader(DialectReader):
             return self._not_an_object(name, data, value)
         event = DecodedEvent()
         self._identify(value, event)
+        event.billing = self._billing(value)
         error = error_in(value)
         choices = value.get("choices")
         roles = False
@@ -304,6 +309,17 @@ class ChoicesReader(DialectReader):
         if self._provider is None:
             self._provider = _provider(value)
             event.provider = self._provider
+
+    def _billing(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        """The tier, which is on every chunk: read on the first, else on those with usage. Venice adds the cost to the last."""
+        found: dict[str, Any] = {}
+        if not self._tier_known and (not self._any_event or value.get("usage")):
+            tier = term(value.get("service_tier"))
+            if tier is not None:
+                found["service_tier"], self._tier_known = tier, True
+        if (cost := cost_in(value)) is not None:
+            found["reported_cost"] = cost
+        return found or None
 
     def _choice(self, choice: dict[str, Any], position: int) -> tuple[ChoiceDelta | None, bool]:
         """Return (content, whether it names a role). The content is None if the choice has only annotations."""

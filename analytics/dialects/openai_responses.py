@@ -7,7 +7,8 @@ is not.
 `….done` events repeat the deltas and are annotations. The output of a part without deltas is taken from its
 `….done` event (LM Studio's arguments), else from the end of its item, else from the last event. It is marked `not_streamed`.
 
-The client runs function and custom tool calls; all built-in tools are server-side. The finish reason is the final
+The client runs function and custom tool calls; all built-in tools are server-side. A completed web search is billed; opening a
+page that it found, or a search within that page, is not. The finish reason is the final
 status: `incomplete` is a finish, `failed` and `cancelled` are errors that also end the stream.
 """
 
@@ -27,6 +28,7 @@ from streamgauge.analytics.dialects.events import (
 )
 from streamgauge.analytics.dialects.openai_responses_types import (
     Event,
+    FinalEvent,
     Item,
     Part,
     Snapshot,
@@ -39,8 +41,8 @@ from streamgauge.analytics.dialects.openai_responses_types import (
     item_event_decoder,
 )
 from streamgauge.analytics.dialects.server_stats import stats_of
-from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none
-from streamgauge.analytics.dialects.usage import usage_of
+from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none, member_of
+from streamgauge.analytics.dialects.usage import searches_in, term, usage_of
 
 CLIENT_TOOLS = frozenset({"function_call", "custom_tool_call"})
 IMAGE_ITEM = "image_generation_call"
@@ -92,6 +94,7 @@ class ResponsesReader(DialectReader):
         self._deltas: dict[str, set[int | str | None]] = {}  # family → items and output indices with deltas
         self._done_parts: set[tuple[str, str | int | None, int | None]] = set()  # parts taken from a `.done`
         self._channels: set[str] = set()  # with output so far
+        self._searches = 0
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(event_decoder, data)
@@ -111,6 +114,8 @@ class ResponsesReader(DialectReader):
             decoded = _snapshot(kind, event.response or Snapshot())
             if decoded.terminal and not self._has_output():
                 self._add_final_output(data, decoded)
+            if decoded.terminal and not self._searches and b'"web_search_call"' in data:
+                self._count_searches(decode_or_none(final_event_decoder, data), decoded)
             return decoded
         if kind == "keepalive":
             return DecodedEvent(kind="ping")
@@ -129,7 +134,14 @@ class ResponsesReader(DialectReader):
         if final.output is None and final.status is None:
             return [error_event(body) if final.error else DecodedEvent(kind="other")]
         ending = _snapshot("", final)
+        self._count_searches(FinalEvent(final), ending)
         return [DecodedEvent(kind="text", deltas=[self._join_items(final.output or [])]), ending]
+
+    def _count_searches(self, event: FinalEvent | None, decoded: DecodedEvent) -> None:
+        """Count the searches in a whole output, unless the response object counts them itself."""
+        output = event.response.output if event is not None and event.response is not None else None
+        if output and decoded.billing is not None and not decoded.billing["web_searches"]:
+            decoded.billing["web_searches"] = sum(map(_is_search, output)) or None
 
     def _delta(self, family: str, event: Event) -> DecodedEvent | TextDelta:
         text = event.delta
@@ -226,6 +238,9 @@ class ResponsesReader(DialectReader):
 
     def _item_done(self, event: Event, data: bytes) -> DecodedEvent:
         item = event.item
+        if item is not None and _is_search(item):
+            self._searches += 1
+            return DecodedEvent(kind="annotation", billing={"web_searches": self._searches})
         if item is None or item.type not in CLIENT_TOOLS:
             return self._message_done(item, event, data)
         known = self._calls.find(item.id, item.call_id, event.output_index)
@@ -324,12 +339,24 @@ def _snapshot(kind: str, response: Snapshot) -> DecodedEvent:
         server_stats=stats_of("metrics", response.metrics) or None,
         response_id=response.id,
         model=response.model,
+        billing={
+            "service_tier": term(response.service_tier),
+            "web_searches": searches_in(response.tool_usage)
+            if isinstance(response.tool_usage, dict)
+            else None,
+        },
     )
     if status not in _FINAL or kind in ("response.created", "response.in_progress", "response.queued"):
         return decoded
     failed = status in ("failed", "cancelled") or bool(response.error)
     add_final_status(decoded, status, response.error, failed=failed)
     return decoded
+
+
+def _is_search(item: Item) -> bool:
+    """Whether the item is a completed web search. Its models without `open_page` send no action."""
+    kind = member_of(item.action, "type")
+    return item.type == "web_search_call" and item.status in (None, "completed") and kind in (None, "search")
 
 
 def _carries(family: str, item: str) -> bool:

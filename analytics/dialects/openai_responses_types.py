@@ -26,6 +26,9 @@ class Item(msgspec.Struct):
     input: Any = None
     result: Any = None
     """The image that a server tool generated."""
+    status: Any = None
+    action: Any = None
+    """Of a web search: a search, or a look at a page that it found."""
 
 
 class WholeItem(Item):
@@ -44,6 +47,9 @@ class Snapshot(msgspec.Struct):
     usage: Any = None
     metrics: Any = None
     error: Any = None
+    service_tier: Any = None
+    tool_usage: Any = None
+    """Counts of the server's tools."""
 
 
 class Final(Snapshot):
@@ -53,7 +59,7 @@ class Final(Snapshot):
     output: list[WholeItem] | None = None
 
 
-class Event(msgspec.Struct):
+class Event(msgspec.Struct, gc=False):
     """Any event. `text` is a str in events, and an object in a bare response."""
 
     type: str | None = None

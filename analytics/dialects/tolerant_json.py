@@ -66,6 +66,15 @@ def repair(data: bytes) -> bytes | None:
     return text
 
 
+def is_whole(text: str) -> bool:
+    """Whether a text has no half of a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def join_halves(text: str) -> tuple[str, str]:
     """(the text with its halves joined or replaced, the first half of a character at its end)."""
     half = text[-1:] if HALF <= text[-1:] < "\U0010fc00" else ""

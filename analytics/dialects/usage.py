@@ -1,8 +1,13 @@
 """Normalise usage objects: `usage_of` those of the OpenAI family, `usage_in` those with names of their own. `details_in` reads the
-parts of a count that have prices of their own.
+parts of a count that have prices of their own and what else a report states about the price. `faults_in` checks a report
+against itself.
 
-Reasoning tokens are part of output tokens. xAI reports completion tokens without them; they are added where the total shows it.
-Cached input is part of the input.
+Cached input is part of the input, and reasoning part of the output. Some providers count a part separately, so it is added:
+- The report's total shows it (xAI's reasoning).
+- The part is larger than its whole (Perplexity's and Vercel's reasoning). Perplexity's deep research always counts it so.
+
+Rules of the totals, as documented. OpenAI and its family: input + output. xAI: plus reasoning. Gemini: prompt + tool use +
+candidates + thoughts. Bedrock: input + cache reads + cache writes + output. Anthropic and Cohere have none.
 """
 
 from __future__ import annotations
@@ -10,7 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from streamgauge.analytics.dialects.events import Usage
-from streamgauge.analytics.dialects.tolerant_json import whole_number
+from streamgauge.analytics.dialects.tolerant_json import finite_number, member_of, string_of, whole_number
+from streamgauge.ingest.identifiers import is_name, name
 
 _INPUT_DETAILS = (
     "prompt_tokens_details",
@@ -18,14 +24,10 @@ _INPUT_DETAILS = (
     "prompt_token_details",
     "input_token_details",
 )
-_OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details")
+_OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details", "output_token_details")
 _INPUT_PARTS = (*_INPUT_DETAILS, "promptTokensDetails", "input_tokens_by_modality")
-_OUTPUT_PARTS = (
-    *_OUTPUT_DETAILS,
-    "output_token_details",
-    "candidatesTokensDetails",
-    "output_tokens_by_modality",
-)
+_TOOL_USE_PARTS = ("toolUsePromptTokensDetails", "tool_use_tokens_by_modality")
+_OUTPUT_PARTS = (*_OUTPUT_DETAILS, "candidatesTokensDetails", "output_tokens_by_modality")
 _CACHED_PARTS = ("cached_tokens_details", "cacheTokensDetails", "cached_tokens_by_modality")
 _WRITES = (
     "cache_creation_input_tokens",
@@ -34,11 +36,28 @@ _WRITES = (
     "cache_creation_tokens",
 )
 _WRITES_BY_LIFETIME = ("cache_creation", "cache_creation_token_details", "cacheDetails")
+_SEARCHES = {
+    # object of a report → its counts of searches
+    "server_tool_use": ("web_search_requests",),  # Anthropic, OpenRouter
+    "server_side_tool_usage_details": ("web_search_calls", "x_search_calls"),  # xAI: both have the same price
+    "plugins": ("search",),  # DashScope
+    "web_search": ("num_requests",),  # the Responses API, in `tool_usage`
+}
+_SEARCH_COUNTS = ("num_search_queries", "num_sources_used")
+"""Perplexity's deep research; xAI's former live search."""
+_COSTS = ("cost", "cost_in_usd_ticks", "estimated_cost")
+_TICKS_PER_USD = 1e10
+_TIERS = ("service_tier", "serviceTier", "trafficType")
+_ITERATIONS = "iterations"
 _DETAILED = frozenset({
-    *_INPUT_PARTS, *_OUTPUT_PARTS, *_CACHED_PARTS, *_WRITES, *_WRITES_BY_LIFETIME, "server_tool_use",
+    *_INPUT_PARTS, *_TOOL_USE_PARTS, *_OUTPUT_PARTS, *_CACHED_PARTS, *_WRITES, *_WRITES_BY_LIFETIME, *_SEARCHES, *_SEARCH_COUNTS,
+    *_COSTS, *_TIERS, _ITERATIONS, "grounding_tool_count", "billed_units", "speed", "inference_geo",
 })  # fmt: skip
 """Members of a report that has details."""
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens", "cache_read_input_tokens")
+_TOTALS = ("total_tokens", "totalTokenCount", "totalTokens")
+_DEEP_RESEARCH = frozenset({"citation_tokens", "num_search_queries"})
+"""Members of Perplexity's deep research, whose completion excludes reasoning and whose prompt excludes citations."""
 
 
 def usage_of(raw: Any) -> Usage | None:
@@ -66,11 +85,24 @@ def usage_of(raw: Any) -> Usage | None:
     cached = _first(raw, _INPUT_DETAILS, ("cached_tokens",))
     if cached is None:
         cached = next((n for key in _CACHED if (n := whole_number(raw.get(key))) is not None), None)
-    if outputs is not None and inputs is not None and reasoning:
-        total = whole_number(raw.get("total_tokens"))
-        if total == inputs + outputs + reasoning:
-            outputs += reasoning
-    return Usage(inputs, outputs, reasoning, cached, raw)
+    usage = Usage(inputs, outputs, reasoning, cached, raw)
+    if inputs is not None and outputs is not None and (reasoning or cached):
+        _add_separate_parts(usage, inputs, outputs, whole_number(raw.get("total_tokens")))
+    return usage
+
+
+def _add_separate_parts(usage: Usage, inputs: int, outputs: int, total: int | None) -> None:
+    """Add reasoning and cached input that the report's output and input exclude."""
+    reasoning, cached, whole = usage.reasoning_tokens or 0, usage.cached_input_tokens or 0, inputs + outputs
+    if (
+        reasoning > outputs
+        or (reasoning and total == whole + reasoning)
+        or not _DEEP_RESEARCH.isdisjoint(usage.raw)
+    ):
+        usage.output_tokens = outputs + reasoning
+        usage.beyond_total = reasoning if total == whole else 0
+    elif cached and (total == whole + cached or (total is None and cached > inputs)):
+        usage.input_tokens = inputs + cached
 
 
 def usage_in(
@@ -94,14 +126,17 @@ def usage_in(
     return Usage(inputs, outputs, reasoning, cached, raw)
 
 
-def details_in(raw: Any) -> dict[str, int | None]:
-    """Columns of `streams` with parts of the counts of a report. A missing column, or None, is not reported."""
+def details_in(raw: Any) -> dict[str, Any]:
+    """Columns of `streams` from the other members of a report. A missing column, or None, is not reported."""
     if not isinstance(raw, dict) or _DETAILED.isdisjoint(raw):
         return {}
+    others = _of_other_models(raw)
+    raw = with_iterations(raw)
     inputs, outputs = _parts(raw, _INPUT_PARTS), _parts(raw, _OUTPUT_PARTS)
+    for part, tokens in _parts(raw, _TOOL_USE_PARTS).items():
+        inputs = inputs | {part: (whole_number(tokens) or 0) + (whole_number(inputs.get(part)) or 0)}
     every = raw | inputs
     cached, written = _parts(every, _CACHED_PARTS), _parts(every, _WRITES_BY_LIFETIME)
-    server_tools = raw.get("server_tool_use")
     five_minutes, an_hour = (
         whole_number(written.get(f"ephemeral_{life}_input_tokens", written.get(f"{life}_tokens")))
         for life in ("5m", "1h")
@@ -109,18 +144,193 @@ def details_in(raw: Any) -> dict[str, int | None]:
     writes = next((n for key in _WRITES if (n := whole_number(every.get(key))) is not None), None)
     if writes is None and five_minutes is not None:
         writes = five_minutes + (an_hour or 0)
-    return {
-        "cached_audio_tokens": whole_number(cached.get("audio_tokens")),
-        "cache_write_tokens": writes,
-        "cache_write_1h_tokens": an_hour,
-        "input_audio_tokens": whole_number(inputs.get("audio_tokens")),
-        "input_image_tokens": whole_number(inputs.get("image_tokens")),
-        "output_audio_tokens": whole_number(outputs.get("audio_tokens")),
-        "output_image_tokens": whole_number(outputs.get("image_tokens")),
-        "web_searches": whole_number(server_tools.get("web_search_requests"))
-        if isinstance(server_tools, dict)
-        else None,
+    billed_input, billed_output = (
+        whole_number(member_of(raw.get("billed_units"), member))
+        for member in ("input_tokens", "output_tokens")
+    )
+    citations = whole_number(raw.get("citation_tokens"))
+    if citations is not None and (prompt := whole_number(raw.get("prompt_tokens"))) is not None:
+        billed_input = prompt + citations  # Perplexity bills the pages that it read as input
+    tier = next((found for key in _TIERS if (found := term(raw.get(key))) is not None), None)
+    media = {
+        f"{whole}_{kind}_tokens": whole_number(parts.get(f"{kind}_tokens"))
+        for whole, parts in (("cached", cached), ("input", inputs), ("output", outputs))
+        for kind in ("audio", "image")
     }
+    return (
+        media
+        | others
+        | {
+            "cache_write_tokens": writes,
+            "cache_write_1h_tokens": an_hour,
+            "web_searches": searches_in(raw),
+            "billed_input_tokens": billed_input,
+            "billed_output_tokens": billed_output,
+            "reported_cost": cost_in(raw),
+            "service_tier": tier,
+            "speed": term(raw.get("speed")),
+            "inference_region": term(raw.get("inference_geo")),
+        }
+    )
+
+
+def searches_in(raw: dict[str, Any]) -> int | None:
+    """Web searches that a report, or an object in it, counts."""
+    for member, names in _SEARCHES.items():
+        tools = raw.get(member)
+        counts = [tools.get(counter) for counter in names] if isinstance(tools, dict) else ()
+        numbers = [
+            whole_number(member_of(count, "count") if isinstance(count, dict) else count) for count in counts
+        ]
+        if known := [number for number in numbers if number is not None]:
+            return sum(known)
+    grounding = raw.get("grounding_tool_count")
+    if isinstance(grounding, list):  # Interactions
+        searches = [tool for tool in grounding if member_of(tool, "type") == "google_search"]
+        return sum(whole_number(search.get("count")) or 0 for search in searches)
+    return next((n for key in _SEARCH_COUNTS if (n := whole_number(raw.get(key))) is not None), None)
+
+
+def cost_in(raw: dict[str, Any]) -> float | None:
+    """The cost in USD as the provider states it.
+
+    OpenRouter and Vercel: `cost`, plus what the upstream bills to the customer's own key (`is_byok`). Perplexity:
+    `cost.total_cost`. Venice: `cost.usd`. DeepInfra: `estimated_cost`. xAI: `cost_in_usd_ticks`, 10^10 ticks per USD.
+    """
+    cost = raw.get("cost")
+    if isinstance(cost, dict):
+        cost = cost.get("total_cost", cost.get("usd"))
+    elif cost is not None and raw.get("is_byok") is True:
+        upstream = finite_number(member_of(raw.get("cost_details"), "upstream_inference_cost"))
+        cost = (finite_number(cost) or 0) + (upstream or 0)
+    if cost is None and (ticks := finite_number(raw.get("cost_in_usd_ticks"))):
+        cost = ticks / _TICKS_PER_USD  # Azure always sends 0
+    amount = finite_number(raw.get("estimated_cost") if cost is None else cost)
+    return amount if amount is not None and amount >= 0 else None
+
+
+def term(value: Any) -> str | None:
+    """A service tier, speed or region in lower case. None if it is unknown, left to the provider (`auto`) or no identifier.
+
+    Vertex AI names a tier as its type of traffic (`ON_DEMAND_PRIORITY`), Bedrock in an object with its type.
+    """
+    if not value:
+        return None
+    word = string_of(member_of(value, "type") if isinstance(value, dict) else value)
+    word = word.lower().removeprefix("on_demand_")
+    if word in ("auto", "not_available") or word.endswith("unspecified"):
+        return None
+    word = "standard" if word == "standard_only" else word
+    return word if is_name(word) else None
+
+
+def with_iterations(raw: dict[str, Any]) -> dict[str, Any]:
+    """Anthropic's report with the sums of its iterations, which are billed. Its own counts leave out compactions and advisors."""
+    iterations = _iterations(raw)
+    if not iterations:
+        return raw
+    summed = raw | _sums(iterations)
+    for member in ("cache_creation", "output_tokens_details"):
+        inner = [found for one in iterations if isinstance(found := one.get(member), dict)]
+        # Iterations without the detail may contain tokens of any kind.
+        if inner and (member == "cache_creation" or len(inner) == len(iterations)):
+            summed[member] = _sums(inner)
+    return summed
+
+
+def _iterations(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    listed = raw.get(_ITERATIONS)
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+
+def hidden_output(raw: Any) -> int:
+    """Output tokens that were not sent: of iterations that the report's own count leaves out."""
+    if not isinstance(raw, dict) or (own := whole_number(raw.get("output_tokens"))) is None:
+        return 0
+    return max(0, (whole_number(with_iterations(raw).get("output_tokens")) or 0) - own)
+
+
+def _of_other_models(raw: dict[str, Any]) -> dict[str, Any]:
+    """Columns of the tokens of iterations that name a model: they have its prices."""
+    named = [one for one in _iterations(raw) if one.get("model")]
+    if not named:
+        return {}
+    counts = with_iterations({_ITERATIONS: named})
+    read, written = (counts.get(f"cache_{of}_input_tokens") for of in ("read", "creation"))
+    models = {name(string_of(one["model"])) for one in named}
+    return {
+        "other_model": models.pop() if len(models) == 1 else None,
+        "other_input_tokens": sum((counts.get("input_tokens", 0), read or 0, written or 0)),
+        "other_cached_input_tokens": read,
+        "other_cache_write_tokens": written,
+        "other_cache_write_1h_tokens": member_of(counts.get("cache_creation"), "ephemeral_1h_input_tokens"),
+        "other_output_tokens": counts.get("output_tokens"),
+    }
+
+
+def _sums(objects: list[dict[str, Any]]) -> dict[str, int]:
+    """The sum of each count of these objects."""
+    sums: dict[str, int] = {}
+    for counts in objects:
+        for member, value in counts.items():
+            if (number := whole_number(value)) is not None:
+                sums[member] = sums.get(member, 0) + number
+    return sums
+
+
+def faults_in(usage: Usage, details: dict[str, Any]) -> list[str]:
+    """Members by which a report contradicts itself: a total that is not the sum of its parts, parts that are above their whole.
+
+    `details` are those of the report. Parts have the names of the columns of `streams`.
+    """
+    raw, inputs, outputs = usage.raw, usage.input_tokens, usage.output_tokens
+    if not isinstance(raw, dict):
+        return []
+    found: list[str] = []
+    if inputs is not None and outputs is not None:
+        totals = (inputs + outputs, inputs + outputs - usage.beyond_total)
+        member = next((m for m in _TOTALS if m in raw), "")
+        total = whole_number(raw.get(member))
+        found += [member] if total is not None and total not in totals else []
+    if not details and usage.reasoning_tokens is usage.cached_input_tokens is None:
+        return found
+    of = details | {
+        "input_tokens": inputs, "output_tokens": outputs, "reasoning_tokens": usage.reasoning_tokens,
+        "cached_input_tokens": usage.cached_input_tokens,
+    }  # fmt: skip
+    for whole, groups in _PARTS.items():
+        limit = of.get(whole)
+        found += [
+            parts[0] for parts in groups if limit is not None and sum(of.get(p) or 0 for p in parts) > limit
+        ]
+    billed = with_iterations(raw)
+    if billed is not raw and any(
+        (whole_number(raw.get(m)) or 0) > billed[m] for m in ("input_tokens", "output_tokens") if m in billed
+    ):
+        found.append(_ITERATIONS)
+    return [*found, *_fault_of_cost(raw.get("cost"))]
+
+
+_PARTS = {
+    "input_tokens": (
+        ("cached_input_tokens", "cache_write_tokens"),
+        ("input_audio_tokens", "input_image_tokens"),
+    ),
+    "output_tokens": (("reasoning_tokens",), ("output_audio_tokens", "output_image_tokens")),
+    "cached_input_tokens": (("cached_audio_tokens", "cached_image_tokens"),),
+    "cache_write_tokens": (("cache_write_1h_tokens",),),
+}
+"""Whole → groups of parts that do not overlap."""
+
+
+def _fault_of_cost(cost: Any) -> list[str]:
+    """Perplexity's amounts add up to their total. Some of its models round each amount to a tenth of a cent."""
+    total = finite_number(member_of(cost, "total_cost"))
+    if total is None:
+        return []
+    amounts = [finite_number(cost[m]) or 0 for m in cost if m.endswith("_cost") and m != "total_cost"]
+    step = 1e-3 if all(round(amount, 3) == amount for amount in (*amounts, total)) else 1e-6
+    return ["total_cost"] if amounts and abs(sum(amounts) - total) > step * len(amounts) else []
 
 
 def _parts(raw: dict[str, Any], members: tuple[str, ...]) -> dict[str, Any]:
@@ -129,12 +339,13 @@ def _parts(raw: dict[str, Any], members: tuple[str, ...]) -> dict[str, Any]:
     if isinstance(found, dict):
         return found
     parts = [part for part in found if isinstance(part, dict)] if isinstance(found, list) else []
-    return {
-        f"{str(part.get('modality', part.get('ttl'))).lower()}_tokens": next(
-            (part[key] for key in ("tokenCount", "tokens", "inputTokens") if key in part), None
-        )
-        for part in parts
-    }
+    return _sums(
+        [
+            {f"{str(part.get('modality', part.get('ttl'))).lower()}_tokens": part.get(key)}
+            for part in parts
+            for key in ("tokenCount", "tokens", "inputTokens")
+        ]
+    )
 
 
 def _first(raw: dict[str, Any], members: tuple[str, ...], keys: tuple[str, ...]) -> int | None:

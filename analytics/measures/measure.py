@@ -11,7 +11,11 @@ docs/explanation/measurement.md has the definitions. Rules of this file:
 - Non-numeric server statistics are reduced to known words (`streamgauge.ingest.redaction`) unless content is captured.
 - token_source: `usage` as reported; `usage_delta`, a running count of output of a stream that never finished; `chunks`, every
   output event lists its tokens (logprobs, token_ids) and no usage counts them; `reported_zero`, a report of 0 that contradicts
-  the output or the prompt, so that `output_tokens` or `input_tokens` is NULL. Chunks themselves are never counted as tokens.
+  the output or the prompt, so that `output_tokens` or `input_tokens` is NULL; `usage_inconsistent`, a report that contradicts
+  itself. Chunks themselves are never counted as tokens.
+- Tier, speed and region: what the response states, else what the request asks for. The number of searches: what the usage
+  report counts, else the searches in the response.
+- Numbers that do not fit their column are NULL, and counted (`counters`).
 
 Rows are built column by column over the whole batch, which is fast for one stream and for a million events.
 """
@@ -19,6 +23,8 @@ Rows are built column by column over the whole batch, which is fast for one stre
 from __future__ import annotations
 
 import logging
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -29,7 +35,7 @@ import polars as pl
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.events import ServerStat, Usage
-from streamgauge.analytics.dialects.usage import details_in
+from streamgauge.analytics.dialects.usage import details_in, faults_in, hidden_output, term
 from streamgauge.analytics.measures import latency
 from streamgauge.analytics.measures.dead_letters import DeadLetters
 from streamgauge.analytics.measures.fingerprints import fingerprints, malformed_tool_calls
@@ -39,23 +45,32 @@ from streamgauge.analytics.measures.headers import (
     server_instance_of,
     stored_headers,
 )
-from streamgauge.analytics.measures.operation import is_side_call, operation_of, transport_of
+from streamgauge.analytics.measures.operation import is_side_call, is_web, operation_of, transport_of
 from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.measures.waits import split_stream
-from streamgauge.analytics.schema.dimensions import SIDE_CALL, WARM_UP
+from streamgauge.analytics.schema.dimensions import NO_REQUESTS, SIDE_CALL, WARM_UP, WEB, WEBSOCKET
 from streamgauge.analytics.schema.finish_reasons import INTERRUPTED
-from streamgauge.analytics.schema.frames import frame, frame_of_rows, polars_types
+from streamgauge.analytics.schema.frames import frame, frame_of_rows, polars_types, series
 from streamgauge.analytics.schema.objectives import Objectives
-from streamgauge.analytics.schema.outcomes import OK, WEBSOCKET
+from streamgauge.analytics.schema.outcomes import OK
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.tables import EVENTS, OUTPUT_WAITS, SERVER_STATS, STREAMS, USAGE_REPORTS
+from streamgauge.analytics.schema.tables import (
+    COUNTER_PARTS,
+    EVENTS,
+    OUTPUT_WAITS,
+    SERVER_STATS,
+    STREAMS,
+    USAGE_REPORTS,
+)
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.labels import Label, labels_of
 from streamgauge.ingest.records import Times
 from streamgauge.ingest.redaction.body_redactor import numbers_only
 
 _MAX_COUNT = 2**62
+_ALWAYS_SEARCHES = re.compile(r"-search-(preview|api)\b")
+"""Models of OpenAI's chat completions that search the web once for each answer, which no member of it counts."""
 _DEFAULT_STALL = StallLimit()
 _DEFAULT_OBJECTIVES = Objectives()
 _encode_lines = msgspec.json.Encoder().encode_lines
@@ -73,7 +88,7 @@ _CLOSED = (
 _DECODED = (
     "finish_reason", "event_count", "output_event_count", "text_chars", "reasoning_chars", "tool_call_count",
     "comment_count", "malformed_events", "choice_count", "unterminated_tail", "tool_failure_count",
-    "refusal_chars",
+    "refusal_chars", "tool_call_chars",
 )  # fmt: skip
 _CHUNKS = ("icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "icl_max_ns", "stall_count", "stalled_ns", "burstiness")
 """Columns with the names of attributes."""
@@ -102,29 +117,40 @@ def measure(
     sessions: Sessions | None = None,
     labels: Sequence[Label] = (),
 ) -> dict[str, pl.DataFrame]:
-    """The rows of finished streams by table, with the columns and types of schema.sql."""
+    """The rows of finished streams by table, with the columns and types of schema.sql.
+
+    Counters, if there are any: `usage_inconsistent.DIALECT.MEMBER` and `out_of_range.TABLE.COLUMN`.
+    """
+    counters = Counter[str]()
     if not finished:
         return {table: rows.clear() for table, rows in _EMPTY.items()}
-    rows = [_row(stream, stall, fingerprint_key) for stream in finished]
+    rows = [_row(stream, stall, fingerprint_key, counters) for stream in finished]
     (sessions or Sessions()).add_to(rows, finished)
     if labels:
         for row, stream in zip(rows, finished, strict=True):
             row["labels"] = labels_of(labels, stream.opened, stream.conversation, row["client_app"])
     for row in rows:
-        if row["operation"] not in (WARM_UP, WEBSOCKET):
+        if row["operation"] not in NO_REQUESTS:
             _add_objective(row, objectives)
-    return {
+    tables = {
         "streams": frame(
-            STREAMS, dict(zip(STREAMS.types, zip(*map(_in_order, rows), strict=True), strict=True))
+            STREAMS,
+            dict(zip(STREAMS.types, zip(*map(_in_order, rows), strict=True), strict=True)),
+            counters=counters,
         ),
-        "events": event_frame(finished),
-        "usage_reports": _usage_reports(finished),
+        "events": event_frame(finished, counters),
+        "usage_reports": _usage_reports(finished, counters),
         "server_stats": _server_stats(finished),
         "output_waits": _output_waits(finished),
     }
+    return tables | (
+        {COUNTER_PARTS.name: frame_of_rows(COUNTER_PARTS, list(counters.items()))} if counters else {}
+    )
 
 
-def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> dict[str, Any]:
+def _row(
+    stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes, counters: Counter[str]
+) -> dict[str, Any]:
     verdict = verdict_of(stream)
     # Copying a dict with all columns and reading it with one `itemgetter` takes less time than a class with a field for each.
     row = _EMPTY_ROW.copy()
@@ -150,7 +176,10 @@ def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> d
             _add_body(row, stream, decoder, chunks)
             if not stream.uncaptured_bytes:
                 row["output_fingerprint"], row["tool_fingerprint"] = fingerprints(decoder, fingerprint_key)
-                add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok")
+                add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok", counters=counters)
+                _add_billing(row, decoder)
+    for column in ("service_tier", "speed", "inference_region"):
+        row[column] = row[column] or term(getattr(stream.request, column))
     asked = stream.conversation
     # A request that continues a response may leave out the tools, which the server keeps.
     has_tools = asked.has_tools if asked is not None and asked.previous_response_id is None else None
@@ -158,6 +187,8 @@ def _row(stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes) -> d
         row["operation"] = SIDE_CALL
     if stream.request.generate is False:
         row["operation"] = WARM_UP
+    if stream.opened is not None and is_web(stream.opened, stream.response, row["dialect"]):
+        row["operation"] = WEB
     if row["transport"] == WEBSOCKET and row["connection_id"] is None:
         row["operation"], row["dialect"] = WEBSOCKET, None
     if asked is not None and asked.traceparent:
@@ -258,8 +289,22 @@ def _add_body(
         row["reasoning_text"] = _text(decoder.reasoning)
 
 
+def _add_billing(row: dict[str, Any], decoder: StreamDecoder) -> None:
+    """What changes the price of the request, stated outside of the usage report."""
+    for column, value in decoder.billing.items():
+        row[column] = row[column] or value
+    if row["dialect"] == "openai_chat" and row["web_searches"] is None and row["output_tokens"]:
+        model = row["response_model"] or row["request_model"] or ""
+        row["web_searches"] = 1 if _ALWAYS_SEARCHES.search(model) else None
+
+
 def add_tokens(
-    row: dict[str, Any], decoder: StreamDecoder, chunks: latency.ChunkLatencies, *, ended_ok: bool
+    row: dict[str, Any],
+    decoder: StreamDecoder,
+    chunks: latency.ChunkLatencies,
+    *,
+    ended_ok: bool,
+    counters: Counter[str] | None = None,
 ) -> None:
     """Set the columns of tokens and rates. `row` has `last_output_ns`, and None as `output_tokens`."""
     usage = decoder.usage
@@ -268,12 +313,22 @@ def add_tokens(
         output, reasoning = _count(usage.output_tokens), _count(usage.reasoning_tokens)
         row["input_tokens"] = None if decoder.usage_denies_input else _count(usage.input_tokens)
         row["cached_input_tokens"] = _count(usage.cached_input_tokens)
-        row |= {name: _count(value) for name, value in details_in(usage.raw).items()}
+        counted = decoder.counted_usage or usage
+        details = details_in(counted.raw)
+        row |= details
+        if usage.raw is not counted.raw:  # the last report has no counts, but may name the tier
+            row |= {name: value for name, value in details_in(usage.raw).items() if value is not None}
+        faults = faults_in(counted, details)
+        if "total_cost" in faults:
+            row["reported_cost"] = None
+        if faults and counters is not None:
+            counters.update(f"usage_inconsistent.{decoder.dialect}.{member}" for member in faults)
         row["output_tokens"] = output = None if decoder.usage_denies_output else output
         row["reasoning_tokens"] = reasoning
-        row["token_source"] = _token_source(decoder, row["input_tokens"], output)
+        row["token_source"] = _token_source(decoder, row["input_tokens"], output, faults)
         if output is not None and (ended_ok or _usage_covers_output(decoder, chunks)):
             n = output if not reasoning or decoder.reasoning_seen else output - reasoning
+            n -= hidden_output(counted.raw)
     listed = _count(chunks.listed_tokens)
     if row["output_tokens"] is None and listed:
         row["output_tokens"] = n = listed
@@ -283,9 +338,13 @@ def add_tokens(
         row.update(latency.token_rates(n, last_ns, chunks.output_span_ns))
 
 
-def _token_source(decoder: StreamDecoder, input_tokens: int | None, output_tokens: int | None) -> str | None:
+def _token_source(
+    decoder: StreamDecoder, input_tokens: int | None, output_tokens: int | None, faults: Sequence[str]
+) -> str | None:
     if decoder.usage_denies_output or decoder.usage_denies_input:
         return "reported_zero"
+    if faults:
+        return "usage_inconsistent"
     if output_tokens is not None and not decoder.usage_is_final:
         return "usage_delta"
     return None if output_tokens is None and input_tokens is None else "usage"
@@ -311,7 +370,7 @@ def _output_waits(finished: Sequence[FinishedStream]) -> pl.DataFrame:
     )
 
 
-def _usage_reports(finished: Sequence[FinishedStream]) -> pl.DataFrame:
+def _usage_reports(finished: Sequence[FinishedStream], counters: Counter[str]) -> pl.DataFrame:
     reports: list[tuple[int, int | None, Usage]] = []
     stream_ids: list[str] = []
     captured: list[bool] = []
@@ -333,7 +392,7 @@ def _usage_reports(finished: Sequence[FinishedStream]) -> pl.DataFrame:
     }
     for name in ("input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens"):
         values[name] = list(map(_count, map(attrgetter(name), usages)))
-    return frame(USAGE_REPORTS, values)
+    return frame(USAGE_REPORTS, values, counters=counters)
 
 
 def _server_stats(finished: Sequence[FinishedStream]) -> pl.DataFrame:
@@ -400,8 +459,8 @@ def _json(value: Any) -> str | None:
 _LISTS = ("read_seq", "at_ns", "kind", "event_name", "choice", "chars", "tokens", "bytes", "finish_reason")
 
 
-def event_frame(finished: Sequence[FinishedStream]) -> pl.DataFrame:
-    """The events of finished streams, in order. A number outside its column's range becomes NULL."""
+def event_frame(finished: Sequence[FinishedStream], counters: Counter[str] | None = None) -> pl.DataFrame:
+    """The events of finished streams, in order."""
     sources = [
         (s.stream_id, s.decoder.events) for s in finished if s.decoder is not None and s.decoder.events
     ]
@@ -418,7 +477,7 @@ def event_frame(finished: Sequence[FinishedStream]) -> pl.DataFrame:
             )
     return owners.select(
         pl.col("stream_id").repeat_by("n"), pl.int_ranges("n", dtype=pl.Int32).alias("seq")
-    ).select(pl.all().explode(), *(_series(name, values) for name, values in lists.items()))
+    ).select(pl.all().explode(), *(_series(name, values, counters) for name, values in lists.items()))
 
 
 def _event_names(names: list[str]) -> list[str]:
@@ -428,17 +487,13 @@ def _event_names(names: list[str]) -> list[str]:
     return [replaced.get(name, name) for name in names] if replaced else names
 
 
-def _series(name: str, values: list[Any]) -> pl.Series:
-    kind = polars_types(EVENTS)[name]
-    if kind == pl.String:
-        series = pl.Series(name, values, kind)
-        return series if name in ("stream_id", "kind") else series.replace("", None)
-    # Through 64 bits, because a number from a server may exceed the column: it becomes NULL, and the commit goes on.
-    wide = pl.Series(name, values, pl.Int64, strict=False)
-    return wide if kind == pl.Int64 else wide.cast(kind, strict=False)
+def _series(name: str, values: list[Any], counters: Counter[str] | None) -> pl.Series:
+    found = series(EVENTS, name, values, polars_types(EVENTS)[name], counters)
+    return found.replace("", None) if found.dtype == pl.String and name != "kind" else found
 
 
 log = logging.getLogger(__name__)
+
 
 Measure = Callable[[Sequence[FinishedStream]], dict[str, pl.DataFrame]]
 
@@ -449,7 +504,7 @@ def measured_rows(
     """Rows by table, whatever a stream contains.
 
     If measuring the batch raises, its streams are measured one by one. One that raises is stored as `tap_lost` without measures,
-    and added to `dead_letters`.
+    and added to `dead_letters`, which adds its row of `losses`.
     """
     if not finished:
         return {}
@@ -460,14 +515,13 @@ def measured_rows(
             "measuring a batch of %d streams failed. Its streams are measured one by one.", len(finished)
         )
     parts: list[dict[str, pl.DataFrame]] = []
-    for stream in finished:
+    for stream in sorted(finished, key=attrgetter("started_wall_ns")):
         try:
             parts.append(measure([stream]))
         except Exception as e:
-            reason = f"measure: {type(e).__name__}"
-            dead_letters.add(stream.partition, -1, stream.stream_id, reason, 0, stream.stream_id.encode())
             opened = stream.opened
             gateway, tap = (opened.gateway, opened.tap) if opened else (None, None)
+            dead_letters.add_unmeasured(stream.partition, stream.stream_id, tap, e)
             parts.append({"streams": lost_row(stream.stream_id, stream.started_wall_ns, gateway, tap)})
     names = {name for part in parts for name in part}
     return {name: pl.concat([p[name] for p in parts if name in p], how="diagonal_relaxed") for name in names}

@@ -17,10 +17,10 @@ import polars as pl
 
 from streamgauge.analytics.measures.latency import gap_rows, stall_rows
 from streamgauge.analytics.reports import quality
-from streamgauge.analytics.schema.dimensions import INPUT_TOKENS
+from streamgauge.analytics.schema.dimensions import INPUT_TOKENS, NO_REQUESTS
 from streamgauge.analytics.schema.frames import with_all_columns
 from streamgauge.analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
-from streamgauge.analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK, WEBSOCKET
+from streamgauge.analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import (
     CLIENT_MINUTES,
@@ -54,7 +54,7 @@ def rollups(
     if streams is None or streams.is_empty():
         return {}
     streams = with_all_columns(streams, STREAMS).with_columns(_DERIVED)
-    streams = streams.filter(pl.col("operation").ne_missing(WEBSOCKET))
+    streams = streams.filter(~pl.col("operation").is_in(NO_REQUESTS, nulls_equal=True))
     sources = streams.select(_SOURCE)
     keys = sources.unique(maintain_order=True).with_row_index("key")
     streams = streams.with_columns(

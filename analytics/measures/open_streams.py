@@ -2,8 +2,8 @@
 
 Rules of silence
 1. Silence begins with the last output event, or with t0 while there is no output. Comments and other events do not end it.
-2. It ends at the newest `Alive` of the stream's tap, on the tap's own monotonic clock. So a log that is read late, a stopped
-   tap or a different wall clock cannot make a stream look silent.
+2. It ends at the newest `Alive` of the stream's tap in the stream's partition, on the tap's own monotonic clock. So a log that is
+   read late, a stopped tap or a different wall clock cannot make a stream look silent.
 3. Between two `Alive` records the clock advances by at most `MAX_ADVANCE_NS`.
 4. The tap names the streams whose client it waits for. Their silence is the client's, not the model's.
 5. Excluded: streams that have their terminal, that have record gaps, or whose operation generates no output.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import polars as pl
 
@@ -21,9 +21,8 @@ from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.measures.headers import client_app_of
 from streamgauge.analytics.measures.latency import first_output_ns, last_output_ns
 from streamgauge.analytics.measures.operation import is_websocket, operation_of
-from streamgauge.analytics.schema.dimensions import INFERENCE
+from streamgauge.analytics.schema.dimensions import INFERENCE, WEBSOCKET
 from streamgauge.analytics.schema.frames import frame
-from streamgauge.analytics.schema.outcomes import WEBSOCKET
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from streamgauge.ingest.labels import Label, labels_of
 from streamgauge.ingest.records import Alive
@@ -78,6 +77,18 @@ def _row(stream: OpenStream, labels: Sequence[Label]) -> dict[str, object]:
     }
 
 
+class OpenPartition(NamedTuple):
+    """A partition of the log at one moment. Pending frames are decoded."""
+
+    name: str
+    high: int
+    """Offset of the next entry."""
+    streams: Sequence[OpenStream]
+    """In flight."""
+    reports: Sequence[Alive]
+    """The newest of each incarnation in this partition."""
+
+
 Phase = Literal["pre_first_output", "mid_stream"]
 """Values of `streams.error_phase`."""
 PHASES: tuple[Phase, ...] = ("pre_first_output", "mid_stream")
@@ -100,7 +111,8 @@ class Silence:
 
 
 class TapClocks:
-    """What the newest `Alive` of each run of a tap worker says: its current monotonic time, and the clients that it waits for."""
+    """What the newest `Alive` of each run of a tap worker in one partition says: its current monotonic time, and the clients that it
+    waits for."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, int]] = {}

@@ -1,14 +1,14 @@
-"""The operation of a request (`gen_ai.operation.name`): by its path, and side calls of agents.
+"""The operation of a request (`gen_ai.operation.name`): by its path, side calls of agents, and what is no request of an API.
 
 Coding agents send their tools with each request of a conversation, and none with titles, summaries, routers and warm-ups.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
-from streamgauge.analytics.schema.dimensions import COUNT_TOKENS, INFERENCE
-from streamgauge.analytics.schema.outcomes import WEBSOCKET
+from streamgauge.analytics.schema.dimensions import COUNT_TOKENS, INFERENCE, MCP, MEDIA, WEBSOCKET
 from streamgauge.ingest.records import Opened, ResponseHeaders
 
 _ENDS = {
@@ -18,10 +18,7 @@ _ENDS = {
     ),
     "text_completion": ("/completions", "/complete", "/generate", "/generate_stream"),
     "embeddings": ("/embeddings", "/embed", ":embedcontent", ":batchembedcontents"),
-    "generate_content": (
-        ":generatecontent", ":streamgeneratecontent", ".bidigeneratecontent", "/images/generations", "/audio/speech",
-        "/audio/transcriptions", "/audio/translations", "/realtime",
-    ),
+    "generate_content": (":generatecontent", ":streamgeneratecontent", ".bidigeneratecontent", "/realtime", *MEDIA),
 }  # fmt: skip
 """Operation → ends of its paths. The first match counts: `/chat/completions` before `/completions`."""
 
@@ -31,6 +28,32 @@ def operation_of(path: str) -> str | None:
     """None if the path belongs to no known API."""
     bare = path.partition("?")[0].rstrip("/").lower()
     return next((operation for operation, ends in _ENDS.items() if bare.endswith(ends)), None)
+
+
+_PAGE_PATH = re.compile(
+    r"^/*$|\.(?:css|gif|html?|ico|jpe?g|js|map|mjs|otf|png|svg|ttf|webmanifest|webp|woff2?)$"
+)
+_PAGE_TYPE = re.compile("text/(?:html|css|javascript)|application/javascript|image/|font/")
+
+
+def is_web(opened: Opened, response: ResponseHeaders | None, dialect: str | None) -> bool:
+    """Whether it is no request of an API: a `HEAD`, a CORS preflight, or the `GET` of a page or of a file that a page shows.
+
+    An error page shows no page that was asked for: gateways answer requests of an API with one, too.
+    """
+    if opened.method in ("HEAD", "OPTIONS"):
+        return True
+    if (
+        opened.method != "GET"
+        or dialect == MCP
+        or opened.asks_for_websocket
+        or opened.connection_id is not None
+    ):
+        return False
+    kind = dict(response.headers).get("content-type", "").lower() if response is not None else ""
+    if _PAGE_PATH.search(opened.path.lower()):
+        return not kind.startswith("text/event-stream")
+    return response is not None and response.status < 400 and _PAGE_TYPE.match(kind) is not None
 
 
 def transport_of(opened: Opened, response: ResponseHeaders | None) -> str:

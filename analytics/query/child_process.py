@@ -27,7 +27,7 @@ from streamgauge.analytics.storage.location import StoreLocation
 log = logging.getLogger(__name__)
 
 MIB = 2**20
-START_S = 20.0
+START_S = 60.0
 """Longest start. It takes 0.5 s on an idle machine."""
 MESSAGE_OVERHEAD_BYTES = 2**20
 """Arrow's schema and padding."""
@@ -77,7 +77,7 @@ class ChildOptions:
     """Further stores, queried together with the first."""
     limits: Limits
     untrusted: bool
-    low_priority: bool
+    niceness: int
     folder: Path
     """Private folder of the parent: spill files and the copy of the catalog."""
     catalog_copy: Path | None = None

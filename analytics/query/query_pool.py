@@ -41,6 +41,7 @@ from streamgauge.analytics.query.child_process import (
     Limits,
     slow_start,
 )
+from streamgauge.analytics.query.sandbox import UNTRUSTED_NICENESS
 from streamgauge.analytics.storage.location import StoreLocation
 
 GRACE_S = 0.5
@@ -61,7 +62,7 @@ class QueryPool:
         limits: Limits | None = None,
         exact_types: bool = False,
         others: Sequence[StoreLocation] = (),
-        low_priority: bool = False,
+        niceness: int = 0,
     ) -> None:
         """The first child starts in the background. `exact_types`: for `answer`; `query` requires False.
 
@@ -70,7 +71,7 @@ class QueryPool:
         self.limits = limits or (UNTRUSTED if untrusted else TRUSTED)
         self._location, self._others = location, others
         # Hostile statements must not slow the tap and analytics down.
-        self._untrusted, self._low_priority = untrusted, low_priority or untrusted
+        self._untrusted, self._niceness = untrusted, UNTRUSTED_NICENESS if untrusted else niceness
         self._exact_types = exact_types
         self._folder = Path(tempfile.mkdtemp(prefix="streamgauge-query-"))
         # For a pool that nobody closes.
@@ -238,7 +239,7 @@ class QueryPool:
             others=self._others,
             limits=self.limits,
             untrusted=self._untrusted,
-            low_priority=self._low_priority,
+            niceness=self._niceness,
             folder=self._folder,
             catalog_copy=self._copy.path if self._copy else None,
             exact_types=self._exact_types,

@@ -65,8 +65,10 @@ def run_child(start: Callable[[ChildOptions, dict[str, Any], Send], Receive]) ->
         return 0
     options: ChildOptions = pickle.loads(first[1])  # noqa: S301 - from the process that started this one
     _confine(options, first[0].get("port"))
-    if options.low_priority:
-        sandbox.lower_priority()  # before the start, or hostile statements that end their children keep the CPUs busy
+    if options.niceness:
+        sandbox.lower_priority(
+            options.niceness
+        )  # before the start, or hostile statements that end their children keep the CPUs busy
     try:
         receive = start(options, first[0], send)
     except (errors.QueryError, OSError) as e:

@@ -174,12 +174,13 @@ class QueryServer:
 
     def _opened_pool(self) -> QueryPool:
         from streamgauge.analytics.query.query_pool import QueryPool
+        from streamgauge.analytics.query.sandbox import OWN_NICENESS
 
         with self._lock:
             if self._closed.is_set():
                 raise errors.StoreUnavailable("cannot run the query: analytics stops.")
             if self._pool is None:
-                self._pool = QueryPool(self._location, untrusted=False, low_priority=True)
+                self._pool = QueryPool(self._location, untrusted=False, niceness=OWN_NICENESS)
             return self._pool
 
     def _rendered(self, request: dict[str, Any]) -> bytes:

@@ -33,7 +33,7 @@ from streamgauge.analytics.query.statement_filter import position_of_byte, witho
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import COUNTER_PARTS, HISTOGRAM_MINUTES, TABLES, Rows
-from streamgauge.analytics.storage.database import attach, data_path_of, message, new_database
+from streamgauge.analytics.storage.database import attach, check_version, data_path_of, message, new_database
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ class Reader:
             ).fetchall()
             if not found:  # analytics creates the catalog before its tables
                 raise errors.no_tables(location)
+            check_version(connection, location)
             self.data_path = data_path_of(connection)
             """The tables folder, with a slash at the end."""
             self._data_paths = [self.data_path]
@@ -131,6 +132,7 @@ class Reader:
         aliases = [ALIAS, *(f"{ALIAS}_{number}" for number in range(2, len(others) + 2))]
         for location, alias in zip(others, aliases[1:], strict=True):
             attach(connection, location, read_only=True, alias=alias)
+            check_version(connection, location, alias)
             self._data_paths.append(data_path_of(connection, alias))
         connection.execute(f"USE memory; CREATE SCHEMA IF NOT EXISTS internal; {self._search_path}")
         for table in TABLES:

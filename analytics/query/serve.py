@@ -139,7 +139,7 @@ class SqlServer:
         self._child = ChildProcess(
             MODULE,
             # It serves all readers, so it keeps its priority, and its errors are for the operator, so they keep their paths.
-            replace(self._pool.child_options, limits=limits, low_priority=False, hidden=()),
+            replace(self._pool.child_options, limits=limits, niceness=0, hidden=()),
             more={"host": self._host, "port": self._port, "token": self._token},
             on_event=self._on_event,
             on_end=self._wake.set,

@@ -11,10 +11,12 @@ One module per question owns its SQL over the public tables, its result with uni
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import polars as pl
+if TYPE_CHECKING:  # `formatting` is imported where no query runs
+    import polars as pl
 
-Query = Callable[[str], pl.DataFrame]
+Query = Callable[[str], "pl.DataFrame"]
 """Runs one read-only statement. Raises `streamgauge.analytics.query.errors.QueryError` with a one-line message."""
 
 

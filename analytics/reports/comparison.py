@@ -264,7 +264,7 @@ def ok_sample(query: Query, selection: Selection) -> pl.DataFrame:
     )
     return query(f"""
         SELECT ttft_ns, itl_ns, tps_user, end_ns, {UNCACHED_INPUT} AS uncached_input, {INPUT_CLASS} AS input_class, {lengths}
-        FROM streams WHERE {selection.where()} AND outcome = '{OK}'
+        FROM streams WHERE {selection.where()} AND outcome = '{OK}' AND {IS_REQUEST}
         ORDER BY hash(stream_id) LIMIT {SAMPLE_STREAMS:d}""")
 
 
@@ -280,7 +280,8 @@ def counts(query: Query, selection: Selection) -> dict[str, Any]:
         if m.unit == "share"
     )
     return query(f"""
-        SELECT {COUNTS}, count(*) FILTER (outcome = '{OK}') AS ok, count(*) FILTER ({IS_COUNTED}) AS counted,
+        SELECT {COUNTS}, count(*) FILTER (outcome = '{OK}' AND {IS_REQUEST}) AS ok,
+            count(*) FILTER ({IS_COUNTED} AND {IS_REQUEST}) AS counted,
             count(stall_count) FILTER (outcome = '{OK}') AS stall_known,
             count(*) FILTER (outcome = '{OK}' AND stall_count > 0) AS stalled, {of_answers}
         FROM streams WHERE {selection.where()}""").to_dicts()[0]
@@ -293,7 +294,7 @@ def finishes(query: Query, selection: Selection) -> dict[str, int]:
 
 def causes(query: Query, selection: Selection) -> dict[str, int]:
     """Cause of failure → number of streams, most frequent first."""
-    return _numbers(query, selection, CAUSE_AND_TYPE, IS_ERROR)
+    return _numbers(query, selection, CAUSE_AND_TYPE, f"{IS_ERROR} AND {IS_REQUEST}")
 
 
 def values(query: Query, selection: Selection, dimension: str) -> list[str]:

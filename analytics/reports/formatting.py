@@ -50,6 +50,11 @@ def span(length: timedelta) -> str:
     return f"{minutes / 1440:.3g} d"
 
 
+def plural(number: int, noun: str) -> str:
+    """The noun, with an `s` unless there is one."""
+    return noun if number == 1 else f"{noun}s"
+
+
 def count(value: float | None) -> str:
     """Exact up to 99,999, then rounded: 123 k, 4.56 M."""
     if not known(value):

@@ -16,7 +16,7 @@ import polars as pl
 
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
-from streamgauge.analytics.schema.dimensions import is_one_of
+from streamgauge.analytics.schema.dimensions import HAS_ROLLUPS, is_one_of
 from streamgauge.analytics.schema.sql_quoting import literal
 
 METRICS: dict[str, str] = {
@@ -106,7 +106,7 @@ class Source:
         )
         return f"""(
                 SELECT {at}, {dimension(self.group, GROUPS)} AS name, {name} AS metric, {value} AS value, 1 AS n FROM streams
-                WHERE {self.where()} AND {streams})"""
+                WHERE {self.where()} AND {HAS_ROLLUPS} AND {streams})"""
 
     def quantiles(self, table: str, keys: str, quantiles: Sequence[float]) -> str:
         """SQL of `q` (a list), `n` (known values) and `largest` for each value of the keys, from a table as of `values`."""

@@ -46,10 +46,13 @@ HELP: dict[str, str] = {
     "wasted_tokens": "Tokens of answers without use: failed attempts of a gateway (`failed_attempt`), answers that the client requested "
     "again within 60 s (`retried`), output not delivered because the client disconnected (`client_left`), errors after output. Each token "
     "counts once. Only reported tokens are known; the cost of others is an estimate.",
-    "cost": "Tokens × your prices (`spend`): an estimate, not a bill. In parentheses: the range, where tokens were not reported. "
+    "cost": "Tokens × your prices (`spend`): an estimate, not a bill. In parentheses: the range, where tokens were not reported "
+    "or a report contradicts itself. "
     "A hop counts once, at the model server.",
     "cost_estimate": "Share of the cost from requests whose tokens were not all reported: they are estimated from bytes and characters, as "
     "in other requests to the model. Low and high cover 90 % of those.",
+    "cost_reported": "Cost in USD that providers report for requests with a price in USD (`reported_cost`). The difference is how much "
+    "it is above the cost of the same requests by your prices: it shows an old price, a missing one, or a discount.",
     "budget_forecast": "Spent + what the rest of the period costs like the same hours of the last 28 days. In parentheses: the range for "
     "90 %. Needs 3 days of data.",
     "budget_burn": "Spend of the last hour / the budget's mean per hour. 1 spends the budget exactly in its period.",
@@ -83,9 +86,10 @@ HELP: dict[str, str] = {
     "blame": "Time from t0 to the delivery of the response, by part. Upstream: the model server, and the network to it. Gateway: "
     "its time before forwarding and after the model server's end. Tap: from reading to writing. Client: sending its request, "
     "reading slowly, or receiving the rest after the end. The client of a stream behind a gateway is the gateway.",
-    "session_time": "Model time + tool time + user wait is the time from the first request to the end of the last one.",
+    "session_time": "Model time + tool time + subagent time + user wait is the time from the first request to the end of the last one.",
     "session_model": "Time with a request of the session in flight.",
-    "session_tool": "Pauses before requests of the same turn, mostly after tool calls: the client ran tools.",
+    "session_tool": "Pauses before requests of the same turn, mostly after tool calls: the client ran tools. Without subagent time.",
+    "session_subagent": "The part of the pauses for tools in which a subagent was active. Its model and tool time are its own session's.",
     "session_user": "Pauses before the first request of a turn: waiting for the user.",
     "critical_path": "Time in which the turn waited for it: it was the last to end before the turn went on. The parts add up to the turn.",
     "session_unfinished": "Output tokens of requests that did not end ok.",

@@ -21,6 +21,13 @@ def by_model(query: Query, selection: Selection) -> pl.DataFrame:
         WHERE requests > 0 ORDER BY is_total DESC, requests DESC, model""").drop("is_total")
 
 
+def exchanges(query: Query, selection: Selection) -> int:
+    """The number of streams without the answers on WebSockets."""
+    return int(
+        query(f"SELECT count(*) FROM streams WHERE {selection.where()} AND connection_id IS NULL").item()
+    )
+
+
 def times(query: Query, selection: Selection) -> tuple[int, int, int]:
     """Nanoseconds in which at least one request to a model was open, pauses for tools of sessions, and the number of sessions."""
     row = query(f"""

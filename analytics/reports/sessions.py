@@ -16,7 +16,7 @@ import polars as pl
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.dimensions import TO_MODEL
-from streamgauge.analytics.schema.outcomes import IS_ERROR
+from streamgauge.analytics.schema.outcomes import IS_ERROR, REQUESTS
 from streamgauge.analytics.schema.sql_quoting import literal
 
 ORDERS: dict[str, str] = {
@@ -38,7 +38,7 @@ def count(query: Query, selection: Selection) -> dict[str, int]:
     """`sessions`, `in_session` (requests with a session) and `requests` of the selection."""
     return query(f"""
         SELECT count(*) AS sessions, coalesce(sum(n), 0)::BIGINT AS in_session,
-            (SELECT count(*) FROM streams WHERE {selection.where()}) AS requests
+            (SELECT {REQUESTS} FROM streams WHERE {selection.where()}) AS requests
         FROM (
             SELECT count(*) AS n FROM streams WHERE {selection.where()} AND {IN_SESSION}
             GROUP BY session_id HAVING {IS_SESSION})""").to_dicts()[0]
@@ -68,6 +68,13 @@ def one(query: Query, session_id: str) -> dict[str, object] | None:
     return rows[0] if rows else None
 
 
+def subagents(query: Query, session_id: str, *, most: int = 100) -> pl.DataFrame:
+    """The first subagents of a session: rows of the view `sessions`, the earliest first."""
+    return query(
+        f"SELECT * FROM sessions WHERE parent_session_id = {literal(session_id)} ORDER BY first_at, session_id LIMIT {most:d}"
+    )
+
+
 def requests(query: Query, session_id: str, *, most: int = 500) -> pl.DataFrame:
     """The first requests of a session in order: rows of the view `session_turns`."""
     return query(
@@ -77,7 +84,7 @@ def requests(query: Query, session_id: str, *, most: int = 500) -> pl.DataFrame:
 
 # The requests and pauses of one session as bars, one row per turn. Pure.
 
-MODEL, TOOL, USER = "model", "tool", "user"
+MODEL, TOOL, SUBAGENT, USER = "model", "tool", "subagent", "user"
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,8 @@ def bars(requests: Sequence[Mapping[str, Any]], *, with_user_waits: bool) -> lis
         if waited and not with_user_waits:
             left_out_ns += pause_ns
         elif pause_ns:
-            kind = USER if waited else TOOL
+            # Only the length of the part with subagents is known, and a bar has one kind.
+            kind = USER if waited else SUBAGENT if 2 * (row["subagent_ns"] or 0) > pause_ns else TOOL
             found.append(Bar(turn, kind, start_ns - pause_ns - left_out_ns, start_ns - left_out_ns, row))
         start_ns -= left_out_ns
         found.append(Bar(turn, MODEL, start_ns, start_ns + (row["end_ns"] or 0), row))

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, has_rows
+from streamgauge.analytics.reports import Query, formatting, has_rows
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.sql_quoting import literal
@@ -30,7 +30,9 @@ _MEASURES = """
     sum(output_tokens)::BIGINT AS output_tokens, 1000 * sum(total) / nullif(sum(output_tokens), 0) AS per_1000_output,
     sum(total) / nullif(count(*) FILTER (outcome = 'ok'), 0) AS per_ok,
     coalesce(sum(wasted), 0) / nullif(sum(total), 0) AS wasted_share,
-    coalesce(sum(total) FILTER (source = 'estimate'), 0) / nullif(sum(total), 0) AS estimated_share"""
+    coalesce(sum(total) FILTER (source = 'estimate'), 0) / nullif(sum(total), 0) AS estimated_share,
+    count(reported_difference) AS reporting, sum(reported_cost) FILTER (reported_difference IS NOT NULL) AS reported,
+    sum(reported_difference) AS reported_difference"""
 _CACHE = """
     sum(cached_input_tokens) / nullif(sum(input_tokens) FILTER (cached_input_tokens IS NOT NULL), 0) AS hit_share,
     sum(cached_input_tokens)::BIGINT AS read_tokens, sum(cache_write_tokens)::BIGINT AS written_tokens,
@@ -58,8 +60,12 @@ def coverage(query: Query, selection: Selection) -> pl.DataFrame:
 
 
 def table(query: Query, selection: Selection, by: str, currency: str, *, most: int = 50) -> pl.DataFrame:
-    """`name, cost, low, high, requests, ok, output_tokens, per_1000_output, per_ok, wasted_share, estimated_share` by group, the
-    dearest first, after a row for all with the name NULL. For sessions also `session_id` and `client`."""
+    """`name, cost, low, high, requests, ok, output_tokens, per_1000_output, per_ok, wasted_share, estimated_share,
+    reporting, reported, reported_difference` by group, the dearest first, after a row for all with the name NULL. For sessions also
+    `session_id` and `client`.
+
+    `reported` is what providers report for `reporting` requests with a price in USD, `reported_difference` how much it is above their cost.
+    """
     more = ", any_value(session_id) AS session_id, any_value(client_id) AS client" if by == SESSION else ""
     return query(f"""
         SELECT * EXCLUDE (is_total) FROM (
@@ -100,13 +106,29 @@ def cost_text(cost: float | None, currency: str | None) -> str:
 
 def of_stream(query: Query, stream_id: UUID, started_at: datetime) -> str | None:
     """The cost of a stream, or of the requests that a gateway made for it, as text. None without a price."""
-    condition = f"'{stream_id}' IN (stream_id::VARCHAR, client_stream_id::VARCHAR)"
-    return _costs(query, "''", condition, started_at, started_at).get("")
+    return _costs(query, "''", _of_stream(stream_id, started_at)).get("")
+
+
+def _of_stream(stream_id: UUID, started_at: datetime) -> str:
+    return f"{_began(started_at, started_at)} AND '{stream_id}' IN (stream_id::VARCHAR, client_stream_id::VARCHAR)"
+
+
+def _began(since: datetime, until: datetime) -> str:
+    """SQL condition: a request began in this time, or a gateway made it for one that did."""
+    return f"started_at BETWEEN {instant(since)} AND {instant(until + MAX_HOP)}"
+
+
+def reported_of_stream(query: Query, stream_id: UUID, started_at: datetime) -> str | None:
+    """As `of_stream`, the cost that the provider reports."""
+    row = query(f"""
+        SELECT sum(reported_cost) AS reported, sum(reported_difference) AS reported_difference FROM spend
+        WHERE {_of_stream(stream_id, started_at)} AND reported_cost IS NOT NULL""").to_dicts()[0]
+    return with_difference(row) if row["reported"] is not None else None
 
 
 def of_session(query: Query, session_id: str, first_at: datetime, last_at: datetime) -> str | None:
     """The cost of a session with requests in this time, as text. None without a price."""
-    return _costs(query, "''", f"session_id = {literal(session_id)}", first_at, last_at).get("")
+    return _costs(query, "''", f"{_began(first_at, last_at)} AND session_id = {literal(session_id)}").get("")
 
 
 def of_sessions(query: Query, sessions: pl.DataFrame) -> pl.DataFrame:
@@ -114,7 +136,8 @@ def of_sessions(query: Query, sessions: pl.DataFrame) -> pl.DataFrame:
     found, shown = dict[str, str](), sessions.to_dicts()
     if shown and has_rows(query, "prices"):
         since, until = min(row["first_at"] for row in shown), max(row["last_at"] for row in shown)
-        found = _costs(query, "session_id", is_one_of("session_id", [*sessions["session_id"]]), since, until)
+        chosen = is_one_of("session_id", [*sessions["session_id"]])
+        found = _costs(query, "session_id", f"{_began(since, until)} AND {chosen}")
     return pl.DataFrame(
         {"session_id": [*found], "cost": [*found.values()]}, {"session_id": pl.String, "cost": pl.String}
     )
@@ -139,12 +162,12 @@ def budgets(query: Query) -> pl.DataFrame:
     return found.with_columns(pl.Series(name, texts[name], pl.String) for name in texts)
 
 
-def _costs(query: Query, by: str, condition: str, since: datetime, until: datetime) -> dict[str, str]:
-    """Value of `by` → the cost of requests in this time, and of those that gateways made for them, as text."""
+def _costs(query: Query, by: str, condition: str) -> dict[str, str]:
+    """Value of `by` → the cost of requests that meet the condition, as text."""
     found = dict[str, str]()
     for row in query(f"""
         SELECT {by} AS name, currency, sum(total) AS cost, sum(low) AS low, sum(high) AS high FROM spend
-        WHERE started_at BETWEEN {instant(since)} AND {instant(until + MAX_HOP)} AND {condition} AND total IS NOT NULL
+        WHERE {condition} AND total IS NOT NULL
         GROUP BY ALL ORDER BY name, currency""").to_dicts():
         before = f"{found[row['name']]} + " if row["name"] in found else ""
         found[row["name"]] = before + with_range(row)
@@ -159,3 +182,13 @@ def with_range(row: dict[str, object]) -> str:
         return text
     ends = [cost_text(end, "") for end in (low, high)]
     return f"{text} ({' – '.join(end.strip() for end in ends)})"
+
+
+def with_difference(row: dict[str, object]) -> str:
+    """The text of `reported, reported_difference`: `12.30 USD (2.10 % more than estimated)`."""
+    reported = float(str(row["reported"]))
+    text, difference = cost_text(reported, "USD"), row["reported_difference"]
+    if difference is None or not (cost := reported - float(str(difference))):
+        return text
+    share = reported / cost - 1
+    return f"{text} ({formatting.share(abs(share))} {'less' if share < 0 else 'more'} than estimated)"

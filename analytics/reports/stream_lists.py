@@ -18,7 +18,7 @@ from streamgauge.analytics.reports.selection import (
 )
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.finish_reasons import FINISH
-from streamgauge.analytics.schema.outcomes import IS_BAD, IS_ERROR
+from streamgauge.analytics.schema.outcomes import IS_BAD, IS_ERROR, IS_REQUEST
 from streamgauge.analytics.schema.sql_quoting import literal
 
 COLUMNS = f"""
@@ -37,7 +37,7 @@ ORDERS: dict[str, str] = {
 
 KINDS: dict[str, str] = {
     "all": "TRUE",
-    "errors": IS_ERROR,
+    "errors": f"{IS_ERROR} AND {IS_REQUEST}",
     "ok": "outcome = 'ok'",
     "aborted": "outcome = 'client_abort'",
     "lost": "outcome = 'tap_lost'",

@@ -334,20 +334,21 @@ def parts_ns(turn: Turn) -> dict[str, int]:
 
 
 def answer(turn: Turn) -> str:
-    """One sentence: the part that took most of the turn, its longest activity, and the other parts."""
+    """One sentence: the part that took most of the turn, the name that took most of it, and the other parts."""
     taken = parts_ns(turn)
     first, *others = sorted(PARTS, key=lambda part: -taken[part])
     share = formatting.share(taken[first] / turn.length_ns if turn.length_ns else None)
     name = PARTS[first]
     text = f"{name[0].upper()}{name[1:]}: {formatting.duration(taken[first])} of {formatting.duration(turn.length_ns)} ({share})"
-    steps = [
-        (s.end_ns - s.start_ns, s.activity.name)
-        for s in turn.path
-        if s.part == first and s.activity is not None
-    ]
-    if len(steps) > 1:
-        longest_ns, longest = max(steps)
-        text += f", {formatting.duration(longest_ns)} of it in {longest}"
+    by_name = Counter[str]()
+    for s in turn.path:
+        if s.part == first and s.activity is not None:
+            by_name[s.activity.name] += s.end_ns - s.start_ns
+    if len(by_name) > 1:
+        [(name, name_ns)] = by_name.most_common(1)
+        text += f", {formatting.duration(name_ns)} of it in {name}"
+    elif by_name:
+        text += f" in {next(iter(by_name))}"
     rest = [f"{PARTS[part]} {formatting.duration(taken[part])}" for part in others if taken[part]]
     return "; ".join(filter(None, (text, ", ".join(rest)))) + "."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from importlib import resources
 from string import Template
@@ -10,6 +11,7 @@ from streamgauge.analytics.schema import (
     budgets,
     dimensions,
     histogram_buckets,
+    model_names,
     objectives,
     outcomes,
     prices,
@@ -18,26 +20,46 @@ from streamgauge.analytics.schema import (
 )
 from streamgauge.analytics.schema.sql_quoting import literal
 
+TABLES_VERSION = 3
+"""Version of the tables, stored in the catalog. Add 1 if an older version of the program must not use them any more, and a step if
+rows or names change (`streamgauge.analytics.storage.upgrade_steps`). More tables, columns and views need neither."""
 _DESCRIBED = re.compile(
     r"^-- (?P<text>[^\n]+)\nCREATE (?:OR REPLACE )?(?P<kind>TABLE|VIEW)(?: IF NOT EXISTS)? (?P<name>[\w.]+)(?P<body>.*?);$",
     re.DOTALL | re.MULTILINE,
 )
+_VIEW = re.compile(r"^CREATE OR REPLACE VIEW ([\w.]+)", re.MULTILINE)
 _COLUMN = re.compile(r"(\w+) (?:MAP\([\w,]+\)|[\w\[\]]+)(?: NOT NULL)?,?(?: -- (.+))?")
 _DESCRIPTION = re.compile(r" *--.*")
 
 
 def statements() -> tuple[str, str, str]:
     """SQL of the tables, of the views, and of all comments. Run each in a separate transaction, in this order."""
-    here = resources.files("streamgauge.analytics.schema")
     modules = (
-        budgets, dimensions, outcomes, histogram_buckets, objectives, prices, server_timing_names, strict_clients,
+        budgets, dimensions, outcomes, histogram_buckets, model_names, objectives, prices, server_timing_names, strict_clients,
     )  # fmt: skip
     constants = {name: value for module in modules for name, value in vars(module).items()}
-    tables, views = (
-        Template((here / f"{name}.sql").read_text()).substitute(constants) for name in ("schema", "views")
-    )
-    # Without the descriptions, because the text of the tables identifies the version of a store.
-    return _DESCRIPTION.sub("", tables), _DESCRIPTION.sub("", views), comments(tables + views)
+    constants |= {"TABLES_VERSION": TABLES_VERSION, "SCHEMA_DIGEST": schema_digest()}
+    tables, views = (Template(text).substitute(constants) for text in _texts())
+    described = comments(tables + views)
+    # Without the descriptions, because the text of the tables identifies the version of a store. Without NOT NULL, which says what this
+    # version writes: rows of former versions have NULL in later columns.
+    tables = _DESCRIPTION.sub("", tables).replace(" NOT NULL", "")
+    return tables, _DESCRIPTION.sub("", views), described
+
+
+def schema_digest() -> str:
+    """A digest of the declared tables and views, with their descriptions."""
+    return hashlib.sha256("".join(_texts()).encode()).hexdigest()
+
+
+def _texts() -> list[str]:
+    here = resources.files("streamgauge.analytics.schema")
+    return [(here / f"{name}.sql").read_text() for name in ("schema", "views")]
+
+
+def view_names(views: str) -> list[str]:
+    """The names of the views, with the schema unless it is `main`."""
+    return _VIEW.findall(views)
 
 
 def comments(sql: str) -> str:

@@ -5,32 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from streamgauge.analytics.schema.clients import is_client_id
-from streamgauge.analytics.schema.outcomes import WEBSOCKET
 from streamgauge.analytics.schema.sql_quoting import later, literal
 
 MODEL = "coalesce(request_model, response_model, '(no model)')"
 """The requested model, else the one in the response."""
 GATEWAY = "coalesce(gateway, '(no gateway)')"
-CLIENT = "coalesce(client_id, '(no key)')"
+NO_KEY = "(no key)"
+CLIENT = f"coalesce(client_id, '{NO_KEY}')"
 APP = "coalesce(client_app, '(unknown)')"
 ENDED_AT = later("started_at", "coalesce(end_ns, 0)")
 """When a stream ended."""
 INFERENCE = ("chat", "generate_content", "text_completion")
 """Operations that generate output."""
 GENERATES = f"operation IN {INFERENCE}"
+MEDIA = (
+    "/images/generations", "/images/edits", "/images/variations", "/audio/speech", "/audio/transcriptions", "/audio/translations",
+)  # fmt: skip
+"""Ends of the paths of requests for images and speech: neither bytes nor characters tell their tokens."""
 COUNT_TOKENS = "count_tokens"
 """Operation that counts a prompt and uses none of its tokens."""
 SIDE_CALL = "side_call"
 """Operation of a program besides its conversations: titles, routers, warm-ups."""
 WARM_UP = "warm_up"
 """Operation of a request that prepares the next one and generates nothing."""
-SIDE_OPERATIONS = (COUNT_TOKENS, SIDE_CALL, WARM_UP, WEBSOCKET)
+WEBSOCKET = "websocket"
+"""Operation of the row of a WebSocket."""
+WEB = "web"
+"""Operation of what programs and browsers fetch besides the API: `HEAD /`, icons, pages with what they show, CORS preflights."""
+NO_REQUESTS = (WARM_UP, WEBSOCKET, WEB)
+"""Operations that are in no count or share of requests, and have no objective and no roll-ups: nobody waits for an answer to them."""
+HAS_ROLLUPS = f"coalesce(operation, '') NOT IN {NO_REQUESTS}"
+SIDE_OPERATIONS = (COUNT_TOKENS, SIDE_CALL, *NO_REQUESTS)
 """They belong to no conversation."""
 MCP = "mcp"
 """The dialect of calls of tools. Sessions have no turns of it."""
-TO_MODEL = f"dialect IS DISTINCT FROM '{MCP}' AND operation IS DISTINCT FROM '{WEBSOCKET}'"
+TO_MODEL = f"dialect IS DISTINCT FROM '{MCP}' AND {HAS_ROLLUPS}"
 CALLS_MODEL = f"coalesce(operation, '') NOT IN {SIDE_OPERATIONS} AND {TO_MODEL}"
-"""SQL conditions: a stream is neither a call of MCP nor a WebSocket itself; a stream is a request of a conversation."""
+"""SQL conditions: a stream is a request, and no call of MCP; a stream is a request of a conversation."""
 TOOL_OPERATIONS = ("tools/call", "tasks/result", "prompts/get", "resources/read")
 """Operations of MCP that an agent waits for. The others connect, list or listen: they are no tool time."""
 INPUT_TOKENS = f"CASE WHEN operation IS DISTINCT FROM '{COUNT_TOKENS}' THEN input_tokens END"

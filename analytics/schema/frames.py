@@ -5,6 +5,7 @@ UUIDs are text. Instants are microseconds in UTC.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -19,6 +20,7 @@ _POLARS = {
     "VARCHAR[]": pl.List(pl.String), "SMALLINT[]": pl.List(pl.Int16), "INTEGER[]": pl.List(pl.Int32),
     "MAP(VARCHAR,VARCHAR)": pl.Map(pl.String, pl.String),
 }  # fmt: skip
+_BITS: dict[pl.DataType, int] = {pl.Int16(): 16, pl.Int32(): 32, pl.Int64(): 64}
 
 
 @cache
@@ -27,13 +29,22 @@ def polars_types(table: Table) -> dict[str, pl.DataType]:
     return {name: _POLARS[kind] for name, kind in table.types.items()}
 
 
-def frame(table: Table, values: Mapping[str, Sequence[Any]], names: Collection[str] = ()) -> pl.DataFrame:
+def frame(
+    table: Table,
+    values: Mapping[str, Sequence[Any]],
+    names: Collection[str] = (),
+    *,
+    counters: Counter[str] | None = None,
+) -> pl.DataFrame:
     """A data frame with all columns of the table, or with those of `names`. Instants are microseconds since the epoch."""
     kinds = polars_types(table)
-    return pl.DataFrame([_series(name, values[name], kinds[name]) for name in names or kinds])
+    return pl.DataFrame([series(table, name, values[name], kinds[name], counters) for name in names or kinds])
 
 
-def _series(name: str, values: Sequence[Any], kind: pl.DataType) -> pl.Series:
+def series(
+    table: Table, name: str, values: Sequence[Any], kind: pl.DataType, counters: Counter[str] | None
+) -> pl.Series:
+    """One column. An integer outside of the range of its type is NULL and counted, as `out_of_range.TABLE.COLUMN`."""
     if isinstance(kind, pl.Datetime):
         return pl.Series(name, values, pl.Int64, strict=False).cast(kind)
     if isinstance(kind, pl.List):
@@ -43,7 +54,16 @@ def _series(name: str, values: Sequence[Any], kind: pl.DataType) -> pl.Series:
         return pl.Series(name, list(rows), kind, strict=True).gather(indexes)
     if isinstance(kind, pl.Map):
         return _maps(name, values, kind)
-    return pl.Series(name, values, kind, strict=True)
+    try:
+        return pl.Series(name, values, kind, strict=True)
+    except TypeError:
+        if (bits := _BITS.get(kind)) is None:
+            raise
+    largest = 2 ** (bits - 1)
+    kept = [None if value is None or not -largest <= value < largest else value for value in values]
+    if counters is not None:
+        counters[f"out_of_range.{table.name}.{name}"] += kept.count(None) - list(values).count(None)
+    return pl.Series(name, kept, kind, strict=True)
 
 
 def _maps(name: str, values: Sequence[Mapping[str, str] | None], kind: pl.Map) -> pl.Series:

@@ -1,11 +1,13 @@
 """Groups of the values of `outcome`, in Python and as SQL over the tables `streams` and `stream_minutes`.
 
 An error rate is errors / counted streams. Streams with an outcome of `NOT_COUNTED` show neither a success nor an error of the
-upstream, so they are in neither number. Requests that the tap refused are in no count or share of requests. The row of a WebSocket
-itself is in none of these numbers: its answers are, and it has no roll-ups.
+upstream, so they are in neither number. Requests that the tap refused are in no count or share of requests, and neither are the
+operations of `NO_REQUESTS`. Of a WebSocket, its answers are.
 """
 
 from __future__ import annotations
+
+from streamgauge.analytics.schema.dimensions import HAS_ROLLUPS
 
 OK = "ok"
 REFUSED = "refused"
@@ -21,9 +23,7 @@ ERRORS = (
     "malformed",
 )
 
-WEBSOCKET = "websocket"
-"""Operation of the row of a WebSocket."""
-IS_REQUEST = f"outcome <> '{REFUSED}' AND operation IS DISTINCT FROM '{WEBSOCKET}'"
+IS_REQUEST = f"outcome <> '{REFUSED}' AND {HAS_ROLLUPS}"
 REQUESTS = f"count(*) FILTER ({IS_REQUEST})"
 """Number of requests in rows of `streams`, without those that the tap refused."""
 IS_COUNTED = f"outcome NOT IN {NOT_COUNTED}"

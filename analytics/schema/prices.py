@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from datetime import datetime
 
+from streamgauge.analytics.schema.dimensions import INFERENCE, MEDIA, SIDE_CALL
+
 MAX_PRICES = 20_000
 
 
@@ -36,6 +38,10 @@ class Price:
     """Applies to streams that started before."""
     source: str | None = None
     """Catalog that the row was imported from. None: written by hand."""
+    service_tier: str | None = None
+    """Applies to streams that were served in this tier. None: to all, also below."""
+    speed: str | None = None
+    inference_region: str | None = None
 
 
 COLUMNS = tuple(field.name for field in fields(Price))
@@ -45,6 +51,13 @@ DEFAULTS = {
 }  # fmt: skip
 """Price that may be left out → the price that it has then. Without the price of a web search, searches cost nothing."""
 RATES = COLUMNS[1 : COLUMNS.index("currency")]
+SERVED = ("service_tier", "speed", "inference_region")
+"""Conditions of a price on how a request was served. They are columns of `streams`, too."""
+APPLIES = " AND ".join((
+    "coalesce(started_at >= rule.valid_from, true) AND coalesce(started_at < rule.valid_until, true)",
+    *(f"coalesce(rule.{name} = {name}, rule.{name} IS NULL)" for name in SERVED),
+))  # fmt: skip
+"""SQL condition: a stream began and was served as a rule of prices requires."""
 
 LEAST_RATIOS = 20
 """Requests with reported tokens from which the tokens of others to the same model are estimated."""
@@ -53,8 +66,25 @@ TOKENS_PER_BYTE = "[0.01, 0.25, 0.5]"
 TOKENS_PER_CHAR = "[0.15, 0.25, 1]"
 """As before, output tokens per character: words of English to Chinese."""
 TOKENS_PER_EVENT = "[1, 2, 8]"
-"""As before, per output event of a stream without text, such as a tool call."""
-UNBILLED = ("http_error", "connect_error", "inband_error")
-"""Outcomes of requests that cost nothing, as far as known, without output."""
+"""As before, per output event of a stream whose characters are unknown."""
+OUTPUT_CHARS = (
+    "text_chars + reasoning_chars + if(tool_call_count > 0, tool_call_chars, 0) + coalesce(refusal_chars, 0)"
+)
+"""Characters that the model generated: what it bills as output, whatever it is for."""
+HAS_REPORT = "coalesce(input_tokens, output_tokens) IS NOT NULL"
+"""SQL condition: the provider reported tokens."""
+IS_STALE = "token_source = 'usage_delta' AND tps_e2e IS NULL"
+"""SQL condition: output followed the last report."""
+IS_MEDIA = f"coalesce(regexp_matches(lower(path), '({'|'.join(MEDIA)})$'), false)"
+BRINGS_AGAIN = """(response_id IS NOT NULL AND connection_id IS NULL
+    AND (method <> 'POST' OR regexp_matches(path, '/(cancel|submit_tool_outputs)$')))"""
+"""SQL condition: the request reads or continues a response that another request began (background responses, stored chat completions,
+interactions, runs). Each of these requests repeats the tokens of the response, which is billed once: by its first final report."""
+CAN_ESTIMATE = f"""NOT {IS_MEDIA} AND (ttft_ns IS NOT NULL
+    OR operation IN {(*INFERENCE, "embeddings", SIDE_CALL)} AND outcome NOT IN {("http_error", "connect_error", "inband_error")})"""
+"""SQL condition: a request without a report is billed as far as known: it had output, or may have. Free endpoints, such as tokenizers
+and moderations, have no such operation. Bytes and characters do not show the tokens of images and speech."""
+FREE_PRIORITY = 2**31 - 1
+FREE_RATES = ", ".join(f"0 AS {name}" for name in RATES)
 INPUT_AMOUNT = "input + cached_input + cache_write_5m + cache_write_1h + input_audio + input_image"
 OUTPUT_AMOUNT = "output + reasoning + output_audio + output_image + web_searches_cost"

@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS streams (
     server_instance VARCHAR, -- Worker, replica or pod of the upstream that answered, from a response header (x-…-worker-id and similar).
     provider VARCHAR, -- Vendor of the API, detected from host, headers or stream.
     dialect VARCHAR, -- Format of the stream (docs/reference/dialects.md). An 'unknown' stream has byte and event measures only.
-    operation VARCHAR, -- Kind of request: chat, embeddings, count_tokens, warm_up …; side_call: of an agent without its tools; websocket: the connection; for MCP its method.
+    operation VARCHAR, -- Kind: chat, embeddings, count_tokens, warm_up …; side_call: of an agent without its tools; web: page, icon, HEAD; websocket: the connection; MCP: its method.
     method VARCHAR, -- HTTP method.
     transport VARCHAR, -- http, or websocket: an answer on a WebSocket, and the WebSocket itself (operation websocket). NULL if unknown.
     connection_id UUID, -- Of an answer on a WebSocket: stream_id of the WebSocket. NULL for HTTP.
@@ -57,14 +57,27 @@ CREATE TABLE IF NOT EXISTS streams (
     reasoning_tokens BIGINT, -- Reported reasoning tokens, part of output_tokens.
     cached_input_tokens BIGINT, -- Reported input tokens read from a cache, part of input_tokens.
     cached_audio_tokens BIGINT, -- Reported audio tokens among cached_input_tokens.
+    cached_image_tokens BIGINT, -- Reported image tokens among cached_input_tokens.
     cache_write_tokens BIGINT, -- Reported input tokens written to a cache, part of input_tokens.
     cache_write_1h_tokens BIGINT, -- Of them, those written for an hour. The others are kept for 5 minutes, or as long as the vendor keeps them.
     input_audio_tokens BIGINT, -- Reported audio tokens, part of input_tokens.
     input_image_tokens BIGINT, -- Reported image tokens, part of input_tokens.
     output_audio_tokens BIGINT, -- Reported audio tokens, part of output_tokens.
     output_image_tokens BIGINT, -- Reported image tokens, part of output_tokens.
-    web_searches INTEGER, -- Web searches of the server, if its usage report counts them.
-    token_source VARCHAR, -- Source of the counts: usage, usage_delta (running count, unfinished stream), chunks (listed in each output event), reported_zero (0 despite output or a prompt).
+    web_searches INTEGER, -- Web searches of the server that are billed, as its usage report counts them, else as the response shows them. NULL if unknown.
+    billed_input_tokens BIGINT, -- Input tokens that the provider bills, if it reports them beside input_tokens (Cohere's billed_units, Perplexity's citations). NULL: those of input_tokens.
+    billed_output_tokens BIGINT, -- Output tokens that the provider bills, if it reports them beside output_tokens. NULL: those of output_tokens.
+    other_model VARCHAR, -- Another model whose tokens are part of the counts, as the report names it (Anthropic's advisor, fallback). NULL: none, or several.
+    other_input_tokens BIGINT, -- Input tokens of other models, part of input_tokens.
+    other_cached_input_tokens BIGINT, -- Of them, those read from a cache.
+    other_cache_write_tokens BIGINT, -- Of them, those written to a cache.
+    other_cache_write_1h_tokens BIGINT, -- Of them, those written for an hour.
+    other_output_tokens BIGINT, -- Output tokens of other models, part of output_tokens.
+    reported_cost DOUBLE, -- Cost of the request in USD as the provider reports it. NULL if it reports none.
+    service_tier VARCHAR, -- Service tier that served the request (default, flex, priority, batch …), else the requested one. NULL if unknown.
+    speed VARCHAR, -- Speed that served the request (standard, fast), else the requested one. NULL if unknown.
+    inference_region VARCHAR, -- Region of the inference as the provider reports it (inference_geo), else the requested one. NULL if unknown.
+    token_source VARCHAR, -- Source of the counts: usage, usage_delta (running count, unfinished), chunks (listed by event), reported_zero, usage_inconsistent (it contradicts itself).
     itl_ns DOUBLE, -- Inter-token latency: (last - first output - output_waits) / (N - 1) in ns. NULL if N < 2 or unknown, with fewer than 2 outputs or several choices.
     icl_p50_ns DOUBLE, -- Inter-chunk latency: median gap between output events of one choice in ns, without output_waits. NULL with fewer than 2.
     icl_p95_ns DOUBLE, -- 95th percentile of the gaps between output events in ns.
@@ -80,6 +93,7 @@ CREATE TABLE IF NOT EXISTS streams (
     text_chars BIGINT, -- Characters of generated text in all choices.
     reasoning_chars BIGINT, -- Characters of reasoning in the response.
     tool_call_count INTEGER, -- Tool calls by the model.
+    tool_call_chars BIGINT, -- Characters of the arguments of tool calls by the model in all choices, also of calls that the provider runs.
     comment_count BIGINT, -- SSE comments (heartbeats).
     response_bytes BIGINT, -- Body bytes received from the upstream.
     malformed_events BIGINT, -- Events that could not be parsed.
@@ -202,14 +216,15 @@ CREATE TABLE IF NOT EXISTS internal.counter_parts (
 
 -- Missing records of streams, by range and cause.
 CREATE TABLE IF NOT EXISTS losses (
-    stream_id UUID, -- The stream; a new id if the log has no record of it. NULL for unreadable log entries, whose streams are unknown.
+    stream_id UUID, -- The stream; a new id if the log has no record of it. NULL for log entries whose streams are unknown.
     tap VARCHAR, -- Name of the tap. NULL if the first record of the stream is missing.
     partition VARCHAR,
-    first_seq BIGINT, -- First missing record of the stream. Without a stream: first unreadable log entry.
-    last_seq BIGINT, -- Last missing record of the stream. Without a stream: last unreadable log entry.
-    cause VARCHAR NOT NULL, -- queue_full, log_full, log_aged, log_error, log_damaged, log_gone, record_too_large, recording_failed, tap_died, missing (no reported cause) …
+    first_seq BIGINT, -- First missing record of the stream. Without a stream: first log entry that could not be processed.
+    last_seq BIGINT, -- Last missing record of the stream. Without a stream: last log entry that could not be processed.
+    cause VARCHAR NOT NULL, -- queue_full, log_full, log_aged, log_error, log_damaged, log_gone, record_too_large, recording_failed, tap_died, not_measured, missing, a dead letter's reason …
     bytes BIGINT, -- Body bytes in the missing records. NULL if unknown.
-    lost_at TIMESTAMPTZ NOT NULL -- Time of the loss, as far as known.
+    lost_at TIMESTAMPTZ NOT NULL, -- Time of the loss, as far as known.
+    dead_letters BIGINT -- Dead letters without a stream that this row counts: those of one log entry, or all beyond 1,000 rows of a commit by partition and cause. NULL with a stream.
 );
 
 -- Log content that could not be processed: reason and hash, no text.
@@ -355,7 +370,10 @@ CREATE TABLE IF NOT EXISTS prices (
     above BIGINT, -- Applies to streams with more input tokens. NULL: to all.
     valid_from TIMESTAMPTZ, -- Applies to streams that started at or after this time. NULL: no limit.
     valid_until TIMESTAMPTZ, -- Applies to streams that started before this time. NULL: no limit.
-    source VARCHAR -- Catalog that the row was imported from. NULL: written by hand.
+    source VARCHAR, -- Catalog that the row was imported from. NULL: written by hand.
+    service_tier VARCHAR, -- Applies to streams with this streams.service_tier. NULL: to all.
+    speed VARCHAR, -- Applies to streams with this streams.speed. NULL: to all.
+    inference_region VARCHAR -- Applies to streams with this streams.inference_region. NULL: to all.
 );
 
 -- Budgets from the settings, replaced when analytics starts with other ones. A request counts in each budget that matches it.

@@ -71,13 +71,18 @@ class Table:
 @cache
 def ddl_columns() -> dict[str, dict[str, str]]:
     """The columns of each table in schema.sql and open_streams.sql."""
-    here, found = resources.files("streamgauge.analytics.schema"), {}
-    for file in ("schema.sql", "open_streams.sql"):
-        text = re.sub(r"--.*", "", (here / file).read_text())
-        for name, body in re.findall(r"CREATE TABLE IF NOT EXISTS ([\w.]+) \((.*?)\);", text, re.DOTALL):
-            # The types of a map stand in parentheses.
-            found[name] = dict(column.split()[:2] for column in re.split(r",(?![^(]*\))", body))
-    return found
+    here = resources.files("streamgauge.analytics.schema")
+    return columns_of("".join((here / file).read_text() for file in ("schema.sql", "open_streams.sql")))
+
+
+def columns_of(sql: str) -> dict[str, dict[str, str]]:
+    """SQL types by column, in order, of each CREATE TABLE."""
+    text = re.sub(r"--.*", "", sql)
+    return {
+        # The types of a map stand in parentheses.
+        name: dict(column.split()[:2] for column in re.split(r",(?![^(]*\))", body))
+        for name, body in re.findall(r"CREATE TABLE IF NOT EXISTS ([\w.]+) \((.*?)\);", text, re.DOTALL)
+    }
 
 
 _of_stream = partial(Table, retention=Retention.STREAMS, time_column="stream_id", sorted_by="stream_id")

@@ -184,7 +184,7 @@ FROM recent
 JOIN usual ON recent.gateway IS NOT DISTINCT FROM usual.gateway AND recent.model IS NOT DISTINCT FROM usual.model
 WHERE recent.ttft_ns > usual.ttft_limit_ns OR recent.itl_ns > usual.itl_limit_ns;
 
--- Counters since the store was created: entries, records, bytes, rows by table. expired_* are rows deleted by retention, forgotten_* by streamgauge forget.
+-- Counters since the store was created: entries, records, bytes, rows by table. expired_* are rows deleted by retention, forgotten_* by streamgauge forget. usage_inconsistent.DIALECT.MEMBER are usage reports that contradict themselves, out_of_range.TABLE.COLUMN numbers too large for their column.
 CREATE OR REPLACE VIEW counters AS
 SELECT name, sum(value)::BIGINT AS value FROM internal.counter_parts GROUP BY name;
 
@@ -299,12 +299,13 @@ SELECT
         AS not_sent
 FROM alert_events GROUP BY alert_id;
 
--- One row per request of a session except side calls, in order, with the pause before it (user or tool) and its time that no earlier request covers (model_ns).
+-- One row per request of a session except side calls, in order, with the pause before it (user or tool), the pause's part in which a subagent was active (subagent_ns), and the request's time that no earlier one covers (model_ns).
 CREATE OR REPLACE VIEW session_turns AS
 -- Requests of sessions in order, without the inner streams of hops, which repeat them. A pause is the time in which no request of the
--- session was in flight. Its kind follows from the turn, else from the tool calls of the response before it.
+-- session was in flight. Its kind follows from the turn, else from the tool calls of the response before it. A subagent is active
+-- from the start to the end of each of its turns, whose time is counted in its own session. Their parts do not overlap.
 WITH requests AS (
-    SELECT session_id, parent_session_id, stream_id, client_id, gateway, coalesce(request_model, response_model) AS model, turn, started_at,
+    SELECT session_id, parent_session_id, stream_id, client_id, client_app, gateway, coalesce(request_model, response_model) AS model, turn, started_at,
         $ENDED_AT AS ended_at,
         ttft_ns, end_ns, outcome, finish_reason, tool_call_count, input_tokens, output_tokens
     FROM streams WHERE session_id IS NOT NULL AND $IS_REQUEST AND stream_id NOT IN (SELECT inner_stream_id FROM hops)
@@ -317,21 +318,37 @@ WITH requests AS (
         arg_max(coalesce(tool_call_count, 0) > 0, ended_at) OVER earlier AS tools_called
     FROM requests WINDOW earlier AS (
         PARTITION BY session_id ORDER BY started_at, stream_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+), paused AS (
+    SELECT *, CASE WHEN started_at > idle_since THEN
+        CASE WHEN turn > last_turn THEN 'user' WHEN turn = last_turn OR tools_called THEN 'tool' ELSE 'user' END END AS pause
+    FROM ordered
+), turns AS (
+    SELECT parent_session_id, min(started_at) AS active_from, max($ENDED_AT) AS active_until
+    FROM streams WHERE parent_session_id IS NOT NULL AND $IS_REQUEST AND $CALLS_MODEL GROUP BY parent_session_id, session_id, turn
+), parts AS (
+    SELECT parent_session_id, active_until, greatest(active_from, max(active_until) OVER (
+        PARTITION BY parent_session_id ORDER BY active_from ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) AS active_from
+    FROM turns
+), subagents AS (
+    SELECT parent_session_id AS session_id, list((active_from, active_until)) AS active FROM parts
+    WHERE active_from < active_until GROUP BY parent_session_id
 )
 SELECT
-    session_id, parent_session_id, request::INTEGER AS request, turn, stream_id, client_id, gateway, model, started_at, ended_at,
-    CASE WHEN started_at > idle_since THEN 1000 * date_diff('microsecond', idle_since, started_at) END AS pause_ns,
-    CASE WHEN started_at > idle_since THEN
-        CASE WHEN turn > last_turn THEN 'user' WHEN turn = last_turn OR tools_called THEN 'tool' ELSE 'user' END
-    END AS pause,
+    session_id, parent_session_id, request::INTEGER AS request, turn, stream_id, client_id, client_app, gateway, model, started_at, ended_at,
+    CASE WHEN pause IS NOT NULL THEN 1000 * date_diff('microsecond', idle_since, started_at) END AS pause_ns, pause,
+    CASE WHEN pause = 'tool' THEN 1000 * coalesce(list_sum(list_transform(active,
+        lambda part: greatest(0, date_diff('microsecond', greatest(part[1], idle_since), least(part[2], started_at))))), 0)
+    END::BIGINT AS subagent_ns,
     1000 * greatest(0, date_diff('microsecond', greatest(started_at, idle_since), ended_at)) AS model_ns,
     ttft_ns, end_ns, outcome, finish_reason, tool_call_count, input_tokens, output_tokens
-FROM ordered;
+FROM paused LEFT JOIN subagents USING (session_id);
 
--- One row per session. user_wait_ns + model_ns + tool_ns is the time from first_at to last_at; unfinished_output_tokens are those of requests that did not end ok (see wasted_tokens for tokens without use).
+-- One row per session. user_wait_ns + model_ns + tool_ns + subagent_ns (waits for subagents) is the time from first_at to last_at; unfinished_output_tokens are those of requests that did not end ok (see wasted_tokens for tokens without use).
 CREATE OR REPLACE VIEW sessions AS
 SELECT
-    session_id, any_value(parent_session_id) AS parent_session_id, arg_min(client_id, started_at) AS client_id,
+    -- The last request has seen most of what tells the parent of an agent without a session header.
+    session_id, arg_max_null(parent_session_id, started_at) AS parent_session_id, arg_min(client_id, started_at) AS client_id,
+    arg_min(client_app, started_at) AS client_app,
     min(started_at) AS first_at, max(ended_at) AS last_at,
     coalesce(max(turn), 1 + count(*) FILTER (pause = 'user'))::INTEGER AS turns,
     count(*) AS requests,
@@ -339,7 +356,8 @@ SELECT
     sum(part.input_tokens)::BIGINT AS input_tokens, sum(part.output_tokens)::BIGINT AS output_tokens,
     coalesce(sum(pause_ns) FILTER (pause = 'user'), 0)::BIGINT AS user_wait_ns,
     sum(part.model_ns)::BIGINT AS model_ns,
-    coalesce(sum(pause_ns) FILTER (pause = 'tool'), 0)::BIGINT AS tool_ns,
+    coalesce(sum(pause_ns - subagent_ns), 0)::BIGINT AS tool_ns,
+    coalesce(sum(subagent_ns), 0)::BIGINT AS subagent_ns,
     count(*) FILTER ($IS_ERROR) AS errors,
     sum(part.output_tokens) FILTER (outcome <> 'ok')::BIGINT AS unfinished_output_tokens
 FROM session_turns AS part GROUP BY session_id;
@@ -351,72 +369,134 @@ CREATE OR REPLACE VIEW internal.billed_streams AS
 WITH ratios AS (
     SELECT model,
         CASE WHEN count(per_byte) >= $LEAST_RATIOS THEN quantile_cont(per_byte, [0.05, 0.5, 0.95]) END AS per_byte,
-        CASE WHEN count(per_char) >= $LEAST_RATIOS THEN quantile_cont(per_char, [0.05, 0.5, 0.95]) END AS per_char
+        CASE WHEN count(per_char) >= $LEAST_RATIOS THEN quantile_cont(per_char, [0.05, 0.5, 0.95]) END AS per_char,
+        CASE WHEN count(per_event) >= $LEAST_RATIOS THEN least(1, quantile_cont(per_event, 0.05)) END AS least_per_event
     FROM (
         SELECT coalesce(request_model, response_model) AS model, input_tokens / nullif(request_bytes, 0) AS per_byte,
-            output_tokens / nullif(text_chars + reasoning_chars, 0) AS per_char
+            output_tokens / nullif($OUTPUT_CHARS, 0) AS per_char, output_tokens / nullif(output_event_count, 0) AS per_event
         FROM streams WHERE outcome = 'ok' AND token_source = 'usage'
     ) GROUP BY model
 ), callers AS (
     SELECT inner_stream_id, client.stream_id, client.client_id, client.client_app, client.session_id, client.labels
     FROM hops JOIN streams AS client ON client.stream_id = outer_stream_id
+), reports AS (
+    SELECT response_id, arg_min(stream_id, {'is_running': coalesce(token_source = 'usage_delta', false), 'at': started_at}) AS first_final
+    FROM streams
+    WHERE response_id IN (SELECT response_id FROM streams WHERE $BRINGS_AGAIN) AND $HAS_REPORT
+        AND stream_id NOT IN (SELECT outer_stream_id FROM hops)
+    GROUP BY response_id
 ), counted AS (
     SELECT streams.*, callers.stream_id AS outer_stream_id, callers.client_id AS outer_client_id, callers.client_app AS outer_client_app,
         callers.session_id AS outer_session_id, callers.labels AS outer_labels, coalesce(request_model, response_model) AS model,
-        coalesce(input_tokens, output_tokens) IS NOT NULL OR ttft_ns IS NOT NULL OR outcome NOT IN $UNBILLED AS is_billed
-    FROM streams LEFT JOIN callers ON inner_stream_id = streams.stream_id
+        CASE WHEN first_final IS NOT NULL THEN streams.stream_id = first_final WHEN $BRINGS_AGAIN THEN false
+            WHEN $HAS_REPORT THEN output_tokens IS NOT NULL OR NOT $IS_MEDIA ELSE $CAN_ESTIMATE END AS is_billed
+    FROM streams LEFT JOIN callers ON inner_stream_id = streams.stream_id LEFT JOIN reports USING (response_id)
     WHERE $IS_REQUEST AND $TO_MODEL AND operation IS DISTINCT FROM '$COUNT_TOKENS'
         AND streams.stream_id NOT IN (SELECT outer_stream_id FROM hops)
 )
 SELECT counted.*,
-    CASE WHEN is_billed AND input_tokens IS NULL AND request_bytes > 0 THEN
+    CASE WHEN is_billed AND coalesce(billed_input_tokens, input_tokens) IS NULL AND request_bytes > 0 THEN
         list_transform(coalesce(per_byte, $TOKENS_PER_BYTE), lambda ratio: ceil(ratio * request_bytes)) END AS guessed_input,
-    CASE WHEN NOT is_billed OR output_tokens IS NOT NULL OR coalesce(output_event_count, 0) = 0 THEN NULL
-        WHEN text_chars + reasoning_chars > 0 THEN
-            list_transform(coalesce(per_char, $TOKENS_PER_CHAR), lambda ratio: ceil(ratio * (text_chars + reasoning_chars)))
-        -- A tool call: an event has at least a token.
-        ELSE list_transform($TOKENS_PER_EVENT, lambda tokens: tokens * output_event_count) END AS guessed_output
+    CASE WHEN NOT is_billed OR coalesce(output_event_count, 0) = 0
+            OR coalesce(billed_output_tokens, output_tokens) IS NOT NULL AND coalesce(NOT ($IS_STALE), true) THEN NULL
+        -- An event has at least a token, unless reports of the model show less. A running count is the least, too.
+        WHEN $OUTPUT_CHARS > 0 THEN list_transform(coalesce(per_char, $TOKENS_PER_CHAR), lambda ratio: ceil(greatest(
+            ratio * ($OUTPUT_CHARS), coalesce(least_per_event, 1) * output_event_count, output_tokens)))
+        ELSE list_transform($TOKENS_PER_EVENT, lambda tokens: greatest(tokens * output_event_count, output_tokens)) END AS guessed_output
 FROM counted LEFT JOIN ratios USING (model);
 
-CREATE OR REPLACE VIEW internal.price_rules AS
-SELECT model AS model_glob, {'priority': priority, 'above': above, 'valid_from': valid_from, 'valid_until': valid_until} AS rule FROM prices;
+-- The prices, and that of OpenRouter's free models, which applies unless a price names them.
+CREATE OR REPLACE VIEW internal.price_list AS
+SELECT * FROM prices
+UNION ALL BY NAME SELECT $FREE_PRIORITY AS priority, '*:free' AS model, $FREE_RATES, currency FROM prices WHERE priority = 0;
 
--- Estimated cost of each request by the price list: amounts by kind of token, and their sum `total` in `currency`. source: of the token counts; estimate: not all were reported, and total lies between low and high. NULL: no price, or not billed as far as known.
+CREATE OR REPLACE VIEW internal.price_rules AS
+SELECT model AS model_glob, contains(model, '*') OR contains(model, '?') AS is_glob, source, {
+    'priority': priority, 'above': above, 'valid_from': valid_from, 'valid_until': valid_until,
+    'service_tier': service_tier, 'speed': speed, 'inference_region': inference_region} AS rule
+FROM internal.price_list;
+
+-- Estimated cost of each request by the price list: amounts by kind of token, and their sum `total` in `currency`. source: of the token counts; estimate: not all were reported; usage_inconsistent: the report contradicts itself. Then total lies between low and high. NULL: no price, or not billed as far as known. reported_cost: in USD as the provider reports it, and reported_difference: how much more it is than the total.
 CREATE OR REPLACE VIEW spend AS
 WITH candidates AS (
-    SELECT *, coalesce(
-        (SELECT list(rule ORDER BY rule.priority) FROM internal.price_rules WHERE request_model GLOB model_glob),
-        (SELECT list(rule ORDER BY rule.priority) FROM internal.price_rules WHERE response_model GLOB model_glob)) AS rules
-    FROM internal.billed_streams
+    SELECT *, (
+        -- Names of the requested model come before those of the response. The name of a deployment may be that of another model, so
+        -- prices of a catalog need the response there. A free variant that another model answers has the price of that model.
+        WITH spelled AS (SELECT $REQUEST_SPELLINGS AS asked, $RESPONSE_SPELLINGS AS answered, $OTHER_SPELLINGS AS other,
+            ends_with(request_model, ':free') AS asks_free, ends_with(response_model, ':free') AS answers_free
+        ), names AS (
+            SELECT name, is_other, min(place) AS place FROM (
+                SELECT unnest(asked) || if(asks_free, ':free', '') AS name, generate_subscripts(asked, 1) AS place, false AS is_other
+                FROM spelled WHERE NOT asks_free OR answered[1] IS NULL OR list_has_any(asked, answered)
+                UNION ALL
+                SELECT unnest(answered) || if(answers_free, ':free', ''), 100 + generate_subscripts(answered, 1), false FROM spelled
+                UNION ALL
+                SELECT unnest(other), generate_subscripts(other, 1), true FROM spelled
+            ) GROUP BY ALL
+        ), found AS (
+            SELECT names.*, rules.* FROM names JOIN internal.price_rules AS rules ON name = model_glob WHERE NOT is_glob
+            UNION ALL
+            SELECT names.*, rules.* FROM names JOIN internal.price_rules AS rules ON name GLOB model_glob
+            WHERE is_glob AND (NOT ends_with(name, ':free') OR ends_with(model_glob, ':free'))
+        )
+        SELECT {'own': list(rule ORDER BY place + CASE WHEN rule.priority = $FREE_PRIORITY THEN 50
+                WHEN place < 100 AND source IS NOT NULL AND billed.provider = 'azure.ai.openai' THEN 200 ELSE 0 END, rule.priority)
+                FILTER (NOT is_other),
+            'other': list(rule ORDER BY place, rule.priority) FILTER (is_other)}
+        FROM found) AS rules
+    FROM internal.billed_streams AS billed
 ), parts AS (
     SELECT * REPLACE (
-            coalesce(input_tokens, guessed_input[2]::BIGINT) AS input_tokens,
-            coalesce(output_tokens, guessed_output[2]::BIGINT) AS output_tokens),
-        coalesce(input_tokens, guessed_input[2], 0) AS all_input,
-        least(coalesce(cached_input_tokens, 0), all_input) AS cached,
-        least(coalesce(cached_audio_tokens, 0), cached) AS cached_audio,
-        least(coalesce(cache_write_tokens, 0), all_input - cached) AS written,
-        least(coalesce(cache_write_1h_tokens, 0), written) AS written_1h,
-        all_input - cached - written AS fresh,
-        least(greatest(coalesce(input_audio_tokens, 0) - cached_audio, 0), fresh) AS audio_in,
-        least(coalesce(input_image_tokens, 0), fresh - audio_in) AS image_in,
-        coalesce(output_tokens, guessed_output[2], 0) AS all_output,
-        least(coalesce(reasoning_tokens, 0), all_output) AS reasoned,
-        least(coalesce(output_audio_tokens, 0), all_output - reasoned) AS audio_out,
-        least(coalesce(output_image_tokens, 0), all_output - reasoned - audio_out) AS image_out,
-        CASE WHEN is_billed THEN list_filter(rules, lambda rule: coalesce(all_input > rule.above, true)
-            AND coalesce(started_at >= rule.valid_from, true) AND coalesce(started_at < rule.valid_until, true))[1].priority
-        END AS price_priority
+            coalesce(input_tokens, billed_input_tokens, guessed_input[2]::BIGINT) AS input_tokens,
+            coalesce(guessed_output[2]::BIGINT, output_tokens, billed_output_tokens) AS output_tokens),
+        coalesce(other_input_tokens, other_output_tokens, 0) > 0 AS has_other,
+        coalesce(other_cached_input_tokens, 0) AS other_cached,
+        coalesce(other_cache_write_tokens, 0) AS other_written,
+        coalesce(other_cache_write_1h_tokens, 0) AS other_written_1h,
+        coalesce(other_input_tokens, 0) - other_cached - other_written AS other_text_in,
+        coalesce(other_output_tokens, 0) AS other_out,
+        -- Parts are those of the reported tokens, not of billed ones.
+        coalesce(billed_input_tokens, input_tokens, guessed_input[2], 0) - coalesce(other_input_tokens, 0) AS all_input,
+        billed_input_tokens IS NULL AND input_tokens IS NOT NULL AS has_parts,
+        if(has_parts, coalesce(cached_input_tokens, 0), 0) - other_cached AS cached,
+        if(has_parts, coalesce(cached_audio_tokens, 0), 0) AS cached_audio,
+        if(has_parts, coalesce(cached_image_tokens, 0), 0) AS cached_image,
+        if(has_parts, coalesce(cache_write_tokens, 0), 0) - other_written AS written,
+        if(has_parts, coalesce(cache_write_1h_tokens, 0), 0) - other_written_1h AS written_1h,
+        if(has_parts, coalesce(input_audio_tokens, cached_audio), 0) AS audio,
+        if(has_parts, coalesce(input_image_tokens, cached_image), 0) AS image,
+        cached + written <= all_input AND audio + image <= all_input AND written_1h <= written AND cached_audio + cached_image <= cached
+            AND cached_audio <= audio AND cached_image <= image AS input_fits,
+        all_input - if(input_fits, cached + written, 0) AS fresh,
+        -- What is in the cache, or goes there, may be audio or an image that is not reported as such.
+        if(input_fits, least(audio - cached_audio, fresh), greatest(audio - cached_audio, 0)) AS audio_in,
+        if(input_fits, least(image - cached_image, fresh - audio_in), greatest(image - cached_image, 0)) AS image_in,
+        if(input_fits, fresh - audio_in - image_in, all_input) AS text_in,
+        coalesce(guessed_output[2], billed_output_tokens, output_tokens, 0) - other_out AS all_output,
+        billed_output_tokens IS NULL AND guessed_output IS NULL AND output_tokens IS NOT NULL AS has_output_parts,
+        if(has_output_parts AND NOT has_other, coalesce(reasoning_tokens, 0), 0) AS reasoned,
+        if(has_output_parts, coalesce(output_audio_tokens, 0), 0) AS audio_out,
+        if(has_output_parts, coalesce(output_image_tokens, 0), 0) AS image_out,
+        reasoned + audio_out + image_out <= all_output AS output_fits,
+        all_output - if(output_fits, reasoned + audio_out + image_out, 0) AS text_out,
+        token_source IS NOT DISTINCT FROM 'usage_inconsistent' AS contradicts,
+        CASE WHEN is_billed THEN list_filter(rules.own, lambda rule: coalesce(all_input > rule.above, true) AND $APPLIES)[1].priority
+        END AS price_priority,
+        CASE WHEN NOT has_other THEN price_priority
+            ELSE list_filter(rules.other, lambda rule: coalesce(other_input_tokens > rule.above, true) AND $APPLIES)[1].priority
+        END AS other_priority
     FROM candidates
 ), amounts AS (
-    SELECT parts.*, price.currency,
-        (fresh - audio_in - image_in) * price.input / 1e6 AS input,
-        ((cached - cached_audio) * price.cached_input + cached_audio * price.cached_audio) / 1e6 AS cached_input,
-        (written - written_1h) * price.cache_write_5m / 1e6 AS cache_write_5m,
-        written_1h * price.cache_write_1h / 1e6 AS cache_write_1h,
+    SELECT parts.*, other.currency,
+        (text_in * price.input + other_text_in * other.input) / 1e6 AS input,
+        (greatest(cached - cached_audio, 0) * price.cached_input + cached_audio * price.cached_audio + other_cached * other.cached_input) / 1e6
+            AS cached_input,
+        (greatest(written - written_1h, 0) * price.cache_write_5m + greatest(other_written - other_written_1h, 0) * other.cache_write_5m) / 1e6
+            AS cache_write_5m,
+        (written_1h * price.cache_write_1h + other_written_1h * other.cache_write_1h) / 1e6 AS cache_write_1h,
         audio_in * price.input_audio / 1e6 AS input_audio,
         image_in * price.input_image / 1e6 AS input_image,
-        (all_output - reasoned - audio_out - image_out) * price.output / 1e6 AS output,
+        (text_out * price.output + other_out * other.output) / 1e6 AS output,
         reasoned * price.reasoning / 1e6 AS reasoning,
         audio_out * price.output_audio / 1e6 AS output_audio,
         image_out * price.output_image / 1e6 AS output_image,
@@ -424,15 +504,19 @@ WITH candidates AS (
         $INPUT_AMOUNT AS input_total,
         $OUTPUT_AMOUNT AS output_total,
         input_total + output_total AS total,
-        -- Guessed input may be read from a cache, or written to it.
+        -- Guessed input may be read from a cache, or written to it. Parts of a report that contradicts itself may be in the whole, or beside it.
         total - coalesce(guessed_input[2] * price.input - guessed_input[1] * least(price.input, price.cached_input), 0) / 1e6
-            - coalesce((guessed_output[2] - guessed_output[1]) * price.output, 0) / 1e6 AS low,
+            - coalesce((guessed_output[2] - guessed_output[1]) * price.output, 0) / 1e6
+            - if(input_fits, 0, least(all_input, cached + written + audio_in + image_in) * price.input) / 1e6
+            - if(output_fits, 0, least(all_output, reasoned + audio_out + image_out) * price.output) / 1e6 AS low,
         total + coalesce(guessed_input[3] * greatest(price.input, price.cache_write_5m) - guessed_input[2] * price.input, 0) / 1e6
-            + coalesce((guessed_output[3] - guessed_output[2]) * greatest(price.output, price.reasoning), 0) / 1e6 AS high,
-        cached * price.input / 1e6 - cached_input AS cache_saved,
-        cache_write_5m + cache_write_1h - written * price.input / 1e6 AS cache_premium
+            + coalesce((guessed_output[3] - guessed_output[2]) * greatest(price.output, price.reasoning), 0) / 1e6
+            + if(contradicts, (all_input - text_in) * price.input + (all_output - text_out) * price.output, 0) / 1e6 AS high,
+        (cached * price.input + other_cached * other.input) / 1e6 - cached_input AS cache_saved,
+        cache_write_5m + cache_write_1h - (written * price.input + other_written * other.input) / 1e6 AS cache_premium
     -- As a struct, because the amounts have the names of the prices.
-    FROM parts LEFT JOIN (SELECT priority, prices AS price FROM prices) ON priority = price_priority
+    FROM parts LEFT JOIN (SELECT price_list AS price FROM internal.price_list) ON price.priority = price_priority
+        LEFT JOIN (SELECT price_list AS other FROM internal.price_list) ON other.priority = other_priority AND other.currency = price.currency
 )
 SELECT
     stream_id, coalesce(outer_stream_id, stream_id) AS client_stream_id, started_at, gateway, provider, model, request_model, response_model,
@@ -441,8 +525,10 @@ SELECT
     input_tokens, cached_input_tokens, cache_write_tokens, cache_write_1h_tokens, output_tokens, reasoning_tokens,
     input, cached_input, cache_write_5m, cache_write_1h, input_audio, input_image, output, reasoning, output_audio, output_image,
     web_searches_cost AS web_searches, input_total, output_total, total, low, high, currency,
-    CASE WHEN NOT is_billed THEN NULL WHEN coalesce(guessed_input, guessed_output) IS NOT NULL THEN 'estimate' ELSE token_source END AS source,
-    cache_saved, cache_premium
+    CASE WHEN NOT is_billed THEN NULL WHEN contradicts OR NOT input_fits OR NOT output_fits THEN 'usage_inconsistent'
+        WHEN coalesce(guessed_input, guessed_output) IS NOT NULL THEN 'estimate' ELSE token_source END AS source,
+    cache_saved, cache_premium, CASE WHEN is_billed THEN amounts.reported_cost END AS reported_cost,
+    CASE WHEN currency = 'USD' AND is_billed THEN amounts.reported_cost - total END AS reported_difference
 FROM amounts;
 
 -- Per hour, gateway, model, client, its program and currency: requests, tokens and amounts of the view spend.
@@ -452,7 +538,8 @@ SELECT
     count(*) AS requests, count(*) FILTER (outcome = 'ok') AS ok, count(*) FILTER (source = 'estimate') AS estimated,
     sum(COLUMNS(['input_tokens', 'cached_input_tokens', 'cache_write_tokens', 'cache_write_1h_tokens', 'output_tokens', 'reasoning_tokens']))::BIGINT,
     sum(COLUMNS(['input', 'cached_input', 'cache_write_5m', 'cache_write_1h', 'input_audio', 'input_image', 'output', 'reasoning',
-        'output_audio', 'output_image', 'web_searches', 'total', 'low', 'high', 'cache_saved', 'cache_premium']))
+        'output_audio', 'output_image', 'web_searches', 'total', 'low', 'high', 'cache_saved', 'cache_premium', 'reported_cost',
+        'reported_difference']))
 FROM spend GROUP BY ALL;
 
 -- Budgets in their current period: spend so far with its range, burn rates (spend in the last 5 m to 6 h / the budget's mean rate), and the forecast of the whole period with its range for 90 %. Amounts are in the budget's currency. reasons (spent, burn, forecast) and severity: if it needs attention.
@@ -550,7 +637,7 @@ WITH attempts AS (
         input_tokens, output_tokens, text_chars + reasoning_chars AS chars,
         coalesce(outer_stream_id, stream_id) AS client_stream_id, coalesce(was_replaced, false) AS was_replaced
     FROM streams LEFT JOIN attempts ON inner_stream_id = stream_id
-    WHERE (outer_stream_id IS NOT NULL OR $IS_ERROR OR outcome = 'client_abort')
+    WHERE (outer_stream_id IS NOT NULL OR $IS_ERROR OR outcome = 'client_abort') AND $IS_REQUEST
         AND stream_id NOT IN (SELECT outer_stream_id FROM hops)
 ), at_client AS (
     SELECT suspects.stream_id, $IS_ERROR AS client_failed, outcome = 'client_abort' AS client_left, client.client_id AS final_client_id,
@@ -596,3 +683,6 @@ SELECT
     spend.output_total * output_share + spend.input_total * input_share AS cost, spend.currency
 -- The time, too: a filter on it then applies to both.
 FROM unused LEFT JOIN spend USING (stream_id, started_at);
+
+-- Version of the tables, and a digest of the text of tables and views. Readers compare them with their own (analytics/query/reader.py).
+CREATE OR REPLACE VIEW internal.tables_version AS SELECT $TABLES_VERSION AS number, '$SCHEMA_DIGEST' AS digest;

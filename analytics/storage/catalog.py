@@ -38,10 +38,10 @@ LOCK_WAIT_S = 5.0
 CREATION_WAIT_S = 30.0
 """Below the default of `--hung-after`: `up` observes no progress while a part waits for PostgreSQL."""
 LOCK_IDLE_S, ELECTION_IDLE_S = 30, 1800
-"""PostgreSQL ends the session of a lock holder after this time without a statement. One upkeep task may take long."""
+"""PostgreSQL ends the session of a lock holder after this time without a statement. One upkeep task or an upgrade may take long."""
 _LOCK_SPACE = 0x5367_4C6B  # "SgLk": our part of the key space of PostgreSQL's advisory locks
-_COMMITS, _UPKEEP, _CREATION, _HOPS = 1, 2, 3, 4
-_TASKS = {"upkeep": _UPKEEP, "hops": _HOPS}
+_COMMITS, _UPKEEP, _CREATION, _HOPS, _IMPORT = 1, 2, 3, 4, 5
+_TASKS = {"upkeep": _UPKEEP, "hops": _HOPS, "import": _IMPORT}
 _CONFLICT = re.compile(
     r"(TransactionContext Error: Failed to commit: )?"
     r'(Failed to execute query "(BEGIN TRANSACTION[\w ]*;\n)?": )?'
@@ -59,6 +59,15 @@ _POSTGRES_TRIGGERS = (
     "CREATE OR REPLACE TRIGGER streamgauge_unknown BEFORE INSERT OR UPDATE ON ducklake_table_column_stats "
     "FOR EACH ROW EXECUTE FUNCTION streamgauge_unknown()",
 )
+
+_POSTGRES_TABLES = (
+    "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() "
+    "AND (table_name LIKE 'ducklake%' OR table_name LIKE 'streamgauge%')"
+)
+_COPY_TABLES = f"""DO $$ DECLARE one text; BEGIN FOR one IN {_POSTGRES_TABLES} LOOP
+EXECUTE format('CREATE TABLE {{schema}}.%I (LIKE %I INCLUDING ALL)', one, one);
+EXECUTE format('INSERT INTO {{schema}}.%I SELECT * FROM %I', one, one);
+END LOOP; END $$"""
 
 
 class Conflict(duckdb.Error):
@@ -134,6 +143,27 @@ class Catalog:
             return self._connection.execute(
                 f"SELECT COLUMNS(*)::VARCHAR FROM {self._kind}_query('{NAME}', ?)", [sql]
             ).fetchall()
+
+    def columns(self, table: str) -> list[str]:
+        """Names of the columns of a table of the catalog, in order."""
+        found = self._connection.execute(
+            f"FROM {self._kind}_query('{NAME}', ?)", [f"SELECT * FROM {table} LIMIT 0"]
+        )
+        return [name for name, *_ in found.description]
+
+    def copy_to_schema(self, schema: str) -> None:
+        """Copy all tables of a catalog in PostgreSQL, with their indexes and triggers, to a schema, and replace it."""
+        with self.transaction():
+            self.drop_schema(schema)
+            self._postgres(f"CREATE SCHEMA {schema}")
+            self._postgres(_COPY_TABLES.format(schema=schema))
+            self._postgres(f"SET LOCAL search_path = {schema}")
+            for statement in _POSTGRES_TRIGGERS:
+                self._postgres(statement)
+
+    def drop_schema(self, schema: str) -> None:
+        """Drop a schema of a catalog in PostgreSQL, if it exists."""
+        self._postgres(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
     def execute(self, sql: str) -> None:
         """Run a statement in DuckDB's SQL, with tables `catalog.…`."""
@@ -251,15 +281,15 @@ class Catalog:
         return self._locked(_COMMITS, LOCK_WAIT_S)
 
     def creation(self) -> contextlib.AbstractContextManager[None]:
-        """Exclude other processes that create the store or check its schema."""
-        return self._locked(_CREATION, CREATION_WAIT_S)
+        """Exclude other processes that create or upgrade the store. Raises duckdb.Error if one still does."""
+        return self._locked(_CREATION, CREATION_WAIT_S, ELECTION_IDLE_S, is_required=True)
 
     def maintenance(self) -> contextlib.AbstractContextManager[object]:
         """Around DuckLake's own functions. SQLite has one writer; with PostgreSQL DuckLake resolves conflicts itself."""
         return contextlib.nullcontext() if self.is_postgres else self._lock
 
     @contextlib.contextmanager
-    def elected(self, task: Literal["upkeep", "hops"] = "upkeep") -> Iterator[bool]:
+    def elected(self, task: Literal["upkeep", "hops", "import"] = "upkeep") -> Iterator[bool]:
         """True in one process at a time, which does the task. Requires a separate cursor."""
         if not self.is_postgres:
             yield True
@@ -275,7 +305,9 @@ class Catalog:
             self._roll_back()
 
     @contextlib.contextmanager
-    def _locked(self, key: int, wait_s: float) -> Iterator[None]:
+    def _locked(
+        self, key: int, wait_s: float, idle_s: int = LOCK_IDLE_S, *, is_required: bool = False
+    ) -> Iterator[None]:
         if not self.is_postgres:
             with self._lock:
                 yield
@@ -285,10 +317,12 @@ class Catalog:
         run("BEGIN TRANSACTION")
         try:
             try:
-                holder._postgres(f"SET LOCAL idle_in_transaction_session_timeout = {LOCK_IDLE_S * 1000}")
+                holder._postgres(f"SET LOCAL idle_in_transaction_session_timeout = {idle_s * 1000}")
                 holder._postgres(f"SET LOCAL lock_timeout = {int(wait_s * 1000)}")
                 holder._postgres(f"SELECT pg_advisory_xact_lock({_LOCK_SPACE}, {key})")
             except duckdb.Error as e:
+                if is_required:
+                    raise
                 log.warning("catalog locked for %g s: continuing without the lock (%s)", wait_s, e)
             yield
         finally:
@@ -297,10 +331,7 @@ class Catalog:
 
     def vacuum(self) -> None:
         """Remove the bytes of deleted rows from a catalog in PostgreSQL. Each table is locked for a moment."""
-        for (table,) in self.query(
-            "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema() "
-            "AND (table_name LIKE 'ducklake%' OR table_name LIKE 'streamgauge%')"
-        ):
+        for (table,) in self.query(_POSTGRES_TABLES):
             sql = f"VACUUM (FULL) {table}"
             self._connection.execute(f"CALL postgres_execute('{NAME}', ?, use_transaction => false)", [sql])
 

@@ -1,4 +1,4 @@
-"""Locks of a data folder: one analytics process and one `streamgauge up` at a time. Readers need no lock."""
+"""Locks of a data folder: one analytics process, one `streamgauge up` and one `streamgauge run` at a time. Readers need no lock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from streamgauge.ingest.private_files import prepare_data_folder
 
 ANALYTICS = "analyze.lock"
 UP = "up.lock"
-_HOLDERS = {ANALYTICS: "analytics", UP: "`streamgauge up`"}
+RUN = "run.lock"
+_HOLDERS = {ANALYTICS: "analytics", UP: "`streamgauge up`", RUN: "`streamgauge run`"}
 
 
 def lock_data_folder(data: Path, name: str = ANALYTICS) -> IO[str]:

@@ -1,4 +1,4 @@
-"""DuckDB connections: an in-memory database, the attached store, extensions and limits.
+"""DuckDB connections: an in-memory database, the attached store and its version, extensions and limits.
 
 Extensions are loaded from their PyPI packages. Nothing is downloaded or copied into a home folder.
 """
@@ -16,7 +16,9 @@ from typing import Any
 import duckdb
 
 from streamgauge.analytics.extras import missing_package
+from streamgauge.analytics.schema.ddl import TABLES_VERSION, schema_digest, statements, view_names
 from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.tables import columns_of
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation, without_password
 from streamgauge.analytics.storage.s3_account import account
 
@@ -96,6 +98,45 @@ def cannot_attach(location: StoreLocation, error: duckdb.Error) -> OSError:
     return OSError(f"cannot attach the store {location.label}: {text}{remedy}")
 
 
+def check_version(connection: duckdb.DuckDBPyConnection, location: StoreLocation, alias: str = ALIAS) -> None:
+    """Raise OSError unless an attached store has all declared columns and views, of the same version of the tables."""
+    try:
+        found = first_row(connection.execute(f"SELECT number, digest FROM {alias}.internal.tables_version"))
+    except duckdb.CatalogException:
+        found = None
+    if found == (TABLES_VERSION, schema_digest()):
+        return
+    number = None if found is None else int(found[0])
+    if number is not None and number > TABLES_VERSION:
+        raise OSError(newer(location, number))
+    tables, view_statements, _ = statements()
+    views = view_names(view_statements)
+    declared = {f"{table}.{column}" for table, columns in columns_of(tables).items() for column in columns}
+    rows = connection.execute(
+        "SELECT if(schema_name = 'main', '', schema_name || '.') || unnest([table_name, table_name || '.' || column_name]) "
+        "FROM duckdb_columns() WHERE database_name = ?",
+        [alias],
+    ).fetchall()
+    stored = {name for (name,) in rows}
+    if stored.isdisjoint(views):  # they follow the tables
+        raise OSError(
+            f"cannot read the store {location.label}: it is being created. Try again when analytics is ready"
+        )
+    if number != TABLES_VERSION or not declared.union(views) <= stored:
+        raise OSError(
+            f"cannot read the store {location.label}: it is being upgraded, or will be when analytics of this version starts. "
+            "It keeps every row, and takes less than a minute for a million streams. Try again then"
+        )
+
+
+def newer(location: StoreLocation, number: int) -> str:
+    """The error of a store of a newer version."""
+    return (
+        f"cannot open the store {location.label}: its tables have version {number}, and this version of Streamgauge has "
+        f"{TABLES_VERSION}. Install the version that wrote them, or restore the store from before its upgrade"
+    )
+
+
 def data_path_of(connection: duckdb.DuckDBPyConnection, alias: str = ALIAS) -> str:
     """Folder of the attached store's files, with a slash at the end."""
     row = first_row(
@@ -135,10 +176,10 @@ def transaction(connection: duckdb.DuckDBPyConnection, *folders: str) -> Iterato
     lost and the snapshot names them. So local files have a second link meanwhile, and are put back.
     """
     connection.execute("BEGIN TRANSACTION")
-    before, links = _lake_files(folders), set[Path]()
+    before, links = lake_files(folders), set[Path]()
     try:
         yield
-        for file in _lake_files(folders) - before:
+        for file in lake_files(folders) - before:
             with contextlib.suppress(OSError):  # a file system without links
                 links.add(link := file.with_suffix(LINK))
                 link.hardlink_to(file)
@@ -155,7 +196,7 @@ def transaction(connection: duckdb.DuckDBPyConnection, *folders: str) -> Iterato
             link.unlink(missing_ok=True)
 
 
-def _lake_files(folders: Iterable[str]) -> set[Path]:
+def lake_files(folders: Iterable[str]) -> set[Path]:
     """The files that DuckLake itself has written into local folders."""
     local = (Path(folder) for folder in folders if "://" not in folder)
     return {file for folder in local for file in folder.glob("ducklake-*.parquet")}

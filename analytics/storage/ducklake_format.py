@@ -100,23 +100,32 @@ def _layout(
     return TableLayout(table_id, name, path, types, f"{{{', '.join(fields)}}}", ids, inlined)
 
 
-def add_statistics(catalog: Catalog, layouts: Mapping[str, TableLayout]) -> None:
-    """Insert the statistics of new tables. Within a transaction, after the triggers were created."""
-    tables = [layout.table_id for layout in layouts.values()]
-    for name in ("ducklake_table_stats", "ducklake_table_column_stats"):
-        catalog.change(f"DELETE FROM {name} WHERE table_id IN ({', '.join(map(str, tables))})")
+def add_statistics(catalog: Catalog) -> None:
+    """Insert the statistics of new tables and columns. Within a transaction, after the triggers were created."""
     catalog.change(
-        "INSERT INTO ducklake_table_stats (table_id, record_count, next_row_id, file_size_bytes) VALUES "
-        + ", ".join(f"({table}, 0, 0, 0)" for table in tables)
+        "INSERT INTO ducklake_table_stats (table_id, record_count, next_row_id, file_size_bytes) SELECT table_id, 0, 0, 0 "
+        "FROM ducklake_table WHERE end_snapshot IS NULL AND table_id NOT IN (SELECT table_id FROM ducklake_table_stats)"
     )
+    # Those of lists and maps are of their elements.
     catalog.change(
-        "INSERT INTO ducklake_table_column_stats (table_id, column_id, contains_null) VALUES "
-        + ", ".join(
-            f"({layout.table_id}, {column}, {catalog.flag(True)})"
-            for layout in layouts.values()
-            for column in layout.column_ids.values()
-        )
+        "INSERT INTO ducklake_table_column_stats (table_id, column_id, contains_null) "
+        f"SELECT table_id, column_id, {catalog.flag(True)} FROM ducklake_column AS c "
+        "WHERE end_snapshot IS NULL AND column_type NOT IN ('list', 'map') AND NOT EXISTS (SELECT 1 "
+        "FROM ducklake_table_column_stats AS s WHERE s.table_id = c.table_id AND s.column_id = c.column_id)"
     )
+
+
+def move_inlined_rows(catalog: Catalog, layout: TableLayout) -> None:
+    """Move the rows that were inlined before columns were added to the table of new inlined rows. Within a transaction."""
+    for (former,) in catalog.query(
+        f"SELECT table_name FROM ducklake_inlined_data_tables WHERE table_id = {layout.table_id} "
+        f"AND table_name <> '{layout.inlined}' ORDER BY schema_version"
+    ):
+        # By position: a column may have another name since, and new ones are the last.
+        names = ["row_id", "begin_snapshot", "end_snapshot", *map(identifier, layout.columns)]
+        listed = ", ".join(names[: len(catalog.columns(str(former)))])
+        catalog.change(f"INSERT INTO {layout.inlined} ({listed}) SELECT * FROM {former}")
+        catalog.change(f"DELETE FROM {former}")
 
 
 @dataclass(frozen=True, slots=True)

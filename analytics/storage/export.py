@@ -11,7 +11,7 @@ import duckdb
 from streamgauge.analytics.schema.ddl import statements
 from streamgauge.analytics.schema.sql_quoting import literal
 from streamgauge.analytics.schema.tables import STREAMS, TABLES, Table
-from streamgauge.analytics.storage.database import attach, message, new_database
+from streamgauge.analytics.storage.database import attach, check_version, message, new_database
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 from streamgauge.analytics.storage.retention import compared
 
@@ -35,6 +35,7 @@ def export(
     connection = new_database()
     try:
         attach(connection, location, read_only=True)
+        check_version(connection, location)
         connection.execute(f"ATTACH {literal(str(part))} AS exported")
         tables, views, comments = statements()
         connection.execute("USE exported")

@@ -31,6 +31,7 @@ from streamgauge.analytics.schema.tables import (
     Table,
 )
 from streamgauge.analytics.storage import database
+from streamgauge.analytics.storage.create_schema import BEFORE_UPGRADE
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation
 from streamgauge.analytics.storage.open_streams_file import FOLDER
 from streamgauge.analytics.storage.partition_positions import parse_list
@@ -55,7 +56,7 @@ CREATE OR REPLACE TEMP TABLE forgotten_traces AS SELECT trace_id FROM streams WH
 EXCEPT SELECT trace_id FROM streams WHERE stream_id NOT IN {_STREAMS}"""
 _IDS = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{32}")
 _OWN_FOLDERS = ("log", "tables", "run")
-_OLD_CATALOGS = ("catalog.damaged-*", "catalog.new*", "catalog.backup.new*")
+_OLD_CATALOGS = ("catalog.damaged-*", "catalog.before-upgrade*", "catalog.new*", "catalog.backup.new*")
 _DUCKDB = b"DUCK"
 """Bytes 8 to 12 of a DuckDB file."""
 
@@ -134,6 +135,7 @@ def find(location: StoreLocation, data: Path, caller: Caller) -> Forgotten:
     """Count the rows and streams that `forget` would delete. Reads only, and analytics may run. Raises OSError."""
     with closing(database.new_database()) as connection:
         database.attach(connection, location, read_only=True)
+        database.check_version(connection, location)
         try:
             run = _Run(location, data, caller, connection)
             run.erase_records(dry_run=True)
@@ -164,6 +166,8 @@ def forget(
                 report("Parquet files")
                 with closing(Upkeep(store, events_s=None, streams_s=None)) as upkeep:
                     upkeep.purge()
+                if location.dsn:
+                    store.catalog.drop_schema(BEFORE_UPGRADE)
             report("catalog")
             if location.catalog is not None:
                 for path in Path(str(location.tables), FOLDER).glob("*"):
@@ -290,7 +294,7 @@ class _Run:
                 if table.name in self.found.tables:
                     run(f"DELETE FROM {table.name} WHERE {self._caller.rows(table)}")
             run(f"UPDATE {ALERT_EVENTS.name} SET stream_id = NULL WHERE stream_id IN {_STREAMS}")
-            run(f"INSERT INTO {COUNTER_PARTS.name} VALUES {counters}")
+            run(f"INSERT INTO {COUNTER_PARTS.name} (name, value) VALUES {counters}")
 
     def _delete_from_positions(self, store: Store) -> None:
         """Remove the streams from positions. Those of a log that was read before may name streams that ended in another."""

@@ -49,6 +49,12 @@ class StoreLocation:
         return self.catalog.with_suffix(".backup.sqlite")
 
     @property
+    def before_upgrade(self) -> Path:
+        """File with the SQLite catalog as it was before the last upgrade."""
+        assert self.catalog is not None
+        return self.catalog.with_suffix(".before-upgrade.sqlite")
+
+    @property
     def is_catalog_lost(self) -> bool:
         """Whether a SQLite catalog is missing although there are Parquet files."""
         return (

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from streamgauge.ingest.identifiers import ANSWER_DIGIT, is_answer
+from streamgauge.ingest.ready_file import SILENT_WITHOUT_UP_AFTER_S
 from streamgauge.ingest.record_log.run_totals import RunTotals
 from streamgauge.ingest.record_log.segments import list_partitions, list_segments, open_segment, read_rows
 from streamgauge.ingest.records import Alive, Damaged, unpack
@@ -175,10 +176,10 @@ def captured(
         if not run.stopped:
             silent_s = max(0, now_ms - run.alive_ms) / 1000
             at_most = None
-            unknown.append(
-                f"tap {run.tap} worker {run.worker} did not end cleanly or runs elsewhere: "
-                f"its counters are {silent_s:.0f} s old"
-            )
+            note = f"streams of tap {run.tap} worker {run.worker} since its last report, {silent_s:.0f} s ago"
+            if silent_s >= SILENT_WITHOUT_UP_AFTER_S:
+                note += ": it did not end cleanly, or does not reach the log"
+            unknown.append(note)
     return Captured(at_least, at_most, tuple(unknown))
 
 

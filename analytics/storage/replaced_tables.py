@@ -39,7 +39,7 @@ def replace_rows(store: Store, table: Table, given: Sequence[DataclassInstance])
             return
         with store.catalog.exclusive(), transaction(cursor, store.data_path + store.layouts[table.name].path):
             cursor.execute(f"DELETE FROM {table.name}")
-            cursor.execute(f"INSERT INTO {table.name} FROM given_rows")
+            cursor.execute(f"INSERT INTO {table.name} BY NAME FROM given_rows")
     except duckdb.Error as e:
         raise OSError(f"cannot write the {table.name} to the store: {message(e, store.location)}") from None
     finally:

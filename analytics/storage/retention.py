@@ -69,7 +69,8 @@ class OldRows:
             deleted = integer(self.cursor.execute(f"DELETE FROM {table} WHERE {where}", [limit]))
             # In the same transaction: after a crash uncounted rows would look lost.
             self.cursor.execute(
-                f"INSERT INTO {COUNTER_PARTS.name} VALUES (?, ?)", [f"expired_{table}_rows", expired]
+                f"INSERT INTO {COUNTER_PARTS.name} (name, value) VALUES (?, ?)",
+                [f"expired_{table}_rows", expired],
             )
         return deleted
 

@@ -1,8 +1,8 @@
-"""The SQLite file of a catalog: create it, back it up, add its triggers.
+"""The SQLite file of a catalog: create it, check it, back it up, add its triggers.
 
 Python's `sqlite3` must not open a file that DuckDB's SQLite library has open in the same process: closing it would drop
-DuckDB's locks and damage the file. So `create_file` runs before anything is attached, and the other functions start a
-process.
+DuckDB's locks and damage the file. So `create_file` and `is_intact` run before the file is attached, and the other functions
+start a process.
 """
 
 from __future__ import annotations
@@ -66,6 +66,17 @@ def create_file(path: Path) -> None:
         )
     fresh.chmod(0o600)
     fresh.replace(path)
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a catalog that is not in use is undamaged."""
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        ) as connection:
+            return connection.execute("PRAGMA quick_check").fetchall() == [("ok",)]
+    except sqlite3.Error:
+        return False
 
 
 def back_up(catalog: Path, path: Path, timeout_s: float | None = None) -> None:

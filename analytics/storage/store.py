@@ -60,11 +60,13 @@ class Store:
         stall: StallLimit | None = None,
         instance: str = "analytics",
         rebuilding: bool = False,
+        report: Callable[[str], None] = lambda step: None,
     ) -> None:
         """Open the store, or create it.
 
         `stall`: the stall limit of the roll-ups. `instance`: a name of this process, unique in the store and the same after a
-        restart. `rebuilding`: Parquet files may exist without a catalog. Raises OSError.
+        restart. `rebuilding`: Parquet files may exist without a catalog. `report` is called before each step of an upgrade. Raises
+        OSError.
         """
         self.location = location
         self.conflicts = 0
@@ -83,7 +85,9 @@ class Store:
             try:
                 with self.catalog.creation():
                     database.attach(self._connection, location, read_only=False)
-                    self.store_id, self.fingerprint_key = prepare(self._connection, self.catalog, location)
+                    self.store_id, self.fingerprint_key = prepare(
+                        self._connection, self.catalog, location, report
+                    )
                 self.layouts: Mapping[str, ducklake_format.TableLayout] = ducklake_format.read_layouts(
                     self.catalog
                 )

@@ -22,9 +22,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
+import duckdb
+
 from streamgauge.analytics.schema.tables import TABLES, Rows, Table
 from streamgauge.analytics.storage.catalog import is_conflict
-from streamgauge.analytics.storage.database import LINK, reason, transaction
+from streamgauge.analytics.storage.database import LINK, message_without_values, reason, transaction
 from streamgauge.analytics.storage.ducklake_format import sync
 from streamgauge.analytics.storage.location import ALIAS
 from streamgauge.analytics.storage.retention import OldRows, ages_s
@@ -164,9 +166,9 @@ class Upkeep:
                 f"INSERT INTO streamgauge_upkeep (task, done_at_s) VALUES ('{task}', {time.time():.3f})"
             )
 
-    def flush(self, least_rows: int = FLUSHED_ROWS) -> None:
+    def flush(self, least_rows: int = FLUSHED_ROWS, tables: Iterable[Table] = OFTEN) -> None:
         """Move inlined rows to files, in tables with at least `least_rows`."""
-        for table in OFTEN:
+        for table in tables:
             [(rows,)] = self._catalog.query(f"SELECT count(*) FROM {self._layouts[table.name].inlined}")
             if int(str(rows)) >= least_rows:
                 self._flush(table)
@@ -254,13 +256,18 @@ class Upkeep:
         if self._location.catalog is not None:
             back_up(self._location.catalog, self._location.backup, timeout_s)
 
-    def back_up_at_stop(self) -> None:
-        """Stop, then back up. So the backup has all rows, also those whose records the log no longer has."""
+    def finish(self) -> None:
+        """Stop, then move inlined rows to files and back up. So files and backup have all rows, also those whose records the log no
+        longer has."""
         self.stop()
         try:
+            self.flush(1, (table for table in TABLES if table.rows in (Rows.APPENDED, Rows.SUMMED)))
             self.back_up(STOP_BACKUP_S)
-        except OSError as e:
-            log.warning("no backup of the last rows: %s. The next start makes one", e)
+        except (OSError, duckdb.Error) as e:
+            why = message_without_values(e, self._location)
+            log.warning(
+                "the last rows are not in files or not in the backup: %s. The next start repeats it", why
+            )
 
     def retain(self, now_s: float) -> int:
         """Delete rows that are too old. Returns their number."""

@@ -34,9 +34,9 @@ from streamgauge.analytics.measures.latency import inter_chunk_gaps, output_wait
 from streamgauge.analytics.measures.open_streams import Phase, Silence, longest
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.budgets import SPEND_WINDOWS
-from streamgauge.analytics.schema.dimensions import INFERENCE
+from streamgauge.analytics.schema.dimensions import INFERENCE, NO_REQUESTS
 from streamgauge.analytics.schema.objectives import BURN_COLUMNS, BURN_WINDOWS
-from streamgauge.analytics.schema.outcomes import NOT_ERRORS, REFUSED, WEBSOCKET
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS, REFUSED
 from streamgauge.analytics.telemetry.metric_definitions import (
     HOP_HISTOGRAMS,
     OBSERVED,
@@ -228,12 +228,14 @@ class Metrics:
         with self._series.lock:
             for stream, row in zip(finished, rows, strict=True):
                 group = self._group_of(row)
+                newest_ns = max(newest_ns, stream.started_wall_ns + (row.get("end_ns") or 0))
+                self._lost += group.lost
+                if row.get("operation") in NO_REQUESTS:
+                    continue
                 group.streams.value += 1
                 if self._labels:
                     self._count_labels(row)
-                newest_ns = max(newest_ns, stream.started_wall_ns + (row.get("end_ns") or 0))
                 if group.lost:
-                    self._lost += 1
                     continue
                 sample = _sample(row, now_ns)
                 for column, factor, series in group.distributions:
@@ -312,7 +314,7 @@ class Metrics:
             group.distributions.append((column, factor, series.distribution(metric, more)))
 
         error = {"error.type": self._errors(get("error_type") or outcome)} if failed else {}
-        if outcome != REFUSED and get("operation") != WEBSOCKET:  # no operation of the upstream
+        if outcome != REFUSED:
             for duration in names.every("duration_metric" if generates else "other_duration_metric"):
                 add(duration, "end_ns", 1e-9, {**attributes, **error})
         if get("streamed"):

@@ -76,7 +76,7 @@ def _table(kind: Kind, rows: str) -> tuple[Instrument, ...]:
 
 
 _COUNTERS = """
-streams                    {stream} Finished streams by outcome
+streams                    {stream} Finished streams by outcome, without warm-ups, WebSockets and pages
 stream.stalls              {stall}  Stalls in finished streams
 stream.stalled             s        Time spent in stalls
 prompt_cache.input_tokens  {token}  Input tokens of streams that report cached ones

@@ -20,7 +20,8 @@ from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.mcp import METHODS as MCP_METHODS
 from streamgauge.analytics.measures.outcome import LOST
-from streamgauge.analytics.schema.outcomes import NOT_ERRORS, WEBSOCKET
+from streamgauge.analytics.schema.dimensions import WEBSOCKET
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS
 from streamgauge.analytics.telemetry import semconv
 
 MAX_CHOICES = 32

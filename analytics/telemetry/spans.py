@@ -214,10 +214,15 @@ class SpanBuilder:
                 found.append((name, start_ns, stop_ns, more or {}))
 
         connected, headers = row.get("connected_ns"), row.get("headers_ns")
-        if connected is not None or row.get("outcome") == "connect_error":
-            add("connect", 0, connected if connected is not None else end_ns)
-        if connected is not None or headers is not None:
-            add("wait for headers", connected or 0, headers if headers is not None else end_ns)
+        if stream.opened is not None and stream.opened.connection_id is not None:
+            headers = (
+                0  # an answer on a WebSocket begins on an open connection, and has no headers of its own
+            )
+        else:
+            if connected is not None or row.get("outcome") == "connect_error":
+                add("connect", 0, connected if connected is not None else end_ns)
+            if connected is not None or headers is not None:
+                add("wait for headers", connected or 0, headers if headers is not None else end_ns)
         decoder = stream.decoder
         if (
             decoder is None

@@ -22,9 +22,19 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
+def write_section(name: str, text: str, page: Path = PAGE) -> bool:
+    """Replace what is between `<!-- bench NAME: begin -->` and `<!-- bench NAME: end -->`. False if the page has no such section."""
+    begin, end = (f"<!-- bench {name}: {which} -->" for which in ("begin", "end"))
+    before, begun, rest = page.read_text().partition(begin)
+    _, ended, after = rest.partition(end)
+    if begun and ended:
+        page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")
+    return bool(begun and ended)
+
+
 @dataclass(frozen=True)
 class Section:
-    """The section of one bench, between `<!-- bench NAME: begin -->` and `<!-- bench NAME: end -->`."""
+    """The section of one bench."""
 
     name: str
     results: Path
@@ -45,11 +55,6 @@ class Section:
     def write(self, order: Sequence[str]) -> bool:
         """Write all saved parts to the section. False if the page has no such section."""
         known = json.loads(self.results.read_text())
-        begin, end = (f"<!-- bench {self.name}: {which} -->" for which in ("begin", "end"))
-        before, begun, rest = self.page.read_text().partition(begin)
-        _, ended, after = rest.partition(end)
-        if not begun or not ended:
-            return False
         parts = []
         for name in order:
             if name in known:
@@ -57,5 +62,4 @@ class Section:
                 command = kept.get("command", f"python -m bench {self.name} {name}")
                 note = f"`{command}`, {kept['at']}, {kept['machine']}."
                 parts.append("\n".join([*kept["lines"], "", note, ""]))
-        self.page.write_text(f"{before}{begin}\n\n" + "\n".join(parts) + f"\n{end}{after}")
-        return True
+        return write_section(self.name, "\n".join(parts), self.page)

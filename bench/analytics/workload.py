@@ -19,12 +19,13 @@ FRAMES_A_RECORD = 5
 GAP_NS = 20_000_000
 FIRST_NS = 250_000_000
 MODELS = 6
-_START_MS = int(time.time() * 1000) - 3_600_000
+START_MS = int(time.time() * 1000) - 3_600_000
+"""When the first stream starts."""
 
 
 def stream_id(number: int) -> str:
     """A UUIDv7. Streams start one millisecond apart."""
-    return str(uuid.UUID(int=((_START_MS + number) << 80) | (7 << 76) | (2 << 62) | number))
+    return str(uuid.UUID(int=((START_MS + number) << 80) | (7 << 76) | (2 << 62) | number))
 
 
 def model(number: int) -> str:
@@ -65,7 +66,7 @@ def _records(number: int) -> list[AnyRecord]:
     sid = stream_id(number)
     body = [b"data: " + data + b"\n\n" for data in (*chunks(number), b"[DONE]")]
     frames = [(at_ns(event, number), data) for event, data in enumerate(body)]
-    wall_ns = (_START_MS + number) * 1_000_000
+    wall_ns = (START_MS + number) * 1_000_000
     head = ResponseHeaders(200, [("content-type", "text/event-stream")], FIRST_NS - 1)
     records: list[AnyRecord] = [
         Opened(

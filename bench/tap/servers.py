@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +203,16 @@ def nginx(folder: Path, upstream: int) -> Iterator[Target | None]:
 
 
 @contextlib.contextmanager
-def tap(name: str, data: Path, upstream: int, **overrides: Any) -> Iterator[Target]:
-    """Run a tap with these options."""
+def tap(
+    name: str,
+    data: Path,
+    upstream: int,
+    *,
+    prefix: Sequence[str] = (),
+    start_timeout_s: float = START_TIMEOUT_S,
+    **overrides: Any,
+) -> Iterator[Target]:
+    """Run a tap with these options. `prefix`: a command that runs it, such as a profiler."""
     options = tap_options(
         upstreams=parse_upstreams([f"bench=http://127.0.0.1:{upstream}"]),
         data=data,
@@ -213,9 +221,9 @@ def tap(name: str, data: Path, upstream: int, **overrides: Any) -> Iterator[Targ
         drain_timeout_s=0.1,
         **overrides,
     )
-    argv = [sys.executable, "-c", TAP_PROGRAM, pickle.dumps(options).hex()]
+    argv = [*prefix, sys.executable, "-c", TAP_PROGRAM, pickle.dumps(options).hex()]
     with started(argv, PROXY_CORE) as process:
-        ready = wait_for(functools.partial(read_json, data / "run" / "tap.json"))
+        ready = wait_for(functools.partial(read_json, data / "run" / "tap.json"), start_timeout_s)
         yield Target(name, int(ready["listen"].rpartition(":")[2]), [process.pid], admin=ready["admin"])
 
 

@@ -82,9 +82,10 @@ CAUSES: dict[str, str] = {
 SESSION_PARTS: dict[str, str] = {
     "model": "#3f97b5",
     "tool": "#0e9a6e",
+    "subagent": "#8468d8",
     "user": "#87939d",
 }
-"""Parts of a session: model time, tool time and the wait for the user."""
+"""Parts of a session: model time, tool time, and the waits for subagents and the user."""
 TURN_PARTS: dict[str, str] = {
     "model": SESSION_PARTS["model"],
     "tool": SESSION_PARTS["tool"],

@@ -260,7 +260,7 @@ def turn_waterfall(turn: Turn, lanes: Sequence[Lane]) -> Drawing:
     names = [CRITICAL, *(lane.name for lane in lanes)]
     chart = alt.Chart(pl.DataFrame(rows, infer_schema_length=None)).mark_bar(height=14, minBandSize=2)
     drawing: alt.Chart = chart.encode(
-        y=alt.Y("lane:N", sort=names, title=None, axis=alt.Axis(grid=False, labelLimit=110)),
+        y=alt.Y("lane:N", sort=names, title=None, axis=alt.Axis(grid=False, labelLimit=160, labelOverlap=False)),
         x=alt.X("start:Q", title=f"{unit} from the start of the turn", scale=alt.Scale(nice=False)),
         x2=alt.X2("end:Q"),
         color=colors.scale("part", colors.TURN_PARTS),

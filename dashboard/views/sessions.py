@@ -23,7 +23,7 @@ from streamgauge.dashboard.query_runner import prefetch, query
 from streamgauge.dashboard.stream_tables import show_activities, show_requests, show_sessions
 
 LIMITS = (50, 200)
-MAX_REQUESTS = 500
+MAX_REQUESTS, MAX_SUBAGENTS = 500, 100
 MAX_TURNS = 80
 """Turns on the time line. The table has more."""
 MAX_LANES, MAX_ACTIVITIES = 30, 200
@@ -52,6 +52,18 @@ def body(chosen: Selection) -> None:
     show_sessions(found.join(costs, on="session_id", how="left", maintain_order="left"))
 
 
+def show_subagents(session_id: str) -> None:
+    found = sessions.subagents(query, session_id, most=MAX_SUBAGENTS)
+    if found.is_empty():
+        return
+    section("Subagents")
+    costs = spend.of_sessions(query, found)
+    show_sessions(
+        found.join(costs, on="session_id", how="left", maintain_order="left"),
+        label="Subagents of the session",
+    )
+
+
 def show_first_steps() -> None:
     st.info("**No sessions yet.** No stored request names a session.", icon=":material/forum:")
     st.markdown(
@@ -71,10 +83,12 @@ def show_numbers(found: pl.DataFrame, counts: dict[str, int]) -> None:
 
 
 def time_split(found: pl.DataFrame) -> dict[str, float]:
-    """Model time, tool time and user wait of rows of the view `sessions`, in ns."""
+    """The parts of the time of rows of the view `sessions`, in ns."""
     return {
         part: float(found[column].fill_null(0).sum())
-        for part, column in (("model", "model_ns"), ("tool", "tool_ns"), ("user", "user_wait_ns"))
+        for part, column in zip(
+            colors.SESSION_PARTS, ("model_ns", "tool_ns", "subagent_ns", "user_wait_ns"), strict=True
+        )
     }
 
 
@@ -90,8 +104,9 @@ def show_session(session_id: str) -> None:
     began, ended = (row[name].astimezone(zone) for name in ("first_at", "last_at"))
     models = ", ".join(formatting.markdown(name) for name in row["models"] or ())
     cost = spend.of_session(query, session_id, row["first_at"], row["last_at"])
+    app = f" · {formatting.markdown(row['client_app'])}" if row["client_app"] else ""
     st.markdown(
-        f"**{models or 'unknown model'}** · {began:%Y-%m-%d %H:%M:%S} – {ended:%Y-%m-%d %H:%M:%S} {zone.key}"
+        f"**{models or 'unknown model'}**{app} · {began:%Y-%m-%d %H:%M:%S} – {ended:%Y-%m-%d %H:%M:%S} {zone.key}"
         + (f" · estimated cost {cost}" if cost is not None else ""),
         help=metric_help("cost") if cost is not None else None,
     )
@@ -112,6 +127,7 @@ def show_session(session_id: str) -> None:
         parts = time_split(pl.DataFrame([row], infer_schema_length=None))
         draw_split(parts, colors.SESSION_PARTS, "Time of the session")
     show_timeline(requests)
+    show_subagents(session_id)
     section("Requests")
     if len(requests) < row["requests"]:
         st.caption(f"The first {formatting.count(len(requests))} requests are shown.")

@@ -55,6 +55,9 @@ def body(chosen: Selection) -> None:
         if missing
         else "",
         f"{formatting.count(elsewhere)} requests are in another currency." if elsewhere else "",
+        f"Providers report {spend.with_difference(total)} for {formatting.count(total['reporting'])} requests."
+        if total["reporting"]
+        else "",
     ]
     st.caption(" ".join(["Estimates from your price list; not a bill.", *filter(None, notes)]))
     if of_budgets is not None:

@@ -136,7 +136,7 @@ def show(answer: Answer) -> None:
         st.info(sql_statements.too_long(answer.sql), icon=":material/link_off:")
     if answer.problem is not None:
         place = f"Line {answer.problem.line}, column {answer.problem.column}: " if answer.problem.line else ""
-        st.error(place + answer.problem.text, icon=":material/error:")
+        st.error(place + formatting.markdown(answer.problem.text), icon=":material/error:")
     if answer.rows is None:
         return
     if (plan := plan_of(answer.rows)) is not None:

@@ -33,7 +33,9 @@ def body(_: Selection) -> None:
     try:
         stream_id = UUID(id_text)
     except ValueError:
-        st.warning(f"`{id_text[:80]}` is not a stream id (a UUID).", icon=":material/warning:")
+        st.warning(
+            f"{formatting.markdown(id_text[:80])} is not a stream id (a UUID).", icon=":material/warning:"
+        )
         return
     found = one_stream.find(query, stream_id)
     if found is None:
@@ -83,13 +85,19 @@ def show_headline(row: Row) -> None:
     if row["http_status"] is not None:
         parts.append(f"HTTP {row['http_status']}")
     if row["finish_reason"]:
-        parts.append(f"finish `{row['finish_reason']}`")
+        parts.append(f"finish {formatting.markdown(row['finish_reason'])}")
     if row["error_type"]:
-        parts.append(f"error `{row['error_type']}` in phase `{row['error_phase']}`")
+        parts.append(f"error {formatting.markdown(row['error_type'])} in phase {row['error_phase']}")
     started = row["started_at"].astimezone(filters.time_zone())
     parts.append(f"started {started:%Y-%m-%d %H:%M:%S.%f} {filters.time_zone().key}")
-    model = row["request_model"] or row["response_model"] or "unknown model"
-    st.markdown(f"**{model}** via {row['gateway'] or 'unknown gateway'} · " + " · ".join(parts))
+    model, gateway = (
+        formatting.markdown(name)
+        for name in (
+            row["request_model"] or row["response_model"] or "unknown model",
+            row["gateway"] or "unknown gateway",
+        )
+    )
+    st.markdown(f"**{model}** via {gateway} · " + " · ".join(parts))
     if row["error_message"]:
         st.code(row["error_message"], language=None, wrap_lines=True)
 
@@ -212,6 +220,10 @@ def show_usage(row: Row) -> None:
             "Reasoning tokens": count(row["reasoning_tokens"]),
             "Source of token counts": row["token_source"] or formatting.UNKNOWN,
             "Estimated cost": spend.of_stream(query, row["stream_id"], row["started_at"]) or "no price",
+            "Cost that the provider reports": spend.reported_of_stream(
+                query, row["stream_id"], row["started_at"]
+            )
+            or formatting.UNKNOWN,
             "Events, output events": f"{count(row['event_count'])}, {count(row['output_event_count'])}",
             "Comments (heartbeats)": count(row["comment_count"]),
             "Tool calls": count(row["tool_call_count"]),

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection
 
 from streamgauge.ingest.capture.byte_stream import ByteStream
@@ -70,12 +71,15 @@ class Connections:
         """By the addresses of each direction; with whether it is the client's."""
         self.other_ports: set[int] = set()
         """Of servers that are not recorded."""
+        self.unknown_links: Counter[int] = Counter()
+        """Packets by their link type, if it is not read."""
         self._held_bytes = 0
         self._sweep_at_ns = 0
         self.counters = dict.fromkeys(
             (
-                "packets", "packets_not_tcp", "connections", "connections_tls", "connections_http2", "connections_other",
-                "connections_evicted", "gaps", "gap_bytes",
+                "packets", "packets_unknown_link", "packets_not_tcp", "packets_fragmented", "packets_cut_off", "packets_untimed",
+                "packets_other_ports", "packets_without_start", "connections", "connections_tls", "connections_http2", "connections_other",
+                "connections_without_request", "connections_evicted", "gaps", "gap_bytes",
             ), 0,
         )  # fmt: skip
 
@@ -83,8 +87,13 @@ class Connections:
         """Take one packet. Never raises for bad data."""
         self.counters["packets"] += 1
         segment = tcp_segment(link, data)
-        if segment is None or not 0 <= at_ns < _MAX_NS:
-            self.counters["packets_not_tcp"] += 1
+        if isinstance(segment, str):
+            self.counters[segment] += 1
+            if segment == "packets_unknown_link":
+                self.unknown_links[link] += 1
+            return
+        if not 0 <= at_ns < _MAX_NS:
+            self.counters["packets_untimed"] += 1
             return
         if at_ns >= self._sweep_at_ns:
             self.sweep(at_ns)
@@ -101,11 +110,10 @@ class Connections:
 
     def stop(self) -> None:
         """The packets end here."""
-        for connection, from_client in self._by_source.values():
-            if from_client:
-                self._give_up(connection, at_once=True)
-                connection.exchanges.stop()
-        self._by_source.clear()
+        for connection in self._all():
+            self._give_up(connection, at_once=True)
+            connection.exchanges.stop()
+            self._forget(connection)
 
     # --- which connection
 
@@ -122,12 +130,16 @@ class Connections:
     def _open(self, segment: Segment) -> tuple[_Connection, bool] | None:
         """The connection that a packet begins; None if it says nothing of one."""
         source, other = segment.source, opposite(segment.source)
+        ports = int.from_bytes(source[-4:-2]), int.from_bytes(source[-2:])
+        is_other_port = bool(self._ports) and self._ports.isdisjoint(ports)
+        self.counters["packets_other_ports"] += is_other_port
         is_tls = _TLS.match(segment.payload)
         if segment.flags & SYN:
             from_client = not segment.flags & ACK
         elif is_tls or _REQUEST.match(segment.payload):
             from_client = True
         else:
+            self.counters["packets_without_start"] += not is_other_port
             return None
         client_source = source if from_client else other
         port = int.from_bytes(client_source[-2:])
@@ -145,6 +157,7 @@ class Connections:
         return connection, from_client
 
     def _forget(self, connection: _Connection) -> None:
+        self.counters["connections_without_request"] += not (connection.ignored or connection.exchanges.count)
         self._held_bytes -= connection.held_bytes
         connection.held_bytes = 0
         self._by_source.pop(connection.client_source, None)

@@ -360,7 +360,7 @@ class Exchanges:
     def _lose_request(self, at_ns: int) -> None:
         """Report an exchange whose request was not seen."""
         self._request_gap_ns = -1
-        self._failures.counters.streams_opened += 1
+        self._failures.counters.open_stream()
         lost = Lost(uuid7(self._recorders.wall_ns(at_ns)), 0, 0, LOST, time.time_ns(), 0, True)
         self._failures.attempt(self._recorders.buffer.lose, lost)
 

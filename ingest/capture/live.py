@@ -17,7 +17,7 @@ from streamgauge.ingest.capture.packet_socket import BLOCKS, PacketSocket, drop_
 from streamgauge.ingest.capture.pcap import NOTES
 from streamgauge.ingest.capture.recording import recording
 from streamgauge.ingest.listening import AllowedHosts, bind, join_address, split_address
-from streamgauge.ingest.ready_file import HEARTBEAT_S, remove_ready_file, write_ready_file
+from streamgauge.ingest.ready_file import HEARTBEAT_S, remove_ready_file, report_progress, write_ready_file
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.process.admin import Admin
 from streamgauge.ingest.tap.process.metrics import Report
@@ -72,6 +72,7 @@ class _Capture:
             try:
                 while not self._stop.is_set():
                     guard.attempt(self._observe)
+                    report_progress()
                     content = {**self._content, "faults": context.guards.faults(), **self._stats()}
                     guard.attempt(write_ready_file, path, content)
                     with contextlib.suppress(TimeoutError):

@@ -1,24 +1,23 @@
 """Read pcap and pcapng files, plain or compressed with gzip or zstd. Nothing is read ahead: files may be larger than memory.
 
-Contract: `packets` yields every packet up to the first fault. It never raises for bad data; `problem` then says what is wrong and
-where. Times are in ns since 1970.
+Contract: `packets` yields every packet up to the first fault after which no packet can be found. It never raises for bad data;
+`problems` then says what is wrong and where. Times are in ns since 1970.
 """
 
 from __future__ import annotations
 
-import gzip
+import io
 import struct
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
-import zstandard
-
-from streamgauge.ingest.records import coding_of
+from streamgauge.ingest.input_file import InputFile
 
 MAX_PACKET_BYTES = 2**20
 """A longer packet is a fault: even packets that the kernel has joined (BIG TCP) are shorter."""
+UNTIMED_NS = -1
+"""Time of a packet that has none."""
 _MAX_BLOCK_BYTES = 2**24
 _PCAP = {
     b"\xd4\xc3\xb2\xa1": ("<", 1000),
@@ -29,9 +28,9 @@ _PCAP = {
 """Byte order, and ns in the unit of the second time field, by magic number."""
 _SECTION = b"\x0a\x0d\x0d\x0a"
 _ORDERS = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
-_INTERFACE = 1
-_PACKETS = {6: "4I", 2: "H2x3I"}
-"""Number of the interface, time and size, by the type of a block. A simple packet (3) has no time: nothing could be measured."""
+_INTERFACE, _SIMPLE_PACKET, _SECRETS = 1, 3, 10
+_PACKETS = {6: "5I", 2: "H2x4I"}
+"""Number of the interface, time, size and original size, by the type of a block."""
 _PACKET_AT = 20
 _RESOLUTION, _OFFSET = 9, 14  # options of an interface
 _BINARY = 0x80
@@ -54,52 +53,62 @@ class _Interface(NamedTuple):
         return (high << 32 | low) * 1_000_000_000 // self.units_per_s + self.offset_ns
 
 
+_UNKNOWN = _Interface(-1, 1, 0)
+
+
 def is_packet_file(path: Path) -> bool:
     """Whether a file begins as pcap or pcapng, also compressed. Raises OSError if it cannot be opened."""
     with PacketFile(path) as file:
-        try:
-            return file._exactly(4) in (*_PCAP, _SECTION)
-        except (_Fault, OSError, EOFError, zlib.error, zstandard.ZstdError):
-            return False
+        return file.begins_as_packets
 
 
 class PacketFile:
     """One file. Use it as a context manager. Opening raises OSError."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        self.size_bytes = path.stat().st_size
-        self.problem: str | None = None
-        """Why the rest of the file cannot be read."""
-        coding = coding_of(self._file.peek(4))
-        self._source: BinaryIO = self._file
-        if coding == "gzip":
-            self._source = gzip.GzipFile(fileobj=self._file)  # type: ignore[assignment]
-        elif coding == "zstd":
-            self._source = zstandard.ZstdDecompressor().stream_reader(self._file, read_across_frames=True)
+    def __init__(self, path: Path, progress: Callable[[int, int], object] | None = None) -> None:
+        """`progress`: as that of `InputFile`."""
+        self._input = InputFile(path) if progress is None else InputFile(path, progress)
+        self._source = io.BufferedReader(self._input, 2**16)
+        self.count = self.cut_packets = self.damaged_blocks = 0
+        """Packets that were read, those of them that the snap length has cut, and damaged blocks."""
+        self.longest_cut_bytes = 0
+        """About the snap length."""
+        self.has_secrets = False
+        """It has keys of TLS."""
+        self._fault: str | None = None
 
     def __enter__(self) -> PacketFile:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._source.close()
-        self._file.close()
 
     @property
-    def read_bytes(self) -> int:
-        """Bytes of the file that have been read."""
-        return self._file.tell()
+    def begins_as_packets(self) -> bool:
+        return self._source.peek(4)[:4] in (*_PCAP, _SECTION)
+
+    @property
+    def problems(self) -> list[str]:
+        """What of the file is damaged or missing."""
+        found = []
+        if self.cut_packets:
+            size = f"packets are cut, to {self.longest_cut_bytes:,} bytes at most"
+            found.append(f"{self.cut_packets:,} {size}. Capture them whole, such as by tcpdump -s 0")
+        if self.damaged_blocks:
+            found.append(f"{self.damaged_blocks:,} blocks are damaged")
+        if self._fault is not None:
+            found.append(f"the rest of the file cannot be read: {self._fault}, after {self.count:,} packets")
+        return found
 
     def packets(self) -> Iterator[Packet]:
-        count = 0
         try:
             for packet in self._packets():
                 yield packet
-                count += 1
+                self.count += 1
         except _Fault as e:
-            self.problem = f"{e}, after {count} packets"
-        except (OSError, EOFError, zlib.error, zstandard.ZstdError) as e:
-            self.problem = f"its compressed data or the disk is damaged ({e}), after {count} packets"
+            self._fault = self._input.problem or str(e)
+        else:
+            self._fault = self._input.problem
 
     def _packets(self) -> Iterator[Packet]:
         magic = self._exactly(4)
@@ -113,8 +122,6 @@ class PacketFile:
     def _exactly(self, size: int, *, may_end: bool = False) -> bytes:
         """Read this many bytes. b"" at the end of the file, if it may end here."""
         data = self._source.read(size)
-        while 0 < len(data) < size and (more := self._source.read(size - len(data))):
-            data += more
         if len(data) < size and (data or not may_end):
             raise _Fault("it is cut off")
         return data
@@ -124,10 +131,17 @@ class PacketFile:
         link = struct.unpack(order + "16xI", self._exactly(20))[0] & 0xFFFF
         header = struct.Struct(order + "IIII")
         while head := self._exactly(header.size, may_end=True):
-            seconds, fraction, size, _ = header.unpack(head)
+            seconds, fraction, size, original = header.unpack(head)
             if size > MAX_PACKET_BYTES:
-                raise _Fault(f"a packet has {size} bytes")
-            yield seconds * 1_000_000_000 + fraction * unit_ns, link, self._exactly(size)
+                raise _Fault(f"a packet has {size:,} bytes")
+            data = self._exactly(size)
+            if size < original:
+                self._count_cut(size)
+            yield seconds * 1_000_000_000 + fraction * unit_ns, link, data
+
+    def _count_cut(self, size: int) -> None:
+        self.cut_packets += 1
+        self.longest_cut_bytes = max(self.longest_cut_bytes, size)
 
     def _pcapng(self) -> Iterator[Packet]:
         order, interfaces = "", list[_Interface]()
@@ -140,17 +154,37 @@ class PacketFile:
                     raise _Fault("a section has no byte order")
             number, size_bytes = struct.unpack(order + "II", kind + size)
             if size_bytes % 4 or not 12 <= size_bytes <= _MAX_BLOCK_BYTES:
-                raise _Fault(f"a block has {size_bytes} bytes")
-            # The size counts the two fields before the body and the one after it.
-            body = (start + self._exactly(size_bytes - 8 - len(start)))[:-4]
+                raise _Fault(f"a block has {size_bytes:,} bytes")
+            # The size counts the two fields before the body and the one after it, which repeats it.
+            body = start + self._exactly(size_bytes - 8 - len(start))
+            is_damaged = body[-4:] != size
             try:
                 if number == _INTERFACE:
-                    interfaces.append(_interface(order, body))
-                elif number in _PACKETS:
-                    yield _packet(order + _PACKETS[number], body, interfaces)
+                    interfaces.append(_interface(order, body[:-4]))
+                elif number in _PACKETS or number == _SIMPLE_PACKET:
+                    yield self._packet(order, number, body[:-4], interfaces)
+                self.has_secrets |= number == _SECRETS
             except (struct.error, IndexError):
-                raise _Fault("a block is malformed") from None
+                is_damaged = True
+                if number == _INTERFACE:
+                    interfaces.append(_UNKNOWN)
+            self.damaged_blocks += is_damaged
             kind = self._exactly(4, may_end=True)
+
+    def _packet(self, order: str, kind: int, body: bytes, interfaces: list[_Interface]) -> Packet:
+        """The packet in a block. Raises struct.error or IndexError if it is malformed."""
+        if kind == _SIMPLE_PACKET:
+            original = struct.unpack_from(order + "I", body)[0]
+            at, at_ns, size, interface = 4, UNTIMED_NS, min(original, len(body) - 4), interfaces[0]
+        else:
+            number, high, low, size, original = struct.unpack_from(order + _PACKETS[kind], body)
+            at, interface = _PACKET_AT, interfaces[number]
+            at_ns = interface.at_ns(high, low)
+            if size > len(body) - at:
+                raise IndexError
+        if size < original:
+            self._count_cut(size)
+        return at_ns, interface.link, body[at : at + size]
 
 
 def _interface(order: str, body: bytes) -> _Interface:
@@ -165,12 +199,3 @@ def _interface(order: str, body: bytes) -> _Interface:
             offset_ns = struct.unpack_from(order + "q", body, at + 4)[0] * 1_000_000_000
         at += 4 + (size + 3 & ~3)
     return _Interface(link, units_per_s, offset_ns)
-
-
-def _packet(fields: str, body: bytes, interfaces: list[_Interface]) -> Packet:
-    """The packet in a block. Raises struct.error or IndexError if it is malformed."""
-    number, high, low, size = struct.unpack_from(fields, body)
-    if size > len(body) - _PACKET_AT:
-        raise IndexError
-    interface = interfaces[number]
-    return interface.at_ns(high, low), interface.link, body[_PACKET_AT : _PACKET_AT + size]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from streamgauge.ingest.capture.connections import Connections
 from streamgauge.ingest.capture.packet_files import PacketFile
 from streamgauge.ingest.capture.recording import NO_LIMIT_BYTES, flush, recording
+from streamgauge.ingest.capture.tcp_packets import LINK_NAMES
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.recording.recorder import Recorders
 
@@ -23,15 +24,16 @@ class PcapReport(NamedTuple):
     """Recorded exchanges, with those that were lost."""
     counters: dict[str, int]
     """As `Connections.counters`."""
-    problem: str | None
-    """What is wrong with the file, or with the ports."""
+    problems: list[str]
+    """What of the file is damaged or missing."""
+    unread: list[str]
+    """What was not recorded, and why. Of packets that are of no interest only if there was no request."""
 
     @property
     def lines(self) -> list[str]:
-        """What was recorded, then a line for everything that was not."""
-        problem = [] if self.problem is None else [self.problem]
-        found = [f"{self.counters[name]} {text}" for name, text in NOTES.items() if self.counters[name]]
-        return [f"{self.streams:,} requests in {self.counters['packets']:,} packets", *found, *problem]
+        """What was recorded and what is damaged, then a line for everything that was not recorded."""
+        found = f"{self.streams:,} requests in {self.counters['packets']:,} packets"
+        return ["; ".join([found, *self.problems]), *self.unread]
 
 
 NOTES = {
@@ -42,39 +44,59 @@ NOTES = {
     "connections_evicted": "connections were dropped at the limit of memory, and their streams recorded as tap_lost",
 }
 """What a capture could not record, and what to do, by the name of the counter."""
+_WITHOUT_REQUEST = {
+    "packets_not_tcp": "packets are not TCP over IP",
+    "packets_other_ports": "packets are of other ports than the chosen ones",
+    "packets_without_start": "packets are of connections whose beginning the file does not have",
+    "connections_without_request": "connections have no request",
+}
+"""Why a file may have no request."""
+_UNREAD = {
+    "packets_fragmented": "packets are fragments, which are not joined",
+    "packets_cut_off": "packets end within their headers",
+    "packets_untimed": "packets have no time, such as simple packet blocks of pcapng: nothing can be measured",
+}
 
 
 def read_pcap(
     path: Path,
     recorders: Recorders,
     flush: Callable[[], object],
-    progress: Callable[[int, int], object] = lambda read_bytes, size_bytes: None,
+    progress: Callable[[int, int], object] | None = None,
     ports: Collection[int] = (),
 ) -> PcapReport:
     """Record the exchanges in a pcap or pcapng file. `recorders`: with times in ns since 1970. Needs a running event loop.
 
-    `flush` waits until the log has taken enough. It is called after each MiB, and not at the end. `progress` is called with the bytes of
-    the file that were read, and all. `ports`: of the servers to record; empty: all. What is wrong with the file is in the report. Raises
-    OSError if it cannot be opened.
+    `flush` waits until the log has taken enough. It is called after each MiB, and not at the end. `progress`: as that of `InputFile`.
+    `ports`: of the servers to record; empty: all. What is wrong with the file is in the report. Raises OSError if it cannot be opened.
     """
     connections, counters = Connections(recorders, ports), recorders.buffer.counters
     opened, waiting_bytes = counters.streams_opened, 0
-    with PacketFile(path) as file:
+    with PacketFile(path, progress) as file:
         for at_ns, link, data in file.packets():
             connections.packet(at_ns, link, data)
             waiting_bytes += len(data)
             if waiting_bytes >= _FLUSH_BYTES:
                 waiting_bytes = 0
-                progress(file.read_bytes, file.size_bytes)
                 flush()
         connections.stop()
-        progress(file.size_bytes, file.size_bytes)
         streams = counters.streams_opened - opened
-        problem = file.problem and f"the rest of the file cannot be read: {file.problem}"
-        if not streams and connections.other_ports:
-            seen = ", ".join(map(str, sorted(connections.other_ports)[:10]))
-            problem = f"no request to these ports. The file has connections to {seen}"
-        return PcapReport(streams, connections.counters, problem)
+        return PcapReport(streams, connections.counters, file.problems, _unread(connections, file, streams))
+
+
+def _unread(connections: Connections, file: PacketFile, streams: int) -> list[str]:
+    counters, texts = connections.counters, {**NOTES, **_UNREAD, **({} if streams else _WITHOUT_REQUEST)}
+    found = [
+        f"{count:,} packets have the link type {link} ({LINK_NAMES.get(link, 'unknown')}), which is not read. Capture on another interface"
+        for link, count in sorted(connections.unknown_links.items())
+    ]
+    found += [f"{counters[name]:,} {text}" for name, text in texts.items() if counters[name]]
+    if file.has_secrets:
+        found.append("the file has keys of TLS, which are not used")
+    if not streams and connections.other_ports:
+        seen = ", ".join(map(str, sorted(connections.other_ports)[:10]))
+        found.append(f"no request to these ports. The file has connections to {seen}")
+    return found
 
 
 async def record_pcap(

@@ -19,8 +19,8 @@ from streamgauge.ingest.tap.http.upstreams import Upstream
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.process.worker import TapWorker
 
-FIRST_WORKER, MAX_SOURCES = 256, 64
-"""Their numbers follow those of a tap's workers."""
+FIRST_WORKER, MAX_SOURCES = 512, 64
+"""Their numbers follow those of a tap's workers and their spare ones."""
 NO_LIMIT_BYTES = 2**50
 """For `TapOptions.record_log_max_bytes` of a source that is a file: nothing of it is dropped while analytics does not run."""
 QUEUED_BYTES = 8 * 2**20

@@ -44,6 +44,8 @@ class Exchange:
     """Or a path, if the host is unknown."""
     request_headers: Pairs
     request_body: bytes = b""
+    request_bytes: int = 0
+    """Its size, if not all of it is known."""
     started_wall_ns: int
     connected_ns: int | None = None
     request_sent_ns: int | None = None
@@ -53,6 +55,10 @@ class Exchange:
     headers_ns: int = 0
     reads: Sequence[tuple[int, bytes]]
     """In order. Without transfer coding, with the content coding that the headers name."""
+    response_bytes: int = 0
+    """Size of the body, if not all of it is known."""
+    frames: Sequence[tuple[int, bytes, bool]] = ()
+    """Those of a WebSocket, in order, and whether the client sent them."""
     end_ns: int = 0
     cause: Cause = "complete"
     detail: str | None = None
@@ -129,9 +135,18 @@ class ExchangeLog:
         for at_ns, data in exchange.reads if exchange.status is not None else ():
             for start in range(0, len(data), _READ_BYTES):
                 recorder.response_data(data[start : start + _READ_BYTES], t0_ns + at_ns)
-        end_ns, response_bytes = t0_ns + exchange.end_ns, sum(len(data) for _, data in exchange.reads)
+        for at_ns, data, from_client in exchange.frames:
+            for start in range(0, len(data), _READ_BYTES):
+                recorder.websocket_data(data[start : start + _READ_BYTES], t0_ns + at_ns, from_client)
+        sent_bytes, received_bytes = (
+            sum(len(data) for _, data, from_client in exchange.frames if from_client is side)
+            for side in (True, False)
+        )
         recorder.ended(
-            exchange.cause, exchange.detail, end_ns, len(exchange.request_body), response_bytes, False, False, None
+            exchange.cause, exchange.detail, t0_ns + exchange.end_ns,
+            max(exchange.request_bytes, len(exchange.request_body) + sent_bytes),
+            max(exchange.response_bytes, sum(len(data) for _, data in exchange.reads) + received_bytes),
+            False, bool(exchange.frames), None,
         )  # fmt: skip
         recorder.drained(None)
         self.flush()

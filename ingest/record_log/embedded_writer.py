@@ -108,6 +108,8 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
         self._wal = -1
         self.next_offset = 0
         """The offset that the next entry will have."""
+        self._failed_offset = -1
+        """Where the last segment that could not be created begins."""
         self._began_s = self._synced_s = 0.0
         self._written_bytes = 0
         self._scanned_s, self._scanned_bytes, self._since_scan_bytes = float("-inf"), 0, 0
@@ -138,6 +140,9 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
             if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_FULL:
                 self._close_segment()  # the segment may be damaged; a full disk only rolls back
             raise _translated(error, self._folder) from error
+        except BaseException:
+            self._close_segment()
+            raise
         self._stats["entries"] += len(payloads)
         self._stats["bytes"] += size
 
@@ -212,13 +217,20 @@ class EmbeddedWriter(AbstractContextManager["EmbeddedWriter"]):
             self._roll()
         if self._connection is None:
             make_private_folder(self._folder)
-            self._segment, self._connection = create_segment(
-                self._folder, self.next_offset, self._segment_bytes
-            )
-            self._began_s = self._synced_s = time.monotonic()
-            self._written_bytes = 0
-            self._stats["segments"] += 1
-            self._stats["trimmed_segments"] += trim(self._log_dir, self._partition)
+            try:
+                self._segment, self._connection = create_segment(
+                    self._folder, self.next_offset, self._segment_bytes,
+                    again=self.next_offset == self._failed_offset,
+                )  # fmt: skip
+                self._began_s = self._synced_s = time.monotonic()
+                self._written_bytes = 0
+                self._stats["segments"] += 1
+                self._stats["trimmed_segments"] += trim(self._log_dir, self._partition)
+            except LogBroken:
+                raise
+            except BaseException:
+                self._failed_offset = self.next_offset
+                raise
         return self._connection
 
     def _sync(self) -> None:

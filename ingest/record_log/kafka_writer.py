@@ -6,7 +6,8 @@ Messages (`group_by_stream`, `messages_of`; no I/O): as few as possible, none la
  2. Messages are cut between records, so (stream, seq) stays unique. A record that is too large even when compressed is
     replaced by a `Lost` with the same (stream, seq).
  3. Of several `Alive` of one incarnation only the last is kept: its counters include the earlier ones.
- 4. Data that is not a record is passed on unchanged, so analytics counts all dead letters in one place.
+ 4. Data that is not a record is passed on, so analytics counts all dead letters in one place. It is cut to the size that the broker
+    accepts, which leaves it invalid.
 
 Delivery of a batch of entries
  1. The records are grouped by stream, and the streams by partition: the partition that Kafka's default partitioner chooses
@@ -138,15 +139,14 @@ class KafkaWriter:
     def _deliver(self, records: Sequence[AnyRecord], poison: Sequence[bytes]) -> None:
         while records or poison:
             self._ensure_connected()
-            queues = [_PartitionQueue(None, deque([Message(value)])) for value in poison]
+            largest = _largest_value(self._limit_bytes)
+            queues = [_PartitionQueue(None, deque([Message(value[:largest])])) for value in poison]
             queues += self._queues_of(records)
             try:
                 while queues:
                     queues = self._round(queues)
             except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
                 self._lower_limit()
-                # Drop poison that is too large for the broker: it is not a record and already counted.
-                queues = [queue for queue in queues if queue.partition is not None]
                 self._failed(error)
             except (errors.KafkaError, OSError) as error:
                 self._failed(error)
@@ -367,7 +367,7 @@ def messages_of(records: Iterable[AnyRecord], limit_bytes: int, at_wall_ns: int)
 
     `limit_bytes` is the largest batch that the broker accepts.
     """
-    max_value_bytes = max(1, limit_bytes - limit_bytes // 100 - OVERHEAD_BYTES)
+    max_value_bytes = _largest_value(limit_bytes)
     target_bytes = min(TARGET_BYTES, max_value_bytes)
     messages: list[Message] = []
     lost = 0
@@ -395,6 +395,11 @@ def messages_of(records: Iterable[AnyRecord], limit_bytes: int, at_wall_ns: int)
         size += len(data)
     cut()
     return messages, lost
+
+
+def _largest_value(limit_bytes: int) -> int:
+    """Bytes of the largest value in a batch of at most `limit_bytes`."""
+    return max(1, limit_bytes - limit_bytes // 100 - OVERHEAD_BYTES)
 
 
 def _replacement(record: AnyRecord, at_wall_ns: int) -> tuple[Lost, bytes]:

@@ -7,6 +7,9 @@ it certainly contains. The difference is at most the last append.
 The file has room for MAX_RUNS runs, which is written at its creation: later writes need no further space. Each entry has a
 checksum, because a power cut can tear it.
 
+Between two appends, and while appends fail, the number of opened streams is exact in memory that outlives the process, if the machine
+has `/dev/shm` (`OpenedInMemory`): the event loop cannot wait for a disk, and mapped blocks of a disk that is full can end a process.
+
 A run that ended may have opened streams without a record in the log: it was killed, or its disk was full. The next run of
 the partition reports them: a `Lost` for each, under an id made from the run, then the ended run's last `Alive`. Each report is
 an append of the ended run, with its totals, and the checksum of its first entry shows whether it is in the log. So each stream
@@ -16,8 +19,10 @@ is reported once, even if the tap is killed during the report.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
+import mmap
 import os
 import sqlite3
 import struct
@@ -45,6 +50,9 @@ _TAP_BYTES = 255
 _TOTALS = struct.Struct(f"<16sqq{_TAP_BYTES}s13q")
 _CRC = struct.Struct("<I")
 _SIZE = _TOTALS.size + _CRC.size
+MEMORY = Path("/dev/shm")  # noqa: S108 - checked for the owner
+_OPENED = struct.Struct("=q16s")
+"""Streams, incarnation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +109,48 @@ class Run:
         return packed + _CRC.pack(zlib.crc32(packed))
 
 
+class OpenedInMemory:
+    """The number of streams that a run has opened, in a file of `/dev/shm`: it survives kill -9 and needs no disk."""
+
+    def __init__(self, folder: Path, incarnation: str) -> None:
+        """`folder`: of the partition. Raises OSError if there is no such memory."""
+        if not os.path.ismount(MEMORY):  # on a disk, a write to mapped memory could end the process
+            raise OSError(errno.ENODEV, "not mounted", str(MEMORY))
+        self._path = _memory_path(folder)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(descriptor).st_uid != os.geteuid():
+                raise OSError(errno.EPERM, "of another user", str(self._path))
+            os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
+            memory = mmap.mmap(descriptor, mmap.PAGESIZE)
+        finally:
+            os.close(descriptor)
+        memory[: _OPENED.size] = _OPENED.pack(0, bytes(16))
+        memory[: _OPENED.size] = _OPENED.pack(0, uuid.UUID(incarnation).bytes)
+        self.count = memoryview(memory)[:8].cast("q")
+        """Its only element is the number."""
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def _memory_path(folder: Path) -> Path:
+    found = folder.stat()
+    return MEMORY / f"streamgauge-{os.geteuid()}-{found.st_dev:x}-{found.st_ino:x}"
+
+
+def _opened_in_memory(folder: Path) -> tuple[str, int] | None:
+    """(incarnation, streams that it has opened) of the last run that was not closed."""
+    try:
+        path = _memory_path(folder)
+        if path.stat().st_uid != os.geteuid():
+            return None
+        opened, incarnation = _OPENED.unpack_from(path.read_bytes())
+    except (OSError, struct.error):
+        return None
+    return str(uuid.UUID(bytes=incarnation)), opened
+
+
 class RunTotalsFile:
     """Totals of one run, and of the earlier runs of its partition. Not thread-safe: one owner."""
 
@@ -124,9 +174,15 @@ class RunTotalsFile:
         self._slots = {run.incarnation: at for at, run in enumerate(slots) if run is not None}
         self.earlier = _in_order(run for run in slots if run is not self.run)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        self.opened: OpenedInMemory | None = None
         try:
+            for run in self.earlier:  # the memory of the last one is this run's from now on
+                if run.totals.state == RUNNING:
+                    self.write(run.totals, run)
             self.write(RunTotals())
             os.fsync(self._descriptor)
+            with contextlib.suppress(OSError):
+                self.opened = OpenedInMemory(folder, incarnation)
         except BaseException:
             self.close()
             raise
@@ -141,6 +197,8 @@ class RunTotalsFile:
 
     def close(self) -> None:
         os.close(self._descriptor)
+        if self.opened is not None:
+            self.opened.remove()
 
 
 class RunTotalsWriter:
@@ -289,6 +347,11 @@ def unreported_streams(log_dir: Path) -> int:
     )
 
 
+def has_unreported_run(folder: Path) -> bool:
+    """Whether a run of this partition is not known to have reported all its streams."""
+    return any(run is not None and run.totals.state != REPORTED for run in _slots(folder / "runs"))
+
+
 def incarnations_of(log_dir: Path, partition: str) -> list[str]:
     """Known incarnations that wrote a partition, oldest first."""
     return [run.incarnation for run in _in_order(_slots(log_dir / partition / "runs"))]
@@ -308,7 +371,16 @@ def _slots(path: Path) -> list[Run | None]:
     data = b""
     with contextlib.suppress(OSError):
         data = path.read_bytes()
-    return [_unpacked(data[at : at + _SIZE]) for at in range(0, len(data) - _SIZE + 1, _SIZE)]
+    slots = [_unpacked(data[at : at + _SIZE]) for at in range(0, len(data) - _SIZE + 1, _SIZE)]
+    incarnation, opened = _opened_in_memory(path.parent) or ("", 0)
+    for run in slots:
+        if run is not None and run.incarnation == incarnation and run.totals.state == RUNNING:
+            run.totals = replace(
+                run.totals,
+                streams_opened=max(opened, run.totals.streams_opened),
+                wall_ns=run.totals.wall_ns or run.started_wall_ns,
+            )
+    return slots
 
 
 def _unpacked(entry: bytes) -> Run | None:

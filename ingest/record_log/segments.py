@@ -148,19 +148,27 @@ def log_bytes(log_dir: Path) -> int:
     return sum(folder_bytes(log_dir / name) for name in list_partitions(log_dir))
 
 
-def create_segment(folder: Path, first: int, target_bytes: int) -> tuple[Segment, sqlite3.Connection]:
-    """Create a segment for about `target_bytes` and open it for writing. Raises OSError or sqlite3.Error."""
+def create_segment(
+    folder: Path, first: int, target_bytes: int, *, again: bool = False
+) -> tuple[Segment, sqlite3.Connection]:
+    """Create a segment for about `target_bytes` and open it for writing. Raises OSError or sqlite3.Error.
+
+    `again`: the same call has failed before, and the segment may be there, without entries. A reader may have it open.
+    """
     final = folder / f"{first:020d}.sqlite"
-    if final.exists():
+    if not final.exists():
+        temporary = _temporary(folder, first)
+        try:
+            with closing(_create_tables(temporary)) as created:
+                # `close` ignores errors: the tables would stay in a -wal that the new name does not have.
+                created.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            temporary.rename(final)
+        except BaseException:
+            remove_files(temporary)
+            raise
+    elif not again:
         raise LogBroken(f"{final} exists already: offsets would be used twice")
-    temporary = _temporary(folder, first)
-    try:
-        _create_tables(temporary).close()
-        temporary.rename(final)
-        sync_folder(folder)
-    except BaseException:
-        remove_files(temporary)
-        raise
+    sync_folder(folder)
     connection = _connect(final, "rw")
     # No flush for each transaction: an append would wait for the disk. What a power cut may cost is in
     # `embedded_writer`.

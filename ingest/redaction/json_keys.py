@@ -39,7 +39,7 @@ class Keep(IntEnum):
 
     NOTHING = 0
     NUMBER = 1
-    """A number sent as text: digits, sign, point, exponent."""
+    """Numbers sent as text: digits, sign, point, exponent, commas."""
     WORD = 2
     """An identifier (`streamgauge.ingest.identifiers`)."""
     NAME = 3
@@ -48,6 +48,10 @@ class Keep(IntEnum):
     """A JSON path."""
     TITLE = 9
     """The type of an error: a word or a reason phrase of HTTP."""
+    MEDIA_TYPE = 12
+    """A name with parameters: `audio/L16;rate=24000`."""
+    DURATIONS = 13
+    """As in the header Server-Timing, without descriptions: `queue;dur=1.5, prefill;dur=8`."""
 
 
 class Rule(msgspec.Struct, frozen=True, gc=False):
@@ -71,6 +75,8 @@ WORDS_AMONG_NUMBERS = Rule(Keep.NAME, True, Context.NUMBERS)
 _OUTPUT = Rule(Keep.NOTHING, False, Context.REPEATED)
 _CODE = Rule(Keep.NOTHING, False, Context.TEXT)
 _PATH = Rule(Keep.PATH, False, Context.CONTENT)
+_MEDIA_TYPE = Rule(Keep.MEDIA_TYPE, False, Context.CONTENT)
+_DURATIONS = Rule(Keep.DURATIONS, False, Context.CONTENT)
 
 _GROUPS: tuple[tuple[Rule, str], ...] = (
     (_WORD, "id jsonrpc system_fingerprint backend_host backend-host"),
@@ -78,9 +84,9 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
      model model_id modelVersion model_instance_id
      object event event_type role status stop_reason stopReason completionReason finish_reason finishReason done_reason
      stop_type blockReason
-     reason code error_code errorCode __type tpe errorcode name tool provider mimeType
+     reason code error_code errorCode __type tpe errorcode name tool provider output_audio_format
      method native_finish_reason status_code service_tier modality inference_geo
-     search_context_size trafficType serviceTier
+     search_context_size trafficType serviceTier speed ttl
      """),
     (_TITLE, "type title error_type"),
     (_ID, "response_id responseId generation_id toolUseId log_id item_id call_id request_id"),
@@ -89,11 +95,11 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
      is_finished is_error isError done stop special thought willContinue stopped_eos stopped_limit
      generated_token_count input_token_count input_tokens totalTokens generated_tokens input_length tokens_evaluated tokens_predicted
      total_duration load_duration prompt_eval_count prompt_eval_duration eval_count eval_duration
-     progress load_time_seconds load_time created_at id_slot
+     progress load_time_seconds load_time created_at id_slot success
      """),
     (NUMBERS, """
      usage usageMetadata stats timings perf_metrics time_info timing metrics meta meta_info billed_units prompt_progress
-     amazon-bedrock-invocationMetrics rate_limits
+     amazon-bedrock-invocationMetrics rate_limits cost tool_usage
      """),
     (TEXT, """
      start toolUse reasoningContent reasoningText generation outputText
@@ -101,21 +107,27 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
      refusal message messages msg Message tool_plan summary outputs output_ids response result results item
      choices candidates parts transcript value stringValue numberValue boolValue generated_text data audio error errors
      Error fault detail details description error_message error_msg errorMessage faultstring last_error loc base_resp status_msg
+     status_details format
      content_block content_part function function_call functionCall custom tool_calls tool_call_delta
      step steps step_details code_interpreter generations interaction inlineData promptFeedback partialArgs
      logprobs token tokens token_ids x_groq nvext obfuscation
-     image images partial_image_b64
+     image images partial_image_b64 action groundingMetadata
      """),
     (_OUTPUT, "output"),
     (_CODE, "executableCode"),
     (CONTENT, """
-     arguments args input parameters search_results prompt_filter_results content_filter_results
+     arguments args input parameters search_results prompt_filter_results content_filter_results webSearchQueries
+     param instance path timestamp requestId statusCode
      """),
     (_PATH, "jsonPath"),
+    (_MEDIA_TYPE, "mimeType"),
+    (_DURATIONS, "Server-Timing"),
 )  # fmt: skip
 
 _REQUEST_GROUPS: tuple[tuple[Rule, str], ...] = (
-    (_NAME, "model modelId reasoning_effort effort service_tier type reasoning response_format method"),
+    (_NAME, """
+     model modelId reasoning_effort effort service_tier serviceTier speed inference_geo type reasoning response_format method
+     """),
     (_WORD, "jsonrpc id"),
     (_COUNT, """
      generate stream temperature top_p p top_k k max_tokens max_completion_tokens max_output_tokens max_new_tokens
@@ -147,17 +159,24 @@ RESPONSE = _rules_of(_GROUPS)
 REQUEST = _rules_of(_REQUEST_GROUPS)
 
 
-_RUNS = {Keep.NUMBER: (rb"-+0-9.eE", 64), Keep.PATH: (rb"A-Za-z0-9_$.\[\]", 256)}
+_RUNS = {Keep.NUMBER: (rb"-+0-9.,eE", 64), Keep.PATH: (rb"A-Za-z0-9_$.\[\]", 256)}
 """Allowed bytes, as the inside of a character class, and their maximum number."""
+_DURATION = f"(?:(?!{identifiers.KEY})[A-Za-z0-9_.-]{{1,32}};dur=[0-9.]{{1,20}}(?:, ?)?)"
 _WORDS = {
     Keep.WORD: (identifiers.IDENTIFIER, identifiers.START_OF_IDENTIFIER),
     Keep.NAME: (identifiers.NAME, identifiers.START_OF_NAME),
     Keep.TITLE: (identifiers.NAME, identifiers.START_OF_NAME),
-}
+    Keep.MEDIA_TYPE: (identifiers.MEDIA_TYPE, identifiers.START_OF_MEDIA_TYPE),
+    Keep.DURATIONS: (
+        f"{_DURATION}{{1,32}}+", f"{_DURATION}*+(?:{identifiers.START_OF_NAME}(?:;(?:d(?:u(?:r=?)?)?)?)?)?"
+    ),
+}  # fmt: skip
 """Patterns of a word and of a part of it."""
-_MAX_KEPT_BYTES = {keep: most for keep, (_, most) in _RUNS.items()} | dict.fromkeys(
-    _WORDS, identifiers.MAX_CHARS
-)
+_MAX_KEPT_BYTES = {
+    **{keep: most for keep, (_, most) in _RUNS.items()},
+    **dict.fromkeys(_WORDS, identifiers.MAX_CHARS),
+    Keep.DURATIONS: 1024,
+}
 WORDS = frozenset(_WORDS)
 NO_WORD = b"?"
 """Filler of words that are not kept. No identifier has it, so readers still see that the value is none."""

@@ -56,6 +56,8 @@ class SlotKind(IntEnum):
     NAME = Keep.NAME
     PATH = Keep.PATH
     TITLE = Keep.TITLE
+    MEDIA_TYPE = Keep.MEDIA_TYPE
+    DURATIONS = Keep.DURATIONS
     STRING = 5
     NUMBER = 6
     FILLED_NUMBER = 7
@@ -185,7 +187,9 @@ class JSONRedactor(msgspec.Struct):
                     else:
                         out.append(filler.string(value))
                         add_slot((SlotKind.STRING, begin, kept_from))
-                elif (kept := kept_of_whole(value, keep)) == len(value):
+                elif (kept := kept_of_whole(value, keep)) == len(value) or (
+                    keep in WORDS and b"\\/" in value and kept_of_whole(value.replace(b"\\/", b"/"), keep)
+                ):  # some encoders escape each slash
                     add_slot((SlotKind(keep), begin, at - 1))
                 else:
                     out.append(data[kept_from : begin + kept])
@@ -333,6 +337,11 @@ class JSONRedactor(msgspec.Struct):
             if byte in b'"\\' and self.escape != filler.BACKSLASH:
                 self.escape = filler.NO_ESCAPE
                 return at
+            if self.keep:
+                if byte == 0x2F:
+                    self.token += b"/"
+                else:
+                    self.letter, self.keep = _letter_after(self.keep), Keep.NOTHING
             made, self.escape = filler.next_of_escape(self.escape, byte)
             out.append(made)
             self.taken += 1
@@ -351,9 +360,9 @@ class JSONRedactor(msgspec.Struct):
         if data[stop] == 0x22:
             self._end_string()
             return stop + 1
-        if self.keep:
-            self.letter = _letter_after(self.keep)
-        self.escape, self.keep = filler.BACKSLASH, Keep.NOTHING
+        if self.keep not in WORDS:
+            self.keep = Keep.NOTHING
+        self.escape = filler.BACKSLASH
         if self.is_key and self.key_kept < 0:
             self.key_kept = len(self.token)
         self.taken += 1
@@ -364,7 +373,7 @@ class JSONRedactor(msgspec.Struct):
         kept = b""
         keep = self.keep
         if keep:
-            if self.taken or after < 0:
+            if self.taken or after in (-1, 0x5C):
                 length = kept_of_start(run, keep, self.token)
             else:
                 length = kept_of_whole(run, keep) if after == 0x22 or keep not in WORDS else 0

@@ -36,6 +36,7 @@ from streamgauge.ingest.records import (
     Lost,
     Opened,
     Request,
+    RequestAnatomy,
     ResponseHeaders,
     StreamRecord,
     body_coding,
@@ -142,11 +143,12 @@ class Redactor:
         decoding: Callable[[str], Decoding],
         *,
         capture: Sequence[str] = (),
-        conversation: Callable[[bytes, bool], Conversation | None] = lambda body, truncated: None,
+        conversation: Callable[[bytes, bool, RequestAnatomy | None], Conversation | None] = lambda *_: None,
+        key: bytes = b"",
         max_streams: int = MAX_STREAMS,
     ) -> None:
-        """`decoding` creates a decoder for the value of a content-encoding header. `conversation` reads a plain body, and whether
-        it is cut."""
+        """`decoding` creates a decoder for the value of a content-encoding header. `conversation` reads a plain body, whether it is
+        cut, and its anatomy if the tap read it. `key`: of the hashes in the anatomy of a WebSocket's requests."""
         self._decoding = decoding
         self._conversation = conversation
         self._capture = tuple(capture)
@@ -158,7 +160,7 @@ class Redactor:
         """Records of answers that are to be redacted."""
         self.counters: Counter[str] = Counter()
         """redacted_bytes, captured_streams, unknown_streams, already_shipped_records, undecodable_websockets, evicted_windows."""
-        self._windows = Windows(self.counters)
+        self._windows = Windows(self.counters, key)
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -186,18 +188,22 @@ class Redactor:
             stream = self._unknown(record.stream)
         state = stream.state
         last_seq = record.last_seq if isinstance(record, Lost) else record.seq
-        if last_seq < state.next_seq:  # the start of a gap may have been shipped before it was dropped
+        if last_seq < state.next_seq:
+            if isinstance(record, Lost) and state.unknown:  # the cause of a gap before records that arrived
+                self._lose_answers(stream, record.cause)
+                return record
+            # The start of a gap may have been shipped before it was dropped.
             self.counters["already_shipped_records"] += 1
             return None
         if record.seq > state.next_seq and not state.unknown:
-            self._mark_unknown(stream, "redaction_state_lost")
+            self._mark_unknown(stream, None)
         state.next_seq = last_seq + 1
         self._changed.add(record.stream)
         if isinstance(record, Closed) or (isinstance(record, Lost) and record.last):
             if isinstance(record, Closed) and (splitter := stream.splitter) is not None:
                 record = self._split(record, splitter)
-            elif isinstance(record, Lost):
-                self._lose_answers(stream, record.cause)
+            # Answers are still open if no record gave the cause of a gap.
+            self._lose_answers(stream, record.cause if isinstance(record, Lost) else "redaction_state_lost")
             self._forget(record.stream)
         elif isinstance(record, Lost):
             self._mark_unknown(stream, record.cause)
@@ -266,12 +272,16 @@ class Redactor:
         self.counters["unknown_streams"] += 1
         return self._add(stream_id, StreamState(next_seq=0, unknown=True))
 
-    def _mark_unknown(self, stream: _Stream, cause: str) -> None:
-        """There is a gap: the state of the body after it is unknown, and analytics will not decode it either."""
+    def _mark_unknown(self, stream: _Stream, cause: str | None) -> None:
+        """There is a gap: the state of the body after it is unknown, and analytics will not decode it either. `cause` None: a `Lost`
+        record may still report it. Open answers wait for it."""
         stream.state.unknown = stream.state.reported = True
         stream.state.captured = False
         stream.coded = []
-        self._lose_answers(stream, cause)
+        if cause is not None:
+            self._lose_answers(stream, cause)
+        elif stream.splitter is not None:
+            stream.splitter.stop("redaction_state_lost")
         stream.body, stream.decoding = BodyRedactor(), None
 
     # -- bodies --------------------------------------------------------------------------------------------------------
@@ -287,7 +297,7 @@ class Redactor:
         if not decoding.plain:
             body, is_cut = _decoded_request(decoding, body)
             decoded, truncated = True, truncated or is_cut
-        conversation = record.conversation or self._conversation(body, truncated)
+        conversation = record.conversation or self._conversation(body, truncated, record.anatomy)
         if state.captured:
             return msgspec.structs.replace(record, conversation=conversation)
         self.counters["redacted_bytes"] += len(body)
@@ -384,7 +394,7 @@ class Redactor:
             state.unknown = True  # the body grew beyond MAX_CODED_BYTES
         stream = self._add(stream_id, state)
         stream.saved_bytes = state.coded_bytes
-        if state.socket and not state.unknown:
+        if state.socket:
             self._restore_socket(stream, coded)
         elif state.coded_bytes and not state.unknown:
             stream.decoding = self._decoding(state.coding)

@@ -17,6 +17,8 @@ class Counters:
     """Totals of one worker, under the names of /ledger."""
 
     def __init__(self) -> None:
+        self.survives: memoryview | None = None
+        """Memory with `streams_opened` that outlives the process (`OpenedInMemory`)."""
         self.streams_opened = 0
         self.streams_closed = 0
         self.streams_relayed = 0  # responses handed to the native relay
@@ -25,7 +27,7 @@ class Counters:
         self.frames = 0
         self.body_bytes = 0  # response body bytes received from upstreams
         self.captured_bytes = 0  # the part of body_bytes that was handed to the log thread
-        self.uncaptured_bytes = 0  # the part of body_bytes that is not recorded by rule (content type, size)
+        self.uncaptured_bytes = 0  # the part of body_bytes that is not recorded by rule (kind, size)
         self.lost_records = 0
         self.lost_bytes = 0  # the part of body_bytes that should have been recorded and was dropped
         self.lost_untold = 0  # losses without a `Lost` record: only this counter reports them
@@ -40,5 +42,14 @@ class Counters:
         self.upstream_reuses = 0
         self.bad_upstream_excess_bytes = 0
 
+    def open_stream(self) -> None:
+        """Count a stream."""
+        self.streams_opened += 1
+        if self.survives is not None:
+            self.survives[0] = self.streams_opened
 
-NAMES = tuple(sorted(name for name in dir(Counters()) if not name.startswith("_")))
+
+_NEW = Counters()
+NAMES = tuple(
+    sorted(name for name in dir(_NEW) if name[0] != "_" and isinstance(getattr(_NEW, name), int | dict))
+)

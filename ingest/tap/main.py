@@ -2,6 +2,9 @@
 
 A single worker runs in this process. Several workers are child processes that share the address by SO_REUSEPORT; this process
 then supervises them and serves the admin port for all. DATA/run/tap.json exists while the tap is ready.
+
+`up` binds the sockets and passes them on. So it can start a second tap, which records in spare partitions, and then let this one
+drain (`REPLACED`).
 """
 
 from __future__ import annotations
@@ -13,16 +16,30 @@ import logging
 import resource
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import uvloop
 
 from streamgauge.ingest.guards import Guard, Guards, guarded_task
 from streamgauge.ingest.keyed_ids import FILE, load_client_key
-from streamgauge.ingest.listening import AllowedHosts, bind, join_address, split_address
+from streamgauge.ingest.listening import (
+    AllowedHosts,
+    bind_tap,
+    join_address,
+    passed_sockets,
+    split_address,
+)
 from streamgauge.ingest.private_files import prepare_data_folder
-from streamgauge.ingest.ready_file import HEARTBEAT_S, SILENT_AFTER_S, Heartbeat, write_ready_file
+from streamgauge.ingest.ready_file import (
+    HEARTBEAT_S,
+    SILENT_AFTER_S,
+    Heartbeat,
+    remove_ready_file,
+    report_progress,
+    write_ready_file,
+)
 from streamgauge.ingest.tap import is_compiled
 from streamgauge.ingest.tap.option_checks import check_options
 from streamgauge.ingest.tap.options import TapOptions
@@ -45,11 +62,16 @@ def run(options: TapOptions) -> int:
     if key is None:
         key = _client_key(options.data / FILE)
     _raise_file_limit()
+    sockets = passed_sockets()
+    if sockets:
+        options = replace(options, spare_partitions=True)
+    else:
+        sockets = bind_tap(options.listen, options.admin, options.workers)
     if options.workers == 1:
         reduce_gc()
-        uvloop.run(_run_single(options, key))
+        uvloop.run(_run_single(options, key, *sockets))
     else:
-        uvloop.run(_run_several(options, key))
+        uvloop.run(_run_several(options, key, sockets))
     return 0
 
 
@@ -66,13 +88,10 @@ def _client_key(path: Path) -> bytes:
         return secrets.token_bytes(32)
 
 
-async def _run_single(options: TapOptions, key: bytes) -> None:
+async def _run_single(
+    options: TapOptions, key: bytes, listening: socket.socket, admin_sock: socket.socket
+) -> None:
     worker = TapWorker(options, client_key=key)
-    sock = bind(options.listen)
-    admin_sock = bind(options.admin)
-    stop_on_signals(worker.stop)
-    await worker.start(sock)
-
     guards = worker.context.guards
 
     async def report() -> Report:
@@ -80,23 +99,29 @@ async def _run_single(options: TapOptions, key: bytes) -> None:
         return found._replace(stats={**found.stats, "workers_now": 1, "worker_restarts": 0})
 
     admin = Admin(report, lambda: worker.ready, guards.faults, _admin_hosts(options))
+    _stop_on_signals(worker, admin)
+    await worker.start(listening)
     async with _ready(options, worker.address, admin_sock, admin, guards, guards.faults):
         await worker.serve()
 
 
-async def _run_several(options: TapOptions, key: bytes) -> None:
-    bind(options.listen).close()  # SO_REUSEPORT would silently join another tap's address
-    admin_sock = bind(options.admin)
-    # Keeps the port reserved. It never listens, so it receives no connection.
-    with bind(options.listen, shared=True) as reserved:
-        address = reserved.getsockname()[:2]
-        supervisor = Supervisor(options, key, join_address(*address))
-        stop_on_signals(supervisor.stop)
-        await supervisor.start()
+async def _run_several(options: TapOptions, key: bytes, sockets: Sequence[socket.socket]) -> None:
+    *listening, admin_sock = sockets
+    address = listening[0].getsockname()[:2]
+    supervisor = Supervisor(options, key, listening)
+    admin = Admin(supervisor.report, lambda: supervisor.ready, supervisor.faults, _admin_hosts(options))
+    _stop_on_signals(supervisor, admin)
+    await supervisor.start()
+    async with _ready(options, address, admin_sock, admin, supervisor.guards, supervisor.faults):
+        await supervisor.serve()
 
-        admin = Admin(supervisor.report, lambda: supervisor.ready, supervisor.faults, _admin_hosts(options))
-        async with _ready(options, address, admin_sock, admin, supervisor.guards, supervisor.faults):
-            await supervisor.serve()
+
+def _stop_on_signals(tap: TapWorker | Supervisor, admin: Admin) -> None:
+    def hand_over() -> None:
+        admin.close()  # the other tap serves this port, too
+        tap.hand_over()
+
+    stop_on_signals(tap.stop, hand_over)
 
 
 def _admin_hosts(options: TapOptions) -> AllowedHosts:
@@ -143,16 +168,21 @@ async def _ready(
     finally:
         beating.cancel()
         heartbeat.content = None
-        path.unlink(missing_ok=True)
+        remove_ready_file(path)
         admin.close()
 
 
 async def _beat(heartbeat: Heartbeat, guard: Guard, faults: Callable[[], Mapping[str, str]]) -> None:
-    """The event loop starts each heartbeat. A thread writes it, because the disk must not delay streams."""
+    """The event loop reports progress. A thread writes the file, because the disk must delay neither streams nor the reports."""
     loop = asyncio.get_running_loop()
+    writing: asyncio.Future[None] | None = None
     while True:
-        await loop.run_in_executor(None, heartbeat.beat, faults())
-        guard.beat()
+        report_progress()
+        if writing is None or writing.done():
+            if writing is not None:
+                writing.result()
+                guard.beat()
+            writing = loop.run_in_executor(None, heartbeat.beat, faults())
         await asyncio.sleep(HEARTBEAT_S)
 
 

@@ -63,6 +63,8 @@ class TapOptions:
     # Constants of the tap, and values that the supervisor sets. Tests and benchmarks change them.
     worker: int = 0
     """Number of this worker; the supervisor sets it."""
+    spare_partitions: bool = False
+    """Record in a partition of this worker's spare number if that of its number is in use: `up` starts a tap beside the former one."""
     clock_id: str = field(default_factory=lambda: secrets.token_hex(8))
     """Shared by all workers, which run on one host and thus have one monotonic clock."""
     log: bool = True

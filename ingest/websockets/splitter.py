@@ -74,9 +74,9 @@ class SplitterState(msgspec.Struct, array_like=True, tag="splitter"):
 class Windows:
     """The splitters of one process with compression windows, the oldest first."""
 
-    def __init__(self, counters: Counter[str]) -> None:
-        """Counts evicted_windows, undecodable_websockets."""
-        self.counters = counters
+    def __init__(self, counters: Counter[str], key: bytes = b"") -> None:
+        """Counts evicted_windows, undecodable_websockets. `key`: of the hashes in the anatomy of requests."""
+        self.counters, self.key = counters, key
         # Weak: a splitter that its owner drops is freed with its windows.
         self._splitters: WeakValueDictionary[str, AnswerSplitter] = WeakValueDictionary()
 
@@ -146,7 +146,7 @@ class AnswerSplitter:
         splitter._answer_count, splitter._message_count = state.answer_count, state.message_count
         splitter._closed_first, splitter._last_ns = state.closed_first, state.last_ns
         if state.fault is not None:
-            splitter.give_up(state.fault)
+            splitter.stop(state.fault)
         return splitter
 
     def _decoders(
@@ -174,15 +174,19 @@ class AnswerSplitter:
 
     def lose(self, cause: str) -> list[StreamRecord]:
         """Stop decoding. The records of the answers, which end with this cause."""
-        if self.fault is None:
+        if self.fault is None or self.open:
             self.give_up(cause)
         return self._take_made()
 
-    def give_up(self, cause: str) -> None:
-        """As `lose`. The next call returns the records."""
-        self.fault = cause
+    def stop(self, fault: str) -> None:
+        """Stop decoding. The answers stay open until `lose`."""
+        self.fault = self.fault or fault
         self._client, self._server = self._decoders()  # frees the windows
         self._windows.remove(self)
+
+    def give_up(self, cause: str) -> None:
+        """As `lose`. The next call returns the records."""
+        self.stop(cause)
         self._made += [_lost(answer, cause, self._opened.wall_ns + self._last_ns) for answer in self.open]
         self.open, self._pending = [], {}
 
@@ -193,7 +197,9 @@ class AnswerSplitter:
     def _end(self, closed: Closed) -> Closed:
         """A client that leaves while no answer is open ends the socket cleanly."""
         self._last_ns = closed.end_ns
-        if closed.cause == "client_left" and not self.open and self.fault is None:
+        if self.fault is not None:
+            return closed
+        if closed.cause == "client_left" and not self.open:
             closed = msgspec.structs.replace(closed, cause="complete", detail=None)
         cause = closed.cause
         if cause == "complete":
@@ -264,11 +270,20 @@ class AnswerSplitter:
             answer,
         )
         if request.payload:
-            body, condensed = request.payload, False
+            body, anatomy = request.payload, None
             if len(body) > MAX_REQUEST_BYTES and body[:1] == b"{":
-                body, condensed = CondensedBody().feed(body), True
+                condenser = CondensedBody(self._windows.key)
+                body = condenser.feed(body)
+                anatomy = condenser.anatomy
             body, truncated = body[:MAX_REQUEST_BYTES], len(body) > MAX_REQUEST_BYTES
-            asked = Request(answer.stream, answer.next_seq, body, truncated, condensed=condensed)
+            asked = Request(
+                answer.stream,
+                answer.next_seq,
+                body,
+                truncated,
+                condensed=anatomy is not None,
+                anatomy=anatomy,
+            )
             self._make(asked, answer)
         response = ResponseHeaders(self._response.status, [*self._headers, _SSE], 0)
         self._make(Frames(answer.stream, answer.next_seq, [], response, wire_bytes=[]), answer)

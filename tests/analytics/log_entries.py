@@ -124,6 +124,8 @@ class MemoryLog:
     closed: bool = False
     damage: list[UnreadableRange] = field(default_factory=list)
     """Returned by the next `take_unreadable`."""
+    batch: int | None = None
+    """Entries of each partition that a poll returns. None: all."""
 
     def __post_init__(self) -> None:
         self._at: dict[str, int] = {}
@@ -138,8 +140,9 @@ class MemoryLog:
         found = []
         for partition, payloads in self.partitions_.items():
             at = self._at.get(partition, 0)
-            found += [Entry(partition, at + i, payload) for i, payload in enumerate(payloads[at:])]
-            self._at[partition] = len(payloads)
+            end = len(payloads) if self.batch is None else min(len(payloads), at + self.batch)
+            found += [Entry(partition, i, payloads[i]) for i in range(at, end)]
+            self._at[partition] = end
         return found
 
     def range(self, partition: str, start: int, end: int) -> list[Entry]:

@@ -145,6 +145,10 @@ def whole_stream(
     return records
 
 
+NEED_TEXT = ("output_fingerprint", "tool_fingerprint", "malformed_tool_call_count")
+"""The columns of `streams` that redacted records do not have. Those of text itself are empty unless content is captured."""
+
+
 def rows_of(assembler: Assembler) -> list[dict[str, Any]]:
     """`stream_rows` of the finished streams."""
     return stream_rows(assembler.take_finished())
@@ -152,8 +156,7 @@ def rows_of(assembler: Assembler) -> list[dict[str, Any]]:
 
 def stream_rows(finished: Sequence[FinishedStream]) -> list[dict[str, Any]]:
     """Rows of `streams` without what differs after a restart, because records that commits keep have no text."""
-    of_text = ("output_fingerprint", "tool_fingerprint", "malformed_tool_call_count")
-    return measure(finished)["streams"].drop(of_text).to_dicts()
+    return measure(finished)["streams"].drop(NEED_TEXT).to_dicts()
 
 
 @dataclass

@@ -315,7 +315,7 @@ for _dialect in PATHS:
 add(CHAT, "no [DONE]", change=removed(-1))
 add(CHAT, "ids change", change=lambda x: [e.update(id=f"c{n}") for n, e in enumerate(x[:-1])])
 add(CHAT, "no model, no created", change=lambda x: replaced(x[:-1], without("model", "created")))
-add(CHAT, "byte order mark", to_bytes=lambda body: b"\xef\xbb\xbf" + body)
+add(CHAT, "byte order mark", "hidden_first_event", to_bytes=lambda body: b"\xef\xbb\xbf" + body)
 add(CHAT, "unterminated [DONE]", to_bytes=lambda body: body[:-2])
 add(
     CHAT,
@@ -399,7 +399,7 @@ for _dialect in PATHS:
         "invalid_utf8",
         to_bytes=lambda body: body.replace(b"strict", b"stri\xffct"),
     )
-add(CHAT, "finish without data:", "missing_data_prefix", change=unprefixed(4))
+add(CHAT, "finish without data:", "missing_data_prefix", "missing_finish", change=unprefixed(4))
 add(MESSAGES, "finish without data:", "missing_data_prefix", change=unprefixed(7))
 add(RESPONSES, "end without data:", "event_without_data", "missing_data_prefix", change=unprefixed(10))
 add(MESSAGES, "byte order mark", "byte_order_mark", to_bytes=lambda body: b"\xef\xbb\xbf" + body)
@@ -407,24 +407,9 @@ add(RESPONSES, "byte order mark", "byte_order_mark", to_bytes=lambda body: b"\xe
 add(CHAT, "unterminated usage", "unterminated_end", change=removed(-1), to_bytes=lambda body: body[:-1])
 add(MESSAGES, "unterminated end", "missing_message_stop", "unterminated_end", to_bytes=lambda body: body[:-1])
 add(RESPONSES, "unterminated end", "unterminated_end", to_bytes=lambda body: body[:-2])
-add(CHAT, "zero usage", "zero_usage", change=lambda x: x[5].update(usage=dict.fromkeys(x[5]["usage"], 0)))
-add(
-    CHAT,
-    "no output counted",
-    "zero_usage",
-    change=lambda x: x[5].update(usage={**x[5]["usage"], "completion_tokens": 0}),
-)
-add(MESSAGES, "zero output", "zero_usage", change=updated(lambda x: x[7], usage={"output_tokens": 0}))
-add(MESSAGES, "zero input", "zero_usage", change=updated(lambda x: x[0]["message"]["usage"], input_tokens=0))
-add(
-    RESPONSES,
-    "zero usage",
-    "zero_usage",
-    change=updated(lambda x: x[10]["response"]["usage"], input_tokens=0, output_tokens=0),
-)
 add(CHAT, "metrics", "foreign_event", change=inserted(3, {"type": "metrics", "tps": 3}))
 add(CHAT, "ping as JSON", "foreign_event", change=inserted(3, b'event: ping\ndata: {"type":"ping"}\n\n'))
-add(MESSAGES, "metrics", "foreign_event", change=inserted(3, {"type": "metrics", "tps": 3}))
+add(MESSAGES, "metrics", "foreign_event", "wrong_type", change=inserted(3, {"type": "metrics", "tps": 3}))
 add(RESPONSES, "metrics", "foreign_event", change=inserted(3, {"type": "metrics", "tps": 3}))
 add(CHAT, "created as text", "wrong_type", change=each(lambda e: e.update(created="2026-01-01")))
 add(
@@ -441,6 +426,8 @@ add(
     CHAT,
     "parts in place of text",
     "text_not_string",
+    "unjoined_text",
+    "wrong_type",
     change=updated(lambda x: delta_of(x[1]), content=[{"type": "text", "text": "Hello"}]),
 )
 add(CHAT, "text of completions", "missing_delta", "text_not_string", change=replaced_text)
@@ -448,38 +435,87 @@ add(
     CHAT,
     "arguments as object",
     "text_not_string",
+    "unjoined_text",
+    "wrong_type",
     tool=True,
     change=lambda x: (call_of(x[0])["function"].update(arguments={"a": 1}), removed(1, 2)(x)),
 )
-add(MESSAGES, "text is null", "text_not_string", change=updated(lambda x: x[3]["delta"], text=None))
-add(RESPONSES, "text as object", "text_not_string", change=updated(lambda x: x[4], delta={"text": "Hello"}))
+add(
+    MESSAGES,
+    "text is null",
+    "text_not_string",
+    "unjoined_text",
+    "wrong_type",
+    change=updated(lambda x: x[3]["delta"], text=None),
+)
+add(
+    RESPONSES,
+    "text as object",
+    "incomplete_event",
+    "text_not_string",
+    change=updated(lambda x: x[4], delta={"text": "Hello"}),
+)
 
 
 # Chat completions
 
 add(CHAT, "usage without choices", "missing_choices", change=popped(lambda x: x[5], "choices"))
 add(CHAT, "choices null", "missing_choices", change=updated(lambda x: x[5], choices=None))
+add(CHAT, "choices an empty object", "foreign_event", change=updated(lambda x: x[5], choices={}))
+add(
+    CHAT,
+    "index in digits",
+    "missing_finish",
+    "missing_index",
+    "wrong_type",
+    change=updated(lambda x: x[2]["choices"][0], index="7"),
+)
+add(CHAT, "role in another object", "wrong_object", change=updated(lambda x: x[0], object="chunk"))
+add(CHAT, "role after [DONE]", "usage_after_done", change=lambda x: x.append(x.pop(0)))
 add(CHAT, "chunk without choices", "missing_choices", change=inserted(3, without("choices")(chunk(None))))
 add(CHAT, "error null", "null_error", change=updated(lambda x: x[1], error=None))
-add(CHAT, "no id", "missing_id", change=each(lambda e: e.pop("id")))
-add(CHAT, "no object", "wrong_object", change=each(lambda e: e.pop("object")))
+add(CHAT, "no id", "missing_id", "usage_then_null", change=each(lambda e: e.pop("id")))
+add(CHAT, "no object", "usage_not_last", "wrong_object", change=each(lambda e: e.pop("object")))
 add(
     CHAT,
     "object of a whole answer",
+    "usage_not_last",
     "wrong_object",
     change=each(lambda e: e.update(object="chat.completion")),
 )
-add(CHAT, "no index", "missing_index", change=lambda x: [e["choices"][0].pop("index") for e in x[:5]])
+add(
+    CHAT,
+    "no index",
+    "missing_choice",
+    "missing_index",
+    "wrong_type",
+    change=lambda x: [e["choices"][0].pop("index") for e in x[:5]],
+)
 add(CHAT, "finish without delta", "missing_delta", change=popped(lambda x: x[4]["choices"][0], "delta"))
 add(CHAT, "finish with delta null", "missing_delta", change=updated(lambda x: x[4]["choices"][0], delta=None))
 add(CHAT, "no role", "missing_role", change=popped(lambda x: delta_of(x[0]), "role"))
-add(CHAT, "empty role", "wrong_role", change=updated(lambda x: delta_of(x[0]), role=""))
-add(CHAT, "role of Gemini", "wrong_role", change=updated(lambda x: delta_of(x[0]), role="model"))
+add(
+    CHAT,
+    "empty role",
+    "missing_role",
+    "wrong_role",
+    "wrong_type",
+    change=updated(lambda x: delta_of(x[0]), role=""),
+)
+add(
+    CHAT,
+    "role of Gemini",
+    "missing_role",
+    "wrong_role",
+    "wrong_type",
+    change=updated(lambda x: delta_of(x[0]), role="model"),
+)
 add(CHAT, "usage after [DONE]", "usage_after_done", change=lambda x: x.append(x.pop(5)))
 add(
     CHAT,
     "call without index",
     "tool_call_without_index",
+    "wrong_type",
     tool=True,
     change=lambda x: [call_of(e).pop("index") for e in x[:3]],
 )
@@ -487,6 +523,7 @@ add(
     CHAT,
     "call without function",
     "tool_call_without_function",
+    "wrong_type",
     tool=True,
     change=popped(lambda x: call_of(x[1]), "function"),
 )
@@ -537,19 +574,41 @@ add(MESSAGES, "[DONE] with a name", "named_done", change=inserted(9, b"event: do
 add(
     MESSAGES,
     "no type",
+    "missing_message_start",
     "missing_message_stop",
     "missing_type",
     change=lambda x: replaced(x, lambda e: named(without("type")(e), e["type"])),
 )
-add(MESSAGES, "delta without type", "missing_type", change=popped(lambda x: x[3]["delta"], "type"))
-add(MESSAGES, "start without block", "missing_type", change=popped(lambda x: x[1], "content_block"))
+add(
+    MESSAGES,
+    "delta without type",
+    "delta_without_type",
+    "wrong_type",
+    change=popped(lambda x: x[3]["delta"], "type"),
+)
+add(
+    MESSAGES,
+    "start without block",
+    "inactive_block",
+    "start_without_block",
+    "wrong_type",
+    change=popped(lambda x: x[1], "content_block"),
+)
 add(MESSAGES, "no message_start", "missing_message_start", change=removed(0))
 add(MESSAGES, "two message_start", "repeated_message_start", change=lambda x: x.insert(1, x[0]))
-add(MESSAGES, "start without usage", "start_without_usage", change=popped(lambda x: x[0]["message"], "usage"))
+add(
+    MESSAGES,
+    "start without usage",
+    "message_without_usage",
+    "start_without_usage",
+    "wrong_type",
+    change=popped(lambda x: x[0]["message"], "usage"),
+)
 add(
     MESSAGES,
     "start with empty usage",
     "start_without_usage",
+    "wrong_type",
     change=updated(lambda x: x[0]["message"], usage={}),
 )
 add(
@@ -558,12 +617,27 @@ add(
     "start_without_content",
     change=popped(lambda x: x[0]["message"], "content"),
 )
-add(MESSAGES, "finish without usage", "delta_without_usage", change=popped(lambda x: x[7], "usage"))
-add(MESSAGES, "finish with usage null", "delta_without_usage", change=updated(lambda x: x[7], usage=None))
+add(
+    MESSAGES,
+    "finish without usage",
+    "delta_without_usage",
+    "null_delta",
+    "wrong_type",
+    change=popped(lambda x: x[7], "usage"),
+)
+add(
+    MESSAGES,
+    "finish with usage null",
+    "delta_without_usage",
+    "null_delta",
+    "wrong_type",
+    change=updated(lambda x: x[7], usage=None),
+)
 add(
     MESSAGES,
     "delta of another block",
     "delta_without_block",
+    "inactive_block",
     change=inserted(7, {**message_text()[3], "index": 1}),
 )
 add(
@@ -577,12 +651,15 @@ add(
     MESSAGES,
     "blocks count from 1",
     "block_index_gap",
+    "delta_without_block",
+    "stop_without_block",
     change=each(lambda e: e.update(index=1) if "index" in e else None),
 )
 add(
     MESSAGES,
     "block without text",
     "block_without_text",
+    "wrong_type",
     change=popped(lambda x: x[1]["content_block"], "text"),
 )
 add(MESSAGES, "no message_stop", "missing_message_stop", change=removed(8))
@@ -595,6 +672,7 @@ add(
     RESPONSES,
     "message done with another id",
     "item_id_changes",
+    "message_not_open",
     change=updated(lambda x: x[9]["item"], id="item_2"),
 )
 add(
@@ -604,7 +682,13 @@ add(
     change=each(lambda e: e.update(item_id="x") if "item_id" in e else None),
 )
 add(RESPONSES, "text only at the end", "text_without_delta", change=removed(*range(3, 9)))
-add(RESPONSES, "delta without item id", "incomplete_event", change=each(lambda e: e.pop("item_id", None)))
+add(
+    RESPONSES,
+    "delta without item id",
+    "delta_of_other_item",
+    "incomplete_event",
+    change=each(lambda e: e.pop("item_id", None)),
+)
 add(
     RESPONSES,
     "created without a time",
@@ -614,6 +698,7 @@ add(
 add(
     RESPONSES,
     "call without its id",
+    "call_without_done",
     "call_without_id",
     "incomplete_event",
     tool=True,
@@ -626,13 +711,22 @@ add(
     tool=True,
     change=lambda x: [x[at]["item"].pop("status") for at in (2, 6)],
 )
-add(RESPONSES, "no item", "delta_of_other_item", "item_not_added", change=removed(2))
-add(RESPONSES, "no item of a call", "item_not_added", tool=True, change=removed(2))
-add(RESPONSES, "no part", "part_not_added", change=removed(3))
+add(
+    RESPONSES,
+    "no item",
+    "delta_of_other_item",
+    "item_not_added",
+    "message_not_open",
+    "output_index_gap",
+    change=removed(2),
+)
+add(RESPONSES, "no item of a call", "item_not_added", "output_index_gap", tool=True, change=removed(2))
+add(RESPONSES, "no part", "part_not_added", "unknown_part", change=removed(3))
 add(
     RESPONSES,
     "parts count from 1",
     "part_not_added",
+    "unknown_part",
     change=each(lambda e: e.update(content_index=1) if "content_index" in e else None),
 )
 add(
@@ -697,6 +791,339 @@ add(
 add(
     RESPONSES,
     "no type",
+    "missing_response_created",
     "missing_type",
     change=lambda x: replaced(x, lambda e: named(without("type")(e), e["type"])),
 )
+
+# Streams with reasoning
+
+
+def response_reasoning(part: str) -> Change:
+    """Adds an item of reasoning after the message: 10: item, 11: part, 12: text, 13: end of the part, 14: end of the item."""
+    summary = part == "summary_text"
+    family = "reasoning_summary" if summary else "content"
+    text = "reasoning_summary_text" if summary else "reasoning_text"
+    place = {"item_id": "rs_1", "output_index": 1, ("summary_index" if summary else "content_index"): 0}
+
+    def item(text: str) -> Event:
+        parts = [{"type": part, "text": text}] if text else []
+        return {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": parts if summary else [],
+            **({} if summary else {"content": parts}),
+        }
+
+    def change(events: list[Any]) -> None:
+        events[-1]["response"]["output"].append(item("Hm"))
+        events[10:10] = [
+            {"type": "response.output_item.added", "output_index": 1, "item": item("")},
+            {"type": f"response.{family}_part.added", **place, "part": {"type": part, "text": ""}},
+            {"type": f"response.{text}.delta", **place, "delta": "Hm"},
+            {"type": f"response.{family}_part.done", **place, "part": {"type": part, "text": "Hm"}},
+            {"type": "response.output_item.done", "output_index": 1, "item": item("Hm")},
+        ]
+
+    return change
+
+
+def after(*changes: Change) -> Change:
+    """One change after the other."""
+    return lambda events: [change(events) for change in changes]
+
+
+def thinking(block: Event) -> Change:
+    def change(events: list[Any]) -> None:
+        events[1]["content_block"] = block
+        for event in events[3:6]:
+            event["delta"] = {"type": "thinking_delta", "thinking": event["delta"]["text"]}
+
+    return change
+
+
+add(MESSAGES, "thinking", change=thinking({"type": "thinking", "thinking": "", "signature": ""}))
+add(RESPONSES, "summary of reasoning", change=response_reasoning("summary_text"))
+add(RESPONSES, "text of reasoning", change=response_reasoning("reasoning_text"))
+
+# One client's own rules
+
+add(CHAT, "space after [DONE]", "padded_done", change=lambda x: x.append(data(b"[DONE] ") * bool(x.pop())))
+add(RESPONSES, "space after [DONE]", "padded_done", change=inserted(11, data(b"[DONE] ")))
+add(RESPONSES, "[DONE] before the end", "usage_after_done", change=inserted(7, data(b"[DONE]")))
+add(
+    CHAT,
+    "number in place of a choice",
+    "wrong_choice",
+    "wrong_type",
+    change=inserted(2, chunk(None, choices=[7])),
+)
+add(
+    CHAT,
+    "error after the finish",
+    "late_error",
+    change=inserted(5, chunk({"role": "assistant"}, error={"message": "limit"})),
+)
+add(
+    CHAT,
+    "choices count from 2",
+    "choice_index_gap",
+    "missing_choice",
+    change=lambda x: [e["choices"][0].update(index=2) for e in x[:5]],
+)
+add(
+    CHAT,
+    "logprobs as text",
+    "wrong_logprobs",
+    "wrong_type",
+    change=updated(lambda x: x[1]["choices"][0], logprobs="x"),
+)
+add(
+    CHAT,
+    "empty message beside a delta",
+    "message_beside_delta",
+    change=updated(lambda x: x[4]["choices"][0], message={"content": None, "role": "assistant"}),
+)
+add(
+    CHAT,
+    "list without indices",
+    "unindexed_list",
+    change=lambda x: [delta_of(e).update(reasoning_details=[{"text": "a"}]) for e in x[1:3]],
+)
+add(
+    CHAT,
+    "tool calls as number",
+    "wrong_tool_calls",
+    "wrong_type",
+    tool=True,
+    change=updated(lambda x: delta_of(x[1]), tool_calls=7),
+)
+add(
+    CHAT,
+    "custom tool",
+    "tool_type_changes",
+    "wrong_tool_type",
+    "wrong_type",
+    tool=True,
+    change=updated(lambda x: call_of(x[0]), type="custom"),
+)
+add(CHAT, "id of a call as number", "wrong_type", tool=True, change=updated(lambda x: call_of(x[0]), id=123))
+add(
+    CHAT,
+    "chunks of Azure's asynchronous filter",
+    change=inserted(
+        2,
+        {
+            **chunk(None),
+            "id": "",
+            "object": "",
+            "model": "",
+            "choices": [{"index": 0, "finish_reason": None, "content_filter_offsets": {}}],
+        },
+    ),
+)
+add(
+    MESSAGES,
+    "metrics of Bedrock",
+    change=updated(lambda x: x[8], **{"amazon-bedrock-invocationMetrics": {"inputTokenCount": 7}}),
+)
+add(
+    MESSAGES,
+    "text on the block of a tool",
+    "inactive_block",
+    tool=True,
+    change=inserted(6, {**message_text()[3], "delta": {"type": "text_delta", "text": "\n"}}),
+)
+add(
+    MESSAGES,
+    "number in place of the delta",
+    "missing_delta",
+    "wrong_type",
+    change=updated(lambda x: x[7], delta=7),
+)
+add(MESSAGES, "ping that is no JSON", "invalid_ping", change=inserted(3, b"event: ping\ndata: {\n\n"))
+add(
+    MESSAGES,
+    "message_start with another id",
+    "repeated_message_start",
+    "second_message",
+    change=lambda x: x.insert(1, {"type": "message_start", "message": {**x[0]["message"], "id": "msg_2"}}),
+)
+add(
+    MESSAGES,
+    "finish without a count",
+    "uncounted_delta",
+    "wrong_type",
+    change=updated(lambda x: x[7], usage={}),
+)
+add(
+    MESSAGES,
+    "count as text",
+    "wrong_count",
+    "wrong_type",
+    change=updated(lambda x: x[7]["usage"], input_tokens="x"),
+)
+add(MESSAGES, "count of 1.5", "wrong_count", change=updated(lambda x: x[7]["usage"], input_tokens=1.5))
+add(MESSAGES, "index of 0.5", "block_without_index", change=updated(lambda x: x[4], index=0.5))
+add(MESSAGES, "finish again after message_stop", change=lambda x: x.append(x[7]))
+add(MESSAGES, "finish after message_stop", "finish_after_stop", change=lambda x: x.append(x.pop(7)))
+add(
+    MESSAGES,
+    "text after message_stop",
+    "content_after_stop",
+    "delta_after_block",
+    change=lambda x: x.append(x.pop(5)),
+)
+add(
+    MESSAGES,
+    "second message_delta",
+    "finish_overwritten",
+    change=inserted(8, {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 3}}),
+)
+add(
+    MESSAGES,
+    "no block",
+    "delta_before_blocks",
+    "delta_without_block",
+    "inactive_block",
+    "stop_without_block",
+    change=removed(1),
+)
+add(
+    MESSAGES,
+    "delta without index",
+    "block_without_index",
+    "wrong_type",
+    change=popped(lambda x: x[4], "index"),
+)
+add(MESSAGES, "tool call does not stop", "unstopped_tool", tool=True, change=removed(6))
+add(MESSAGES, "tool call starts twice", "reopened_tool", tool=True, change=lambda x: x.insert(2, x[1]))
+add(
+    MESSAGES,
+    "thinking without its member",
+    "block_without_text",
+    "block_without_thinking",
+    "wrong_type",
+    change=thinking({"type": "thinking"}),
+)
+add(
+    MESSAGES,
+    "arguments are no JSON",
+    "malformed_input",
+    "unparsable_input",
+    tool=True,
+    change=updated(lambda x: x[4]["delta"], partial_json='{"a",'),
+)
+add(
+    MESSAGES,
+    "index of a tool call comes again",
+    "block_index_gap",
+    tool=True,
+    change=inserted(7, *message_tool()[1:2], *message_tool()[4:7]),
+)
+add(
+    RESPONSES,
+    "number in place of an item",
+    "delta_of_other_item",
+    "incomplete_event",
+    "message_not_open",
+    "missing_item",
+    "unknown_output_index",
+    change=updated(lambda x: x[2], item=7),
+)
+add(
+    RESPONSES,
+    "item null",
+    "incomplete_event",
+    "item_id_changes",
+    "missing_item",
+    "null_item",
+    change=updated(lambda x: x[9], item=None),
+)
+add(RESPONSES, "item is added twice", "output_index_reused", change=lambda x: x.insert(3, x[2]))
+add(
+    RESPONSES,
+    "item is done at two indices",
+    "item_id_repeats",
+    "message_not_open",
+    "output_index_gap",
+    change=lambda x: x.insert(10, {**x[9], "output_index": 1}),
+)
+add(RESPONSES, "call is done twice", "item_done_again", tool=True, change=lambda x: x.insert(7, x[6]))
+add(
+    RESPONSES,
+    "delta of another type",
+    "delta_of_other_type",
+    change=inserted(5, {**response_tool()[3], "item_id": "item_1"}),
+)
+add(
+    RESPONSES,
+    "index as list",
+    "item_not_added",
+    "unknown_output_index",
+    change=updated(lambda x: x[4], output_index=[]),
+)
+add(
+    RESPONSES,
+    "index of an item changes",
+    "unknown_output_index",
+    tool=True,
+    change=updated(lambda x: x[2], output_index=1),
+)
+add(
+    RESPONSES,
+    "number in place of a part",
+    "missing_part",
+    "part_not_added",
+    change=updated(lambda x: x[3], part=7),
+)
+add(
+    RESPONSES,
+    "text after its item without part",
+    "delta_of_other_item",
+    "part_of_other_type",
+    change=lambda x: (removed(3)(x), x.insert(3, x.pop(8))),
+)
+add(
+    RESPONSES,
+    "no part of reasoning",
+    "reasoning_part_not_added",
+    "unknown_part",
+    change=after(response_reasoning("reasoning_text"), removed(11)),
+)
+add(
+    RESPONSES,
+    "no part of a summary",
+    "summary_part_not_added",
+    change=after(response_reasoning("summary_text"), removed(11)),
+)
+add(
+    RESPONSES,
+    "summary of another item",
+    "reasoning_not_open",
+    change=after(response_reasoning("summary_text"), updated(lambda x: x[12], item_id="rs_2")),
+)
+add(
+    RESPONSES,
+    "item without an end",
+    "unfinished_item",
+    change=inserted(
+        10,
+        {
+            "type": "response.output_item.added",
+            "output_index": 1,
+            "item": {"type": "reasoning", "id": "rs_1", "summary": []},
+        },
+    ),
+)
+add(
+    RESPONSES,
+    "incomplete",
+    "incomplete_response",
+    change=lambda x: (
+        x[10].update(type="response.incomplete"),
+        x[10]["response"].update(status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
+    ),
+)
+add(RESPONSES, "response.in_progress at the end", "event_after_completed", change=lambda x: x.append(x[1]))
+add(RESPONSES, "other status", "wrong_status", change=updated(lambda x: x[10]["response"], status="done"))

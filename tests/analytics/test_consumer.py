@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -15,17 +16,19 @@ from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.consumer import END_OF_LOG_S, POSITIONS_EVERY_S, CommitPolicy, Consumer
 from streamgauge.analytics.measures.measure import measure
+from streamgauge.analytics.measures.open_streams import OpenPartition
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.partition_positions import PartitionLost
 from streamgauge.analytics.storage.store import Store
 from streamgauge.analytics.storage.websocket_states import WebSocketStates
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.record_log.interface import Entry, UnreadableRange
-from streamgauge.ingest.records import Frames, pack
+from streamgauge.ingest.records import AnyRecord, Frames, Request, pack
 from tests.analytics import log_entries, stream_records
 from tests.analytics.log_entries import MemoryLog, alive, entries, stream, stream_id
 from tests.analytics.sockets import Sent, Side, create, events, recorded
 from tests.analytics.stores import ask, ask_as_reader, new_store
+from tests.analytics.stream_records import chunk, closed, finish_chunk, head, opened
 
 EAGER = CommitPolicy(commit_interval_s=0.0)
 
@@ -60,6 +63,12 @@ def everything(store: Store) -> list[object]:
         ask(store, f"SELECT * FROM {table} ORDER BY ALL")
         for table in ("streams", "events", "usage_reports", "losses")
     ]
+
+
+LOST_ENTRIES = (
+    "SELECT partition, first_seq, last_seq, cause, dead_letters FROM losses "
+    "WHERE stream_id IS NULL ORDER BY first_seq, cause"
+)
 
 
 def test_streams_become_rows_with_events_and_usage(store: Store) -> None:
@@ -162,6 +171,9 @@ def test_invalid_entries_become_dead_letters_without_content(store: Store) -> No
     )
     assert [(p, offset) for p, offset, *_ in letters] == [("w0", i) for i in range(1, 6)]
     assert {length for *_, length in letters} == {64}
+    assert ask(store, LOST_ENTRIES) == [
+        ("w0", i, i, reason, 1) for i, (_, _, reason, *_) in enumerate(letters, 1)
+    ]
     assert "secret" not in str(ask(store, "SELECT * FROM dead_letters"))
 
 
@@ -171,6 +183,74 @@ def test_dead_letters_per_commit_are_bounded(store: Store) -> None:
     assert ask(store, "SELECT count(*) FROM dead_letters") == [(1000,)]
     assert store.totals()["dead_letters"] == 3000
     assert store.totals()["dead_letters_not_kept"] == 2000
+    *kept, beyond = ask(store, LOST_ENTRIES)
+    assert kept == [("w0", i, i, "unknown_format", 1) for i in range(1000)]
+    assert beyond == ("w0", 1000, 2999, "unknown_format", 2000)
+
+
+def test_dead_letters_of_one_entry_are_one_loss(store: Store) -> None:
+    payload = b"\x01\x93" + 3 * b"\x92\xa6opened\x01"
+    drain(consumer(MemoryLog({"w0": [payload]}), store))
+    assert ask(store, LOST_ENTRIES) == [("w0", 0, 0, "not_a_record", 3)]
+    assert ask(store, "SELECT count(*) FROM dead_letters") == [(3,)]
+
+
+def test_dead_letters_have_one_loss_each_despite_restarts(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after each entry. An open stream makes all of them be replayed."""
+    real = Assembler.feed
+
+    def feed(self: Assembler, partition: str, offset: int, records: Sequence[AnyRecord]) -> None:
+        if offset == 7:
+            raise ZeroDivisionError
+        real(self, partition, offset, records)
+
+    monkeypatch.setattr(Assembler, "feed", feed)
+    sound, bad = stream(1), stream(2, chunks=3)
+    bad[2] = Frames(stream_id(2), 2, [(5, b"x"), (4, b"y")])
+    invalid_alive = msgspec.structs.replace(alive(5), mono_ns=-1)
+    payloads = [
+        pack([sound[0], *bad[:2]], compress=False), b"junk", pack([bad[2]], compress=False), pack([invalid_alive], compress=False),
+        pack([opened("x")], compress=False), b"\x01\x91\x01", pack(bad[3:], compress=False), pack([alive(6)], compress=False),
+        pack(sound[1:], compress=False), pack([alive(10)], compress=False),
+    ]  # fmt: skip
+    log = MemoryLog({"w0": []})
+    for payload in payloads:
+        log.partitions_["w0"].append(payload)
+        replayed = 6 < len(log.partitions_["w0"]) < 10
+        log.damage = [UnreadableRange("w0", 4, 5, "checksum")] if replayed else []
+        drain(consumer(log, store))
+    letters = ask(store, "SELECT log_offset, reason FROM dead_letters ORDER BY ALL")
+    assert letters == [
+        (1, "unknown_format"), (2, "bad_times"), (3, "bad_numbers"), (4, "bad_stream_id"), (4, "damaged_segment"),
+        (5, "not_a_record"), (7, "assemble: ZeroDivisionError"),
+    ]  # fmt: skip
+    assert ask(store, LOST_ENTRIES) == [
+        ("w0", 1, 1, "unknown_format", 1), ("w0", 3, 3, "bad_numbers", 1), ("w0", 4, 4, "bad_stream_id", 1),
+        ("w0", 4, 4, "log_damaged", 1), ("w0", 5, 5, "not_a_record", 1), ("w0", 7, 7, "assemble: ZeroDivisionError", 1),
+    ]  # fmt: skip
+    assert ask(store, "SELECT stream_id::VARCHAR, first_seq, cause FROM losses WHERE stream_id IS NOT NULL") == [
+        (stream_id(2), 2, "bad_times")
+    ]  # fmt: skip
+    assert outcomes(store) == [(stream_id(1), "ok"), (stream_id(2), "tap_lost")]
+
+
+def test_stream_that_cannot_be_restored_is_lost_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = stream(1, chunks=40, per_record=2)
+    log = MemoryLog({"w0": [pack(records[:6], compress=False)]})
+    drain(consumer(log, store, Assembler(max_held_bytes=0)))
+
+    def restore(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Assembler, "restore", restore)
+    log.partitions_["w0"].append(pack(records[6:], compress=False))
+    for _ in range(2):
+        drain(consumer(log, store))
+    assert outcomes(store) == [(stream_id(1), "tap_lost")]
+    for query in ("stream_id::VARCHAR, reason FROM dead_letters", "stream_id::VARCHAR, cause FROM losses"):
+        assert ask(store, f"SELECT {query}") == [(stream_id(1), "restore: ZeroDivisionError")]
 
 
 def test_stream_that_cannot_be_measured_is_lost_and_others_are_stored(store: Store) -> None:
@@ -189,11 +269,46 @@ def test_stream_that_cannot_be_measured_is_lost_and_others_are_stored(store: Sto
     assert ask(store, "SELECT stream_id::VARCHAR, reason FROM dead_letters") == [
         (bad, "measure: ZeroDivisionError")
     ]
+    assert ask(
+        store, "SELECT stream_id::VARCHAR, tap IS NOT NULL, partition, first_seq, cause FROM losses"
+    ) == [(bad, True, "w0", None, "not_measured")]
+
+
+def with_usage(number: int, usage: dict[str, object]) -> bytes:
+    """The entry of a whole stream with this report."""
+    stream_id_ = stream_id(number)
+    data = chunk("a") + chunk(choices=[], usage=usage) + finish_chunk()
+    records = [
+        opened(stream_id_),
+        Request(stream_id_, 1, b"{}", False),
+        Frames(stream_id_, 2, [(10, data)], head()),
+        closed(stream_id_, 3, end_ns=20, response_bytes=len(data)),
+    ]
+    return pack(records, compress=False)
+
+
+NINE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+
+
+def test_a_number_too_large_for_its_column_costs_its_batch_nothing(store: Store) -> None:
+    searched = NINE | {"server_tool_use": {"web_search_requests": 2**31}}
+    drain(consumer(MemoryLog({"w0": [with_usage(0, NINE), with_usage(1, searched)]}), store))
+    assert ask(store, "SELECT outcome, output_tokens, web_searches FROM streams") == [("ok", 2, None)] * 2
+    assert ask(store, "SELECT count(*) FROM dead_letters") == [(0,)]
+    assert store.totals()["out_of_range.streams.web_searches"] == 1
+
+
+def test_inconsistent_reports_are_counted_by_dialect_and_member(store: Store) -> None:
+    payloads = [with_usage(n, NINE | {"total_tokens": 10}) for n in range(3)]
+    drain(consumer(MemoryLog({"w0": payloads}), store))
+    assert ask(store, "SELECT DISTINCT token_source FROM streams") == [("usage_inconsistent",)]
+    assert store.totals()["usage_inconsistent.openai_chat.total_tokens"] == 3
 
 
 def test_record_gap_is_a_loss_and_the_stream_is_unmeasured(store: Store) -> None:
     records = stream(1, chunks=12)
     dropped = [r for r in records if not (isinstance(r, Frames) and r.seq == 3)]
+    dropped += [alive(0), alive(61_000)]
     run = consumer(MemoryLog({"w0": [pack(dropped, compress=True)]}), store)
     drain(run)
     assert ask(store, "SELECT outcome, ttft_ns, output_tokens FROM streams") == [("tap_lost", None, None)]
@@ -520,3 +635,27 @@ def test_an_exception_in_a_commit_hook_costs_only_its_own_rows(faulty: str, stor
     if faulty in ("rows", "increments"):
         assert broken.committed_rows == 0, "its rows are not in the store"
     assert guards.faults().keys() == {"commit hook CountingHook"}
+
+
+def test_only_partitions_that_are_read_up_to_their_ends_are_observed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamgauge.analytics.consumer.OBSERVE_EVERY_S", 0.0)
+    monkeypatch.setattr("streamgauge.analytics.consumer.OPEN_STREAMS_EVERY_S", 0.0)
+    short = [pack(stream(1)[:3], compress=True)]
+    backlog = [pack(stream(n)[:3], compress=True) for n in range(2, 40)]
+    log = MemoryLog({"w0": short, "w1": backlog})
+    seen = list[tuple[list[tuple[str, int]], bool]]()
+
+    def observe(partitions: Sequence[OpenPartition], is_complete: bool) -> None:
+        seen.append(([(one.name, len(one.streams)) for one in partitions], is_complete))
+
+    run = Consumer(log, store, Assembler(), measure, EAGER, observe=observe)
+    run.start()
+    log.batch = 2
+    while not seen or not seen[-1][1]:
+        run.step(0)
+    unread = [found for found in seen if not found[1]]
+    assert len(unread) > 10
+    assert {name for found, _ in unread for name, _ in found} <= {"w0"}
+    assert (sorted(seen[-1][0]), seen[-1][1]) == ([("w0", 1), ("w1", 38)], True)

@@ -13,68 +13,27 @@ from urllib.parse import urlsplit
 
 import brotli
 import msgspec
-import polars as pl
 import pytest
 import zstandard
 
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.analytics.measures.measure import measure
-from streamgauge.ingest.records import AnyRecord, Frames, Request, ResponseHeaders, unpack
+from streamgauge.ingest.files import har
+from streamgauge.ingest.files.exchange_log import Exchange, exchange_log
+from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
+from streamgauge.ingest.records import Alive, AnyRecord, Frames, unpack
 from streamgauge.ingest.redaction.record_redactor import Redactor
+from streamgauge.recorded_response import exchange_of_file
 from tests.analytics.amazon_event_stream import CONVERSE, exception
-from tests.analytics.corpus import SKIP_REASON, Recording, recordings
-from tests.analytics.stream_records import alive, closed, opened, stream_id
+from tests.analytics.corpus import CORPUS, SKIP_REASON, Recording, recordings
+from tests.analytics.redacted_streams import TEXT, assert_same, exchange, measured, redacted
+from tests.analytics.schema.test_server_timing import SERVERS, sse
+from tests.analytics.stream_records import alive
+from tests.options import tap_options
 
 CAPTURES = Path(__file__).parent / "captures"
-TEXT = (
-    "error_message", "output_text", "reasoning_text", "output_fingerprint", "tool_fingerprint", "malformed_tool_call_count",
-)  # fmt: skip
-MS = 1_000_000
-
-
-def exchange(
-    body: Sequence[bytes],
-    *,
-    path: str = "/v1/chat/completions",
-    status: int = 200,
-    headers: Sequence[tuple[str, str]] = (("content-type", "text/event-stream"),),
-    request: bytes = b'{"model":"m","stream":true}',
-    request_headers: Sequence[tuple[str, str]] = (),
-    **more: Any,
-) -> list[AnyRecord]:
-    """The records of one stream with these reads as its body."""
-    stream = stream_id(1)
-    frames = [((10 + i) * MS, data) for i, data in enumerate(body)]
-    records: list[AnyRecord] = [
-        opened(stream, path=path, headers=list(request_headers), **more),
-        Request(stream, 1, request, False),
-    ]
-    head = ResponseHeaders(status, list(headers), 5 * MS)
-    for i in range(0, max(1, len(frames)), 3):
-        records.append(Frames(stream, len(records), frames[i : i + 3], head if i == 0 else None))
-    size = sum(map(len, body))
-    records.append(closed(stream, len(records), end_ns=(20 + len(frames)) * MS, response_bytes=size))
-    return records
-
-
-def measured(records: list[AnyRecord], capture: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
-    assembler = Assembler(capture=capture)
-    for i, record in enumerate(records):
-        assembler.feed("w0", i, [record])
-    assert not assembler.take_failures()
-    tables = measure(assembler.take_finished())
-    return {
-        name: rows.drop(TEXT, strict=False).to_dicts()
-        for name, rows in tables.items()
-        if isinstance(rows, pl.DataFrame)
-    }
-
-
-def redacted(records: list[AnyRecord]) -> list[AnyRecord]:
-    made = Redactor(BodyDecoder).redact(records)
-    assert len(made) == len(records)
-    return made
 
 
 def cut(body: bytes, rng: random.Random, longest: int) -> list[bytes]:
@@ -84,10 +43,6 @@ def cut(body: bytes, rng: random.Random, longest: int) -> list[bytes]:
         reads.append(body[:size])
         body = body[size:]
     return reads
-
-
-def assert_same(records: list[AnyRecord]) -> None:
-    assert measured(redacted(records)) == measured(records)
 
 
 def whole_and_cut(body: bytes, seed: str) -> list[list[bytes]]:
@@ -123,6 +78,30 @@ def test_recorded_stream_has_the_same_measures_after_redaction(recording: Record
 def test_redaction_keeps_measures_for_any_record_boundaries(recording: Recording) -> None:
     for reads in whole_and_cut(recording.body.read_bytes(), str(recording)):
         assert_same(recorded(recording, reads))
+
+
+FILES = sorted(path for path in CORPUS.parent.glob("*/*") if path.suffix in (".sse", ".har"))
+
+
+def exchanges_of(file: Path) -> list[Exchange]:
+    if file.suffix == ".sse":
+        return list(filter(None, [exchange_of_file(file, file.read_bytes())]))
+    with file.open("rb") as source:
+        return [found for found in har.exchanges(source, 1) if isinstance(found, Exchange)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FILES, reason=f"no files beside {CORPUS}")
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.name)
+async def test_file_has_the_same_measures_after_redaction(file: Path, tmp_path: Path) -> None:
+    everything = Redactor(BodyDecoder, capture=("*",), conversation=ConversationReader(b""))
+    data = tmp_path / "data"
+    async with exchange_log(tap_options(data=data, client_key=b"k"), everything, b"k") as log:
+        for one in exchanges_of(file):
+            log.add(one, "file")
+    with EmbeddedReader(data / "log", "test") as reader:
+        records = [record for entry in reader.poll(1, 2**30) for record in unpack(entry.payload)[0]]
+    assert_same([record for record in records if not isinstance(record, Alive)])
 
 
 @pytest.mark.parametrize("body", sorted(CAPTURES.glob("*/*.sse")), ids=lambda p: f"{p.parent.name}/{p.stem}")
@@ -195,6 +174,98 @@ def test_rare_output_has_the_same_measures_after_redaction(name: str) -> None:
         assert len([event for event in found if event["kind"] in ("image", "text")]) == len(events)
     for reads in whole_and_cut(body, name):
         assert_same(exchange(reads, path=path))
+
+
+ERRORS = [
+    {"error": {"type": "invalid_request_error", "code": "x", "param": "p", "message": "m"}}, {"code": 4001, "msg": "m"},
+    {"type": "https://errors.example/a", "title": "Too Many Requests", "status": 429, "detail": "d", "instance": "/i"},
+    {"__type": "ThrottlingException", "message": "m"}, {"detail": [{"loc": ["body", "n"], "msg": "m", "type": "missing"}]},
+    [{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "m", "details": [{"reason": "RATE_LIMIT"}]}}],
+    {"success": False, "errors": [{"code": 5006, "message": "m"}], "messages": [], "result": {}}, {"error": "m"},
+]  # fmt: skip
+VALUES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
+    # what is compared → (path, events, expected columns)
+    "lifetime of a cache": (
+        "/model/m/converse-stream",
+        [("metadata", {"metrics": {"latencyMs": 9}, "usage": {"inputTokens": 1, "outputTokens": 1, "cacheDetails": [
+            {"ttl": "1h", "inputTokens": 3000}, {"ttl": "5m", "inputTokens": 1000}]}})],
+        {"cache_write_1h_tokens": 3000},
+    ),
+    "modality": (
+        "/v1beta/models/m:streamGenerateContent",
+        [{"candidates": [{"content": {"parts": [{"text": "a"}]}, "finishReason": "STOP"}], "usageMetadata": {
+            "promptTokenCount": 5, "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 5}], "trafficType": "ON_DEMAND"}}],
+        {"input_audio_tokens": 5},
+    ),
+    "media type with parameters": (
+        "/v1beta/models/m:streamGenerateContent",
+        [{"candidates": [{"content": {"parts": [
+            {"inlineData": {"mimeType": "audio/L16;codec=pcm;rate=24000", "data": "aGk="}}]}, "finishReason": "STOP"}]}],
+        {"output_event_count": 1},
+    ),
+    "unlabelled error": (
+        "/v1/chat/completions",
+        [{"object": "chat.completion.chunk", "choices": [{"delta": {"content": "a"}}]},
+         {"statusCode": 500, "message": "m", "requestId": "r", "timestamp": "t", "path": "/p", "instance": "i", "param": None}],
+        {"outcome": "inband_error"},
+    ),
+    "success without an error": (
+        "/v1/chat/completions",
+        [{"object": "chat.completion.chunk", "choices": [{"delta": {"content": "a"}}]}, {"success": True, "message": "m"}],
+        {"outcome": "truncated"},
+    ),
+    "reason of a cancelled answer": (
+        "/v1/realtime",
+        [{"type": "response.done", "response": {
+            "object": "realtime.response", "id": "r", "status": "cancelled", "status_details": {"reason": "turn_detected"}}}],
+        {"finish_reason": "turn_detected"},
+    ),
+    "format of audio": (
+        "/v1/realtime",
+        [{"type": "response.created", "response": {"id": "r", "audio": {"output": {"format": {"type": "audio/pcmu"}}}}},
+         {"type": "response.output_audio.delta", "response_id": "r", "delta": "A" * 400},
+         {"type": "response.done", "response": {"id": "r", "status": "completed"}}],
+        {"output_event_count": 1},
+    ),
+    "escaped slashes": (
+        "/v1/chat/completions",
+        [b'data: {"model":"vendor\\/m-1","choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'],
+        {"response_model": "vendor/m-1"},
+    ),
+    "tier, speed and region": (
+        "/v1/messages",
+        [{"type": "message_start", "message": {"id": "msg_1", "model": "m", "usage": {
+            "input_tokens": 1, "output_tokens": 1, "service_tier": "priority", "speed": "fast", "inference_geo": "us"}}},
+         {"type": "message_stop"}],
+        {"input_tokens": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_that_are_compared_survive_redaction(name: str) -> None:
+    path, events, expected = VALUES[name]
+    named = [event if isinstance(event, tuple) else ("", event) for event in events]
+    body = b"".join(event if isinstance(event, bytes) else sse(event, name) for name, event in named)
+    (row,) = measured(exchange([body], path=path))["streams"]
+    assert row.items() >= expected.items()
+    for reads in [*whole_and_cut(body, name), [body[at : at + 1] for at in range(len(body))]]:
+        assert_same(exchange(reads, path=path))
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_server_reports_have_the_same_measures_after_redaction(server: str) -> None:
+    path, body, head, _ = SERVERS[server]
+    for reads in whole_and_cut(body, server):
+        records = exchange(reads, path=path, status=head.status, headers=head.headers)
+        assert_same(records, reports_have_text=server == "SGLang")
+
+
+@pytest.mark.parametrize("status", [400, 429, 503])
+@pytest.mark.parametrize("error", ERRORS, ids=str)
+def test_errors_have_the_same_measures_after_redaction(error: Any, status: int) -> None:
+    headers = [("content-type", "application/json")]
+    assert_same(exchange([json.dumps(error).encode()], status=status, headers=headers))
 
 
 PIECES = ["I", " am", " It", "It", " here", ", I", " think so", "I am", "é", " am", "!"] + [

@@ -23,15 +23,25 @@ from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.measures.open_streams import open_stream_frame
 from streamgauge.analytics.storage.reconciliation import RECORDED_BY_TAP
 from streamgauge.ingest.identifiers import is_answer
-from streamgauge.ingest.records import AnyRecord, Frames, encode, unpack
+from streamgauge.ingest.keyed_ids import RECORDED, keyed_hash, session_hash
+from streamgauge.ingest.records import AnyRecord, Frames, Lost, RequestAnatomy, encode, unpack
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from streamgauge.ingest.ship import RedactionStateFile
 from streamgauge.ingest.websockets import splitter
 from streamgauge.ingest.websockets.messages import Message
 from streamgauge.ingest.websockets.protocols import Responses
 from tests.analytics.sockets import COMPRESSIONS, MS, SOCKET, Sent, create, events, recorded
-from tests.analytics.stream_records import SECOND_NS, CrashingStore, alive, in_entries, rows_of, stream_id
+from tests.analytics.stream_records import (
+    SECOND_NS,
+    START_NS,
+    CrashingStore,
+    alive,
+    in_entries,
+    rows_of,
+    stream_id,
+)
 
+KEY = b"k" * 32
 OF_TEXT = ("output_fingerprint", "tool_fingerprint")
 OF_WIRE = ("request_bytes", "response_bytes", "delivered_bytes", "client_start_ns")
 """What compression and the division into reads change."""
@@ -92,7 +102,7 @@ def test_only_the_socket_is_a_stream_that_the_tap_counts() -> None:
     counted = duckdb.sql(f"SELECT stream_id FROM streams WHERE {RECORDED_BY_TAP}").fetchall()
     assert counted == [(SOCKET,)]
     assert [is_answer(stream) for stream in streams["stream_id"]] == [True, True, True, False]
-    assert rollups({"streams": streams})["stream_minutes"]["streams"].sum() == 3
+    assert rollups({"streams": streams})["stream_minutes"]["streams"].sum() == 2  # not the warm-up
 
 
 def test_answer_joins_the_trace_of_its_request_else_that_of_the_socket() -> None:
@@ -174,9 +184,63 @@ def test_unknown_json_is_one_answer_with_the_times_of_its_messages(monkeypatch: 
 def test_answers_are_lost_at_a_gap_and_what_ended_before_stays() -> None:
     records = recorded([*turn(1, "r0", "a "), *turn(1000, "r1", "b ")])
     del records[-3]
-    found = rows(records)
+    found = rows([alive(0), *records, alive(61)])
     assert [row["outcome"] for row in answers(found)] == ["ok", "tap_lost"]
     assert [row["outcome"] for row in found if row["stream_id"] == SOCKET] == ["tap_lost"]
+
+
+WITHIN_AN_ANSWER = recorded([*turn(1, "r0", "a "), *turn(1000, "r1", "b ", "c ")])
+"""The last record of its answers that is lost below is -4."""
+
+
+@pytest.mark.parametrize("later", [-3, -1, 0])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_answers_get_the_cause_of_a_gap_that_is_reported_later(
+    later: int, restarts: bool, tmp_path: Path
+) -> None:
+    """`later`: where the report comes; 0: after the end of the socket."""
+    records = [*WITHIN_AN_ANSWER]
+    lost = Lost(SOCKET, records[-4].seq, records[-4].seq, "queue_full", START_NS, 9)  # type: ignore[union-attr]
+    at = later % len(records) or len(records)
+    records = [alive(0), *records[:-4], *records[len(records) - 3 : at], alive(5), lost, *records[at:]]
+    options = {"max_held_bytes": 0} if restarts else {}
+    store = CrashingStore({"w0": []}, options, folder=tmp_path if restarts else None)
+    for record in records:
+        store.entries["w0"].append([record])
+        store.run(random.Random(1), crash=0, commit=1)
+    outcome = {row["response_index"]: row["outcome"] for row in store.rows}
+    assert outcome == {0: "ok", 1: "tap_lost", None: "tap_lost"}
+    assert {loss["cause"] for loss in store.losses} == {"queue_full"}
+    assert len({loss["stream_id"] for loss in store.losses}) == len(store.losses) == 2
+
+
+def test_answers_of_a_socket_that_goes_on_wait_a_minute_for_the_cause_of_a_gap() -> None:
+    assembler = Assembler()
+    first = WITHIN_AN_ANSWER[:-4]
+    assembler.feed("w0", 0, [alive(0), *first])
+    last_ns = WITHIN_AN_ANSWER[-2].frames[0][0]  # type: ignore[union-attr]
+    ended = dict[int, int]()
+    for n in range(13):
+        read = Frames(SOCKET, len(first) + 1 + n, [(last_ns + n, b"x")], from_client=[])
+        assembler.feed("w0", n + 1, [read, alive(5 * n + 1)])
+        ended[5 * n + 1] = len(assembler.take_finished())
+    assert (sum(ended.values()), ended[61]) == (2, 1)
+    assert assembler.take_losses()["cause"].to_list() == ["missing"]
+
+
+def test_exception_in_the_splitter_is_one_loss_despite_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Responses, "from_server", poisoned(Responses.from_server))
+    store = CrashingStore({"w0": []})
+    failures = []
+    for record in POISONED[:-1]:
+        assembler = store.start()
+        store.entries["w0"].append([record])
+        assembler.feed("w0", len(store.entries["w0"]) - 1, [record])
+        failures += assembler.take_failures()
+        store.commit(assembler, {"w0": len(store.entries["w0"])})
+    assert [failure.stream_id for failure in failures] == [SOCKET]
+    of_socket = [loss["cause"] for loss in store.losses if loss["stream_id"] == SOCKET]
+    assert of_socket == ["websocket: ZeroDivisionError"]
 
 
 def test_open_answer_is_shown_live() -> None:
@@ -506,3 +570,27 @@ def test_secrets_in_payloads_are_neither_shipped_nor_stored(
 
 def encode_all(records: Sequence[AnyRecord]) -> bytes:
     return b"".join(map(encode, records))
+
+
+def test_long_message_of_the_client_has_its_anatomy() -> None:
+    thread = {"thread_id": "child", "x-codex-parent-thread-id": "main"}
+    results = [{"type": "function_call_output", "call_id": "call_" + "1" * 40, "output": "r" * 99_000}]
+    asked = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a" * 99_000}]}]
+    message = create(input=[*asked, *results], client_metadata=thread)
+    sent: list[Sent] = [(1, "client", message), *((2, "server", event) for event in events("r", ["a"]))]
+    expected = RequestAnatomy([keyed_hash(b"a" * 99_000, KEY, kind=b"user_message")], ["call_" + "1" * 40], 1)
+    headers = [(RECORDED, session_hash("main", KEY))]
+    whole = Assembler(client_key=KEY)
+    whole.feed("w0", 0, recorded(sent, request_headers=headers))
+    redacted = Assembler(client_key=b"j" * 32)
+    redactor = Redactor(BodyDecoder, conversation=ConversationReader(KEY), key=KEY)
+    redacted.feed("w0", 0, redactor.redact(recorded(sent, request_headers=headers)))
+    for assembler in (whole, redacted):
+        [answer] = [one for one in assembler.take_finished() if one.stream_id != SOCKET]
+        assert answer.conversation is not None
+        assert answer.conversation.anatomy == expected
+        [row] = measure([answer])["streams"].to_dicts()
+        assert (row["session_id"], row["parent_session_id"]) == (
+            session_hash("child", KEY),
+            session_hash("main", KEY),
+        )

@@ -24,7 +24,7 @@ import httpx
 
 from streamgauge.analytics.query.errors import QueryError
 from tests.chaos.rig import Run
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.hostile_sql.client import Failed, Options, Reply, by_page, by_port, reply
 from tests.hostile_sql.draw import COLUMNS, Catalog, catalog
 from tests.hostile_sql.generator import Statement, statement
@@ -43,7 +43,7 @@ RECENT = "SELECT request_id FROM streams WHERE started_at > now() - INTERVAL 3 M
 MINIMISED = 3
 """Failing statements that are shortened, one for each problem."""
 MINIMISE_S = 60.0
-BEGIN_S = 60.0
+BEGIN_S = DEADLINE_S
 
 
 @dataclass

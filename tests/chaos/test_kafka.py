@@ -221,6 +221,17 @@ def test_the_network_to_the_broker_is_slow(tmp_path: Path, own_broker: Callable[
             chaos.check_measurements()
 
 
+def letters_by_reason(chaos: Run) -> list[tuple[str, int]]:
+    return tables(chaos.data).query("SELECT reason, count(*) FROM dead_letters GROUP BY 1 ORDER BY 1").rows()
+
+
+def losses_by_cause(chaos: Run) -> list[tuple[str, int]]:
+    query = (
+        "SELECT cause, sum(dead_letters)::BIGINT FROM losses WHERE stream_id IS NULL GROUP BY 1 ORDER BY 1"
+    )
+    return tables(chaos.data).query(query).rows()
+
+
 @pytest.mark.slow
 def test_invalid_messages_in_the_topic_become_dead_letters(
     tmp_path: Path, own_broker: Callable[..., Broker]
@@ -249,3 +260,4 @@ def test_invalid_messages_in_the_topic_become_dead_letters(
         chaos.kill("analyze")
         status = chaos.check_measurements()
         assert status["tables"]["dead_letters"] >= sent * 3 // 5
+        assert losses_by_cause(chaos) == letters_by_reason(chaos)

@@ -151,9 +151,11 @@ def one_stream(rng: random.Random, started_at: datetime) -> tuple[dict[str, Any]
             "cache_write_tokens": row["input_tokens"] // 10,
             "cache_write_1h_tokens": row["input_tokens"] // 20,
         }
+    if model == "deepseek-r1":
+        row["reported_cost"] = (row["input_tokens"] * 0.55 + tokens * 2.19) / 1e6
     if row["dialect"] == "openai_chat":
         breaks = (row["gateway"], row["request_model"]) == ("edge-eu", "llama-3.3-70b")
-        row["violations"] = ["missing_choices", "zero_usage"] if breaks else []
+        row["violations"] = ["missing_choices", "usage_not_last"] if breaks else []
     if rng.random() < 0.04:  # a client that reads slowly
         row["waited_client_ns"] = (last - first) // 3
     row["waited_upstream_ns"] = row["end_ns"] - row["tap_delay_ns"] - row["waited_client_ns"]

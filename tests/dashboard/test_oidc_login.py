@@ -49,6 +49,7 @@ def test_without_admit_list_all_users_are_admitted() -> None:
     ("text", "words"),
     [
         ("[auth", "not valid TOML"),
+        ("a = " + "[" * 3000, "not valid TOML"),
         ("", "lacks redirect_uri, cookie_secret, client_id, client_secret, server_metadata_url"),
         (FILE.replace('client_secret = "secret"', ""), "lacks client_secret"),
         (FILE.replace("0123456789abcdef0123456789abcdef", "short"), "cookie_secret"),

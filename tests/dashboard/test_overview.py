@@ -78,7 +78,7 @@ def test_url_filters_are_applied(streams_data: Path, monkeypatch: pytest.MonkeyP
     assert not app.exception
     assert metric_value(app, "Requests") == str(wanted) != "400"
     assert app.multiselect(key="model").value == ["deepseek-r1"]
-    assert "model deepseek-r1" in page_text(app)
+    assert r"model deepseek\-r1" in page_text(app)
 
 
 def test_url_filter_without_streams_is_kept(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

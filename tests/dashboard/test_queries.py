@@ -154,10 +154,10 @@ def test_aborts_losses_and_refusals_are_not_in_the_error_rate(store: duckdb.Duck
 
 def test_violations_are_counted_by_place_and_rule(store: duckdb.DuckDBPyConnection) -> None:
     place: dict[str, Any] = {"gateway": "g", "dialect": "openai_chat", "server_address": "up"}
-    both, one = ["missing_choices", "zero_usage"], ["zero_usage"]
+    both, one = ["missing_choices", "usage_not_last"], ["usage_not_last"]
     put(store, *({**place, "violations": rules} for rules in (both, one, [], [])), {"violations": None})
     found = errors.violations(query_of(store), HOUR).select("gateway", "upstream", "rule", "n", "share")
-    assert found.rows() == [("g", "up", "zero_usage", 2, 0.5), ("g", "up", "missing_choices", 1, 0.25)]
+    assert found.rows() == [("g", "up", "usage_not_last", 2, 0.5), ("g", "up", "missing_choices", 1, 0.25)]
     assert errors.violations(query_of(store), HOUR, most=1).height == 1
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
 
 import pytest
 
@@ -15,6 +16,7 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.reports.sessions import Bar, bars
 from streamgauge.dashboard.charts.stream_charts import session_turns
 from tests.dashboard.app_test import links, metric_value, open_page, page_text, table
+from tests.dashboard.generated_store import filling, insert
 from tests.tables import tables
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -33,7 +35,7 @@ def request(at_s: float, length_s: float, **values: Any) -> dict[str, Any]:
         "turn": None,
         "pause": None,
     }
-    return row | {"pause_ns": None} | values
+    return row | {"pause_ns": None, "subagent_ns": None} | values
 
 
 def shapes(found: list[Bar]) -> list[tuple[int, str, float, float]]:
@@ -57,6 +59,28 @@ def test_active_time_leaves_out_user_waits() -> None:
     assert shapes(bars(SESSION, with_user_waits=False)) == [
         (1, "model", 0, 2), (1, "tool", 2, 5), (1, "model", 5, 6), (2, "model", 6, 10),
     ]  # fmt: skip
+
+
+def test_pause_that_is_mostly_a_wait_for_subagents_has_their_kind() -> None:
+    for subagent_s, kind in ((1, "tool"), (2, "subagent")):
+        rows = [request(0, 2), request(5, 1, pause="tool", pause_ns=3 * S, subagent_ns=subagent_s * S)]
+        assert shapes(bars(rows, with_user_waits=True))[1] == (1, kind, 2, 5)
+
+
+def test_page_of_a_session_lists_its_subagents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    until = datetime.now(UTC)
+    with filling(tmp_path) as connection:
+        rows = [
+            {"stream_id": str(UUID(int=n + 1)), "session_id": session, "parent_session_id": parent, "turn": 1, "outcome": "ok",
+             "client_app": "claude-cli/2", "started_at": until - timedelta(seconds=60 - at_s), "end_ns": S, "tool_call_count": 1}
+            for n, (session, parent, at_s) in enumerate([("main", None, 0), ("child", "main", 2), ("main", None, 5)])
+        ]  # fmt: skip
+        insert(connection, "streams", rows)
+    app = open_page(tmp_path, monkeypatch, "sessions", session="main")
+    [row] = table(app, "Subagents of the session")
+    assert (row["Agent"], row["Program"]) == ("↳ subagent", "claude-cli/2")
+    [addresses] = links(app, "Subagents of the session")
+    assert any("session=child" in address for address in addresses)
 
 
 def test_unknown_turns_follow_from_the_pauses() -> None:

@@ -326,9 +326,20 @@ def test_spend_has_the_sums_of_the_view(streams_data: Path, of_a_day: Callable[[
     assert metric_value(app, "Per successful request") == spend.cost_text(cost / ok, "USD")
     assert metric_value(app, "Per 1,000 output tokens") == spend.cost_text(1000 * cost / tokens, "USD")
     assert f"{unpriced} requests have no price" in page_text(app)
+    reported, difference = ask("""
+        SELECT sum(reported_cost), sum(reported_difference) FROM spend WHERE currency = 'USD' AND reported_difference IS NOT NULL""").row(
+        0
+    )
+    excess = formatting.share(difference / (reported - difference))
+    assert f"Providers report {spend.cost_text(reported, 'USD')} ({excess} more than estimated)" in page_text(
+        app
+    )
     groups = table(app, "Spend by model")
     assert sum(float(row["Cost, USD"]) for row in groups) == pytest.approx(cost, abs=0.0005)
     assert {row["Model"] for row in groups} == {"gpt-4o-mini", "claude-sonnet-4-5", "deepseek-r1"}
+    [of_model] = [row for row in groups if row["Reported, USD"] not in ("", "–")]
+    assert of_model["Model"] == "deepseek-r1"
+    assert of_model["Difference, USD"] == f"{difference:+.4f}"
     written = ask("SELECT sum(cache_write_tokens)::BIGINT FROM spend WHERE currency = 'USD'").item()
     cache = {row["Model"]: row for row in table(app, "Prompt cache by model")}
     assert cache["claude-sonnet-4-5"]["Tokens written"] == f"{written:,}"

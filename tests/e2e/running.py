@@ -16,16 +16,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from streamgauge.analytics.query.errors import QueryError
+from streamgauge.analytics.query.query_pool import QueryPool
+from streamgauge.analytics.storage.data_folder_lock import RUN, lock_data_folder
 from tests.analytics.stores import place_empty_catalog
 from tests.deadline import DEADLINE_S, until
+from tests.litellm_proxy import LITELLM
 from tests.ports import free_port
 from tests.tables import tables
 
 ROOT = Path(__file__).resolve().parents[2]
-LITELLM = ROOT / ".venv-litellm" / "bin" / "litellm"
+
+
+def tables_of_run(data: Path) -> QueryPool:
+    """The tables of `streamgauge run`, when its analytics has ended."""
+
+    def has_ended() -> bool:
+        try:
+            lock_data_folder(data, RUN).close()
+        except OSError:
+            return False
+        return True
+
+    until(has_ended, "the analytics of the run to end")
+    return tables(data)
 
 
 def answers(url: str) -> bool | None:
@@ -183,8 +197,6 @@ def litellm(
 
     It takes a minute to start on a busy machine. Without `wait` the caller waits for it (`litellm_answers`).
     """
-    if not LITELLM.exists():
-        pytest.skip("the LiteLLM proxy is not installed: make test-setup")
     (folder / "litellm.yaml").write_text(config)
     port = port or free_port()
     found = Litellm(f"http://127.0.0.1:{port}")

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,8 @@ import pytest
 
 from streamgauge.simulator import measurement_check
 from streamgauge.simulator.ledger import LedgerRow
-from tests.e2e.running import ROOT
-from tests.npm import installed
-from tests.tables import tables
+from tests.e2e.running import tables_of_run
+from tests.npm import agents as installed_agents
 
 pytestmark = pytest.mark.slow
 
@@ -60,27 +57,23 @@ SIDE_OPERATIONS = ("count_tokens", "side_call")
 
 @pytest.fixture(scope="module")
 def agents() -> Path:
-    if subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
-        pytest.skip("needs unshare for a network namespace")
-    return installed(ROOT / "tests" / "agents") / ".bin"
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A folder whose parents only its owner may change: Gemini CLI reads settings from no other."""
-    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
-        yield Path(folder)
+    return installed_agents()
 
 
 def run(
-    agents: Path, home: Path, *argv: str, **environment: str
+    agents: Path, tmp_path: Path, *argv: str, **environment: str
 ) -> tuple[subprocess.CompletedProcess[str], list[LedgerRow]]:
     """Returns the result and the simulator's requests."""
     path = f"{agents}{os.pathsep}{os.environ['PATH']}"
-    ledger = home / "ledger.json"
-    own = {"HOME": str(home), "XDG_DATA_HOME": str(home / "data"), "LEDGER": str(ledger), "PATH": path}
+    ledger = tmp_path / "ledger.json"
+    own = {
+        "HOME": str(tmp_path),
+        "XDG_DATA_HOME": str(tmp_path / "data"),
+        "LEDGER": str(ledger),
+        "PATH": path,
+    }
     done = subprocess.run(
-        ["unshare", "-rn", "bash", "-mc", IN_NAMESPACE, "bash", *argv], env={**os.environ, **KEYS, **own, **environment}, cwd=home,
+        ["unshare", "-rn", "bash", "-mc", IN_NAMESPACE, "bash", *argv], env={**os.environ, **KEYS, **own, **environment}, cwd=tmp_path,
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     return done, msgspec.json.Decoder(LedgerRow).decode_lines(ledger.read_bytes())
@@ -88,16 +81,18 @@ def run(
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_requests_of_an_agent_are_rows_and_its_output_is_unchanged(
-    agents: Path, home: Path, name: str
+    agents: Path, tmp_path: Path, name: str
 ) -> None:
     command, direct = AGENTS[name]
     if not (agents / name).exists():
         pytest.skip(f"npm has no build of {name} for this machine")
     options = ("--no-dashboard", "--upstream", f"sim={SIMULATOR}", "--name", "run")
     since = datetime.now(UTC)
-    done, requests = run(agents, home, sys.executable, "-m", "streamgauge", "run", *options, "--", *command)
+    done, requests = run(
+        agents, tmp_path, sys.executable, "-m", "streamgauge", "run", *options, "--", *command
+    )
     assert done.returncode == 0, done.stderr
-    stored = tables(home / "data" / "streamgauge" / "runs" / "run")
+    stored = tables_of_run(tmp_path / "data" / "streamgauge" / "runs" / "run")
     # Claude Code asks whether the server is there. A response to HEAD has no body with its error.
     heads = {row.request_id for row in requests if row.method == "HEAD"}
     requests = [row for row in requests if row.request_id not in heads]
@@ -126,7 +121,7 @@ def test_requests_of_an_agent_are_rows_and_its_output_is_unchanged(
     transports = {row["transport"] for row in calls}
     assert transports == {"websocket" if name == "codex" else "http"}
     if direct:
-        without, _ = run(agents, home, *command, **direct)
+        without, _ = run(agents, tmp_path, *command, **direct)
         assert (without.stdout, without.returncode) == (done.stdout, done.returncode)
 
 
@@ -162,15 +157,15 @@ ON_SOCKETS = "\n".join(
 )
 
 
-def run_codex(agents: Path, home: Path, command: str, **environment: str) -> list[dict[str, Any]]:
+def run_codex(agents: Path, tmp_path: Path, command: str, **environment: str) -> list[dict[str, Any]]:
     """The rows of `streams`, in order. Those of answers agree with the simulator."""
     options = ("--no-dashboard", "--upstream", f"sim={SIMULATOR}", "--name", "run")
     since = datetime.now(UTC)
     done, requests = run(
-        agents, home, sys.executable, "-m", "streamgauge", "run", *options, "--", "bash", "-c", command, **environment
+        agents, tmp_path, sys.executable, "-m", "streamgauge", "run", *options, "--", "bash", "-c", command, **environment
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    stored = tables(home / "data" / "streamgauge" / "runs" / "run")
+    stored = tables_of_run(tmp_path / "data" / "streamgauge" / "runs" / "run")
     streams = measurement_check.streams_since(stored, since)
     measurement_check.report_discrepancies(
         found := measurement_check.check_measurements(requests, streams), write=print
@@ -179,8 +174,8 @@ def run_codex(agents: Path, home: Path, command: str, **environment: str) -> lis
     return stored.query("SELECT * FROM streams ORDER BY started_at").to_dicts()
 
 
-def test_codex_over_websocket_has_turns_tool_calls_and_an_interruption(agents: Path, home: Path) -> None:
-    rows = run_codex(agents, home, ON_SOCKETS)
+def test_codex_over_websocket_has_turns_tool_calls_and_an_interruption(agents: Path, tmp_path: Path) -> None:
+    rows = run_codex(agents, tmp_path, ON_SOCKETS)
     assert {row["transport"] for row in rows} == {"websocket"}
     answers = [row for row in rows if row["operation"] == "chat"]
     sessions = list(dict.fromkeys(row["session_id"] for row in answers))
@@ -195,8 +190,8 @@ def test_codex_over_websocket_has_turns_tool_calls_and_an_interruption(agents: P
     assert {row["outcome"] for row in rows if row["operation"] == "warm_up"} == {"ok"}
 
 
-def test_codex_falls_back_to_http_where_the_upgrade_is_refused(agents: Path, home: Path) -> None:
-    rows = run_codex(agents, home, f"{CODEX} hi", SIMULATOR_FLAGS="--no-websockets")
+def test_codex_falls_back_to_http_where_the_upgrade_is_refused(agents: Path, tmp_path: Path) -> None:
+    rows = run_codex(agents, tmp_path, f"{CODEX} hi", SIMULATOR_FLAGS="--no-websockets")
     refused = [row for row in rows if row["method"] == "GET"]
     assert {(row["outcome"], row["error_type"]) for row in refused} == {("refused", "websocket")}
     (answer,) = [row for row in rows if row["method"] == "POST"]

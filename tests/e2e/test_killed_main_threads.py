@@ -61,7 +61,7 @@ def send(running: Up) -> bool:
 
 def kill_main_thread(running: Up, name: str, raised: Path) -> None:
     before = state(running)[name]
-    os.kill(before["pid"], signal.SIGUSR2)
+    os.kill(before["pid"], signal.SIGUSR1)
     until(lambda: name in raised.read_text().split(), f"the exception in {name}")
     if name not in CONTAIN_IT:
         until(lambda: state(running).get(name, before)["restarts"] > before["restarts"], f"the end of {name}")

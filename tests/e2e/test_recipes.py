@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.deadline import until
-from tests.e2e.running import LITELLM, ROOT
+from tests.e2e.running import ROOT
+from tests.litellm_proxy import LITELLM
 
 HOW_TO = ROOT / "docs" / "how-to"
 PORTS = (4000, 4100, 4101, 4102, 4200, 4443, 8443, 8501, 9494)
@@ -90,8 +91,6 @@ def skip_unless_the_ports_are_free(ports: Sequence[int] = PORTS) -> None:
 
 @pytest.mark.litellm
 def test_litellm(tmp_path: Path) -> None:
-    if not LITELLM.exists():
-        pytest.skip("the LiteLLM proxy is not installed: make test-setup")
     skip_unless_the_ports_are_free()
     follow(recipe("litellm.md"), tmp_path)
 

@@ -27,12 +27,12 @@ FETCH = """async ([name, simulate, body]) => {
 
 
 async def opened(har: Path) -> list[Row]:
-    """The rows of a HAR file."""
+    """The rows of a HAR file, without those of pages."""
     data = har.parent / "opened"
     command = [sys.executable, "-m", "streamgauge", "open", "--no-dashboard", "--data", str(data), str(har)]
     process = await asyncio.create_subprocess_exec(*command, env={**os.environ})
     assert await process.wait() == 0
-    return tables(data).query("SELECT * FROM streams").to_dicts()
+    return tables(data).query("SELECT * FROM streams WHERE method = 'POST'").to_dicts()
 
 
 def assert_equal(found: list[Row], expected: list[Row], but: dict[str, str]) -> None:

@@ -32,7 +32,8 @@ from streamgauge.analytics.telemetry.semconv import PROFILES, SECONDS_BOUNDS
 from tests.deadline import until
 from tests.e2e.collector import Collector, collector
 from tests.e2e.prometheus import OTEL, Prometheus, prometheus
-from tests.e2e.running import LITELLM, Up, litellm, litellm_answers, simulator, up
+from tests.e2e.running import Up, litellm, litellm_answers, simulator, up
+from tests.litellm_proxy import LITELLM
 from tests.ports import free_port, free_ports
 
 PROMPT = "How high is the river?"
@@ -315,8 +316,6 @@ def test_unavailable_collector_only_increments_a_counter(tmp_path: Path) -> None
 @pytest.mark.litellm
 def test_client_tap_and_litellm_spans_form_one_trace(scene: Scene) -> None:
     """Last in the file, because the gateway needs time to start."""
-    if not LITELLM.exists():
-        pytest.skip("the LiteLLM proxy is not installed: make test-setup")
     litellm_answers(f"http://127.0.0.1:{scene.gateway_port}")
     instance, receiver = scene.instance, scene.backend
     provider = TracerProvider(resource=Resource.create({"service.name": "client"}))

@@ -22,6 +22,7 @@ from streamgauge.ingest.record_log.interface import LogWriter
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
 from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from streamgauge.ingest.tap.process.worker import TapWorker
+from tests import reached
 from tests.options import tap_options
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -255,6 +256,8 @@ async def running_tap(
             for client in tap.clients:
                 client.reset()
             await tap.stop()
+            closed = (record for record in log.records if isinstance(record, Closed))
+            reached.note(reached.waits(who for record in closed for _, _, who in record.waits or ()))
             for task in list(scripts):
                 task.cancel()
             server.close()

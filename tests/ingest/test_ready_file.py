@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from streamgauge.ingest import ready_file
 from streamgauge.ingest.ready_file import (
     SILENT_WITHOUT_UP_AFTER_S,
     Heartbeat,
-    heartbeat_ns,
     part_of_up,
     read_of_running,
     read_ready_file,
@@ -48,17 +50,49 @@ def test_file_is_removed_only_by_the_process_that_wrote_it(tmp_path: Path) -> No
     assert not path.exists()
 
 
+def test_file_that_cannot_be_removed_does_not_fail_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_ready_file(tmp_path / "tap.json", {})
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        remove_ready_file(tmp_path / "tap.json")
+    assert read_ready_file(tmp_path / "tap.json") is not None
+
+
 def test_heartbeat_touches_the_file_at_most_once_per_interval(tmp_path: Path) -> None:
     path = tmp_path / "serve.json"
     heartbeat = Heartbeat(path)
     heartbeat.beat()  # no file: ignored
-    assert heartbeat_ns(path) is None
+    assert not path.exists()
     write_ready_file(path, {})
     heartbeat = Heartbeat(path)
     for touched in (True, False):  # the second call comes within the interval
         os.utime(path, (0, 0))
         heartbeat.beat()
-        assert bool(heartbeat_ns(path)) is touched
+        assert bool(path.stat().st_mtime_ns) is touched
+
+
+def test_heartbeat_replaces_the_file_of_a_process_that_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "tap.json"
+    for pid, replaced in ((os.getppid(), False), (2**22 + 1, True)):  # the second is above every pid
+        write_ready_file(path, {"pid": pid, "listen": "former"})
+        os.utime(path, (0, 0))
+        Heartbeat(path).beat()
+        assert path.stat().st_mtime == 0
+        Heartbeat(path, {"listen": "own"}).beat()
+        assert (read_ready_file(path) == {"pid": os.getpid(), "listen": "own"}) is replaced
+
+
+def test_progress_is_reported_although_the_file_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    descriptor = os.memfd_create("progress")
+    monkeypatch.setattr(ready_file, "_progress_descriptor", descriptor)
+    os.utime(descriptor, (0, 0))
+    Heartbeat(tmp_path / "missing" / "tap.json").beat()
+    assert os.fstat(descriptor).st_mtime_ns
+    os.close(descriptor)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def recorded_fields(*headers: tuple[str, str], configured: tuple[str, ...] = ())
         pytest.param([("User-Agent", "claude-cli/2.1.90 (external, cli)"), ("x-app", "cli"),
                       ("anthropic-beta", "claude-code-20250219"), ("X-Claude-Code-Session-Id", UUID)], UUID, id="Claude Code"),
         pytest.param([("originator", "codex_cli_rs"), ("User-Agent", "codex_cli_rs/0.160.0"), ("thread-id", THREAD),
-                      ("session-id", UUID), ("x-client-request-id", THREAD)], UUID, id="Codex"),
+                      ("session-id", UUID), ("x-client-request-id", THREAD)], THREAD, id="Codex"),
         pytest.param([("originator", "codex_cli_rs"), ("conversation_id", UUID), ("session_id", UUID)], UUID, id="Codex of 2025"),
         pytest.param([("User-Agent", "opencode/1.18.25 ai-sdk/provider-utils/4.0.23 runtime/bun/1.3.14"),
                       ("x-session-id", SESSION), ("x-session-affinity", SESSION)], SESSION, id="OpenCode"),
@@ -73,6 +73,33 @@ def test_subagent_is_hashed_with_its_session() -> None:
     assert found[0][0] == (RECORDED, session_hash(UUID, KEY))
     assert found[0][1] != found[1][1]
     assert [name for name, _ in recorded_fields(("x-claude-code-agent-id", "a1"))] == [RECORDED_AGENT]
+
+
+@pytest.mark.parametrize(
+    ("headers", "own", "parent"),
+    [
+        pytest.param([("session-id", UUID), ("thread-id", THREAD), ("x-codex-parent-thread-id", UUID),
+                      ("x-openai-subagent", "collab_spawn")], THREAD, UUID, id="Codex"),
+        pytest.param([("x-session-affinity", SESSION), ("X-Session-Id", SESSION), ("x-parent-session-id", "ses_1")], SESSION, "ses_1",
+                     id="OpenCode"),
+        pytest.param([("x-opencode-session", SESSION), ("x-parent-session-id", "ses_1")], SESSION, "ses_1", id="OpenCode Zen"),
+        pytest.param([("x-claude-code-session-id", UUID), ("x-claude-code-agent-id", "a1")], f"{UUID}/a1", UUID, id="Claude Code"),
+        pytest.param([("x-claude-code-session-id", UUID), ("x-claude-code-agent-id", "a2"), ("x-claude-code-parent-agent-id", "a1")],
+                     f"{UUID}/a2", f"{UUID}/a1", id="subagent of a subagent of Claude Code"),
+        pytest.param([("session-id", UUID), ("thread-id", UUID), ("x-codex-parent-thread-id", UUID)], UUID, None, id="its own parent"),
+        pytest.param([("x-parent-session-id", "ses_1")], None, None, id="no session of its own"),
+    ],
+)  # fmt: skip
+def test_subagent_has_its_session_and_its_parents(
+    headers: list[tuple[str, str]], own: str | None, parent: str | None
+) -> None:
+    expected = [(RECORDED, parent), (RECORDED_AGENT, own)] if parent else [(RECORDED, own)]
+    assert recorded_fields(*headers) == [(name, session_hash(id_, KEY)) for name, id_ in expected if id_]
+
+
+def test_configured_header_names_no_subagent() -> None:
+    headers = ("x-run", "r"), ("thread-id", THREAD), ("x-codex-parent-thread-id", UUID)
+    assert recorded_fields(*headers, configured=("x-run",)) == [(RECORDED, session_hash("r", KEY))]
 
 
 def test_configured_header_comes_first_and_is_hashed_unless_declared_plain() -> None:

@@ -1,6 +1,6 @@
 """Costs by LiteLLM's own `completion_cost`, for usage reports on standard input. Runs in LiteLLM's environment.
 
-Input: JSON list of [model, format, report]. Output: JSON list of costs in USD, or the error as text.
+Input: JSON list of [model, format, report, how it was served]. Output: JSON list of costs in USD, or the error as text.
 """
 
 from __future__ import annotations
@@ -28,10 +28,17 @@ def usage_of(form: str, report: dict[str, Any]) -> Any:
     return litellm.Usage(**report)
 
 
-def cost(model: str, form: str, report: dict[str, Any]) -> float | str:
+def cost(model: str, form: str, report: dict[str, Any], served: dict[str, str]) -> float | str:
+    tier, region, speed = (served.get(name) for name in ("service_tier", "inference_region", "speed"))
+    if form == "anthropic":
+        report = report | {"inference_geo": region, "speed": speed}
     response = litellm.ModelResponse(model=model, usage=usage_of(form, report))
     try:
-        return float(litellm.completion_cost(completion_response=response, model=model))
+        return float(
+            litellm.completion_cost(
+                completion_response=response, model=model, service_tier=tier, data_residency=region
+            )
+        )
     except Exception as e:
         return f"{type(e).__name__}: {e}"
 

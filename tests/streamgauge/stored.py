@@ -8,6 +8,7 @@ from streamgauge.analytics.storage.upkeep import Upkeep
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from tests.analytics.log_entries import entries
 from tests.analytics.stores import analysed
+from tests.tables import tables
 
 
 def write_streams(data: Path, numbers: range) -> None:
@@ -26,3 +27,14 @@ def analyse(data: Path, *, back_up: bool = False, flush: bool = False) -> None:
         upkeep.back_up()
     upkeep.close()
     store.close()
+
+
+def outcomes(data: Path) -> dict[str, int]:
+    """Streams that are `ok` and `lost`, and lost streams `without_row` in `losses`."""
+    found = tables(data).query(
+        "SELECT count(*) FILTER (outcome = 'ok') AS ok, count(*) FILTER (outcome = 'tap_lost') AS lost,"
+        " count(*) FILTER (outcome = 'tap_lost' AND stream_id NOT IN (SELECT stream_id FROM losses)) AS without_row"
+        " FROM streams"
+    )
+    (row,) = found.to_dicts()
+    return row

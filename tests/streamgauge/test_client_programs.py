@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.client_programs import VARIABLES, Routes
+from streamgauge.client_programs import VARIABLES, Call, Routes
 from streamgauge.ingest.tap.http.upstreams import PRESETS, parse_upstream, parse_upstreams
 
 TAP = "http://127.0.0.1:5000"
@@ -98,14 +98,58 @@ def test_what_cannot_be_pointed_is_said(
     assert note in line
 
 
-def test_gemini_without_a_login_gets_a_method_unless_the_user_has_settings(tmp_path: Path) -> None:
-    name = "GEMINI_CLI_SYSTEM_DEFAULTS_PATH"
-    call = Routes((), {"GEMINI_API_KEY": "k"}).point(["gemini"], TAP, tmp_path)
-    defaults = json.loads(Path(call.environment[name]).read_text())
-    assert defaults["security"]["auth"]["selectedType"] == "gemini-api-key"
-    assert name not in Routes((), {}).point(["gemini"], TAP, tmp_path).environment
-    own = Routes((), {"GEMINI_API_KEY": "k", name: "own"}).point(["gemini"], TAP, tmp_path)
-    assert own.environment[name] == "own"
+def gemini(folder: Path, **environment: str) -> Call:
+    return Routes((), {"HOME": str(folder / "home"), **environment}).point(["gemini"], TAP, folder)
+
+
+def test_gemini_with_a_key_gets_its_selection_and_keeps_the_files_of_the_user(tmp_path: Path) -> None:
+    users = tmp_path / "home" / ".gemini"
+    users.mkdir(parents=True)
+    (users / "GEMINI.md").write_text("memory")
+    (users / "settings.json").write_text(
+        '{"ui": {"theme": "Dracula"}, "security": {"auth": {"useExternal": false}}}'
+    )
+    for _ in range(2):  # a data folder can have several runs
+        call = gemini(tmp_path, GEMINI_API_KEY="k")
+    own = Path(call.environment["GEMINI_CLI_HOME"]) / ".gemini"
+    auth = {"useExternal": False, "selectedType": "gemini-api-key"}
+    assert json.loads((own / "settings.json").read_text()) == {
+        "ui": {"theme": "Dracula"},
+        "security": {"auth": auth},
+    }
+    (own / "GEMINI.md").write_text("more")
+    assert (users / "GEMINI.md").read_text() == "more"
+    assert "selectedType" not in (users / "settings.json").read_text()
+
+
+def test_gemini_without_files_of_the_user_gets_its_selection(tmp_path: Path) -> None:
+    own = Path(gemini(tmp_path, GEMINI_API_KEY="k").environment["GEMINI_CLI_HOME"]) / ".gemini"
+    assert "gemini-api-key" in (own / "settings.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "settings", [None, '{"security": {"auth": {"selectedType": "oauth-personal"}}}', "{// comment\n}"]
+)
+def test_gemini_keeps_a_login_and_settings_that_are_not_json(tmp_path: Path, settings: str | None) -> None:
+    key = {}
+    if settings is not None:
+        key = {"GEMINI_API_KEY": "k"}
+        (tmp_path / "home" / ".gemini").mkdir(parents=True)
+        (tmp_path / "home" / ".gemini" / "settings.json").write_text(settings)
+    call = gemini(tmp_path, **key)
+    assert "GEMINI_CLI_HOME" not in call.environment
+    assert ["selectedType" in note for note in call.notes] == (
+        [True] if settings and "//" in settings else []
+    )
+
+
+def test_pi_gets_an_extension_with_the_base_urls(tmp_path: Path) -> None:
+    call = Routes((), {}).point(["pi", "-p", "hi"], TAP, tmp_path)
+    assert call.argv == ["pi", "-e", str(tmp_path / "pi-base-urls.js"), "-p", "hi"]
+    text = (tmp_path / "pi-base-urls.js").read_text()
+    assert f'pi.registerProvider("anthropic", {{ baseUrl: "{TAP}/anthropic" }});' in text
+    assert f'pi.registerProvider("google", {{ baseUrl: "{TAP}/gemini/v1beta" }});' in text
+    assert Routes((), {}).point(["pi", "install", "x"], TAP, tmp_path).argv == ["pi", "install", "x"]
 
 
 def test_proxy_of_the_environment_does_not_get_the_requests(tmp_path: Path) -> None:

@@ -101,7 +101,9 @@ ARGUMENTS: dict[str, list[str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("command", DOCUMENTED)
+@pytest.mark.parametrize(
+    "command", sorted(DOCUMENTED.keys() - {"import"})
+)  # which waits for analytics: test_import.py
 def test_json_has_the_documented_keys(command: str, folder: Path) -> None:
     done = run(folder, *command.split(), *ARGUMENTS.get(command, []))
     assert done.exit_code in (0, 1), done.output

@@ -64,11 +64,22 @@ HEADER = "model,input,cached_input,output,currency\n"
         ("p.csv", HEADER + "n,,1,2,USD\n", "line 2: input = None is not a price"),
         ("p.csv", HEADER + "n,1,1,2,USD,9\n", "line 2: it has more values than the header"),
         ("p.csv", HEADER + "n,1,1,2,dollars\n", "line 2: currency = 'dollars' is not a code such as USD"),
+        (
+            "p.csv",
+            HEADER.strip() + ",speed\nn,1,1,2,USD,very fast\n",
+            "line 2: speed = 'very fast' is not a word",
+        ),
+        (
+            "p.csv",
+            HEADER.strip() + ",service_tier\nn,1,1,2,USD,\nn,1,1,2,USD,flex\n",
+            "line 3: it never applies, because line 2",
+        ),
         ("p.csv", HEADER + "gpt-[45],1,1,2,USD\n", "line 2: model = 'gpt-[45]' is not a name"),
         ("p.csv", HEADER + ",1,1,2,USD\n", "line 2: model = None is not a name"),
         ("p.toml", "[[price]]\n", "it has no [[prices]] tables"),
         ("p.toml", "[[prices]]\nmodel = 'm'\n", "price 1: no 'input'"),
         ("p.toml", "prices = [", "Invalid"),
+        ("p.toml", "prices = " + "[" * 3000, "it is nested too deeply"),
         ("p.toml", TOML.replace("0.15", "true"), "price 1: input = True is not a price"),
     ],
 )
@@ -77,6 +88,12 @@ def test_bad_file_is_reported_by_row(name: str, text: str, message: str, tmp_pat
     path.write_text(text)
     with pytest.raises(ValueError, match=re.escape(f"cannot use the price file {path}: {message}")):
         read_prices(path)
+
+
+def test_price_of_a_tier_comes_before_the_price_of_all(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text(HEADER.strip() + ",service_tier\nn,2,1,2,USD,priority\nn,1,1,2,USD,\n")
+    assert [(row.service_tier, row.input) for row in read_prices(path)] == [("priority", 2), (None, 1)]
 
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:

@@ -69,11 +69,79 @@ def imported(tmp_path: Path, catalog: dict[str, Any], *more: str) -> dict[str, l
 def test_price_map_of_litellm(tmp_path: Path) -> None:
     found = imported(tmp_path, LITELLM)
     of = {"cached_input": 0.1, "reasoning": 9, "web_search": 10, "source": "litellm"}
-    assert found["gpt-x"] == [price("gpt-x", 2, 8, **of, above=200_000), price("gpt-x", 1, 8, **of)]
+    assert found["gpt-x"] == [
+        price("gpt-x", 2, 8, **of, above=200_000, service_tier="priority"),
+        price("gpt-x", 5, 8, **of, service_tier="priority"),
+        price("gpt-x", 2, 8, **of, above=200_000),
+        price("gpt-x", 1, 8, **of),
+    ]
     assert found["llama"] == [price("llama", 1, 2, source="litellm")]
     assert [(row.above, row.output) for row in found["xai/grok"]] == [(127_999, 4), (None, 2)]
     assert [(row.above, row.input, row.output) for row in found["qwen"]] == [(1000, 3, 4), (None, 1, 2)]
     assert not {"sample_spec", "whisper"} & found.keys()
+
+
+def test_prices_of_litellm_by_tier_speed_and_region(tmp_path: Path) -> None:
+    base = {"input_cost_per_token": 1e-6, "output_cost_per_token": 8e-6}
+    catalog = {
+        "gpt-y": {
+            **base, "litellm_provider": "openai", "output_cost_per_reasoning_token": 9e-6, "regional_processing_uplift_multiplier_eu": 1.1,
+            "input_cost_per_token_flex": 5e-7, "output_cost_per_token_flex": 4e-6, "input_cost_per_token_batches": 4e-7,
+            "input_cost_per_token_above_272k_tokens": 2e-6, "input_cost_per_token_above_272k_tokens_flex": 1.5e-6,
+        },
+        "claude-y": {
+            **base, "litellm_provider": "anthropic", "provider_specific_entry": {"us": 1.1, "fast": 6},
+            "search_context_cost_per_query": {"search_context_size_medium": 0.01},
+        },
+        "other": {**base, "litellm_provider": "minimax", "provider_specific_entry": {"minimax_free_input_images": 5}},
+    }  # fmt: skip
+    found = imported(tmp_path, catalog)
+    of_gpt = [
+        (row.inference_region, row.service_tier, row.above, row.input, row.output, row.reasoning) for row in found["gpt-y"]
+    ]  # fmt: skip
+    anywhere = [
+        (None, "flex", 272_000, 1.5, 4, 4), (None, "flex", None, 0.5, 4, 4), (None, "batch", None, 0.4, 8, 9),
+        (None, None, 272_000, 2, 8, 9), (None, None, None, 1, 8, 9),
+    ]  # fmt: skip
+    in_europe = [
+        ("eu", tier, above, *(pytest.approx(1.1 * rate) for rate in rates))
+        for _, tier, above, *rates in anywhere
+    ]
+    assert of_gpt == [*in_europe, *anywhere]
+    of_claude = [(row.inference_region, row.speed, row.input, row.web_search) for row in found["claude-y"]]
+    assert of_claude == [
+        ("us", "fast", 6.6, 10),
+        ("us", None, 1.1, 10),
+        (None, "fast", 6, 10),
+        (None, None, 1, 10),
+    ]
+    assert len(found["other"]) == 1
+
+
+def test_modes_of_models_dev_are_tiers_and_speeds(tmp_path: Path) -> None:
+    modes = {
+        "fast": {"cost": {"input": 6, "output": 30}, "provider": {"body": {"speed": "fast"}}},
+        "priority": {"cost": {"input": 2}, "provider": {"body": {"service_tier": "priority"}}},
+        "long": {"cost": {"input": 4}, "provider": {"headers": {"beta": "1m"}}},
+        "unpriced": {"provider": {"body": {"speed": "slow"}}},
+    }
+    model = {"cost": {"input": 1, "output": 5}, "experimental": {"modes": modes}}
+    found = imported(tmp_path, {"maker": {"models": {"x": model}}})["x"]
+    assert [(row.speed, row.service_tier, row.input, row.output) for row in found] == [
+        ("fast", None, 6, 30), (None, "priority", 2, 5), (None, None, 1, 5),
+    ]  # fmt: skip
+
+
+def test_changed_price_of_a_tier_has_a_day(tmp_path: Path) -> None:
+    model = {"litellm_provider": "openai", "input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
+    imported(tmp_path, {"m": {**model, "input_cost_per_token_flex": 5e-7}})
+    found = imported(
+        tmp_path, {"m": {**model, "input_cost_per_token_flex": 6e-7}}, "--valid-from", "2026-12-01"
+    )["m"]
+    day = datetime(2026, 12, 1, tzinfo=UTC)
+    assert [(row.service_tier, row.input, row.valid_from, row.valid_until) for row in found] == [
+        ("flex", 0.6, day, None), ("flex", 0.5, None, day), (None, 1, None, None),
+    ]  # fmt: skip
 
 
 def test_catalog_of_models_dev(tmp_path: Path) -> None:

@@ -43,6 +43,12 @@ def rebuild(data: Path, *argv: str) -> Result:
     return CliRunner().invoke(rebuild_command, ["--data", str(data), *argv])
 
 
+def rebuild_with_code(data: Path, *argv: str) -> tuple[int, str]:
+    """The exit code of the command, and its output."""
+    done = CliRunner().invoke(rebuild_command, ["--data", str(data), *argv], standalone_mode=False)
+    return done.return_value, done.output
+
+
 def rows(data: Path, query: str = TOTALS) -> list[dict[str, int]]:
     done = CliRunner().invoke(sql_command, [query, "--data", str(data), "--format", "json"])
     assert done.exit_code == 0, done.output
@@ -54,6 +60,7 @@ def test_backup_restores_every_row_and_position(data: Path, original: Path) -> N
     done = rebuild(data)
     assert done.exit_code == 0, done.output
     assert "from the last backup" in done.output
+    assert "kept" not in done.output
     positions = "SELECT log_id, partition, high, low FROM log_positions"
     for query in (
         TOTALS,
@@ -72,9 +79,9 @@ def test_analytics_continues_after_a_restored_backup_without_duplicates(data: Pa
 
 
 def test_parquet_files_alone_restore_every_row(data: Path, original: Path) -> None:
-    done = rebuild(data, "--from-files")
-    assert done.exit_code == 0, done.output
-    assert "from the Parquet files" in done.output
+    code, output = rebuild_with_code(data, "--from-files")
+    assert code == 0
+    assert "from the Parquet files" in output
     counts = (
         "SELECT (SELECT count(*) FROM streams) AS streams, (SELECT count(*) FROM events) AS events, "
         "(SELECT sum(streams) FROM stream_minutes)::BIGINT AS rolled"
@@ -82,20 +89,33 @@ def test_parquet_files_alone_restore_every_row(data: Path, original: Path) -> No
     assert rows(data, counts) == rows(original, counts)
 
 
-def test_damaged_backup_is_not_used(data: Path) -> None:
+def test_damaged_backup_is_not_used_and_the_number_of_missing_rows_is_unknown(data: Path) -> None:
     (data / "catalog.backup.sqlite").write_bytes(os.urandom(50_000))
-    done = rebuild(data)
-    assert done.exit_code == 0, done.output
-    assert "from the Parquet files" in done.output
+    code, output = rebuild_with_code(data)
+    assert code == 1
+    assert "from the Parquet files" in output
+    assert "Their number is unknown" in output
     assert rows(data)[0]["streams"] == STREAMS
 
 
 def test_damaged_catalog_is_kept(data: Path) -> None:
     damage = os.urandom(50_000)
     (data / "catalog.sqlite").write_bytes(damage)
-    assert rebuild(data).exit_code == 0
-    assert damage in [file.read_bytes() for file in data.glob("catalog.damaged*")]
+    done = rebuild(data)
+    assert done.exit_code == 0
+    [kept] = data.glob("catalog.damaged*")
+    assert str(kept) in done.output
+    assert kept.read_bytes() == damage
     assert rows(data)[0]["streams"] == STREAMS
+
+
+def test_rows_of_missing_files_are_counted_in_the_exit_code(data: Path, original: Path) -> None:
+    shutil.copy(original / "catalog.sqlite", data)
+    for file in data.glob("tables/main/streams/*.parquet"):
+        file.unlink()
+    code, output = rebuild_with_code(data, "--from-files")
+    assert code == 1
+    assert f"{STREAMS} rows could not be restored" in output
 
 
 def test_rebuild_is_an_error_while_analytics_runs(data: Path) -> None:

@@ -42,6 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"price_file": "none.csv"}, "analyze", "cannot read the price file none.csv"),
         ({"otlp_listen": "0.0.0.0:4318"}, "analyze", "Set --otlp-token"),
         ({"otlp_listen": "127.0.0.1:4318", "otlp_token": "short"}, "analyze", "at least 16 characters"),
+        ({"alert_webhook": "https://events.pagerduty.com/v2/enqueue"}, "analyze", "Set alert_routing_key"),
         ({"sql_token": "short"}, "serve", "at least 16 characters"),
         ({"mcp_token": "short"}, "mcp", "at least 16 characters"),
         ({"dashboard_oidc": "none.toml"}, "dashboard", "cannot read none.toml"),

@@ -155,7 +155,9 @@ def test_only_the_socket_of_an_answer_is_counted(tmp_path: Path, writer: Embedde
     writer.append(
         [pack(records, compress=False) for records in (whole, broken[:3] + broken[4:], still_open[:3])]
     )
-    writer.append([pack([alive(9000, stopping=True, streams_opened=4)], compress=False)])
+    writer.append([pack([alive(9000, streams_opened=4)], compress=False)])
+    # The lost one has waited for the cause of its gap.
+    writer.append([pack([alive(99_000, stopping=True, streams_opened=4)], compress=False)])
     analyse(tmp_path)
     writer.append([pack([*unread, Request(answer, 1, b"{}", False)], compress=False)])
     code, status = run_status(tmp_path)

@@ -19,13 +19,16 @@ from streamgauge.cli import cli
 from streamgauge.ingest.record_log.kafka_writer import group_by_stream
 from streamgauge.ingest.records import PLAIN, Alive, Closed, encode, unpack
 from streamgauge.settings import RENAMED, Settings, variable
+from streamgauge.status import status_command
 from streamgauge.store_commands import rebuild_command
+from tests.analytics.storage.former_stores import VERSIONS, content, former_figures, sqlite_store
 from tests.analytics.storage.rows import new_ids, streams
 from tests.analytics.stores import ask_as_reader
+from tests.former_stores.make import UNREAD
 from tests.streamgauge.stored import analyse, write_streams
 
 STREAMS = 5
-FIRST_COLUMN = "stream_id UUID NOT NULL,"
+FIRST_COLUMN = "stream_id UUID,"
 COUNTS = "SELECT count(*), sum(event_count)::BIGINT FROM streams"
 
 
@@ -70,34 +73,45 @@ def rebuild(data: Path) -> Result:
 # -- Stores ------------------------------------------------------------------------------------------------------------
 
 
-def test_store_whose_tables_have_fewer_columns_is_rebuilt_with_all_rows(data: Path) -> None:
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_store_whose_tables_have_fewer_columns_keeps_all_rows(data: Path, rebuilt: bool) -> None:
     before = counts(data)
     assert before[0] == STREAMS
     with version(tables=one_more_column()):
-        with pytest.raises(OSError, match="created by another version of Streamgauge"):
-            Store(locate("sqlite", data))
-        assert rebuild(data).exit_code == 0
-        assert counts(data, COUNTS.replace(" FROM", ", count(another) FROM")) == (*before, 0)
+        if rebuilt:
+            assert rebuild(data).exit_code == 0
         write_streams(data, range(STREAMS, STREAMS + 1))
         analyse(data)
-        assert counts(data)[0] == STREAMS + 1
+        assert counts(data, "SELECT count(*), count(another) FROM streams") == (STREAMS + 1, 0)
+        assert counts(data, f"{COUNTS} WHERE stream_id < (SELECT max(stream_id) FROM streams)") == before
 
 
-def test_store_whose_tables_have_more_columns_is_not_rebuilt_and_its_catalog_is_kept(tmp_path: Path) -> None:
+def test_store_whose_files_have_more_columns_is_not_rebuilt_and_its_catalog_is_put_back(
+    tmp_path: Path,
+) -> None:
     with version(tables=one_more_column()):
         Store(locate("sqlite", tmp_path)).close()
         write_streams(tmp_path, range(STREAMS))
         analyse(tmp_path, flush=True)
-        before = counts(tmp_path)
+    before = counts(tmp_path)
     done = rebuild(tmp_path)
     assert isinstance(done.exception, OSError)
     assert "cannot rebuild" in str(done.exception)
-    (kept,) = tmp_path.glob("catalog.damaged-*.sqlite")
-    for path in tmp_path.glob("catalog.damaged-*"):
-        path.rename(tmp_path / path.name.replace(kept.name, "catalog.sqlite"))
-    with version(tables=one_more_column()):
-        Store(locate("sqlite", tmp_path)).close()
-        assert counts(tmp_path) == before
+    assert not [*tmp_path.glob("catalog.damaged-*")]
+    assert counts(tmp_path) == before
+
+
+@pytest.mark.parametrize("former", VERSIONS)
+def test_streams_that_a_former_tap_recorded_are_stored_after_the_upgrade_and_counters_reconcile(
+    former: str, tmp_path: Path
+) -> None:
+    unpacked = content(former, tmp_path)
+    location = sqlite_store(unpacked, tmp_path / "data")
+    stored = former_figures(unpacked, location)["streams"]["rows"]
+    analyse(tmp_path / "data")
+    assert counts(tmp_path / "data", "SELECT count(*) FROM streams") == (stored + UNREAD,)
+    done = CliRunner().invoke(status_command, ["--data", str(tmp_path / "data")], standalone_mode=False)
+    assert done.return_value == 0, done.output
 
 
 def test_empty_store_gets_what_the_log_has_and_the_former_store_continues_after_a_roll_back(

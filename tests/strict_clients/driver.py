@@ -1,7 +1,7 @@
-"""Run real clients on the streams of `tests.analytics.strict_streams`: `python -m tests.strict_clients.driver KIND [NODE_MODULES]`.
+"""Run real clients on streams: the SDKs on any bodies, and agents on the streams of `tests.analytics.strict_streams`.
 
-KIND is `python`, `node`, `codex` or `claude`. Writes one JSON object: client → stream → its answers, equal for streams that the
-client reads as the API's own.
+`python -m tests.strict_clients.driver KIND NODE_MODULES` runs the agent KIND, `codex` or `claude`. It writes one JSON object:
+client → stream → its answer, equal for streams that the client reads as the API's own.
 """
 
 from __future__ import annotations
@@ -13,21 +13,41 @@ import sys
 import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from functools import cache
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from streamgauge.analytics.schema.strict_clients import CHAT, MESSAGES, RESPONSES
+from streamgauge.analytics.schema.strict_clients import MESSAGES, RESPONSES
 from tests.analytics.strict_streams import STREAMS, Stream
 
 Answer = dict[str, Any]
-PROMPT: Any = [{"role": "user", "content": "hi"}]
+Body = tuple[str, str, bytes]
+"""(dialect, content type, body)."""
 TIMEOUT_S = 300
 AGENTS_AT_ONCE = 4
+HERE = Path(__file__).parent
+
+
+def sdk_answers(bodies: Sequence[Body], modules: Path | None = None) -> list[dict[str, list[Answer]]]:
+    """For each body, client → its answers: of the SDKs for Python, or of those in `modules` for Node."""
+    script = str(HERE / "clients.mjs")
+    command = (
+        [sys.executable, "-m", "tests.strict_clients.sdks"]
+        if modules is None
+        else ["node", script, str(modules)]
+    )
+    given = [
+        json.dumps({"dialect": dialect, "content_type": kind, "body": body.decode("latin-1")})
+        for dialect, kind, body in bodies
+    ]
+    done = subprocess.run(
+        command, input="\n".join(given) + "\n", cwd=HERE.parent.parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, check=True,
+    )  # fmt: skip
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -73,94 +93,6 @@ def serving(requests: Counter[tuple[str, str]]) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-
-
-def answer(text: str | None, finish: Any, usage: Any, calls: list[Any]) -> Answer:
-    return {"text": text or "", "finish": finish, "usage": usage, "calls": calls}
-
-
-@cache
-def openai_client() -> Any:
-    import openai
-
-    return openai.OpenAI(api_key="k", max_retries=0)
-
-
-@cache
-def anthropic_client() -> Any:
-    import anthropic
-
-    return anthropic.Anthropic(api_key="k", max_retries=0)
-
-
-def python_chat(url: str) -> Answer:
-    client = openai_client().with_options(base_url=f"{url}/v1")
-    with client.chat.completions.stream(
-        model="m", messages=PROMPT, stream_options={"include_usage": True}
-    ) as stream:
-        final: Any = stream.get_final_completion()
-    (choice,), usage = final.choices, final.usage
-    calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or []]
-    counts = usage and [usage.prompt_tokens, usage.completion_tokens]
-    return answer(choice.message.content, choice.finish_reason, counts, calls)
-
-
-def python_responses(url: str) -> Answer:
-    client = openai_client().with_options(base_url=f"{url}/v1")
-    with client.responses.stream(model="m", input="hi") as stream:
-        final: Any = stream.get_final_response()
-    calls = [(item.name, item.arguments) for item in final.output if item.type == "function_call"]
-    counts = final.usage and [final.usage.input_tokens, final.usage.output_tokens]
-    return answer(final.output_text, final.status, counts, calls)
-
-
-def python_messages(url: str) -> Answer:
-    client = anthropic_client().with_options(base_url=url)
-    with client.messages.stream(model="m", max_tokens=9, messages=PROMPT) as stream:
-        final: Any = stream.get_final_message()
-    calls = [
-        (block.name, json.dumps(block.input, separators=(",", ":")))
-        for block in final.content
-        if block.type == "tool_use"
-    ]
-    text = "".join(block.text for block in final.content if block.type == "text")
-    return answer(text, final.stop_reason, [final.usage.input_tokens, final.usage.output_tokens], calls)
-
-
-PYTHON: dict[str, tuple[str, Callable[[str], Answer]]] = {
-    CHAT: ("openai-python", python_chat),
-    RESPONSES: ("openai-python", python_responses),
-    MESSAGES: ("anthropic-python", python_messages),
-}
-
-
-def run_python(url: str, stream: Stream) -> dict[str, list[Answer]]:
-    client, run = PYTHON[stream.dialect]
-    try:
-        return {client: [run(f"{url}/{client}")]}
-    except Exception as e:  # whatever the SDK raises
-        return {client: [{"error": f"{type(e).__name__}: {e}"[:200]}]}
-
-
-@contextmanager
-def node(modules: Path) -> Iterator[Callable[[str, Stream], dict[str, list[Answer]]]]:
-    script = Path(__file__).with_name("clients.mjs")
-    process = subprocess.Popen(
-        ["node", str(script), str(modules)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    to, of = process.stdin, process.stdout
-
-    def run(url: str, stream: Stream) -> dict[str, list[Answer]]:
-        to.write(json.dumps({"dialect": stream.dialect, "url": url}) + "\n")
-        to.flush()
-        found: dict[str, list[Answer]] = json.loads(of.readline())
-        return found
-
-    with process:
-        yield run
-        to.close()
 
 
 def _agent(argv: list[str], home: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -216,24 +148,17 @@ AGENTS: dict[str, tuple[str, str, Callable[[str, Path], Answer]]] = {
 }
 
 
-def main(kind: str, modules: Path = Path()) -> dict[str, dict[str, list[Answer]]]:
-    found: dict[str, dict[str, list[Answer]]] = defaultdict(dict)
+def main(kind: str, modules: Path) -> dict[str, dict[str, Answer]]:
+    found: dict[str, dict[str, Answer]] = defaultdict(dict)
     requests = Counter[tuple[str, str]]()
-    with serving(requests) as url:
-        if kind in AGENTS:
-            dialect, client, run_agent = AGENTS[kind]
-            numbers = [n for n, stream in enumerate(STREAMS) if stream.dialect == dialect]
-            with ThreadPoolExecutor(AGENTS_AT_ONCE) as pool:
-                runs = pool.map(lambda n: run_agent(f"{url}/{n}/{client}", modules), numbers)
-                for n, seen in zip(numbers, runs, strict=True):
-                    found[client][STREAMS[n].name] = [seen | {"requests": requests[str(n), client]}]
-            return found
-        with node(modules) if kind == "node" else nullcontext(run_python) as run:
-            for n, stream in enumerate(STREAMS):
-                for client, answers in run(f"{url}/{n}", stream).items():
-                    found[client][stream.name] = answers
+    dialect, client, run_agent = AGENTS[kind]
+    numbers = [n for n, stream in enumerate(STREAMS) if stream.dialect == dialect]
+    with serving(requests) as url, ThreadPoolExecutor(AGENTS_AT_ONCE) as pool:
+        runs = pool.map(lambda n: run_agent(f"{url}/{n}/{client}", modules), numbers)
+        for n, seen in zip(numbers, runs, strict=True):
+            found[client][STREAMS[n].name] = seen | {"requests": requests[str(n), client]}
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], *map(Path, sys.argv[2:]))))
+    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]))))

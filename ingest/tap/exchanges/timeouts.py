@@ -17,6 +17,8 @@ RESET_PATIENCE_S = 2.0
 """How long a reset waits for the peer's kernel to acknowledge more of the bytes that were written before it."""
 RESET_CHECK_S = 0.01
 STOP_CHECK_S = 0.01
+FIRST_REQUEST_S = 0.1
+"""How long a stop waits for the first requests of connections that were just accepted."""
 CLOSE_PATIENCE_S = 1.0
 """How long a stop waits for clients to receive the end of their streams after the drain time."""
 ADMIN_REQUEST_S = 5.0

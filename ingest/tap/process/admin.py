@@ -36,12 +36,14 @@ class Admin:
         self._report = report
         self._is_ready = is_ready
         self._faults = faults
+        self._server: asyncio.Server | None = None
 
     async def start(self, sock: socket.socket) -> None:
         self._server = await asyncio.start_server(self._serve, sock=sock, limit=_LIMITS.head_bytes)
 
     def close(self) -> None:
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -21,7 +21,7 @@ _FAMILIES = {
     "request_bytes": "Request body bytes sent upstream (of ended streams).",
     "body_bytes": "Response body bytes received (of ended streams).",
     "captured_bytes": "Response body bytes recorded.",
-    "uncaptured_bytes": "Response body bytes not recorded, by rule (content type, size).",
+    "uncaptured_bytes": "Response body bytes not recorded, by rule (kind of the body, size).",
     "frames": "Recorded reads of response bodies.",
     "records": "Records handed to the log thread.",
     "lost_records": "Dropped records, reported in the log as Lost records.",

@@ -18,11 +18,12 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from streamgauge.ingest.guards import Guard, Guards, guarded_task
+from streamgauge.ingest.listening import REPLACED
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.process.metrics import Report, add_up
 
@@ -93,10 +94,11 @@ class _WorkerProcess:
 class Supervisor:
     """The worker processes of one tap."""
 
-    def __init__(self, options: TapOptions, client_key: bytes, listen: str) -> None:
+    def __init__(self, options: TapOptions, client_key: bytes, sockets: Sequence[socket.socket]) -> None:
+        """`sockets`: a bound one per worker. They stay open, so that connections to a worker that died wait for the next one."""
         self._options = options
         self._client_key = client_key
-        self._listen = listen
+        self._sockets = sockets
         self._workers: dict[int, _WorkerProcess] = {}
         self.guards = Guards()
         self._ended_stats: dict[str, int] = {}
@@ -112,10 +114,19 @@ class Supervisor:
 
     def stop(self) -> None:
         """Stop all workers. After a second call they do not wait for open streams."""
+        self._end(signal.SIGTERM)
+
+    def hand_over(self) -> None:
+        """Stop all workers, because another tap has the listening sockets."""
+        self._end(REPLACED)
+
+    def _end(self, number: signal.Signals) -> None:
         self._stop.set()
+        for listening in self._sockets:
+            listening.close()
         for worker in self._workers.values():
             with contextlib.suppress(ProcessLookupError):
-                worker.process.send_signal(signal.SIGTERM)
+                worker.process.send_signal(number)
 
     async def start(self) -> None:
         """Start all workers and wait until they serve. Raises OSError if one cannot start."""
@@ -175,7 +186,7 @@ class Supervisor:
             undo.callback(parent_end.close)
             try:
                 with child_end:
-                    process = await self._spawn(number, child_end.fileno())
+                    process = await self._spawn(number, child_end.fileno(), self._sockets[number].fileno())
                 undo.callback(_kill, process)
                 reader, writer = await asyncio.open_connection(sock=parent_end, limit=1 << 20)
                 undo.callback(writer.close)
@@ -189,12 +200,13 @@ class Supervisor:
                 guard.failed(e)
         return None
 
-    async def _spawn(self, number: int, control: int) -> asyncio.subprocess.Process:
-        options = dataclasses.replace(self._options, worker=number, listen=self._listen)
+    async def _spawn(self, number: int, control: int, listening: int) -> asyncio.subprocess.Process:
+        options = dataclasses.replace(self._options, worker=number)
         process = await asyncio.create_subprocess_exec(
             # -P: a folder named `ingest` in the current folder must not be run.
-            sys.executable, "-P", "-m", "streamgauge.ingest.tap.process.worker_process", f"tap-worker-{number}", str(control),
-            stdin=asyncio.subprocess.PIPE, pass_fds=(control,), preexec_fn=_prepare_child,
+            sys.executable, "-P", "-m", "streamgauge.ingest.tap.process.worker_process",
+            f"tap-worker-{number}", str(control), str(listening),
+            stdin=asyncio.subprocess.PIPE, pass_fds=(control, listening), preexec_fn=_prepare_child,
         )  # fmt: skip
         assert process.stdin is not None
         root = logging.getLogger()

@@ -16,8 +16,10 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import cast
 
+from streamgauge.ingest.listening import REPLACED
 from streamgauge.ingest.log_lines import log_loop_errors
 from streamgauge.ingest.record_log import run_totals
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
@@ -30,7 +32,7 @@ from streamgauge.ingest.tap.connections.tls import TlsLayer, client_context, ups
 from streamgauge.ingest.tap.connections.upstream_connection import UpstreamPool
 from streamgauge.ingest.tap.counters import NAMES
 from streamgauge.ingest.tap.exchanges.context import TapContext
-from streamgauge.ingest.tap.exchanges.timeouts import CLOSE_PATIENCE_S, STOP_CHECK_S
+from streamgauge.ingest.tap.exchanges.timeouts import CLOSE_PATIENCE_S, FIRST_REQUEST_S, STOP_CHECK_S
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.process.metrics import Report
 from streamgauge.ingest.tap.recording.log_thread import LogThread
@@ -86,7 +88,7 @@ class TapWorker:
         self._buffer: RecordBuffer | None = None
         self._wrote_last_alive = False
         self._stop = asyncio.Event()
-        self._skip_drain = False
+        self._skip_drain = self._is_replaced = False
         self._client_tls = client_context(options)
         tls = upstream_context(options) if any(u.scheme == "https" for u in options.upstreams) else None
         self._pools = [
@@ -94,31 +96,52 @@ class TapWorker:
             for upstream in options.upstreams
         ]
 
+    def _open_partition(self) -> EmbeddedWriter:
+        """Open the partition of this worker. If a former tap still uses it, the worker takes its spare number."""
+        options, log_dir = self.options, self.options.data / "log"
+        numbers = [options.worker]
+        if options.spare_partitions:
+            numbers.append((options.worker + options.workers) % (2 * options.workers))
+            # A run that has ended in one of them may have losses to report.
+            numbers.sort(key=lambda number: not run_totals.has_unreported_run(log_dir / f"w{number}"))
+        for number in numbers:
+            try:
+                writer = EmbeddedWriter(
+                    log_dir,
+                    f"w{number}",
+                    cap_bytes=options.record_log_max_bytes,
+                    max_age_s=options.record_log_max_age_s,
+                )
+            except LogInUse as e:
+                error = e
+            else:
+                self.options = replace(options, worker=number)
+                return writer
+        raise LogInUse(
+            f"{error}: another tap uses this data folder. Stop it, or choose another folder with --data."
+        )
+
     def _open_embedded(self) -> LogWriter:
-        options = self.options
-        partition = f"w{options.worker}"
-        try:
-            writer = EmbeddedWriter(
-                options.data / "log",
-                partition,
-                cap_bytes=options.record_log_max_bytes,
-                max_age_s=options.record_log_max_age_s,
-            )
-        except LogInUse as e:
-            raise LogInUse(
-                f"{e}: another tap uses this data folder. Stop it, or choose another folder with --data."
-            ) from None
+        writer, options = self._open_partition(), self.options
         with contextlib.ExitStack() as opened:  # LogThread opens the log again after any exception
             opened.callback(writer.close)
-            folder = options.data / "log" / partition
+            folder = options.data / "log" / f"w{options.worker}"
             runs = run_totals.RunTotalsFile(
                 folder, self.incarnation, tap=options.tap_name, started_wall_ns=self._started_wall_ns
             )
             opened.callback(runs.close)
+            if runs.opened is not None:
+                self._count_in(runs.opened.count)
             log = run_totals.RunTotalsWriter(writer, runs, self._run_totals, folder)
             opened.pop_all()
         self._writer_stats = writer.stats
         return log
+
+    def _count_in(self, memory: memoryview) -> None:
+        """On the log thread: the event loop may count a stream at any moment."""
+        self.counters.survives = memory
+        while memory[0] != self.counters.streams_opened:
+            memory[0] = self.counters.streams_opened
 
     def _run_totals(self) -> run_totals.RunTotals:
         counters, log = self.counters, self._log
@@ -152,6 +175,7 @@ class TapWorker:
                 logger.warning("the native relay cannot be used, so the tap uses its Python code: %s", e)
         if options.log:
             self.start_log()
+        self._listening = sock
         limit_silence(sock, options.peer_timeout_s)
         self._server = await self.loop.create_server(self._accept, sock=sock, backlog=options.backlog)
         name = sock.getsockname()
@@ -195,17 +219,33 @@ class TapWorker:
             self._skip_drain = True
         self._stop.set()
 
+    def hand_over(self) -> None:
+        """Stop, because another tap has the listening sockets. Clients keep idle connections for the drain time, for one more request."""
+        self._is_replaced = True
+        self._stop.set()
+
     async def serve(self) -> None:
         """Wait for `stop`, then drain and stop."""
         await self._stop.wait()
         context = self.context
         self.ready = False
         context.stopping = True
-        attempt = context.guards.guard("stop").attempt  # each step is made, whatever the others raise
+        guard = context.guards.guard("stop")
+        attempt = guard.attempt  # each step is made, whatever the others raise
+        if not self._is_replaced:
+            try:
+                await self._accept_waiting()
+            except Exception as e:
+                guard.failed(e)
         attempt(self._server.close)
+        await asyncio.sleep(FIRST_REQUEST_S)
+        drain_s = context.timeouts.drain_s
+        if self._is_replaced:
+            await self._wait_until(lambda: not context.clients or self._skip_drain, drain_s)
         for client in list(context.clients):
             attempt(client.close_if_idle)
-        await self._wait_until(lambda: not context.exchanges or self._skip_drain, context.timeouts.drain_s)
+        if not self._is_replaced:
+            await self._wait_until(lambda: not context.exchanges or self._skip_drain, drain_s)
         if context.exchanges:
             logger.warning("the drain time is over: ending %d open streams", len(context.exchanges))
         for exchange in list(context.exchanges):
@@ -221,6 +261,14 @@ class TapWorker:
         self.close_log(attempt)
         if context.relay is not None:
             attempt(context.relay.close)
+
+    async def _accept_waiting(self) -> None:
+        """Accept the connections that wait in the kernel: closing the listening socket would reset them."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection, _ = self._listening.accept()
+                connection.setblocking(False)
+                await self.loop.connect_accepted_socket(self._accept, connection)
 
     async def _wait_until(self, met: Callable[[], bool], limit_s: float) -> None:
         deadline_s = self.loop.time() + limit_s
@@ -315,9 +363,11 @@ class TapWorker:
         self._wrote_last_alive = stopping and is_queued
 
 
-def stop_on_signals(stop: Callable[[], None]) -> None:
-    """Call `stop` at each SIGTERM and SIGINT."""
+def stop_on_signals(stop: Callable[[], None], hand_over: Callable[[], None] | None = None) -> None:
+    """Call `stop` at each SIGTERM and SIGINT, and `hand_over` at REPLACED."""
     loop = asyncio.get_running_loop()
+    if hand_over is not None:
+        loop.add_signal_handler(REPLACED, hand_over)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
 

@@ -1,8 +1,8 @@
-"""Process of one worker of a tap with several workers: `python -m streamgauge.ingest.tap.process.worker_process NAME FD`.
+"""Process of one worker of a tap with several workers: `python -m streamgauge.ingest.tap.process.worker_process NAME CONTROL LISTEN`.
 
-Options arrive pickled on stdin. FD is the control socket to the parent. The worker answers each received line with one line of
-JSON: its `Report`, or null if it cannot be made. End of file means that the parent has ended. Exit code 2: the worker cannot
-start.
+Options arrive pickled on stdin. CONTROL is the descriptor of the socket to the parent, LISTEN that of the bound socket to listen on.
+The worker answers each received line with one line of JSON: its `Report`, or null if it cannot be made. End of file means that the
+parent has ended. Exit code 2: the worker cannot start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import sys
 import uvloop
 
 from streamgauge.ingest.guards import guarded_task
-from streamgauge.ingest.listening import bind
 from streamgauge.ingest.log_lines import log_uncaught
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.process.worker import TapWorker, reduce_gc, stop_on_signals
@@ -26,11 +25,12 @@ from streamgauge.ingest.tap.process.worker import TapWorker, reduce_gc, stop_on_
 logger = logging.getLogger("streamgauge.tap")
 
 
-async def _serve(options: TapOptions, client_key: bytes, control: socket.socket) -> None:
+async def _serve(
+    options: TapOptions, client_key: bytes, control: socket.socket, listening: socket.socket
+) -> None:
     worker = TapWorker(options, client_key=client_key)
-    stop_on_signals(worker.stop)
-    sock = bind(options.listen, shared=True)
-    await worker.start(sock)
+    stop_on_signals(worker.stop, worker.hand_over)
+    await worker.start(listening)
     reader, writer = await asyncio.open_connection(sock=control)
     writer.write(b"ready\n")
 
@@ -72,9 +72,9 @@ def main() -> int:
     options, client_key, level, formatter = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our parent
     _log_as(formatter, level, options.worker)
     reduce_gc()
-    control = socket.socket(fileno=int(sys.argv[2]))
+    control, listening = (socket.socket(fileno=int(descriptor)) for descriptor in sys.argv[2:])
     try:
-        uvloop.run(_serve(options, client_key, control))
+        uvloop.run(_serve(options, client_key, control, listening))
     except (OSError, ValueError) as e:
         logger.error("worker %d cannot start: %s", options.worker, e)
         return 2

@@ -1,14 +1,28 @@
 """Decide which body bytes are captured.
 
-Request: the first bytes (64 KiB by default) of text; JSON is condensed if it is longer. Response: event streams (also Amazon's
-binary ones) and ndjson whole; JSON, text and every body with a status of 400 or more up to 4 MiB. All other bytes are only counted.
+Content types are often missing or wrong, so the first bytes of a body decide, at most `LOOK_BYTES` of them, without its content
+coding. The content type decides only where they do not.
+
+Request: the first bytes (64 KiB by default) of text and of JSON; JSON is condensed if it is longer. Response: event streams (also
+Amazon's binary ones) and the lines of JSON that answer a POST whole; other JSON, text and every body with a status of 400 or more
+up to 4 MiB. All other bytes are only counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import zlib
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Literal
 
+import brotli
+import zstandard
+
+from streamgauge.ingest.records import coding_of
+from streamgauge.ingest.tap.facts import FieldFacts, ResponseFacts
+
+LOOK_BYTES = 4096
 MAX_PLAIN_BODY_BYTES = 4 * 2**20
 UNLIMITED = 1 << 62
 _TEXT_PREFIXES = (
@@ -47,7 +61,87 @@ def _is_text(content_type: bytes) -> bool:
     return kind.startswith(_TEXT_PREFIXES) or kind.endswith((b"+json", b"/json"))
 
 
-def request_limit(content_type: bytes | None, limit_bytes: int) -> int:
-    """Number of bytes to capture of a request."""
-    # A body without a content type may be JSON, because curl users forget the header. Analytics handles other bodies.
-    return limit_bytes if content_type is None or _is_text(content_type) else 0
+BodyKind = Literal["sse", "lines", "json", "text", "binary"]
+
+_BLANKS = b" \t\r\n\x1e"
+_BOM = b"\xef\xbb\xbf"
+_CONTROLS = bytes({*range(32), 0x7F} - {*b"\t\n\r\x1b\x1e"})
+_COMMENTS = re.compile(rb"(?::[^\r\n]*+[\r\n]++)*+")
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:")
+_JSON = re.compile(rb"\{[ \t\r\n]*+(?:[\"}]|\Z)|\[[ \t\r\n]*+(?:[\[{\"\]0-9-]|\Z)")
+
+
+def body_kind(start: bytes, *, more: bool) -> BodyKind | None:
+    """What a body is, by its first bytes. None: too few of them. `more`: others may follow."""
+    if len(start.translate(None, _CONTROLS)) < len(start):
+        return "binary"
+    text = start.removeprefix(_BOM).lstrip(_BLANKS)
+    if _JSON.match(text):
+        line, line_end, _ = text.partition(b"\n")
+        if line_end and line.rstrip().endswith((b"}", b"]")):
+            return "lines"
+        return "json" if line_end or not more else None
+    text = text[_COMMENTS.match(text).end() :]  # type: ignore[union-attr] # matches anywhere
+    if text.startswith(_FIELDS):
+        return "sse"
+    begun = text[:1] == b":" or any(field.startswith(text) for field in (*_FIELDS, _BOM))
+    return None if more and begun else "text"
+
+
+def _named_coding(fields: Sequence[FieldFacts]) -> bytes:
+    return next((field.value for field in fields if field.name == b"content-encoding"), b"")
+
+
+def _without_coding(start: bytes, named: bytes) -> bytes:
+    """The first bytes without their content coding, if the header names one and they have it. Empty: too few of them."""
+    if not named:
+        return start
+    if len(start) < 4:
+        return b""
+    try:
+        coding = coding_of(start)
+        if coding == "gzip":
+            return zlib.decompressobj(31).decompress(start, LOOK_BYTES)
+        if coding == "zstd":
+            return zstandard.ZstdDecompressor(max_window_size=2**23).stream_reader(start).read(LOOK_BYTES)
+        if named.strip().lower() == b"br":
+            return bytes(brotli.Decompressor().process(start, output_buffer_limit=LOOK_BYTES))
+    except (zlib.error, zstandard.ZstdError, brotli.error):
+        pass
+    return start
+
+
+def captures_request(content_type: bytes | None, fields: Sequence[FieldFacts], start: bytes) -> bool:
+    """Whether to capture a request that begins like this."""
+    if content_type is not None and _is_text(content_type):
+        return True
+    kind = body_kind(_without_coding(start[:LOOK_BYTES], _named_coding(fields)), more=True)
+    # curl and fetch name JSON a form or text. Without a content type, analytics handles any text.
+    return kind != "binary" if content_type is None else kind in ("json", "lines", None)
+
+
+class ResponseLook:
+    """Decides by the first bytes of a response how many of them to capture."""
+
+    def __init__(self, method: str, head: ResponseFacts, limit_bytes: int) -> None:
+        """`limit_bytes`: what its content type allows."""
+        self._is_post = method == "POST"
+        self._coding = _named_coding(head.fields)
+        self._limit_bytes = limit_bytes
+        self._start = b""
+
+    def feed(self, payload: bytes) -> tuple[int, bool] | None:
+        """As `response_limit`; None: not decided. What was passed before is captured, it is less than `LOOK_BYTES`."""
+        self._start += payload[:LOOK_BYTES]
+        plain = _without_coding(self._start[:LOOK_BYTES], self._coding)
+        more = max(len(plain), len(self._start)) < LOOK_BYTES
+        kind = body_kind(plain, more=more) if plain or more else "json"  # a block of zstd may be longer
+        if kind == "sse":
+            return UNLIMITED, True
+        if kind == "lines" and self._is_post:  # a file that is downloaded may have lines, too
+            return UNLIMITED, False
+        if kind in ("lines", "json"):
+            return MAX_PLAIN_BODY_BYTES, False
+        if kind is None:
+            return None
+        return (0 if kind == "binary" and not self._coding else self._limit_bytes), False

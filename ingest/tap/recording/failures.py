@@ -72,7 +72,7 @@ class RecordingFailures:
     def not_started(self, error: Exception) -> None:
         """Count a stream whose recorder could not be made."""
         self.count(error)
-        self.counters.streams_opened += 1
+        self.counters.open_stream()
         self._lose_stream()
 
     def _lose_stream(self) -> None:

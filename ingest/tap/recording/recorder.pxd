@@ -16,7 +16,6 @@ from streamgauge.ingest.tap.recording.record_buffer cimport RecordBuffer
 cdef int64_t _FLUSH_BYTES, _RECORD_BYTES, _FRAME_BYTES, _UNLIMITED
 cdef int _COLON
 cdef frozenset _METHODS
-cdef bint _CONDENSES
 
 
 cdef class Recorders:
@@ -49,7 +48,8 @@ cdef class Recorder:
     cdef ResponseFacts _response
     cdef object _connected_ns, _request_sent_ns
     cdef object _body  # bytes or bytearray
-    cdef tuple _delivery, _end, _opening
+    cdef object _look
+    cdef tuple _end, _opening
     cdef list _frames, _from_client
     cdef bint _body_truncated, _event_stream
     cdef int64_t _t0_ns, _responded_ns, _seq, _body_left_bytes, _remaining_bytes, _uncaptured_bytes
@@ -64,6 +64,7 @@ cdef class Recorder:
     cdef _body_ends(self, bint truncated)
     cpdef response_head(self, ResponseFacts head, int64_t now_ns)
     cpdef response_data(self, bytes payload, int64_t now_ns)
+    cdef _look_at(self, bytes payload)
     cpdef websocket_data(self, bytes data, int64_t now_ns, bint from_client)
     cdef _frame(self, int64_t at_ns, bytes body, bint from_client=*)
     cdef _hold(self, int64_t size_bytes)
@@ -79,6 +80,7 @@ cdef class Recorder:
         client_start_ns=int64_t, wall_ns=int64_t
     )
     cdef _write_opened(self)
+    @cython.locals(condenser=CondensedBody)
     cdef _write_request(self)
     @cython.locals(response=ResponseFacts, counters=Counters)
     cdef _write_frames(self)

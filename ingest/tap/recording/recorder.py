@@ -22,6 +22,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.condensed_body import CondensedBody
@@ -41,7 +42,6 @@ from streamgauge.ingest.records import (
     Wait,
     frames_prefix,
 )
-from streamgauge.ingest.tap import is_compiled
 from streamgauge.ingest.tap.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
 from streamgauge.ingest.tap.http.bodies import holds_only_comments
 from streamgauge.ingest.tap.http.client_identity import client_id
@@ -63,8 +63,6 @@ _UNLIMITED = capture.UNLIMITED
 _usual_path = lru_cache(maxsize=512)(identifiers.path)
 _MAX_CACHED_CHARS = 256
 _COLON = ord(":")
-# Interpreted, it would delay other streams by 5 ms for 70 kB.
-_CONDENSES = is_compiled()
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
 
 
@@ -159,6 +157,8 @@ class Recorder:
         self._remaining_bytes = 0
         """Bytes of the response's body that may still be captured."""
         self._event_stream = False
+        self._look: capture.ResponseLook | None = None
+        """Until the first bytes of the response's body have decided the two."""
         self._frames: list[tuple[int, bytes]] = []
         self._frame_bytes = 0
         self._from_client: list[int] | None = None
@@ -168,10 +168,8 @@ class Recorder:
         """≥ 0 while a run of frames is being dropped. No frames wait then."""
         self._held_bytes = self._new_bytes = self._epoch = 0
         """Bytes appended in this and the previous epoch of the buffer, and in this one: at least what the log still has to take."""
-        self._end: (
-            tuple[Cause, str | None, int, int, int, bool, bool, list[Wait] | None, int | None] | None
-        ) = None
-        self._delivery: tuple[int | None, int | None, int | None, int] = (None, None, None, 0)
+        self._end: tuple[Any, ...] = ()
+        """The arguments of `ended`, then those of `drained`."""
         self.first_byte_ns: int | None = None
         """Arrival of the first byte that is counted but not captured."""
         self.last_output_ns = 0
@@ -186,7 +184,7 @@ class Recorder:
             self._opening = (route, trace, client_start_ns)
         else:
             self._lose(0)
-        buffer.counters.streams_opened += 1  # last: a stream without a recorder is counted elsewhere
+        buffer.counters.open_stream()  # last: a stream without a recorder is counted elsewhere
 
     @property
     def abandoned(self) -> bool:
@@ -204,9 +202,10 @@ class Recorder:
         """Part of the request's body."""
         left_bytes = self._body_left_bytes
         if left_bytes < 0:
-            left_bytes = capture.request_limit(
-                self._request.known.get(b"content-type"), self._group.options.request_capture_bytes
-            )
+            request = self._request
+            content_type = request.known.get(b"content-type")
+            captured = capture.captures_request(content_type, request.fields, payload)
+            left_bytes = self._group.options.request_capture_bytes if captured else 0
         size = len(payload)
         if left_bytes and (self._condenser is not None or size >= left_bytes):
             payload, left_bytes = self._condense(payload, left_bytes)
@@ -228,9 +227,9 @@ class Recorder:
         """What to keep of a part of a body above the limit, and how many bytes may be kept."""
         if self._condenser is None:
             start = bytes(self._body)
-            if not _CONDENSES or (start or payload)[:1] != b"{":
+            if (start or payload)[:1] != b"{":
                 return payload, left_bytes
-            self._condenser = CondensedBody()
+            self._condenser = CondensedBody(self._group._client_key)
             self._body = self._condenser.feed(start)
             freed_bytes = len(start) - len(self._body)
             self._buffer.used_bytes -= freed_bytes
@@ -260,6 +259,8 @@ class Recorder:
         self._remaining_bytes, self._event_stream = capture.response_limit(
             head.content_type, head.status >= 400
         )
+        if self._remaining_bytes != _UNLIMITED and head.status < 400:
+            self._look = capture.ResponseLook(self._request.method, head, self._remaining_bytes)
         self._responded_ns = self.last_output_ns = now_ns
         if self._buffer.reserve(head.size_bytes, True):
             self._response = head
@@ -270,6 +271,8 @@ class Recorder:
 
     def response_data(self, payload: bytes, now_ns: int) -> None:
         """One read of the response's body."""
+        if self._look is not None:
+            self._look_at(payload)
         remaining_bytes = self._remaining_bytes
         # Event streams have no limit: they skip the subtraction and its result, a new int per read.
         if remaining_bytes == _UNLIMITED:
@@ -290,6 +293,15 @@ class Recorder:
         # `idle_output`, see `timeouts`.
         if not self._event_stream or payload[0] != _COLON or not holds_only_comments(payload, len(payload)):
             self.last_output_ns = now_ns
+
+    def _look_at(self, payload: bytes) -> None:
+        assert self._look is not None
+        found = self._look.feed(payload)
+        if found is None:
+            self._remaining_bytes = len(payload)
+        else:
+            self._remaining_bytes, self._event_stream = found
+            self._look = None
 
     def websocket_data(self, data: bytes, now_ns: int, from_client: bool) -> None:
         """One read of a WebSocket, from either side. Call after `response_head`."""
@@ -355,12 +367,12 @@ class Recorder:
 
     def state_for_relay(self) -> RelayedRecords | None:
         """Write all records that can be made now. Returns what the relay needs to make the next ones; None: losses must be
-        reported first."""
+        reported first, or more bytes decide what is captured."""
         self._write_waiting()
         self._end_dropped_run()
         # The relay numbers its records itself. Until the loss has its number in the log, the relay's records would come
         # before it.
-        if self.stream in self._buffer.unreported:
+        if self.stream in self._buffer.unreported or self._look is not None:
             return None
         return RelayedRecords(
             frames_prefix(self.stream), self._seq, self._t0_ns, self._remaining_bytes, self._event_stream, self.last_output_ns
@@ -412,7 +424,7 @@ class Recorder:
         """The end of the delivery, the last call; None: this was not observed. `now_ns`: the client's socket had accepted the whole
         response. `delivered_ns`: the client's kernel had received it. `left_ns`: the client disconnected before.
         `undelivered_bytes`: what it had not received at this call."""
-        self._delivery = (now_ns, delivered_ns, left_ns, undelivered_bytes)
+        self._end = (*self._end, now_ns, delivered_ns, left_ns, undelivered_bytes)
         self._buffer.end_later(self)
 
     # --- the records
@@ -426,14 +438,13 @@ class Recorder:
         """Write the remaining records, `Closed` last. Called by the buffer."""
         self._write_waiting()
         self._end_dropped_run()
-        assert self._end is not None
         buffer, t0_ns = self._buffer, self._t0_ns
-        cause, detail, end_ns, request_bytes, response_bytes, reused, tunnel, waits, refused_status = (
-            self._end
-        )
-        drained_ns, delivered_ns, left_ns, undelivered_bytes = self._delivery
-        first_byte_ns = self.first_byte_ns
         buffer.counters.streams_closed += 1
+        (
+            cause, detail, end_ns, request_bytes, response_bytes, reused, tunnel, waits, refused_status,
+            drained_ns, delivered_ns, left_ns, undelivered_bytes,
+        ) = self._end  # fmt: skip
+        first_byte_ns = self.first_byte_ns
         buffer.counters.closed_by_cause[cause] += 1
         closed = Closed(
             self.stream,
@@ -545,8 +556,11 @@ class Recorder:
 
     def _write_request(self) -> None:
         body = bytes(self._body)
-        condensed = self._condenser is not None
-        request = Request(self.stream, self._seq, body, self._body_truncated, condensed=condensed)
+        condenser = self._condenser
+        request = Request(
+            self.stream, self._seq, body, self._body_truncated, condensed=condenser is not None,
+            anatomy=None if condenser is None else condenser.anatomy,
+        )  # fmt: skip
         self._body = b""
         self._buffer.used_bytes -= len(body)
         if not self._write(request):

@@ -13,11 +13,11 @@ import pytest
 from streamgauge.analytics.alerts.alert_states import Condition, Key
 from streamgauge.analytics.alerts.evaluator import REPEAT_S, AlertEvaluator
 from streamgauge.analytics.alerts.incident_rule import DIAGNOSIS
+from streamgauge.analytics.alerts.rules import StoreRules
 from streamgauge.analytics.assembly.assembler import Assembler
-from streamgauge.analytics.assembly.open_stream import OpenStream
+from streamgauge.analytics.measures.open_streams import OpenPartition
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.storage.store import Store
-from streamgauge.ingest.records import Alive
 from tests.analytics.alerts.receiver import Receiver, receiver
 from tests.analytics.log_entries import alive, stream, stream_id
 from tests.analytics.schema.prices import price, set_prices
@@ -53,12 +53,12 @@ def evaluator(store: Store, instance: str = "analytics", **options: object) -> I
     made.close()
 
 
-def observed(at_ms: int) -> tuple[list[OpenStream], list[Alive]]:
+def observed(at_ms: int) -> tuple[list[OpenPartition], bool]:
     """A stream whose last output was at 281 ms, and the tap's report at `at_ms`."""
     assembler = Assembler()
     assembler.feed("w0", 0, stream(1)[:3])
     assembler.feed("w0", 1, [alive(at_ms)])
-    return assembler.open_streams(), [*assembler.taps.values()]
+    return [OpenPartition("w0", 2, assembler.open_streams(), assembler.reports("w0"))], True
 
 
 def commit(store: Store, evaluator: AlertEvaluator) -> None:
@@ -69,9 +69,22 @@ def commit(store: Store, evaluator: AlertEvaluator) -> None:
 
 def resolve(evaluator: AlertEvaluator) -> None:
     """Observe no stream, and again after the hold time."""
-    evaluator.observe([], [])
+    evaluator.observe([], True)
     CLOCK.now_s += 6
-    evaluator.observe([], [])
+    evaluator.observe([], True)
+
+
+def test_alert_over_a_partition_with_unread_entries_neither_fires_nor_resolves(store: Store) -> None:
+    with evaluator(store) as alerts:
+        alerts.observe([], False)
+        assert alerts.health()["alerts.firing"] == 0
+        alerts.observe(*observed(at_ms=9_281))
+        for _ in range(2):
+            CLOCK.now_s += 10
+            alerts.observe([], False)
+            assert alerts.health()["alerts.firing"] == 1
+        resolve(alerts)
+        assert alerts.health()["alerts.firing"] == 0
 
 
 def until_received(found: Receiver, count: int) -> None:
@@ -152,7 +165,7 @@ def test_alert_over_streams_belongs_to_the_process_that_has_them(store: Store) -
         first.observe(*observed(at_ms=6_281))
         commit(store, first)
         second.evaluate_store()
-        second.observe([], [])
+        second.observe([], True)
         assert not second.waiting
         assert second.health()["alerts.firing"] == 0
 
@@ -207,7 +220,7 @@ FROM range({minutes}) AS minutes(n)
 def evaluate(store: Store, alerts: AlertEvaluator, at_s: float) -> None:
     CLOCK.now_s = at_s
     alerts.evaluate_store()
-    alerts.observe([], [])
+    alerts.observe([], True)
     commit(store, alerts)
 
 
@@ -317,6 +330,22 @@ def test_ttft_drift_that_jumps_fires_and_names_a_stream(store: Store, late_ms: i
         store, "SELECT rule, metric, client_id, stream_id IS NOT NULL, round(value, 2) > 0.5 FROM alerts"
     )
     assert found == ([("server_drift", "ttft", "c1", True, True)] if fires else [])
+
+
+def test_condition_has_the_values_that_most_of_its_streams_have(store: Store) -> None:
+    with store.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO streams BY NAME SELECT uuid() AS stream_id, now() - INTERVAL 1 MINUTE * n AS started_at, 'gw' AS gateway, "
+            "'m' AS request_model, 'ok' AS outcome, if(n < 10, 900, 100) * 1_000_000 AS ttft_ns, 'c' || m AS client_id, "
+            "MAP {'team': if(m < 7, 'search', 'ads'), 'one': 'n' || n || 'm' || m} AS labels, 'curl/8' AS client_app "
+            "FROM range(40) AS minutes(n), range(10) AS numbers(m)"
+        )
+        cursor.execute(
+            "INSERT INTO server_stats BY NAME SELECT stream_id, 'nvext.timing' AS source, 'ttft_ms' AS name, 1e2 AS value FROM streams"
+        )
+        [condition] = StoreRules(lambda: 0).conditions(cursor).values()
+    assert condition.dominant == {("app", "curl/8"), ("label", "team=search")}
+    assert condition.client_id is None
 
 
 def test_processes_elected_in_turn_fire_and_resolve_once(store: Store) -> None:

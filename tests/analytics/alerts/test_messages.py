@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -92,6 +93,18 @@ def test_incident_of_another_client_is_not_explained() -> None:
     assert messages.reason(change(DIAGNOSIS, None, None, metric="ttft", place='{"client": "a"}'), 0.0) is None
     assert messages.reason(change(DIAGNOSIS, None, None, metric="ttft", place='{"client": "b"}'), 0.0) is None
     assert messages.reason(change("burn_rate", "gw", "m"), 0.0) is None
+
+
+def test_incident_at_a_label_explains_the_alerts_whose_streams_mostly_have_it() -> None:
+    messages = Messages(QUIET_S)
+    incident = change(DIAGNOSIS, "gw", None, metric="ttft", place='{"label": "team=search"}')
+    assert messages.reason(incident, 0.0) is None
+    for label, explained in (("team=search", True), ("team=ads", False)):
+        burning = change("burn_rate", "gw", f"of {label}")
+        dominant = frozenset({("label", label), ("app", "curl/8")})
+        burning = replace(burning, condition=replace(burning.condition, dominant=dominant))
+        assert (messages.reason(burning, 1.0) is not None) is explained
+        messages.forget(burning.alert_id)
 
 
 def test_message_does_not_stand_for_an_alert_of_higher_severity() -> None:

@@ -1,5 +1,6 @@
 """Streams are assembled exactly once despite duplicates, gaps, restarts and dead taps."""
 
+import hashlib
 import os
 import random
 from pathlib import Path
@@ -11,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.analytics.assembly.open_stream import OpenStream
+from streamgauge.analytics.assembly.record_validation import Failure
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.measures.open_streams import open_stream_frame
-from streamgauge.ingest.records import Alive, AnyRecord, Frames, Lost, Opened, Request
+from streamgauge.ingest.records import Alive, AnyRecord, Conversation, Frames, Lost, Opened, Request, pack
 from tests.analytics.stream_records import (
     SECOND_NS,
     START_NS,
@@ -173,6 +176,7 @@ def test_missing_record_makes_the_stream_lost_and_unmeasured(missing: int) -> No
     records = whole_stream(A)
     assert len(records) == 8
     assembler = fed(*records[:missing], *records[missing + 1 :])
+    assembler.lose_open("w0", "tap_died")
     losses = assembler.take_losses().to_dicts()
     (row,) = rows_of(assembler)
     assert (row["outcome"], row["error_type"], row["error_phase"]) == ("tap_lost", "tap_lost", None)
@@ -213,6 +217,65 @@ def test_gap_gets_its_cause_from_a_late_lost_record() -> None:
     assert (loss["first_seq"], loss["last_seq"], loss["cause"]) == (3, 4, "log_full")
 
 
+def causes(assembler: Assembler) -> list[tuple[int, int, str]]:
+    return assembler.take_losses().select("first_seq", "last_seq", "cause").rows()
+
+
+def test_stream_that_has_ended_waits_for_the_causes_of_all_its_gaps() -> None:
+    records = whole_stream(A)
+    assembler = fed(alive(0), *records[:2], records[3], *records[5:])
+    assert outcomes(assembler) == {}
+    assembler.feed("w0", 90, [Lost(A, 2, 2, "log_error", START_NS, 5)])
+    assert outcomes(assembler) == {}
+    assembler.feed("w0", 91, [Lost(A, 4, 4, "log_full", START_NS, 7)])
+    (row,) = rows_of(assembler)
+    assert (row["outcome"], row["lost_bytes"]) == ("tap_lost", 12)
+    assert causes(assembler) == [(2, 2, "log_error"), (4, 4, "log_full")]
+
+
+def test_one_report_explains_all_gaps_in_its_range() -> None:
+    records = whole_stream(A)
+    assembler = fed(*records[:2], records[3], *records[5:], Lost(A, 2, 4, "log_full", START_NS, 7))
+    assert rows_of(assembler)[0]["lost_bytes"] == 7
+    assert causes(assembler) == [(2, 2, "log_full"), (4, 4, "log_full")]
+
+
+@pytest.mark.parametrize("end", [alive(66), alive(5, stopping=True)])
+def test_cause_that_nothing_reports_is_waited_for_a_minute_or_until_the_tap_stops(end: Alive) -> None:
+    records = whole_stream(A)
+    # Without `Opened` it belongs to no tap.
+    assembler = fed(alive(0), *records[1:], alive(4))
+    assert outcomes(assembler) == {}
+    assembler.feed("w0", 99, [end])
+    assert outcomes(assembler) == {A: "tap_lost"}
+    assert causes(assembler) == [(0, 0, "missing")]
+
+
+def test_silent_stream_with_an_explained_gap_has_no_second_loss() -> None:
+    lost = Lost(A, 4, 4, "queue_full", START_NS, 9)
+    assembler = fed(*whole_stream(A)[:4], lost, *(alive(s) for s in range(0, 120, 5)))
+    assert outcomes(assembler) == {A: "tap_lost"}
+    assert causes(assembler) == [(4, 4, "queue_full")]
+
+
+@pytest.mark.parametrize("restored", ["from the log", "from checkpoints"])
+def test_stream_that_waits_for_a_cause_still_does_after_a_restart(restored: str) -> None:
+    options: dict[str, Any] = {} if restored == "from the log" else {"max_held_bytes": 0}
+    records = whole_stream(A)
+    store = CrashingStore({"w0": [[r] for r in (*records[:3], *records[4:])]}, options)
+    assert bool(options) == bool(run_of(store))
+    store.entries["w0"].append([Lost(A, 3, 3, "log_error", START_NS, 5)])
+    run_of(store)
+    assert [row["stream_id"] for row in store.rows] == [A]
+    assert [(loss["first_seq"], loss["cause"]) for loss in store.losses] == [(3, "log_error")]
+
+
+def run_of(store: CrashingStore) -> int:
+    """Read all entries, with a commit after each. Returns how many checkpoints were made."""
+    store.run(random.Random(1), crash=0, commit=1)
+    return store.kept_count
+
+
 def test_reported_gap_excludes_records_that_had_arrived() -> None:
     records = whole_stream(A, outputs=5)
     assembler = fed(*records[:6], Lost(A, 3, 8, "log_full", START_NS, 1234), records[9])
@@ -234,6 +297,7 @@ def test_reported_gap_extends_beyond_a_detected_one() -> None:
     records = whole_stream(A, outputs=5)
     assert len(records) == 10
     assembler = fed(*records[:3], records[5], Lost(A, 4, 8, "log_full", START_NS, 7), records[9])
+    assembler.lose_open("w0", "tap_died")
     losses = assembler.take_losses().to_dicts()
     assert [(x["first_seq"], x["last_seq"], x["cause"]) for x in losses] == [
         (3, 3, "missing"),
@@ -251,7 +315,8 @@ def test_only_events_before_a_gap_are_kept() -> None:
     from streamgauge.analytics.measures.measure import measure
 
     records = whole_stream(A)
-    events = measure(fed(*records[:4], *records[5:]).take_finished())["events"]
+    assembler = fed(*records[:4], Lost(A, 4, 4, "queue_full", START_NS), *records[5:])
+    events = measure(assembler.take_finished())["events"]
     assert events["seq"].to_list() == [0, 1]
 
 
@@ -586,10 +651,15 @@ def test_resource_totals_return_to_zero() -> None:
 def test_invalid_record_becomes_a_failure(record: AnyRecord) -> None:
     assembler = fed(record)
     (failure,) = assembler.take_failures()
-    assert failure.record is record
+    payload = pack([record], compress=False)
+    assert (failure.size, failure.sha256) == (len(payload), hashlib.sha256(payload).hexdigest())
     assert failure.reason in ("bad_numbers", "bad_stream_id", "bad_times")
     assert assembler.taps == {}
-    assert assembler.take_finished() == []
+    # The stream that the record belongs to is lost there.
+    assembler.lose_open("w0", "tap_died")
+    causes = assembler.take_losses()["cause"].to_list()
+    assert causes.count(failure.reason) == (0 if failure.stream_id is None else 1)
+    assert len(assembler.take_finished()) == min(1, len(causes))
 
 
 @pytest.mark.parametrize(
@@ -608,6 +678,91 @@ def test_invalid_frames_are_a_gap_in_their_stream(frames: Frames) -> None:
     assembler = fed(*whole_stream(A)[:2], frames, closed(A, 3))
     assert [f.reason for f in assembler.take_failures()] in (["bad_times"], ["bad_numbers"])
     assert outcomes(assembler) == {A: "tap_lost"}
+
+
+@pytest.mark.parametrize("at", range(8))
+@pytest.mark.parametrize("restored", ["from the log", "from checkpoints"])
+def test_invalid_record_is_reported_and_lost_once_despite_restarts(at: int, restored: str) -> None:
+    """Killed after each entry."""
+    records: list[AnyRecord] = [*whole_stream(A), alive(1), *whole_stream(B)]
+    invalid: dict[int, AnyRecord] = {
+        0: opened(A, wall_ns=-1), 1: Request(A, 1, b"{}", False, conversation=Conversation(turns=-1)), 7: closed(A, 7, end_ns=-1)
+    }  # fmt: skip
+    records[at] = invalid.get(at, Frames(A, at, [(5, b"x"), (4, b"y")]))
+    entries = {"w0": [[record] for record in records]}
+    store = CrashingStore(entries, {} if restored == "from the log" else {"max_held_bytes": 0})
+    failures = list[Failure]()
+    for end in range(1, len(records) + 1):
+        assembler = store.start()
+        assembler.feed("w0", end - 1, entries["w0"][end - 1])
+        failures += assembler.take_failures()
+        store.commit(assembler, {"w0": end})
+    assembler = store.start()
+    assembler.lose_open("w0", "tap_died")
+    failures += assembler.take_failures()
+    store.commit(assembler, {"w0": end})
+    assert [(failure.stream_id, failure.offset) for failure in failures] == [(A, at)]
+    assert {row["stream_id"]: row["outcome"] for row in store.rows} == {A: "tap_lost", B: "ok"}
+    found = [(loss["stream_id"], loss["first_seq"], loss["cause"]) for loss in store.losses]
+    assert found == [(A, at, failures[0].reason)]
+
+
+def test_invalid_copy_of_a_record_that_arrived_changes_nothing() -> None:
+    records = whole_stream(A)
+    assembler = fed(*records[:4], opened(A, wall_ns=-1), *records[4:], opened(A, wall_ns=-1))
+    assert outcomes(assembler) == {A: "ok"}
+    assert (assembler.take_failures(), causes(assembler)) == ([], [])
+
+
+def test_exception_while_a_record_is_assembled_loses_only_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = OpenStream.read_request
+
+    def broken(self: OpenStream, record: Request, *more: Any) -> None:
+        if self.stream_id == A:
+            raise ZeroDivisionError
+        real(self, record, *more)
+
+    monkeypatch.setattr(OpenStream, "read_request", broken)
+    assembler = Assembler()
+    pairs = zip(whole_stream(A), whole_stream(B), strict=True)
+    assembler.feed("w0", 0, [record for pair in pairs for record in pair])
+    assert outcomes(assembler) == {A: "tap_lost", B: "ok"}
+    (failure,) = assembler.take_failures()
+    assert (failure.stream_id, failure.reason) == (A, "assemble: ZeroDivisionError")
+    assert causes(assembler) == [(1, 1, "assemble: ZeroDivisionError")]
+
+
+def test_stream_whose_records_are_gone_after_a_restart_waits_for_its_loss() -> None:
+    for lost, cause in (([], "missing"), ([Lost(A, 0, 6, "log_full", START_NS)], "log_full")):
+        assembler = Assembler()
+        assembler.resume("w0", [A])
+        assembler.end_replay("w0")
+        assembler.feed("w0", 0, [alive(0), *lost])
+        assert outcomes(assembler) == {}
+        assembler.feed("w0", 1, [alive(61)])
+        assert outcomes(assembler) == {A: "tap_lost"}
+        assert assembler.take_losses()["cause"].to_list() == [cause]
+
+
+def test_decoder_failure_is_reported_with_the_end_of_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a restart the same exception may come in another batch of frames, or not at all."""
+
+    def broken(self: StreamDecoder, *_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(StreamDecoder, "feed_reads", broken)
+    records = whole_stream(A)
+    store = CrashingStore({"w0": [[record] for record in records]})
+    failures = list[Failure]()
+    for end in range(1, len(records) + 1):
+        assembler = store.start()
+        assembler.feed("w0", end - 1, store.entries["w0"][end - 1])
+        assembler.open_streams()
+        failures += assembler.take_failures()
+        store.commit(assembler, {"w0": end})
+    assert [failure.reason for failure in failures] == ["decoder: ZeroDivisionError"]
+    assert [loss["cause"] for loss in store.losses] == ["decoder: ZeroDivisionError"]
+    assert [row["outcome"] for row in store.rows] == ["tap_lost"]
 
 
 def test_exception_in_the_decoder_loses_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -641,7 +796,8 @@ def test_exception_when_finishing_loses_one_stream(monkeypatch: pytest.MonkeyPat
 
 
 def test_data_frames_match_the_schema() -> None:
-    assembler = fed(*whole_stream(A)[:5], *whole_stream(B)[:3], *whole_stream(B)[4:])
+    lost = Lost(B, 3, 3, "queue_full", START_NS)
+    assembler = fed(*whole_stream(A)[:5], *whole_stream(B)[:3], lost, *whole_stream(B)[4:])
     con = duckdb.connect()
     for name in ("schema", "open_streams"):
         con.execute((Path(__file__).parents[3] / "analytics" / "schema" / f"{name}.sql").read_text())

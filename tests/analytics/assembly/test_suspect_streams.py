@@ -62,7 +62,7 @@ def test_later_gap_has_the_cause_missing(how: str) -> None:
     feed, records = Feed(), whole_stream(A)
     feed.records(alive(0), *records[:3])
     feed.damage(how)
-    feed.records(records[3], *records[5:])
+    feed.records(records[3], *records[5:], *(alive(second) for second in range(1, 13)))
     assert feed.losses() == [(A, 4, 4, "missing")]
 
 

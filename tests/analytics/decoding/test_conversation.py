@@ -33,7 +33,8 @@ def read(body: Any, *, truncated: bool = False) -> Conversation:
         pytest.param({"metadata": {"user_id": json.dumps(CLAUDE_USER)}}, UUID, id="Claude Code from 2.1.78"),
         pytest.param({"metadata": {"user_id": CLAUDE_USER}}, UUID, id="as an object"),
         pytest.param({"metadata": {"user_id": "someone@example.com"}}, None, id="Anthropic user id without a session"),
-        pytest.param({"prompt_cache_key": UUID, "store": False}, UUID, id="Codex"),
+        pytest.param({"prompt_cache_key": UUID, "store": False}, UUID, id="Codex of 2025"),
+        pytest.param({"prompt_cache_key": "t" * 36, "client_metadata": {"session_id": "s", "thread_id": UUID}}, UUID, id="Codex"),
         pytest.param({"prompt_cache_key": "ses_f84c6ba38ffe6UeTRaX25G3KTr"}, "ses_f84c6ba38ffe6UeTRaX25G3KTr", id="OpenCode"),
         pytest.param({"prompt_cache_key": "support-bot-v7"}, None, id="one key for all conversations"),
         pytest.param({"litellm_session_id": "s 1"}, "s 1", id="LiteLLM"),
@@ -53,8 +54,8 @@ def test_session_in_the_body(body: dict[str, Any], session: str | None) -> None:
     assert UUID not in repr(found)
     cut = json.dumps({"model": "m", **body, "messages": [{"role": "user"}]}).encode()[:-9]
     assert ConversationReader(KEY)(cut, True) == Conversation(
-        found.session, None, found.previous_response_id, found.has_history, found.can_be_continued
-    )
+        found.session, None, found.previous_response_id, found.has_history, found.can_be_continued, by_cache_key=found.by_cache_key
+    )  # fmt: skip
 
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -178,9 +179,18 @@ BODIES = [
 @pytest.mark.parametrize("tools", [[], [{"name": "f", "description": "x" * 99}]])
 def test_condensed_body_has_the_same_conversation(body: dict[str, Any], tools: list[Any]) -> None:
     whole = json.dumps(body | {"tools": tools}).encode()
-    condensed = CondensedBody().feed(whole)
+    condenser = CondensedBody(KEY)
+    condensed = condenser.feed(whole)
     assert b"x" * 99 not in condensed
     found = ConversationReader(KEY)(whole, False)
     assert found is not None
-    assert ConversationReader(KEY)(condensed, False) == found
+    assert ConversationReader(KEY)(condensed, False, condenser.anatomy) == found
     assert found.session == session_hash(UUID, KEY)
+
+
+def test_subagent_of_codex_has_the_thread_of_its_parent() -> None:
+    thread = {"session_id": "main", "thread_id": "child", "x-codex-parent-thread-id": "main"}
+    found = read({"input": [], "client_metadata": thread})
+    assert (found.session, found.parent) == (session_hash("child", KEY), session_hash("main", KEY))
+    assert read({"input": [], "client_metadata": thread | {"thread_id": "main"}}).parent is None
+    assert read({"input": [], "client_metadata": [], "prompt_cache_key": UUID}).by_cache_key

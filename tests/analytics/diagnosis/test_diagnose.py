@@ -280,7 +280,9 @@ def test_prompts_that_are_a_little_longer_explain_an_objective_that_is_just_miss
     assert streams.diagnose(ttft_ns=1.1 * slow).state == "healthy"
     found = streams.diagnose(ttft_ns=0.98 * slow)
     assert [(c.kind, dict(c.where)) for c in found.causes] == [("traffic", {})]
-    assert re.search(r"above the objective \(before .*\), prompts 1\.\d times longer", headline(found))
+    assert re.search(
+        r"above the objective \(before .*\), p95 2.*, prompts 1\.\d times longer", headline(found)
+    )
 
 
 def test_answers_cut_at_the_limit_are_named_with_their_length(streams: Streams) -> None:

@@ -1,4 +1,4 @@
-"""Dialects with few event types: OpenAI audio, Replicate, TGI, llama.cpp, SGLang, Writer."""
+"""Dialects with few event types: OpenAI audio and images, Replicate, TGI, llama.cpp, SGLang, Writer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from streamgauge.analytics.dialects import (
     llamacpp_completion,
     openai_audio,
+    openai_images,
     replicate,
     sglang_generate,
     tgi_generate,
@@ -51,6 +52,31 @@ def test_speech_is_audio() -> None:
 def test_transcription_body() -> None:
     assert str(read_body(openai_audio.DIALECT, {"text": "Hi"}).first_choice.text) == "Hi"
     assert read_body(openai_audio.DIALECT, b"WEBVTT\n\n00:00").malformed_events == 0
+
+
+IMAGE_USAGE = {"input_tokens": 50, "output_tokens": 4160, "total_tokens": 4210}
+
+
+def test_images_and_their_previews_are_output() -> None:
+    found = read(
+        openai_images.DIALECT,
+        events(
+            {"type": "image_edit.partial_image", "b64_json": "AAAA", "partial_image_index": 0},
+            {"type": "image_edit.completed", "b64_json": "AAAA", "usage": IMAGE_USAGE},
+        ),
+    )
+    assert (found.events.kind, found.terminal_seen) == (["image", "image"], True)
+    assert (found.finish_reason, usage(found)) == ("completed", (50, 4160, None, None))
+
+
+def test_body_with_images() -> None:
+    found = read_body(
+        openai_images.DIALECT, {"data": [{"b64_json": "AAAA"}, {"url": "u"}], "usage": IMAGE_USAGE}
+    )
+    assert (found.output_event_count, usage(found)) == (1, (50, 4160, None, None))
+    refused = read_body(openai_images.DIALECT, {"error": {"type": "moderation_blocked", "message": "no"}})
+    assert refused.error is not None
+    assert refused.error.type == "moderation_blocked"
 
 
 def test_replicate_output_is_the_data_itself() -> None:

@@ -90,6 +90,19 @@ def test_kept_output_is_bounded() -> None:
     assert sum(len("".join(parts)) for parts in start.arguments.values()) <= 2 * KEPT_CHARS
 
 
+def test_a_long_event_is_kept_up_to_the_limit() -> None:
+    decoder = StreamDecoder(ExchangeInfo(path="/v1/chat/completions", content_type="text/event-stream"))
+    long = "a" * 10 * KEPT_CHARS
+    call = {"index": 0, "function": {"name": "f", "arguments": long}}
+    delta = {"content": long, "reasoning_content": long, "tool_calls": [call]}
+    event = json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode()
+    decoder.feed([(0, b"data: " + event + b"\n\n")])
+    start = decoder.output_start
+    assert [sum(map(len, parts)) for parts in (start.text, start.reasoning, *start.arguments.values())] == [
+        KEPT_CHARS
+    ] * 3
+
+
 def test_reasoning_counts_without_text_only() -> None:
     reasoning = chat({"reasoning_content": TEXT})[0]
     assert reasoning is not None

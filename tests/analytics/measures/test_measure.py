@@ -589,3 +589,21 @@ def test_broken_rules_of_strict_clients_are_listed() -> None:
     assert row(*BROKEN[:1])["violations"] == []  # a truncated stream may lack what its end would have had
     assert row(*BROKEN, uncaptured=1000)["violations"] is None
     assert row((10, b'{"choices": []}'), response=head(content_type="application/json"))["violations"] is None
+
+
+def test_look_of_claude_code_for_the_host_is_no_request() -> None:
+    head_records = [
+        opened(A, method="HEAD", path="/"),
+        Frames(A, 1, [], head(404, "application/json")),
+        closed(A, 2, end_ns=MS, request_bytes=0),
+    ]
+    other = exchange(
+        (10, b'{"object":"list","data":[]}'), response=head(200, "application/json"), path="/v1/models"
+    )
+    other = [msgspec.structs.replace(record, stream=B) for record in other]
+    other[0] = msgspec.structs.replace(other[0], method="GET")  # type: ignore[call-arg]
+    found = {row["path"]: row for row in tables(head_records, other)["streams"].to_dicts()}
+    assert [(row["operation"], row["objective"]) for row in found.values()] == [
+        ("web", None),
+        (None, DEFAULT.name),
+    ]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgauge.analytics.measures.minute_rows import METRICS, rollups
+from streamgauge.analytics.schema.dimensions import NO_REQUESTS
 from streamgauge.analytics.schema.frames import frame
 from streamgauge.analytics.schema.histogram_buckets import ZERO_BUCKET
 from streamgauge.analytics.schema.tables import EVENTS, STREAMS
@@ -229,6 +230,15 @@ def test_stalls_have_rows(con: duckdb.DuckDBPyConnection) -> None:
         con,
         "SELECT stream_id::VARCHAR, model, server_instance, seq, choice, at_ns, gap_ns FROM stalls",
     ) == [(sid(0), "m", "w", 3, 0, 100 * MS, 600 * MS)]
+
+
+@pytest.mark.parametrize("operation", NO_REQUESTS)
+def test_what_is_no_request_has_no_rollups(operation: str) -> None:
+    found = rollups(
+        {"streams": streams([{"operation": operation, "outcome": "http_error"}, {"operation": None}])}
+    )
+    assert found["stream_minutes"]["streams"].sum() == found["client_minutes"]["streams"].sum() == 1
+    assert found["stream_minutes"]["outcome"].to_list() == ["ok"]
 
 
 def test_commit_without_streams_has_no_rollups() -> None:

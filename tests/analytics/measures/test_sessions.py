@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import polars as pl
 import pytest
 from opentelemetry.sdk.resources import Resource
@@ -26,8 +28,9 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.storage.commit import Commit
 from streamgauge.analytics.telemetry.semconv import PROFILES, names_of
 from streamgauge.analytics.telemetry.spans import SpanBuilder
+from streamgauge.ingest.condensed_body import CondensedBody
 from streamgauge.ingest.keyed_ids import RECORDED, RECORDED_AGENT, session_hash
-from streamgauge.ingest.records import AnyRecord, Frames, Request, pack
+from streamgauge.ingest.records import AnyRecord, Conversation, Frames, Request, pack
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from tests.analytics.stores import new_store, plain_tables
 from tests.analytics.stream_records import START_NS, chunk, closed, finish_chunk, head, opened, stream_id
@@ -183,6 +186,17 @@ def test_turns_of_a_conversation_that_the_server_keeps() -> None:
     assert rows == [(session, 1), (session, 1), (session, 2)]
 
 
+def test_streams_that_are_measured_again_have_the_same_turns() -> None:
+    body = {"conversation": {"id": "conv_1"}, "input": "q"}
+    conversation = [request(n, body, response_id=f"resp_{n}") for n in range(3)]
+    known = Sessions()
+    batch = finished(*conversation)
+    first = measure(batch, sessions=known)["streams"].sort("stream_id")
+    again = [measure([stream], sessions=known)["streams"] for stream in batch]
+    assert first["turn"].to_list() == [1, 2, 3]
+    assert pl.concat(again).sort("stream_id").equals(first)
+
+
 def test_remembered_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MAX_REMEMBERED", 2)
     known = Sessions()
@@ -254,31 +268,219 @@ def test_spans_have_the_conversation_and_no_row_or_span_has_its_plain_id(profile
     assert UUID not in str([span.to_json() for span in built])
 
 
-QWEN = "QwenCode/0.24 (linux)"
+QWEN, GEMINI = "QwenCode/0.24 (linux)", "GeminiCLI/0.61.0/gemini-3-pro (linux)"
+MACHINE = "This is the agent. My operating system is: linux. The folder has these files: "
 
 
-def agent_request(number: int, turn: int, *, calls_tool: bool = False, **more: Any) -> list[AnyRecord]:
-    messages = [user(), *([{"role": "assistant"}, user()] * (turn - 1))]
-    return request(
-        number, {"messages": messages, "tools": [{}]}, **{"app": QWEN, "calls_tool": calls_tool} | more
+class Agent:
+    """A conversation of an agent without a session header. `is_gemini`: with Gemini's API, whose calls have no ids here."""
+
+    def __init__(
+        self, prompt: str, *, is_gemini: bool = False, text_bytes: int = 0, session: str | None = None
+    ) -> None:
+        self.is_gemini, self.session = is_gemini, session
+        self.messages: list[dict[str, Any]] = []
+        for text in (MACHINE + "x" * text_bytes, prompt):
+            self.says("user", text)
+            if text != prompt and not is_gemini:
+                self.says("assistant", "Got it.")
+
+    def says(self, role: str, text: str) -> None:
+        content = (
+            {"parts": [{"text": text}], "role": role} if self.is_gemini else {"role": role, "content": text}
+        )
+        self.messages.append(content)
+
+    def asks(
+        self, start_s: float, end_s: float, call: str | None = None, *, fails: bool = False
+    ) -> list[AnyRecord]:
+        """A request, whose answer calls a tool. The next request has its result."""
+        tools = {"tools": [{"name": "f"}]}
+        body = tools | (
+            {"contents": self.messages} if self.is_gemini else {"model": "m", "messages": self.messages}
+        )
+        body |= {"metadata": {"session_id": self.session}} if self.session else {}
+        stream, at = stream_id(int(start_s * 1000) + 1), START_NS + int(start_s * SECOND_NS)
+        path, app = "/v1/chat/completions", QWEN
+        if self.is_gemini:
+            path, app = "/v1beta/models/m:streamGenerateContent?alt=sse", GEMINI
+        data, anatomy = json.dumps(body).encode(), None
+        if is_long := len(data) > 65_536:
+            condenser = CondensedBody(KEY)
+            data = condenser.feed(data)
+            anatomy = condenser.anatomy
+        read = self._read(call)
+        if fails:
+            read = b'data: {"error": {"message": "overloaded", "code": 529}}\n\n'
+        if call is not None:
+            self._has_result(call)
+        elif not fails:
+            self.says("model" if self.is_gemini else "assistant", "done")
+        return [
+            opened(stream, path=path, headers=[("user-agent", app)], wall_ns=at),
+            Request(stream, 1, data, False, condensed=is_long, anatomy=anatomy),
+            Frames(stream, 2, [(MS, read)], head()),
+            closed(stream, 3, end_ns=int((end_s - start_s) * SECOND_NS), response_bytes=len(read)),
+        ]
+
+    def _read(self, call: str | None) -> bytes:
+        if self.is_gemini:
+            part = {"functionCall": {"name": "f", "args": {}}} if call else {"text": "done"}
+            chunk_ = {"candidates": [{"content": {"parts": [part], "role": "model"}, "finishReason": "STOP"}]}
+            return b"data: " + json.dumps(chunk_).encode() + b"\n\n"
+        delta = (
+            {"tool_calls": [{"index": 0, "id": call, "function": {"name": "f", "arguments": "{}"}}]}
+            if call
+            else {"content": "done"}
+        )
+        choice = {"index": 0, "delta": delta, "finish_reason": "tool_calls" if call else "stop"}
+        return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\ndata: [DONE]\n\n"
+
+    def _has_result(self, call: str) -> None:
+        if self.is_gemini:
+            self.messages += [
+                {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]},
+                {
+                    "role": "user",
+                    "parts": [{"functionResponse": {"id": call, "name": "f", "response": {"output": "r"}}}],
+                },
+            ]
+        else:
+            made = {"id": call, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+            self.messages += [
+                {"role": "assistant", "content": None, "tool_calls": [made]},
+                {"role": "tool", "tool_call_id": call, "content": "r"},
+            ]
+
+
+def sessions_of(*requests: tuple[str, list[AnyRecord]]) -> dict[str, tuple[set[str], str | None]]:
+    """Name of an agent → the sessions of its requests, and the name of the parent's session in its last request. Each request is
+    measured when it has ended."""
+    known, found, names = Sessions(), dict[str, tuple[set[str], str | None]](), dict[str, str]()
+    by_end = sorted(requests, key=lambda one: one[1][0].wall_ns + one[1][-1].end_ns)  # type: ignore[union-attr]
+    for name, records in by_end:
+        [row] = measure(finished(records), sessions=known)["streams"].to_dicts()
+        names.setdefault(row["session_id"], name)
+        own, _ = found.setdefault(name, (set(), None))
+        own.add(names[row["session_id"]])
+        found[name] = own, names.get(row["parent_session_id"])
+    return found
+
+
+CALL_ID = "call_" + "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize("text_bytes", [0, 100_000])
+@pytest.mark.parametrize("is_gemini", [False, True])
+@pytest.mark.parametrize("session", [None, UUID])
+class TestAgentWithoutASessionHeader:
+    @pytest.fixture
+    def agent(self, is_gemini: bool, text_bytes: int, session: str | None) -> Any:
+        return partial(Agent, is_gemini=is_gemini, text_bytes=text_bytes, session=session)
+
+    def test_subagent_runs_while_its_parent_waits(self, agent: Any) -> None:
+        parent, child = agent("Do all of it."), agent("Find the file.")
+        found = sessions_of(
+            ("parent", parent.asks(0, 1, CALL_ID + "1")),
+            ("child", child.asks(1.1, 2, CALL_ID + "2")),
+            ("child", child.asks(2.5, 3)),
+            ("parent", parent.asks(3.1, 4, CALL_ID + "3")),
+            ("parent", parent.asks(4.5, 5)),
+        )
+        assert found == {"parent": ({"parent"}, None), "child": ({"child"}, "parent")}
+
+    def test_two_subagents_at_once(self, agent: Any) -> None:
+        parent, one, other = agent("Do all of it."), agent("Find the file."), agent("Find the file.")
+        found = sessions_of(
+            ("parent", parent.asks(0, 1, CALL_ID + "1")),
+            ("one", one.asks(1.1, 2, CALL_ID + "2")),
+            ("other", other.asks(1.2, 2.2, CALL_ID + "3")),
+            ("other", other.asks(2.3, 4, CALL_ID + "4")),
+            ("one", one.asks(2.5, 3)),
+            ("other", other.asks(4.1, 5)),
+            ("parent", parent.asks(5.1, 6)),
+        )
+        assert {name: parent for name, (_, parent) in found.items()} == {
+            "parent": None,
+            "one": "parent",
+            "other": "parent",
+        }
+        assert found["parent"][0] == {"parent"}
+        if not agent.keywords[
+            "is_gemini"
+        ]:  # without ids of calls, equal subagents at the same time cannot be told apart
+            assert (found["one"][0], found["other"][0]) == ({"one"}, {"other"})
+
+    def test_subagent_of_a_subagent(self, agent: Any) -> None:
+        parent, child, inner = agent("Do all of it."), agent("Find the file."), agent("Read the file.")
+        found = sessions_of(
+            ("parent", parent.asks(0, 1, CALL_ID + "1")),
+            ("child", child.asks(1.1, 2, CALL_ID + "2")),
+            ("inner", inner.asks(2.1, 3, CALL_ID + "3")),
+            ("inner", inner.asks(3.1, 4)),
+            ("child", child.asks(4.1, 5)),
+            ("parent", parent.asks(5.1, 6)),
+        )
+        assert found == {
+            "parent": ({"parent"}, None), "child": ({"child"}, "parent"), "inner": ({"inner"}, "child"),
+        }  # fmt: skip
+
+    def test_next_turns_and_retries_continue_the_conversation(self, agent: Any) -> None:
+        one = agent("Do all of it.")
+        requests = [one.asks(0, 1, fails=True), one.asks(1.1, 2, CALL_ID + "1"), one.asks(3, 4)]
+        one.says("user", "And now the rest.")
+        assert sessions_of(*(("one", r) for r in [*requests, one.asks(60, 61)])) == {"one": ({"one"}, None)}
+
+    def test_last_subagent_is_that_of_the_caller_that_still_waits(self, agent: Any) -> None:
+        parent, one, late = agent("Do all of it."), agent("Find the file."), agent("Count the lines.")
+        found = sessions_of(
+            ("parent", parent.asks(0, 1, CALL_ID + "1")),
+            ("one", one.asks(1.1, 2, CALL_ID + "2")),
+            ("late", late.asks(2.1, 3, CALL_ID + "3")),  # may be a subagent of either
+            ("one", one.asks(3.1, 3.5)),  # does not wait for it
+            ("late", late.asks(4, 5)),
+            ("parent", parent.asks(5.1, 6)),
+        )
+        assert found["late"] == ({"late"}, "parent")
+
+
+def test_other_run_of_the_same_program_is_a_session_of_its_own() -> None:
+    one, other, again = Agent("Do all of it."), Agent("Something else."), Agent("Do all of it.")
+    found = sessions_of(
+        ("one", one.asks(0, 1, CALL_ID + "1")),
+        ("other", other.asks(1.5, 2, CALL_ID + "2")),
+        ("one", one.asks(3, 4)),
+        ("other", other.asks(5, 6)),
+        ("again", again.asks(10, 11)),
     )
+    assert found == {"one": ({"one"}, None), "other": ({"other"}, None), "again": ({"again"}, None)}
 
 
-def test_conversations_of_an_agent_that_names_none_have_the_id_of_their_first_request() -> None:
+def test_conversation_without_known_messages_continues_by_its_turns() -> None:
+    """As in logs of earlier versions."""
+
+    def asks(number: int, turn: int, *, calls_tool: bool = False, **more: Any) -> list[AnyRecord]:
+        messages = [user(), *([{"role": "assistant"}, user()] * (turn - 1))]
+        body = {"messages": messages, "tools": [{}]}
+        records = request(number, body, **{"app": QWEN, "calls_tool": calls_tool} | more)
+        return [
+            msgspec.structs.replace(r, conversation=Conversation(turns=turn, has_tools=True))
+            if isinstance(r, Request)
+            else r
+            for r in records
+        ]
+
     known = Sessions()
     first, second, third = (stream_id(number) for number in (1, 3, 7))
-    assert (
-        found(known, agent_request(1, 2, calls_tool=True), agent_request(2, 2, calls_tool=True))
-        == [(first, 2)] * 2
-    )
+    assert found(known, asks(1, 2, calls_tool=True), asks(2, 2, calls_tool=True)) == [(first, 2)] * 2
     # A subagent begins at its own first turn, between two requests of its parent.
-    assert found(known, agent_request(3, 1, calls_tool=True), agent_request(4, 1)) == [(second, 1)] * 2
-    assert found(known, agent_request(5, 2), agent_request(6, 3)) == [(first, 2), (first, 3)]
+    assert found(known, asks(3, 1, calls_tool=True), asks(4, 1)) == [(second, 1)] * 2
+    assert found(known, asks(5, 2), asks(6, 3)) == [(first, 2), (first, 3)]
     # Another run of the same program. Both conversations could go on with turn 2: the latest does.
-    assert found(known, agent_request(7, 1), agent_request(8, 2)) == [(third, 1), (third, 2)]
+    assert found(known, asks(7, 1), asks(8, 2)) == [(third, 1), (third, 2)]
     title = request(9, {"messages": [user()]}, app=QWEN)
-    other = agent_request(10, 2, app="OpenAI/Python 2.8")
-    late = agent_request(9 + 30 * 60, 4)
+    other = asks(10, 2, app="OpenAI/Python 2.8")
+    late = asks(9 + 30 * 60, 4)
     assert found(known, title, other, late) == [(None, None), (None, 2), (stream_id(9 + 30 * 60), 4)]
 
 
@@ -302,6 +504,52 @@ def add(
             "?::INTEGER AS tool_call_count, ? AS outcome, 10 AS output_tokens, 5 AS input_tokens",
             [stream_id(number), session, int(start_s * 1e6), int(for_s * 1e9), turn, tools, outcome],
         )
+
+
+def test_wait_for_subagents_is_neither_time_of_tools_nor_counted_twice(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    add(
+        con,
+        [
+            ("s", 0, 2, 1, 3, "ok"),
+            ("a", 3, 2, 1, 1, "ok"),
+            ("b", 4, 3, 1, 0, "ok"),  # at the same time as the first subagent
+            ("a", 8, 1, 1, 0, "ok"),  # after 3 s of the subagent's own tools
+            ("c", 10, 1, 1, 1, "ok"),
+            ("d", 12, 4, 1, 0, "ok"),  # a subagent of a subagent
+            ("c", 17, 1, 1, 0, "ok"),
+            ("s", 20, 2, 1, 0, "ok"),
+            ("s", 30, 1, 2, 0, "ok"),
+            ("b", 31, 1, 2, 0, "ok"),  # within a later pause for tools
+            ("s", 33, 1, 2, 0, "ok"),
+        ],
+    )
+    for child, parent in (("a", "s"), ("b", "s"), ("c", "s"), ("d", "c")):
+        con.execute("UPDATE streams SET parent_session_id = ? WHERE session_id = ?", [parent, child])
+    rows = {row["session_id"]: row for row in con.execute("FROM sessions").pl().to_dicts()}
+    times = {
+        name: (row["model_ns"], row["tool_ns"], row["subagent_ns"], row["user_wait_ns"])
+        for name, row in rows.items()
+    }
+    assert times == {
+        "s": (
+            6e9,
+            5e9,
+            15e9,
+            8e9,
+        ),  # 18 s of tools and subagents (3 to 9 and 10 to 18), then 2 s with 1 s of a subagent
+        "a": (3e9, 3e9, 0, 0),
+        "b": (4e9, 0, 0, 24e9),
+        "c": (2e9, 2e9, 4e9, 0),
+        "d": (4e9, 0, 0, 0),
+    }
+    for row in rows.values():
+        whole = sum(row[name] for name in ("model_ns", "tool_ns", "subagent_ns", "user_wait_ns"))
+        assert whole == (row["last_at"] - row["first_at"]).total_seconds() * 1e9
+    assert rows["d"]["parent_session_id"] == "c"
+    day = Selection(since=datetime(2026, 11, 1, tzinfo=UTC), until=datetime(2026, 11, 2, tzinfo=UTC))
+    assert run_summary.times(lambda sql: con.execute(sql).pl(), day) == (18e9, 10e9, 5)
 
 
 def test_session_time_is_split_between_user_model_and_tools(con: duckdb.DuckDBPyConnection) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from streamgauge.analytics.schema.ddl import TABLES_VERSION, schema_digest
 from streamgauge.analytics.storage.database import load, new_database
 from streamgauge.analytics.storage.location import StoreLocation, locate
 
@@ -46,7 +47,9 @@ def make_store(data: Path, rows: int = ROWS) -> StoreLocation:
             "CREATE TABLE streams (stream_id UUID, started_at TIMESTAMPTZ, outcome VARCHAR, ttft_ns BIGINT);"
             "CREATE TABLE events (stream_id UUID, seq INTEGER, at_ns BIGINT);"
             "COMMENT ON COLUMN streams.ttft_ns IS 'time to first token';"
-            "CREATE VIEW by_outcome AS SELECT outcome, count(*) AS n FROM streams GROUP BY 1"
+            "CREATE VIEW by_outcome AS SELECT outcome, count(*) AS n FROM streams GROUP BY 1;"
+            "CREATE SCHEMA internal;"
+            f"CREATE VIEW internal.tables_version AS SELECT {TABLES_VERSION} AS number, '{schema_digest()}' AS digest"
         )
         connection.execute(
             "INSERT INTO streams SELECT ('0198b2d0-0000-7000-8000-' || lpad(range::VARCHAR, 12, '0'))::UUID,"

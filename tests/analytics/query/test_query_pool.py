@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -20,7 +21,7 @@ from streamgauge.analytics.query import query_pool
 from streamgauge.analytics.query.child_process import MIB, TRUSTED, UNTRUSTED, ChildProcess
 from streamgauge.analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
 from streamgauge.analytics.query.query_pool import QueryPool
-from streamgauge.analytics.query.sandbox import NICENESS
+from streamgauge.analytics.query.sandbox import UNTRUSTED_NICENESS
 from streamgauge.analytics.storage.location import StoreLocation, locate
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 from tests.deadline import until
@@ -190,7 +191,15 @@ def test_a_missing_store_is_unavailable_until_it_exists(tmp_path: Path) -> None:
             process.query("SELECT 1")
         assert list(tmp_path.iterdir()) == []
         make_store(tmp_path, rows=3)
-        assert process.query("SELECT count(*) FROM streams").item() == 3
+
+        def stored() -> int | None:
+            with contextlib.suppress(
+                StoreUnavailable
+            ):  # of a process that started before the store was complete
+                return int(process.query("SELECT count(*) FROM streams").item())
+            return None
+
+        assert until(stored, "the store") == 3
 
 
 CATALOG_QUERIES = (
@@ -374,7 +383,7 @@ def test_reader_waits_at_most_its_limit_plus_2_s_for_a_locked_catalog(tmp_path: 
 
 def test_untrusted_children_have_a_lower_priority(untrusted: QueryPool) -> None:
     untrusted.query("SELECT 1")
-    assert NICENESS in {os.getpriority(os.PRIO_PROCESS, child.pid) for child in untrusted._children}
+    assert UNTRUSTED_NICENESS in {os.getpriority(os.PRIO_PROCESS, child.pid) for child in untrusted._children}
 
 
 def run_all(actions: list[Callable[[], object]]) -> list[object]:

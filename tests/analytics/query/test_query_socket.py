@@ -29,7 +29,7 @@ from streamgauge.analytics.query.errors import (
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.query.query_socket import SOCKET, NotListening, QueryServer, ask
 from streamgauge.analytics.query.render import render
-from streamgauge.analytics.query.sandbox import NICENESS
+from streamgauge.analytics.query.sandbox import OWN_NICENESS
 from streamgauge.analytics.storage.location import locate
 from tests.analytics.stores import new_store
 from tests.deadline import until
@@ -93,7 +93,7 @@ def test_the_query_process_has_a_low_priority(data: Path) -> None:
         assert server._pool is not None
         (child,) = server._pool._children
         threads = os.listdir(f"/proc/{child.pid}/task")
-        assert {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in threads} == {NICENESS}
+        assert {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in threads} == {OWN_NICENESS}
 
 
 def test_errors_are_those_of_a_process_of_its_own(data: Path) -> None:

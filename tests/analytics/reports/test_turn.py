@@ -112,6 +112,20 @@ def test_turn_is_split_between_model_tools_gateway_and_agent(con: duckdb.DuckDBP
     assert path_of(found(con, 2)) == [("model", "m", 20, 21)]
 
 
+def test_answer_sums_what_has_the_same_name(con: duckdb.DuckDBPyConnection) -> None:
+    for number, at_s in enumerate((0, 3, 7), 1):
+        request(con, number, at_s, at_s + 1, tool_call_count=1, trace_id=f"a{number}")
+        name = "tool call Read" if number == 1 else "tool call Bash"
+        span(con, at_s, at_s + 1, name, trace_id=f"a{number}", stream_id=stream_id(number))
+    request(con, 4, 9, 10)
+    assert (
+        turn.answer(found(con))
+        == "The tools: 6.00 s of 10.0 s (60.0 %), 4.00 s of it in Bash; the model 4.00 s."
+    )
+    con.execute("DELETE FROM spans")
+    assert turn.answer(found(con)).startswith("The tools: 6.00 s of 10.0 s (60.0 %) in tools in the agent;")
+
+
 def test_subagents_run_beside_their_agent(con: duckdb.DuckDBPyConnection) -> None:
     request(con, 1, 0, 1, tool_call_count=2)
     for number, agent, until in ((2, "s1", 6), (3, "s2", 4)):

@@ -55,7 +55,7 @@ def use(data: Path) -> None:
             assert connection.execute(
                 "SELECT comment FROM duckdb_tables() WHERE table_name = 'added'"
             ).fetchall() == [("Added by a test.",)]
-    assert rebuild(location, use_backup=False) is Source.FILES
+    assert rebuild(location, use_backup=False).source is Source.FILES
     with closing(Store(location)) as store:
         assert ask(store, COUNT) == [
             (MERGED_FILES * ROWS,)

@@ -68,10 +68,6 @@ def test_rows_are_written_merged_and_read_in_s3(
         store.write_open_streams(rows_of(one))
         assert ask_as_reader(location, "SELECT count(*) FROM streams") == [(1200,)]
         assert ask_as_reader(location, "SELECT stream_id FROM open_streams") == [(one,)]
-        store.write_open_streams(rows_of(one, *new_ids(3)))
-        assert ask_as_reader(location, "SELECT count(*) FROM open_streams") == [
-            (1,)
-        ]  # too soon for another write
         store.write_open_streams(rows_of())
         assert ask_as_reader(location, "SELECT count(*) FROM open_streams") == [(0,)]
         reader = Reader(location, lock_down=True)

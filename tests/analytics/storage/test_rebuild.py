@@ -75,7 +75,7 @@ def test_rebuild_from_backup_restores_its_rows_positions_and_counters(
     store.commit(commit_of("log", "0", 5, new_ids(1)))
     close(filled)
     location = damage(data)
-    assert rebuild(location) is Source.BACKUP
+    assert rebuild(location).source is Source.BACKUP
     [kept] = data.glob("catalog.damaged*.sqlite")
     assert kept.read_bytes().startswith(b"damaged")
     reopened = Store(location)
@@ -104,7 +104,7 @@ def test_rebuild_from_files_restores_each_row_once_and_computes_rollups(
     if backup == "damaged":
         location.backup.write_bytes(b"damaged, too" * 1000)
     reported: dict[str, int] = {}
-    source = rebuild(location, use_backup=backup != "not used", report=reported.__setitem__)
+    source = rebuild(location, use_backup=backup != "not used", report=reported.__setitem__).source
     assert source is Source.FILES
     assert (reported["streams"], reported["events"]) == (rows, 2 * rows)
     reopened = Store(location)
@@ -131,7 +131,7 @@ def test_backup_that_names_deleted_files_is_not_used(
     upkeep.expire()
     close(filled)
     location = damage(data)
-    assert rebuild(location) is Source.FILES
+    assert rebuild(location).source is Source.FILES
     with closing(Store(location)) as reopened:
         assert count(reopened) == 3 * LARGE + 5
 
@@ -160,7 +160,7 @@ def test_rebuilt_histograms_of_gaps_are_without_waits_for_the_client(data: Path)
         upkeep.flush(least_rows=1)
         before = ask(store, histograms)
     location = damage(data)
-    assert rebuild(location) is Source.FILES
+    assert rebuild(location).source is Source.FILES
     with closing(Store(location)) as reopened:
         assert ask(reopened, "SELECT count(*) FROM output_waits") == [(6,)]
         assert ask(reopened, histograms) == before
@@ -177,13 +177,13 @@ def test_missing_catalog_with_files_is_an_error_and_not_an_empty_store(
         Store(location)
     assert "\n" not in str(refused.value)
     assert not location.catalog.exists()
-    assert rebuild(location) is Source.FILES
+    assert rebuild(location).source is Source.FILES
     reopened = Store(location)
     assert count(reopened) == 3 * LARGE + 5
     reopened.close()
 
 
-def test_failed_rebuild_leaves_no_empty_catalog(data: Path, filled: tuple[Store, Upkeep]) -> None:
+def test_failed_rebuild_puts_the_catalog_back(data: Path, filled: tuple[Store, Upkeep]) -> None:
     close(filled)
     location = damage(data)
     [broken, *_] = Path(str(location.tables)).glob("main/events/*.parquet")
@@ -192,7 +192,42 @@ def test_failed_rebuild_leaves_no_empty_catalog(data: Path, filled: tuple[Store,
         rebuild(location)
     assert "\n" not in str(failed.value)
     assert location.catalog is not None
-    assert not location.catalog.exists()
+    assert location.catalog.read_bytes().startswith(b"damaged")
+    assert not [*data.glob("catalog.damaged*")]
+
+
+def test_rows_that_only_a_readable_catalog_has_are_restored_with_positions_counters_and_keys(
+    data: Path, filled: tuple[Store, Upkeep]
+) -> None:
+    store, _ = filled
+    store.commit(commit_of("log", "0", 5, new_ids(2)))
+    streams_before, totals, key = count(store), store.totals(), store.fingerprint_key
+    labels = ask(store, "SELECT labels FROM streams ORDER BY stream_id")
+    close(filled)
+    rebuilt = rebuild(locate("sqlite", data), use_backup=False)
+    assert (rebuilt.source, rebuilt.missing_rows) == (Source.FILES, 0)
+    with closing(Store(locate("sqlite", data))) as reopened:
+        assert count(reopened) == streams_before
+        assert ask(reopened, "SELECT labels FROM streams ORDER BY stream_id") == labels
+        assert (reopened.totals(), reopened.fingerprint_key) == (totals, key)
+        assert reopened.acquire_partition("log", "0") == LogPosition(5, 4, ())
+        reopened.commit(commit_of("log", "0", 6, new_ids(1)))
+
+
+def test_rows_of_missing_files_are_counted(data: Path, filled: tuple[Store, Upkeep]) -> None:
+    rows = count(filled[0], "events")
+    close(filled)
+    location = locate("sqlite", data)
+    for file in Path(str(location.tables)).glob("main/events/*.parquet"):
+        file.unlink()
+    assert rebuild(location, use_backup=False).missing_rows == rows
+
+
+def test_number_of_missing_rows_is_unknown_without_a_readable_catalog_or_backup(
+    data: Path, filled: tuple[Store, Upkeep]
+) -> None:
+    close(filled)
+    assert rebuild(damage(data)).missing_rows is None
 
 
 def test_a_postgres_catalog_is_not_rebuilt() -> None:
@@ -210,7 +245,7 @@ def test_delete_files_are_not_read_as_rows(data: Path) -> None:
         assert upkeep.retain(10.5 * 86_400.0) == 10
         upkeep.merge_all()
     assert len([*data.glob("tables/main/streams/*-delete.parquet")]) == 1
-    assert rebuild(damage(data)) is Source.FILES
+    assert rebuild(damage(data)).source is Source.FILES
     with closing(Store(locate("sqlite", data))) as reopened:
         assert count(reopened) == LARGE  # retention deletes the old ones again
 
@@ -230,6 +265,6 @@ def test_a_minute_that_was_compacted_twice_counts_once(data: Path) -> None:
             assert compact_rollups(store.cursor(), time.time()) == 1
             upkeep.flush(least_rows=1)
         before = ask(store, totals)
-    assert rebuild(damage(data)) is Source.FILES
+    assert rebuild(damage(data)).source is Source.FILES
     with closing(Store(locate("sqlite", data))) as reopened:
         assert ask(reopened, totals) == before

@@ -56,7 +56,13 @@ def test_run_that_began_between_the_reads_has_lower_bound_zero() -> None:
 def test_unfinished_remote_run_adds_to_the_lower_bound_and_is_reported_as_unknown() -> None:
     found = captured([run(1, 5, stopped=False)], {}, {}, now_ms=61_500)
     assert (found.at_least, found.at_most) == (5, None)
-    assert "60 s old" in found.unknown[0]
+    note = "streams of tap tap-1 worker 0 since its last report, 60 s ago"
+    assert found.unknown == (note + ": it did not end cleanly, or does not reach the log",)
+
+
+def test_running_remote_tap_is_no_fault() -> None:
+    found = captured([run(1, 5, stopped=False)], {}, {}, now_ms=6_500)
+    assert found.unknown == ("streams of tap tap-1 worker 0 since its last report, 5 s ago",)
 
 
 @pytest.mark.parametrize(

@@ -635,15 +635,6 @@ def test_files_are_pruned_by_file_statistics(store: Store) -> None:
 # -- opening -------------------------------------------------------------------------------------------------------------
 
 
-def test_store_with_another_schema_is_rejected_in_one_line(location: StoreLocation) -> None:
-    store = Store(location)
-    store.cursor().execute("UPDATE catalog.streamgauge_meta SET value = 'another' WHERE key = 'schema'")
-    store.close()
-    with pytest.raises(OSError, match="created by another version of Streamgauge") as refused:
-        Store(location)
-    assert "\n" not in str(refused.value)
-
-
 def test_catalog_with_another_format_is_rejected_in_one_line(
     location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from streamgauge.analytics.telemetry.telemetry import Telemetry
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Opened, Request, Wait
 from tests.analytics import log_entries, stream_records, test_realtime
 from tests.analytics.log_entries import MemoryLog, entries
-from tests.analytics.sockets import SOCKET, recorded
+from tests.analytics.sockets import SOCKET, Sent, create, recorded
 from tests.analytics.stores import new_store
 from tests.options import telemetry_options
 
@@ -350,3 +350,31 @@ def test_span_of_an_answer_on_a_websocket_has_its_connection_and_its_audio() -> 
     (event,) = (event for event in answer.events if event.name == "streamgauge.first_audio")
     assert event.timestamp - (answer.start_time or 0) == 110 * MS
     assert "streamgauge.connection_id" not in (socket.attributes or {})
+
+
+def test_answer_on_a_websocket_has_the_phases_of_others() -> None:
+    item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "shell"}
+    sent = [
+        (100, {"type": "response.created", "response": {"id": "r", "model": "m", "status": "in_progress"}}),
+        (200, {"type": "response.reasoning_summary_text.delta", "item_id": "rs_1", "output_index": 0, "summary_index": 0, "delta": "why"}),
+        (300, {"type": "response.reasoning_summary_text.delta", "item_id": "rs_1", "output_index": 0, "summary_index": 0, "delta": "."}),
+        (400, {"type": "response.output_item.added", "output_index": 1, "item": item | {"arguments": ""}}),
+        (500, {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 1, "delta": "{}"}),
+        (600, {"type": "response.completed", "response": {"id": "r", "model": "m", "status": "completed"}}),
+    ]  # fmt: skip
+    messages: list[Sent] = [(0, "client", create())]
+    messages += [(at, "server", json.dumps(event).encode()) for at, event in sent]
+    assembler = Assembler()
+    assembler.feed("w0", 0, recorded(messages))
+    answer = next(one for one in assembler.take_finished() if one.stream_id != SOCKET)
+    built = SpanBuilder(names_of("1.41"), Resource({})).build(
+        answer, measure([answer])["streams"].row(0, named=True)
+    )
+    start = built[0].start_time or 0
+    phases = {span.name: ((span.start_time or 0) - start, (span.end_time or 0) - start) for span in built[1:]}
+    assert phases == {
+        "wait for first output": (0, 200 * MS),
+        "reasoning": (200 * MS, 300 * MS),
+        "output": (400 * MS, 500 * MS),
+        "tool call shell": (400 * MS, 500 * MS),
+    }

@@ -22,6 +22,7 @@ from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver
 from streamgauge.analytics.intake.received_spans import span_queue
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.open_streams import Silence
+from streamgauge.analytics.schema.dimensions import NO_REQUESTS
 from streamgauge.analytics.telemetry.analytics_metrics import MAX_VALUES, Metrics
 from streamgauge.analytics.telemetry.export_queue import ExportQueue
 from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
@@ -444,6 +445,20 @@ def test_refused_request_is_in_no_duration() -> None:
     named = {m.name: m.data.data_points for s in data.resource_metrics[0].scope_metrics for m in s.metrics}
     assert sum(p.count for p in named["gen_ai.client.operation.duration"]) == 1
     assert sum(p.value for p in named["streamgauge.streams"]) == 2
+
+
+@pytest.mark.parametrize("operation", NO_REQUESTS)
+def test_what_is_no_request_is_in_no_metric_of_streams(operation: str) -> None:
+    metrics = Metrics(PROFILES["1.41"], resource_of(""))
+    one, another = finished(stream(1), stream(2))
+    row = {"operation": "chat", "end_ns": 5, "outcome": "ok"}
+    metrics.count([one, another], [row, {**row, "operation": operation, "outcome": "http_error"}])
+    data = metrics.read()
+    metrics.close()
+    assert data is not None
+    named = {m.name: m.data.data_points for s in data.resource_metrics[0].scope_metrics for m in s.metrics}
+    assert sum(p.count for p in named["gen_ai.client.operation.duration"]) == 1
+    assert [p.attributes["streamgauge.outcome"] for p in named["streamgauge.streams"] if p.value] == ["ok"]
 
 
 @pytest.mark.parametrize("profile", ["genai-main", "1.41+genai-main"])

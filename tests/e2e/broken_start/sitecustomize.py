@@ -1,7 +1,7 @@
 """Python imports this file first in each part of `up` under test: it breaks the start in the next way of the part's list.
 
 `BROKEN_STARTS` names a folder with a file for each part: one way in each line. A start removes the first line. Without lines the part
-starts as usual. Each SIGUSR2 raises `Injected` in its main thread, and adds a line to the folder's file `raised`.
+starts as usual. Each SIGUSR1 raises `Injected` in its main thread, and adds a line to the folder's file `raised`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ def raise_at_import(module: str, error: BaseException) -> None:
 
 
 def refuse_writes(number: int, data: str) -> None:
-    """Creating or writing any file of the data folder fails, also with SQLite."""
+    """Creating or writing any file of the data folder fails, also with SQLite, until the folder of the plans has a file `writable`."""
+    writable = os.path.join(os.environ["BROKEN_STARTS"], "writable")
 
     def check(event: str, arguments: tuple[Any, ...]) -> None:
         writes = event in ("os.mkdir", "os.rename", "sqlite3.connect") or (
             event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         )
-        if writes and str(arguments[0]).startswith(data):
+        if writes and str(arguments[0]).startswith(data) and not os.path.exists(writable):
             raise OSError(number, os.strerror(number), str(arguments[0]))
 
     sys.addaudithook(check)
@@ -97,7 +98,7 @@ def raise_at_signal(raised: Path, part: str) -> None:
             file.write(f"{part}\n")
         raise Injected
 
-    signal.signal(signal.SIGUSR2, injected)
+    signal.signal(signal.SIGUSR1, injected)
 
 
 def begin() -> None:

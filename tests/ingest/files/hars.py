@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from tests.analytics.log_entries import chunk, ending
@@ -38,6 +39,23 @@ def entry(
         "timings": TIMINGS,
         **more,
     }  # fmt: skip
+
+
+def socket_entry(messages: Sequence[str]) -> dict[str, Any]:
+    """A WebSocket as Chrome writes it: a message each second, of the client and the server by turns."""
+    found = entry(status=101, kind="", content={"size": 0, "mimeType": "x-unknown"})
+    found["request"] |= {"method": "GET", "url": "wss://api.openai.com/v1/responses", "postData": {}}
+    found["response"]["headers"] = fields(("Sec-WebSocket-Extensions", "permessage-deflate"))
+    found["_webSocketMessages"] = [
+        {
+            "type": "receive" if at % 2 else "send",
+            "time": STARTED_NS / 1e9 + at + 1,
+            "opcode": 1,
+            "data": data,
+        }
+        for at, data in enumerate(messages)
+    ]
+    return found
 
 
 def har(*entries: Any) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
+import json
 import random
 from collections import Counter
 from collections.abc import Iterable
@@ -10,16 +13,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
 from streamgauge.ingest.files import har
 from streamgauge.ingest.files.exchange_log import Exchange, exchange_log
+from streamgauge.ingest.keyed_ids import keyed_hash, session_hash
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
-from streamgauge.ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, unpack
+from streamgauge.ingest.records import (
+    Alive,
+    AnyRecord,
+    Closed,
+    Frames,
+    Opened,
+    Request,
+    RequestAnatomy,
+    unpack,
+)
 from streamgauge.ingest.redaction.record_redactor import Redactor
 from tests.analytics.stream_records import rows_of
-from tests.ingest.files.hars import BODY, STARTED_NS, entry, fields
+from tests.ingest.files.hars import BODY, REQUEST, STARTED_NS, entry, fields
 from tests.ingest.files.hars import har as har_text
 from tests.options import tap_options
 
@@ -48,7 +63,7 @@ async def written(data: Path, exchanges: Iterable[Exchange], source: str = "a b.
 
 
 def exchange(one: Any) -> Exchange:
-    ((_, found),) = har.exchanges(har_text(one), STARTED_NS)
+    (found,) = har.exchanges(io.BytesIO(har_text(one).encode()), STARTED_NS)
     assert isinstance(found, Exchange)
     return found
 
@@ -66,6 +81,23 @@ async def test_records_are_those_of_a_tap(tmp_path: Path) -> None:
     assert (opened.path, opened.wall_ns, opened.times) == ("/v1/chat/completions", STARTED_NS, "exchange")
     assert ("user-agent", "OpenAI/1") in opened.headers
     assert (closed.end_ns, closed.response_bytes, closed.cause) == (1_000_000_000, len(BODY), "complete")
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/octet-stream"])
+@pytest.mark.parametrize("encoding", ["", "base64"])
+async def test_bodies_without_their_content_type_are_read_and_measured(
+    kind: str, encoding: str, tmp_path: Path
+) -> None:
+    text = base64.b64encode(BODY.encode()).decode() if encoding else BODY
+    one = entry(kind=kind, content={"size": len(BODY), "mimeType": kind, "text": text, "encoding": encoding})
+    one["request"] |= {"headers": [], "postData": {"mimeType": kind, "text": json.dumps(REQUEST)}}
+    answer = b'{"id": "c1", "object": "chat.completion", "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 20}}'
+    whole = entry(kind=kind, content={"mimeType": kind, "text": answer.decode()})
+    whole["request"] |= {"headers": [], "postData": {}}
+    assembler = Assembler()
+    for offset, record in enumerate(await written(tmp_path, [exchange(one), exchange(whole)])):
+        assembler.feed("w0", offset, [record])
+    assert [row["output_tokens"] for row in rows_of(assembler)] == [20, 20]
 
 
 async def test_a_body_larger_than_a_record_is_whole(tmp_path: Path) -> None:
@@ -124,3 +156,35 @@ async def test_arbitrary_exchanges_are_whole_streams(tmp_path: Path) -> None:
     outcomes = Counter(row["outcome"] for row in rows_of(assembler))
     assert "tap_lost" not in outcomes
     assert outcomes.total() == sum(isinstance(record, Opened) for record in records) > 100
+
+
+async def test_subagent_of_codex_has_its_parent(tmp_path: Path) -> None:
+    entries = []
+    for number, (thread, parent) in enumerate([("main", None), ("child", "main"), ("main", None)]):
+        one = entry(startedDateTime=f"2026-03-01T12:00:0{2 * number}.000Z")
+        one["request"]["headers"] += fields(
+            ("User-Agent", "codex_cli_rs/0.150.1"), ("session-id", "main"), ("thread-id", thread)
+        )
+        one["request"]["headers"] += fields(("x-codex-parent-thread-id", parent)) if parent else []
+        entries.append(exchange(one))
+    assembler = Assembler(client_key=KEY)
+    assembler.feed("w0", 0, await written(tmp_path, entries))
+    rows = sorted(rows_of(assembler), key=lambda row: row["started_at"])
+    main, child = session_hash("main", KEY), session_hash("child", KEY)
+    assert [(row["session_id"], row["parent_session_id"]) for row in rows] == [
+        (main, None),
+        (child, main),
+        (main, None),
+    ]
+
+
+async def test_long_request_has_its_anatomy(tmp_path: Path) -> None:
+    one = entry()
+    result = {"role": "tool", "tool_call_id": "call_" + "1" * 40, "content": "r" * 99_000}
+    body = {"messages": [{"role": "user", "content": "a" * 99_000}, result], "tools": [{}]}
+    one["request"]["postData"]["text"] = json.dumps(body)
+    [request] = [record for record in await written(tmp_path, [exchange(one)]) if isinstance(record, Request)]
+    assert request.conversation is not None
+    assert request.conversation.anatomy == RequestAnatomy(
+        [keyed_hash(b"a" * 99_000, KEY, kind=b"user_message")], ["call_" + "1" * 40], 1
+    )

@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import random
+import tracemalloc
+import zlib
+from collections.abc import Iterable
+from itertools import chain, repeat
 from typing import Any
 
+import brotli
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamgauge.ingest.files import har
 from streamgauge.ingest.files.exchange_log import Exchange
-from tests.ingest.files.hars import BODY, REQUEST, STARTED_NS, URL, entry, fields
+from streamgauge.ingest.websockets.messages import MessageDecoder
+from tests.ingest.files.hars import BODY, REQUEST, STARTED_NS, URL, entry, fields, socket_entry
 from tests.ingest.files.hars import har as har_text
 
 MS = 1_000_000
 
 
 def read(text: str) -> list[Exchange | ValueError | None]:
-    return [found for _, found in har.exchanges(text, 7)]
+    """What is in the file. The last one is the damage, if there is any."""
+    found: list[Exchange | ValueError | None] = []
+    try:
+        found.extend(har.exchanges(io.BytesIO(text.encode("utf-8", "surrogatepass")), 7))
+    except (har.Damaged, har.NotHar) as e:
+        found.append(e)
+    return found
+
+
+class Pieces:
+    """A file that is never whole in memory."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+
+    def read(self, size: int) -> bytes:
+        return next(self._pieces, b"")
 
 
 def only(entry: Any) -> Exchange | ValueError | None:
@@ -49,7 +72,35 @@ def test_base64_is_decoded_and_a_body_that_is_still_compressed_keeps_its_coding(
         return exchange(entry(content={"text": base64.b64encode(body).decode(), "encoding": "base64"}))
 
     assert coded(BODY.encode()).reads == [(1000 * MS, BODY.encode())]
-    assert ("content-encoding", "br") in coded(b"\x1f\x8b rest").response_headers
+    assert ("content-encoding", "gzip") in coded(b"\x1f\x8b rest").response_headers
+    assert "content-encoding" not in dict(coded(BODY.encode()).response_headers)
+    for coding, body in (("br", brotli.compress(BODY.encode())), ("deflate", zlib.compress(BODY.encode()))):
+        content = {"text": base64.b64encode(body).decode(), "encoding": "base64"}
+        compressed = entry(content=content)
+        compressed["response"]["headers"] = fields(("Content-Encoding", coding))
+        found = exchange(compressed)
+        assert found.reads == [(1000 * MS, body)]
+        assert ("content-encoding", coding) in found.response_headers
+
+
+def test_base64_may_have_line_ends_and_nothing_else_that_is_invalid() -> None:
+    text = base64.encodebytes(BODY.encode()).decode()
+    assert exchange(entry(content={"text": text, "encoding": "base64"})).reads == [(1000 * MS, BODY.encode())]
+    for damaged in ("!" + text, text[:-3], text[:9] + "\ud800" + text[9:]):
+        found = only(entry(content={"text": damaged, "encoding": "base64"}))
+        assert "not valid base64" in str(found)
+
+
+def test_request_body_may_be_base64_and_compressed() -> None:
+    body = zlib.compress(json.dumps(REQUEST).encode(), wbits=31)
+    posted = entry()
+    posted["request"] |= {
+        "postData": {"text": base64.b64encode(body).decode(), "encoding": "base64"},
+        "bodySize": len(body) + 1,
+    }
+    found = exchange(posted)
+    assert (found.request_body, found.request_bytes) == (body, len(body) + 1)
+    assert ("content-encoding", "gzip") in found.request_headers
 
 
 @pytest.mark.parametrize("charset", ["latin-1", "cp1252"])
@@ -89,18 +140,72 @@ def test_errors_of_browsers_are_causes(error: str, status: int, cause: str) -> N
     assert (found.cause, found.status, found.reads) == (cause, status if status == 200 else None, [])
 
 
-def test_only_requests_that_may_be_to_a_model_are_read() -> None:
-    image = entry(kind="image/png")
-    image["request"] |= {"method": "GET", "postData": {}, "headers": []}
-    page_data = entry(kind="application/json")
-    page_data["request"] |= {"method": "GET", "headers": []}
-    socket = entry(_webSocketMessages=[{"type": "send", "data": "secret"}], status=101, kind="")
-    socket["request"] |= {"method": "GET"}
-    for left_out in (image, page_data, socket):
-        assert only(left_out) is None
-    events = entry()
-    events["request"] |= {"method": "GET", "postData": {}, "headers": []}
-    assert exchange(events).method == "GET"
+def get(url: str, kind: str, **more: Any) -> dict[str, Any]:
+    found = entry(kind=kind, content={"size": 7, "mimeType": kind}, **more)
+    found["request"] |= {"method": "GET", "url": url, "postData": {}, "headers": []}
+    return found
+
+
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        get("data:image/png;base64,AA==", "image/png"),
+        get("blob:https://a/1", "text/html"),
+        get("chrome-extension://a/b.js", "text/javascript"),
+        get("https://a/app.js", "text/javascript", _fromCache="disk"),
+        get("https://a/blocked", "text/html", status=0),
+    ],
+)
+def test_what_was_not_sent_over_the_network_is_left_out(left_out: Any) -> None:
+    assert only(left_out) is None
+
+
+def test_pages_and_icons_are_read_as_packets_show_them_also_without_their_content() -> None:
+    page = exchange(get("https://a/page", "text/html"))
+    assert (page.method, page.url, page.status, page.reads, page.response_bytes) == (
+        "GET",
+        "https://a/page",
+        200,
+        [],
+        7,
+    )
+    assert exchange(get("https://a/favicon.ico", "image/x-icon", status=404)).status == 404
+
+
+def test_messages_of_a_websocket_are_frames_with_their_times() -> None:
+    found = exchange(socket_entry(('{"type": "response.create"}', '{"type": "response.created"}')))
+    assert (found.method, found.url, found.status, found.times) == (
+        "GET",
+        "https://api.openai.com/v1/responses",
+        101,
+        "reads",
+    )
+    assert ("upgrade", "websocket") in found.request_headers
+    assert [(round(at_ns / MS), from_client) for at_ns, _, from_client in found.frames] == [
+        (1000, True),
+        (2000, False),
+    ]
+    for (_, frame, from_client), text in zip(
+        found.frames, ("response.create", "response.created"), strict=True
+    ):
+        (message,) = MessageDecoder(from_client=from_client, compression=None).feed(0, frame)
+        assert json.loads(message.payload) == {"type": text}
+
+
+def test_websocket_without_messages_and_messages_that_are_no_data() -> None:
+    silent = socket_entry(())
+    del silent["_webSocketMessages"]
+    assert (exchange(silent).status, exchange(silent).frames) == (101, [])
+    odd = socket_entry(("AAE=",))
+    odd["_webSocketMessages"][0]["opcode"] = 2
+    odd["_webSocketMessages"] += [
+        {"type": "error", "opcode": -1, "data": "x"},
+        {"type": "receive", "opcode": 9},
+        1,
+    ]
+    (frame,) = exchange(odd).frames
+    (message,) = MessageDecoder(from_client=True, compression=None).feed(0, frame[1])
+    assert message.payload == b"\0\1"
 
 
 def test_missing_members_are_tolerated() -> None:
@@ -117,6 +222,7 @@ def test_missing_members_are_tolerated() -> None:
     ("broken", "reason"),
     [
         (1, "no URL"),
+        (entry(content={"size": -1}), "no body"),
         ({"request": {"url": 1}}, "no URL"),
         (entry(status=0), "no response"),
         (entry(content={"size": 9, "mimeType": "text/event-stream"}), "no body"),
@@ -134,12 +240,61 @@ def test_unreadable_entry_is_named(broken: Any, reason: str) -> None:
 
 def test_entries_before_the_damage_are_kept() -> None:
     text = har_text(entry(), entry(time=5), entry())
-    for cut in (text[: text.rindex('"timings"')], text[: text.rindex('"timings"')] + "}" + text[-9:]):
+    for cut in (text[: text.rindex('"timings"')], text[: text.rindex("}", 0, -9)]):
         *whole, damage = read(cut)
         assert [type(found) for found in whole] == [Exchange, Exchange]
-        assert "The rest of the file was not read" in str(damage)
-    (too_deep,) = read('{"log": {"entries": [' + "[" * 200_000)
-    assert "recursion" in str(too_deep)
+        assert "it ends within an entry" in str(damage)
+    *whole, damage = read(text[: text.rindex("]")])
+    assert [type(found) for found in whole] == [Exchange] * 3
+    assert "it ends within its list" in str(damage)
+
+
+def test_damaged_entry_costs_only_itself() -> None:
+    text = har_text(entry(), {"damaged": 1}, entry())
+    for damage in ("1 1", "[" * 200_000 + "]" * 200_000, "9" * 5000):
+        first, damaged, last = read(text.replace('"damaged": 1', f'"damaged": {damage}'))
+        assert (type(first), type(last)) == (Exchange, Exchange)
+        assert "it is no JSON" in str(damaged)
+
+
+def test_list_of_entries_is_found_where_the_format_has_it() -> None:
+    pages = {"_custom": {"entries": [1]}, "title": 'a "entries": [{}] \\'}
+    text = json.dumps({"log": {"pages": [pages] * 9, "comment": "x" * 600_000, "entries": [entry()]}})
+    for found in (read("\ufeff \n" + text), read(text)):
+        assert [type(one) for one in found] == [Exchange]
+    for other in ("", "data: {}", '{"entries": [{}]}', '{"log": {"entries": {}}}', "[" + text + "]"):
+        assert isinstance(read(other)[0], har.NotHar)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_pieces_of_any_size_have_the_same_entries(size: int) -> None:
+    text = har_text(entry(comment='\\" {[\\\\'), 1, entry(comment="é" * 9)).encode()
+    pieces = Pieces(text[at : at + size] for at in range(0, len(text), size))
+    assert list(map(str, har.exchanges(pieces, 7))) == list(map(str, read(text.decode())))
+
+
+def test_memory_is_bounded_and_an_entry_above_the_limit_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(har, "MAX_ENTRY_BYTES", 2**20)
+    one = json.dumps(entry()).encode()
+    start, huge, end = b'", "entries": [' + one, b', {"text": "', b'"}, ' + one + b"]}}"
+    long = list(repeat(b'a\\"' * 20_000, 300))
+    pieces = chain([b'{"log": {"comment": "'], long, [start, huge], long, [end])
+    tracemalloc.start()
+    try:
+        found = list(har.exchanges(Pieces(pieces), 7))
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [type(one) for one in found] == [Exchange, ValueError, Exchange]
+    assert "it has more than 1 MiB" in str(found[1])
+    assert peak_bytes < 8 * 2**20
+    monkeypatch.setattr(har, "MAX_ENTRY_BYTES", 2**30)
+    lists = chain(
+        [b'{"log": {"entries": [{"text": ['], repeat(b"[]," * 80_000, 15), [b"0]}, " + one + b"]}}"]
+    )
+    problem, read_one = har.exchanges(Pieces(lists), 7)
+    assert "1,000,000 objects and lists" in str(problem)
+    assert isinstance(read_one, Exchange)
 
 
 JSON = st.recursive(

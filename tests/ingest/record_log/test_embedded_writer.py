@@ -11,12 +11,15 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 
+from streamgauge.ingest.record_log import embedded_writer, segments
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
-from streamgauge.ingest.record_log.interface import LogFull, LogInUse
+from streamgauge.ingest.record_log.interface import LogBroken, LogFull, LogInUse
 from streamgauge.ingest.record_log.segments import SEGMENT_OFFSETS, log_bytes
 from streamgauge.ingest.records import Alive, AnyRecord, Lost, pack
 from tests.ingest.record_log.entries import (
@@ -410,6 +413,34 @@ def test_a_full_disk_raises_os_error_until_there_is_space(small_disk: Path) -> N
         reader.release("w0", got[-1].offset + 1)
         writer.append([b"again"])
         assert payloads(read_all(reader)) == [b"again"]
+
+
+@pytest.mark.parametrize(("module", "name", "calls"), [
+    (segments, "_create_tables", 0), (segments, "sync_folder", 0), (segments, "_connect", 1), (embedded_writer, "trim", 0),
+])  # fmt: skip
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EIO, "EIO"), sqlite3.OperationalError("disk I/O error"), MemoryError("planted")]
+)
+def test_a_segment_that_could_not_be_created_is_created_at_the_next_append(
+    module: ModuleType,
+    name: str,
+    calls: int,
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = getattr(module, name)
+    with writer_of(tmp_path, segment_age_s=0.0) as writer:
+        writer.append([b"before"])
+        with monkeypatch.context() as patched:
+            results = [real] * calls + [Mock(side_effect=error)] * 100
+            patched.setattr(module, name, lambda *given: results.pop(0)(*given))
+            for _ in range(3):
+                with pytest.raises((OSError, LogBroken, MemoryError)):
+                    writer.append([b"failed"])
+        writer.append([b"after"])
+    assert payloads(drain(tmp_path)) == [b"before", b"after"]
+    assert len(segments_of(tmp_path)) == 2
 
 
 def test_a_database_error_names_the_folder_and_the_remedy(tmp_path: Path) -> None:

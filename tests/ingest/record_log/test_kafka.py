@@ -203,9 +203,12 @@ def test_messages_shrink_when_the_topic_accepts_less_than_configured(
     monkeypatch.setattr("streamgauge.ingest.record_log.kafka_client._max_message_bytes", lambda *_: 1_048_588)
     records = [Frames("s", seq, [(0, os.urandom(30_000))]) for seq in range(20)]
     writer = open_writer(kafka_broker, topic, {})
-    writer.append([pack(list(records), compress=False)])
-    entries = read_until(open_reader(kafka_broker, topic, {}), lambda got: count_records(got) >= 20)
-    assert records_of(entries) == records
+    writer.append([b"not an entry" * 200_000, pack(list(records), compress=False)])
+    reader = open_reader(kafka_broker, topic, {})
+    sound = lambda got: [one for one in got if not unpack(one.payload)[1]]  # noqa: E731
+    entries = read_until(reader, lambda got: count_records(sound(got)) >= 20 and sound(got) != got)
+    assert records_of(sound(entries)) == records
+    assert [p.reason for one in entries for p in unpack(one.payload)[1]] == ["unknown_format"]
     assert writer.stats()["too_large_records"] == 0
 
 

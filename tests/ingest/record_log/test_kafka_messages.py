@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,19 @@ from streamgauge.ingest.record_log.kafka_writer import (
     group_by_stream,
     messages_of,
 )
-from streamgauge.ingest.records import Alive, Closed, Frames, Lost, encode, pack, pack_damage, unpack
+from streamgauge.ingest.records import (
+    MAX_ENTRY_BYTES,
+    PLAIN,
+    ZSTD,
+    Alive,
+    Closed,
+    Frames,
+    Lost,
+    encode,
+    pack,
+    pack_damage,
+    unpack,
+)
 from tests.ingest.record_log.entries import frames
 
 LIMIT = 1_048_588
@@ -70,6 +83,21 @@ def test_poison_passes_unchanged_and_stays_poison() -> None:
     found = group_by_stream(bad)
     assert [one.reason for payload in found.poison for one in unpack(payload)[1]] == reasons
     assert [record.seq for record in found.streams["a"]] == [0]
+
+
+@given(st.integers(0, 5000))
+def test_poison_that_is_cut_stays_poison(size: int) -> None:
+    zeros = ZSTD + zstandard.ZstdCompressor().compress(bytes(MAX_ENTRY_BYTES + 1))
+    starts = [
+        b"\x07",
+        ZSTD,
+        zeros,
+        PLAIN + b"\xc1",
+        PLAIN + b"\x91\xc6\x00\x00\x13\x88",
+        PLAIN + b"\xdd\xff\xff\xff\xff",
+    ]
+    for start in starts:
+        assert unpack((start + b"x" * 5000)[:size])[1], start
 
 
 @given(st.lists(st.integers(0, 400_000), min_size=1, max_size=12))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from streamgauge.analytics.assembly.assembler import Assembler
+from streamgauge.ingest.record_log import run_totals
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.interface import LogFull
@@ -112,7 +113,7 @@ class Log:
 
     def kill(self) -> None:
         """The kernel closes the files."""
-        self.file.close()
+        os.close(self.file._descriptor)
         os.close(self.log._lock)
         self.log._close_segment()
 
@@ -177,6 +178,51 @@ def test_a_run_killed_at_each_step_of_an_append_loses_what_is_not_in_the_log(
     again.kill()
     # Before the totals of the append are stored, nothing shows that its streams were opened.
     assert counted(tmp_path) == {1: (3, 0), 2: (3, 3), 3: (6, 0)}[step]
+
+
+def test_streams_opened_after_the_last_append_are_counted_when_the_run_is_killed(tmp_path: Path) -> None:
+    run = Log(tmp_path)
+    run.append([1, 2])
+    assert run.file.opened is not None
+    run.file.opened.count[0] = 7
+    run.kill()
+    assert [(t.streams_opened, t.missing) for t in read_run_totals(tmp_path).values()] == [(7, 5)]
+    again = Log(tmp_path)
+    again.kill()  # before its first append: the memory has the count of this run now
+    third = Log(tmp_path)
+    third.append([3])
+    third.kill()
+    assert counted(tmp_path) == (3, 5)
+    assert unreported_streams(tmp_path) == 0
+
+
+def test_memory_of_another_folder_or_user_and_torn_memory_are_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Log(tmp_path)
+    run.append([1])
+    assert run.file.opened is not None
+    run.file.opened.count[0] = 9
+    run.kill()
+    path = run_totals._memory_path(tmp_path / "w0")
+    content = path.read_bytes()
+    for damaged in (content[:8] + bytes(16) + content[24:], content[:10], b""):
+        path.write_bytes(damaged)
+        assert [t.streams_opened for t in read_run_totals(tmp_path).values()] == [1]
+    path.write_bytes(content)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert [t.streams_opened for t in read_run_totals(tmp_path).values()] == [1]
+    monkeypatch.setattr(run_totals, "MEMORY", tmp_path)
+    with pytest.raises(OSError, match="not mounted"):
+        run_totals.OpenedInMemory(tmp_path / "w0", str(uuid.uuid4()))
+
+
+def test_a_closed_run_leaves_no_memory(tmp_path: Path) -> None:
+    run = Log(tmp_path)
+    path = run_totals._memory_path(tmp_path / "w0")
+    assert path.exists()
+    run.writer.close()
+    assert not path.exists()
 
 
 def test_what_a_full_disk_lost_is_reported_once_whatever_step_of_the_report_is_killed(tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ PIECES = st.sampled_from([
     b"{", b"}", b"[", b"]", b",", b":", b'"', b'"text":', b'"arguments":', b'"id":', b'"zq', b"zq", b"\\",
     b'\\"', b"\\n", b"\\u00e9", b"\\ud83d\\ude00", b"\\u", b"12", b"-0.5e3", b'{"a":true,', b'{"content":"zq"}',
     "é".encode(), "😀".encode(), b"\xff", b" ", b"\xef\xbb\xbf", b'{"id":"a zq"}', b'{"model":"zq', b"event: a zq\n",
+    b"\\/", b'{"model":"a\\/b","id":"a\\/b c"}',
 ])  # fmt: skip
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import json
 import pkgutil
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from streamgauge.analytics import dialects
 from streamgauge.analytics.decoding import request_body
 from streamgauge.analytics.dialects import errors, openai_completions
+from streamgauge.ingest.redaction.body_redactor import BodyRedactor
 from streamgauge.ingest.redaction.json_keys import REQUEST, RESPONSE, Context, Keep
 
 
@@ -39,6 +43,7 @@ def test_every_member_that_a_dialect_reads_is_allow_listed(module: str) -> None:
 
 def test_members_that_are_read_by_name_are_allow_listed() -> None:
     read = {
+        *errors._FLAT_KEYS,
         *errors._TYPE_KEYS,
         *errors._MESSAGE_KEYS,
         *openai_completions.PROVIDER_FIELDS,
@@ -53,6 +58,72 @@ def test_members_that_are_read_by_name_are_allow_listed() -> None:
         b"functions",
     }  # nested, or for readers of redacted bodies
     assert {name.encode() for name in request_body._MEMBERS} == REQUEST.rules.keys() - others
+
+
+REPORTS = ("server_stats", "usage", "vendors")
+"""Modules that read the members of reports, among which every name is kept, and headers."""
+OF_REPORTS = {
+    "cacheReadInputTokens", "cacheWriteInputTokens", "cached_tokens", "completion_tokens", "inputTokens", "outputTokens", "output_tokens",
+    "output_tokens_details", "toolUsePromptTokenCount", "total_tool_use_tokens",
+    "prompt_tokens", "thinking_tokens", "total_tokens",
+}  # fmt: skip
+HEADERS = {"anthropic-version"}
+
+
+def names_read(module: str) -> set[str]:
+    """The constants in calls of `get`, `pop` and `_inner`."""
+    source = Path(str(importlib.import_module(module).__file__)).read_text()
+    return {
+        argument.value
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith((".get", ".pop", "_inner"))
+        for argument in (call.args if ast.unparse(call.func) == "_inner" else call.args[:1])
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    }
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not name.endswith((*REPORTS, "dialect"))])
+def test_members_that_are_looked_up_are_allow_listed(module: str) -> None:
+    assert {
+        name.encode() for name in names_read(module) - OF_REPORTS - HEADERS
+    } - RESPONSE.rules.keys() == set()
+
+
+@pytest.mark.parametrize(
+    "name", ["modality", "ttl", "service_tier", "speed", "inference_geo", "trafficType", "type"]
+)
+def test_words_in_reports_are_kept(name: str) -> None:
+    raw = b'{"usage":{"%b":"priority","list":[{"%b":"1h"}],"note":"secret","more":["secret"]}}' % (
+        name.encode(), name.encode(),
+    )  # fmt: skip
+    assert BodyRedactor().feed(raw) == raw.replace(b"secret", b"xxxxxx")
+    assert b"two words" not in BodyRedactor().feed(raw.replace(b"priority", b"two words"))
+
+
+SECRETS = ["two words", "sk-proj-" + "a1B2" * 8, "ghp_" + "a1B2" * 9, "a1b2" * 10, 'a"b', "é"]
+
+
+@pytest.mark.parametrize(
+    ("key", "kept", "filled"),
+    [
+        ("mimeType", ["audio/L16;codec=pcm;rate=24000", "image/png"], [f"audio/L16;rate={SECRETS[1]}", "audio/a b"]),
+        ("Server-Timing", ["queue;dur=1.5, server_ttft;dur=8", "a;dur=1"],
+         [f"{SECRETS[2]};dur=1", "some words;dur=1", 'a;desc="x";dur=1', "a, b, c", "a;dur=b"]),
+    ],
+)  # fmt: skip
+def test_words_with_parameters_are_kept_in_any_reads_and_no_others(
+    key: str, kept: list[str], filled: list[str]
+) -> None:
+    for value in kept:
+        raw = b'{"%b": "%b"}' % (key.encode(), value.encode())
+        through = BodyRedactor()
+        assert BodyRedactor().feed(raw) == raw
+        assert b"".join(through.feed(raw[at : at + 1]) for at in range(len(raw))) == raw
+    for value in (*filled, *SECRETS):
+        raw = json.dumps({key: value}).encode()
+        assert value.encode() not in BodyRedactor().feed(raw)
+        through = BodyRedactor()
+        assert value.encode() not in b"".join(through.feed(raw[at : at + 1]) for at in range(len(raw)))
 
 
 TEXT = (

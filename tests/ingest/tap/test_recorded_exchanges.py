@@ -77,7 +77,7 @@ def exchanges(draw: Callable[[Any], Any]) -> list[Call]:
         response = f"HTTP/1.1 {status} OK\r\n{kind}{fields}\r\n".encode()
         calls.append(("response_head", (response, T0_NS + draw(TIMES))))
         for _ in range(draw(st.integers(0, 3))):
-            calls += [("response_data", (b"r" * max(1, draw(SIZES)), T0_NS + draw(TIMES)))]
+            calls += [("response_data", (b"x" * max(1, draw(SIZES)), T0_NS + draw(TIMES)))]
     if has_body:
         calls.append(("record_request", (draw(st.booleans()),)))
     calls.append(

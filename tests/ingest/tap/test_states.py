@@ -42,6 +42,7 @@ from streamgauge.ingest.tap.exchanges.states import (
 )
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.relay import body_relay
+from tests import reached
 from tests.ingest.tap.memory_tap import MemoryTap, MemoryTransport
 
 Pair = tuple[int, int]
@@ -385,6 +386,8 @@ async def test_exchange_does_what_the_tables_say(pair: Pair, stimulus: Stimulus,
     expected, cause = follow(pair, events)
     stimulus.fire(tap)
     tap.check()
+    for n, event in enumerate(events):
+        reached.note(reached.transitions(*follow(pair, events[:n])[0], event))
     if cause is not None:
         assert tap.exchange.response in (DRAINING, OVER)
         tap.end()

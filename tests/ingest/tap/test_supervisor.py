@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from streamgauge.ingest.guards import Guards
-from streamgauge.ingest.listening import AllowedHosts, bind
+from streamgauge.ingest.listening import AllowedHosts, bind, bind_tap
 from streamgauge.ingest.tap.connections.sockets import HangupWatch
 from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from streamgauge.ingest.tap.process import supervisor
@@ -101,22 +102,20 @@ async def test_supervisor_goes_on_after_a_restart_that_fails_and_after_exception
     )  # the workers get its formatter, which pytest's cannot be
     monkeypatch.setattr(supervisor, "_MIN_BACKOFF_S", 0.05)
     monkeypatch.setattr(supervisor, "_POLL_INTERVAL_S", 0.05)
-    with bind("127.0.0.1:0", shared=True) as reserved:
-        address = f"127.0.0.1:{reserved.getsockname()[1]}"
-        options = tap_options(
-            upstreams=parse_upstreams(["http://127.0.0.1:1"]), data=tmp_path, workers=2, listen=address
-        )
-        tap = Supervisor(options, b"k" * 32, address)
+    with contextlib.ExitStack() as opened:
+        *sockets, _ = map(opened.enter_context, bind_tap("127.0.0.1:0", "127.0.0.1:0", 2))
+        options = tap_options(upstreams=parse_upstreams(["http://127.0.0.1:1"]), data=tmp_path, workers=2)
+        tap = Supervisor(options, b"k" * 32, sockets)
         await tap.start()
         serving = asyncio.create_task(tap.serve())
         spawn = Supervisor._spawn
         refused: list[dict[str, str]] = []
 
-        async def spawn_once_refused(self: Supervisor, number: int, control: int) -> Any:
+        async def spawn_once_refused(self: Supervisor, number: int, *descriptors: int) -> Any:
             if not refused:
                 refused.append(tap.faults())
                 raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-            return await spawn(self, number, control)
+            return await spawn(self, number, *descriptors)
 
         monkeypatch.setattr(Supervisor, "_spawn", spawn_once_refused)
         os.kill(tap._workers[0].process.pid, signal.SIGKILL)

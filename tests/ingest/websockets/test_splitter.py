@@ -18,7 +18,7 @@ from tests.guard_injection import Fault, derived, methods
 
 KINDS: Sequence[type] = (AnswerSplitter, MessageDecoder, Responses)
 CALLED_BY_OWNERS = {"__init__", "stream", "state", "restored", "split", "lose"}
-OF_CONTAINMENT = {"_decoders", "give_up", "_take_made"}
+OF_CONTAINMENT = {"_decoders", "stop", "give_up", "_take_made"}
 CASES = [
     (kind, name) for kind in KINDS for name in methods(kind) if name not in CALLED_BY_OWNERS | OF_CONTAINMENT
 ]

@@ -12,6 +12,7 @@ from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.simulator.profiles import HTTP_MODELS, PROFILES
 from streamgauge.simulator.response_writers import RESPONSE_WRITERS
 from streamgauge.simulator.server import Simulator
+from tests.analytics.redacted_streams import assert_same, exchange
 from tests.streamgauge.simulator.conftest import Script
 
 MODELS = sorted(HTTP_MODELS)
@@ -55,6 +56,15 @@ def test_body_contains_the_generated_text_in_order(script: Script, model: str) -
     assert "".join(texts) == row.text
     assert len(row.text or "") == row.text_chars
     assert len(texts) == row.output_events
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_answers_have_the_same_measures_after_redaction(script: Script, model: str) -> None:
+    path = PROFILES[model].path
+    for more in ({"tool_calls": 2}, {"refusal": True}, {"reasoning_tokens": 6}, {"stream": False}):
+        response, body, _ = script(model, path, tokens=12, **more)
+        headers = [("content-type", response.headers["content-type"])]
+        assert_same(exchange(body.splitlines(keepends=True), path=path, headers=headers))
 
 
 KNOWN_VIOLATIONS = {

@@ -13,6 +13,7 @@ import openai
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from streamgauge.simulator.incidents import Incident
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.server import Simulator, SimulatorOptions
@@ -186,7 +187,13 @@ def test_clients_of_the_demo_have_conversations(simulator: Simulator) -> None:
             base_url=simulator.url, run="ws", abort_share=0, models=models, socket_share=1.0
         )
         traffic = Traffic(options)
-        await traffic.send(12)
+        slow = {
+            "ttft_ms": 1,
+            "gap_ms": 100,
+            "tokens": 30,
+        }  # an answer has not ended when its interruption arrives
+        traffic.incident = Incident(text="", dimension="model", value="gpt-sim-realtime", forced=slow)
+        await traffic.send(24)
         return traffic
 
     traffic = asyncio.run(send())

@@ -1,0 +1,24 @@
+"""The types of `request_anatomy.py` for the compiled build."""
+
+from libc.stdint cimport int64_t
+
+cdef int64_t _LIST, _REQUEST, _ROLE, _PARTS, _TEXT, _CALL_ID, _RESPONSE, _ID, _MOST_MESSAGES, _MOST_IDS, _MOST_BYTES
+cdef dict _NAMES
+
+cdef class AnatomyReader:
+    cdef bytes _key, _value
+    cdef int64_t _name, _reading, _list_depth, _response_depth, _results
+    cdef bint _in_request, _is_user, _has_role, _has_parts, _has_result
+    cdef object _hasher
+    cdef list _user_messages, _call_ids
+
+    cpdef anatomy(self)
+    cpdef bint reads_name(self, int64_t depth)
+    cpdef name(self, bytes name, int64_t depth)
+    cpdef opens(self, int64_t depth, bint is_array, bint is_value)
+    cpdef closes(self, int64_t depth)
+    cpdef bint value_begins(self, int64_t depth)
+    cdef bint _may_be_user(self)
+    cpdef read(self, bytes part)
+    cpdef value_ends(self)
+    cdef _message_ends(self)
