@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -29,10 +28,11 @@ from streamgauge.analytics.storage.location import StoreLocation, locate
 from streamgauge.ingest.ready_file import read_ready_file
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 from tests.analytics.query.test_query_pool import CATALOG_QUERIES, HOSTILE, INTERNAL_NAMES, KINDS
+from tests.deadline import DEADLINE_S, until
 from tests.guard_injection import Fault, derived
 from tests.options import serve_options
 
-LIMITS = replace(SERVE_LIMITS, memory_bytes=512 * MIB, max_rows=10_000)
+LIMITS = replace(SERVE_LIMITS, memory_bytes=512 * MIB, max_rows=10_000, timeout_s=DEADLINE_S)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Client:
     connection: duckdb.DuckDBPyConnection
     endpoint: Endpoint
 
-    def query(self, sql: str, timeout_s: float = 20.0, max_rows: int = 1000) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, timeout_s: float = DEADLINE_S, max_rows: int = 1000) -> list[tuple[Any, ...]]:
         return self.connection.execute(f"FROM {self._call(directive(max_rows, timeout_s) + sql)}").fetchall()
 
     def count(self, sql: str) -> int:
@@ -67,14 +67,14 @@ class Client:
 
     def until_answered(self, sql: str) -> list[tuple[Any, ...]]:
         """Repeat while the server restarts."""
-        until_s = time.monotonic() + 15
-        while True:
+
+        def answer() -> list[tuple[Any, ...]] | None:
             try:
                 return self.query(sql)
             except duckdb.Error:
-                if time.monotonic() > until_s:
-                    raise
-                time.sleep(0.1)
+                return None
+
+        return until(answer, f"an answer to {sql}")
 
 
 def ready_file(data: Path) -> Path:
@@ -91,23 +91,23 @@ def serving(location: StoreLocation, data: Path, limits: Limits = LIMITS) -> Ite
             found = until_ready(data, thread.is_alive)
             with duckdb.connect() as connection:
                 load(connection, "httpfs", "quack")
-                connection.execute("SET http_retries = 0")
+                connection.execute(f"SET http_retries = 0; SET http_timeout = {2 * DEADLINE_S:.0f}")
                 yield Client(connection, Endpoint(found["quack"], found["token"]))
         finally:
             server.stop()
-            thread.join(10)
+            thread.join(DEADLINE_S)
     assert not thread.is_alive()
     assert read_ready_file(ready_file(data)) is None
 
 
 def until_ready(data: Path, is_running: Callable[[], bool]) -> dict[str, Any]:
     """The ready file of a server that starts."""
-    until_s = time.monotonic() + 20
-    while (found := read_ready_file(ready_file(data))) is None:
+
+    def found() -> dict[str, Any] | None:
         assert is_running()
-        assert time.monotonic() < until_s
-        time.sleep(0.02)
-    return found
+        return read_ready_file(ready_file(data))
+
+    return until(found, "a ready server")
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ def test_hostile_statements_affect_no_other_reader(served: tuple[StoreLocation, 
     attacker.start()
     answers = 0
     while attacker.is_alive():
-        assert client.query("SELECT count(*) >= 5000 FROM streams", timeout_s=20) == [(True,)]
+        assert client.query("SELECT count(*) >= 5000 FROM streams") == [(True,)]
         answers += 1
     attacker.join()
     assert [*errors] == KINDS
@@ -243,12 +243,8 @@ def test_a_killed_or_stopped_listener_is_replaced_at_the_same_address(
     monkeypatch.setattr(serve, "CHILD_SILENT_S", 2.0)
     pid = quack_pid()
     os.kill(pid, by)
-    started_s = time.monotonic()
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() - started_s < 10
-        time.sleep(0.05)
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the listener")
     assert client.until_answered("SELECT count(*) >= 5000 FROM streams") == [(True,)]
-    assert time.monotonic() - started_s < 15
 
 
 @pytest.mark.parametrize(
@@ -365,5 +361,5 @@ def test_sigterm_stops_cleanly(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) as server:
         until_ready(tmp_path, lambda: server.poll() is None)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(10) == 0
+        assert server.wait(DEADLINE_S) == 0
     assert read_ready_file(ready_file(tmp_path)) is None
