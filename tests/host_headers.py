@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit
 
+from tests.deadline import DEADLINE_S
+
 OWN = (
     "Host: 127.0.0.1",
     "Host: localhost:80\r\nOrigin: http://127.0.0.1:3000",
@@ -26,7 +28,7 @@ def answer(url: str, headers: str, *, method: str = "GET") -> tuple[int, str]:
     websocket = "Upgrade:" in headers
     close = "" if websocket else "Connection: close\r\n"
     request = f"{method} {parts.path or '/'} HTTP/1.1\r\n{headers}\r\n{close}Content-Length: 0\r\n\r\n"
-    with socket.create_connection((parts.hostname, parts.port or 80), timeout=20) as connection:
+    with socket.create_connection((parts.hostname, parts.port or 80), timeout=DEADLINE_S) as connection:
         connection.sendall(request.encode())
         received = b""
         while data := connection.recv(65_536):

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadline import DEADLINE_S
+
 USER = "streamgauge"
-READY_S = 60.0
+READY_S = DEADLINE_S
 
 
 @dataclass
@@ -68,7 +70,7 @@ class Postgres:
     def stop(self) -> None:
         if self.process is not None:
             self.process.send_signal(signal.SIGQUIT)  # an immediate shutdown
-            self.process.wait(30)
+            self.process.wait(DEADLINE_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def new_database(self) -> str:

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.deadline import DEADLINE_S
+
 READ_BYTES = 16_384
 
 
@@ -109,10 +111,10 @@ def proxy() -> Iterator[Proxy]:
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(DEADLINE_S)
     try:
         yield made
     finally:
         loop.call_soon_threadsafe(made._reset)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(DEADLINE_S)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadline import DEADLINE_S
 from tests.ports import free_port
 
 SCRIPT = Path(__file__).parents[1] / "deploy" / "s3" / "server-for-tests"
 KEY, SECRET = "AKSTREAMGAUGE", "signs/with+odd=characters"
-READY_S = 60.0
+READY_S = DEADLINE_S
 LOGBACK = """<configuration>
   <appender name="STDERR" class="ch.qos.logback.core.ConsoleAppender">
     <target>System.err</target><encoder><pattern>%d %p %m%n</pattern></encoder>
@@ -89,12 +90,12 @@ def s3_server(folder: Path) -> Iterator[S3]:
         yield server
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(DEADLINE_S)
 
 
 def _jars() -> Path:
     try:
-        done = subprocess.run([SCRIPT], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([SCRIPT], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     except subprocess.TimeoutExpired:
         pytest.skip("the S3 server is not installed: make test-setup")
     if done.returncode:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from streamgauge.analytics.extras import MODULES, extra_of
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.installed import OFFERED, ROOT, distributions, environment, normalized
 from tests.ports import free_ports
 
@@ -122,7 +122,7 @@ def started(python: Path, folder: Path, *argv: str, **variables: str) -> Iterato
         yield process
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=DEADLINE_S)
 
 
 def assert_names(python: Path, folder: Path, cases: dict[str, str], **variables: str) -> None:
@@ -135,7 +135,7 @@ def assert_names(python: Path, folder: Path, cases: dict[str, str], **variables:
         for line in cases
     }  # fmt: skip
     for line, process in processes.items():
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=DEADLINE_S)
         assert (process.returncode, out, err.count("\n")) == (2, "", 1), (line, err)
         assert err.startswith("streamgauge: cannot "), line
         assert err.endswith(
@@ -191,7 +191,7 @@ def test_up_of_the_base_install_runs_the_tap_and_names_the_extras_of_the_other_p
         assert "streamgauge[analytics]" in not_ready["analyze:"]
         assert "streamgauge[dashboard]" in not_ready["dashboard:"]
         with pytest.raises(urllib.error.HTTPError, match="502"):
-            urllib.request.urlopen(f"http://{address}/health", timeout=30)
+            urllib.request.urlopen(f"http://{address}/health", timeout=DEADLINE_S)
 
 
 def test_the_base_install_runs_simulator_tap_and_ship(base: Path, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_the_base_install_runs_simulator_tap_and_ship(base: Path, tmp_path: Path
 
         def forwarded() -> bool:
             try:
-                with urllib.request.urlopen(f"http://{tap}/health", timeout=5) as response:
+                with urllib.request.urlopen(f"http://{tap}/health", timeout=DEADLINE_S) as response:
                     return bool(response.status == 200)
             except OSError:
                 return False

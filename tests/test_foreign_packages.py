@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamgauge.cli import LAZY_COMMANDS
+from tests.deadline import DEADLINE_S
 from tests.installed import environment
 from tests.ports import free_ports
 
@@ -40,7 +41,7 @@ def test_every_command_starts(python: Path, tmp_path: Path) -> None:
         for name in LAZY_COMMANDS
     }  # fmt: skip
     for name, process in processes.items():
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0, out
         assert out.startswith(f"Usage: streamgauge {name}"), out
 
@@ -54,7 +55,7 @@ def test_all_parts_run(python: Path, tmp_path: Path) -> None:
             python, "-m", "streamgauge", "demo", "--seconds", "5", "--workers", "2", "--dashboard-listen", f"127.0.0.1:{port}",
             "--listen", f"127.0.0.1:{listen}", "--admin", f"127.0.0.1:{admin}", "--simulator", f"127.0.0.1:{simulator}",
         ],
-        cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "foreign" not in done.stdout + done.stderr

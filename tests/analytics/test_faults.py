@@ -77,7 +77,9 @@ def running(data: Path, options: AnalyzeOptions) -> Iterator[Ready]:
 def probe(ready: Ready) -> tuple[int, str]:
     assert ready.metrics is not None
     try:
-        with urllib.request.urlopen(ready.metrics.replace("/metrics", "/recordingz"), timeout=10) as answer:
+        with urllib.request.urlopen(
+            ready.metrics.replace("/metrics", "/recordingz"), timeout=DEADLINE_S
+        ) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as e:
         return e.code, e.read().decode()
@@ -117,7 +119,7 @@ def test_each_thread_of_analytics_survives_an_exception_and_is_named(
                 if guard.name in {*ENDS_THE_PROCESS, NO_TASK}:
                     continue
                 with Injection(guard, guards.faults) as injection:
-                    end_s = time.monotonic() + 20
+                    end_s = time.monotonic() + DEADLINE_S
                     while not injection.works_again:
                         writer.append([*entries([next(written)])])
                         ask_for_streams(tmp_path) if guard.name == "queries" else time.sleep(0.02)
@@ -135,7 +137,7 @@ def test_each_thread_of_analytics_survives_an_exception_and_is_named(
                 True,
                 True,
             )
-            assert urllib.request.urlopen(ready.metrics, timeout=10).read().count(
+            assert urllib.request.urlopen(ready.metrics, timeout=DEADLINE_S).read().count(
                 b"streamgauge_guard_fault{"
             ) == len(guards.all())
             guards.guard("without an attempt").failed(ValueError())

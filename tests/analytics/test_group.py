@@ -186,7 +186,7 @@ def test_every_stream_is_stored_once_when_partitions_move(scene: Scene) -> None:
     scene.until(lambda: scene.stored() == 60, "all streams are stored")
     for process in (first, second):
         process.terminate()
-        assert process.wait(30) == 0, scene.logs()
+        assert process.wait(DEADLINE_S) == 0, scene.logs()
     assert_same(scene)
     totals = dict(scene.ask("SELECT name, value FROM counters").iter_rows())
     assert (totals["streams_opened"], totals["streams_finished"]) == (60, 60)
@@ -205,7 +205,7 @@ def test_other_process_takes_over_after_a_kill(scene: Scene) -> None:
     scene.produce(late)
     scene.until(lambda: scene.stored() == 60, "the one that is left stores all streams")
     processes[1].terminate()
-    assert processes[1].wait(30) == 0, scene.logs()
+    assert processes[1].wait(DEADLINE_S) == 0, scene.logs()
     assert_same(scene)
 
 

@@ -31,7 +31,7 @@ from streamgauge.simulator.ledger import LedgerRow, RemoteLedger
 from streamgauge.simulator.measurement_check import Bounds, Discrepancy, check_measurements, streams_since
 from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions
 from streamgauge.status import pipeline_status
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import Up, simulator, up
 from tests.ports import free_port
 from tests.tables import tables
@@ -109,7 +109,7 @@ class Run:
 
     def tap_ledger(self) -> dict[str, int]:
         """The tap's current counters."""
-        with urllib.request.urlopen(f"{self.running.admin}/ledger", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.running.admin}/ledger", timeout=DEADLINE_S) as answer:
             counters: dict[str, int] = json.load(answer)
         return counters
 

@@ -18,6 +18,7 @@ import pytest
 from streamgauge.ingest.record_log.segments import log_bytes
 from streamgauge.simulator.measurement_check import check_measurements, streams_since
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run
+from tests.deadline import DEADLINE_S
 from tests.kafka import Broker
 from tests.tables import tables
 
@@ -31,7 +32,7 @@ def bulky(chaos: Run, requests: int, *, seed: int) -> None:
     content = [base64.b85encode(rng.randbytes(60_000)).decode() for _ in range(8)]
 
     async def send() -> None:
-        async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=8)) as client:
+        async with httpx.AsyncClient(timeout=DEADLINE_S, limits=httpx.Limits(max_connections=8)) as client:
 
             async def one(number: int) -> None:
                 body = {

@@ -19,7 +19,7 @@ from streamgauge.ingest.records import pack
 from streamgauge.simulator.measurement_check import check_measurements, streams_since
 from tests.analytics.log_entries import stream
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run, topic_read, wipe
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.kafka import Broker
 from tests.proxy import Proxy, proxy
 from tests.tables import tables
@@ -159,7 +159,7 @@ def long_streams(url: str, count: int, force: str) -> Iterator[None]:
     def one(number: int) -> None:
         body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
         headers = {"x-request-id": f"long-{number}", "x-simulate": force}
-        httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=120)
+        httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=DEADLINE_S)
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
     for thread in threads:
@@ -168,7 +168,7 @@ def long_streams(url: str, count: int, force: str) -> Iterator[None]:
         yield
     finally:
         for thread in threads:
-            thread.join(120)
+            thread.join(DEADLINE_S)
 
 
 def _open(chaos: Run) -> int:

@@ -116,7 +116,7 @@ def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
                         process.wait()
                 stop()
             tap.send_signal(signal.SIGTERM)
-            assert tap.wait(90) == 0
+            assert tap.wait(DEADLINE_S) == 0
         with analytics(data):
             until(lambda: read_to_the_end(data, keeper), "the killed run", DEADLINE_S)
             killed = tables_of(data)

@@ -46,7 +46,9 @@ def paced_streams(url: str) -> Iterator[None]:
                     pass
 
     async def all_of_them() -> None:
-        async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=STREAMS)) as client:
+        async with httpx.AsyncClient(
+            timeout=DEADLINE_S, limits=httpx.Limits(max_connections=STREAMS)
+        ) as client:
             await asyncio.gather(*(one(client, number) for number in range(STREAMS)))
 
     thread = threading.Thread(target=lambda: asyncio.run(all_of_them()))
@@ -54,7 +56,7 @@ def paced_streams(url: str) -> Iterator[None]:
     try:
         yield
     finally:
-        thread.join(60)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
 

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from tests.deadline import DEADLINE_S
 from tests.ports import free_port
 
 
@@ -108,4 +109,4 @@ def provider(email: str) -> Iterator[tuple[str, Provider]]:
         yield url, oidc
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(DEADLINE_S)

@@ -14,7 +14,7 @@ from streamgauge.analytics.query.errors import QueryError
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.browser import CHROMIUM, Reader, reader
 from tests.dashboard.running_dashboard import ROOT
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.tables import tables
 
 pytestmark = [
@@ -50,7 +50,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield data
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(DEADLINE_S)
 
 
 @pytest.fixture(scope="module")

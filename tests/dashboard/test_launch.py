@@ -17,6 +17,7 @@ from streamgauge.dashboard.launch import run
 from streamgauge.ingest.listening import join_address
 from tests import host_headers
 from tests.dashboard.running_dashboard import running
+from tests.deadline import DEADLINE_S
 from tests.options import dashboard_options
 
 
@@ -25,19 +26,19 @@ def test_ready_file_exists_while_the_dashboard_responds(tmp_path: Path) -> None:
         assert dashboard.ready["pid"] == dashboard.process.pid
         assert stat.S_IMODE(dashboard.ready_file.stat().st_mode) == 0o600
         assert dashboard.url.startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(f"{dashboard.url}/_stcore/health", timeout=10) as answer:
+        with urllib.request.urlopen(f"{dashboard.url}/_stcore/health", timeout=DEADLINE_S) as answer:
             assert answer.status == 200
         os.utime(dashboard.ready_file, (0, 0))
-        heartbeat_until_s = time.monotonic() + 30
+        heartbeat_until_s = time.monotonic() + DEADLINE_S
         while not dashboard.ready_file.stat().st_mtime:
             assert time.monotonic() < heartbeat_until_s
             time.sleep(0.05)
         page = urllib.request.Request(f"{dashboard.url}/streams", headers={"Accept": "text/html"})
-        with urllib.request.urlopen(page, timeout=10) as answer:
+        with urllib.request.urlopen(page, timeout=DEADLINE_S) as answer:
             assert b"window.__streamlit={BACKEND_BASE_URL" in answer.read()
         assert_only_own_hosts_are_served(dashboard.url)
         dashboard.process.send_signal(signal.SIGTERM)
-        assert dashboard.process.wait(timeout=30) == 0
+        assert dashboard.process.wait(timeout=DEADLINE_S) == 0
         assert not dashboard.ready_file.exists()
 
 

@@ -15,13 +15,17 @@ from typing import Any
 
 import pytest
 
+from tests.deadline import DEADLINE_S
+
 IMAGES = os.environ.get("STREAMGAUGE_IMAGES", "localhost/streamgauge-tap,localhost/streamgauge").split(",")
 LARGEST_BYTES = {"tap": 600 * 2**20, "streamgauge": 1_600 * 2**20}
 """Limits with a base image of 335 MB. python:3.12-slim-bookworm is less than half as large."""
 
 
 def buildah(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["buildah", *words], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        ["buildah", *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
 
 
 @pytest.fixture(scope="module", params=IMAGES)

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from streamgauge.cli import cli
+from tests.deadline import DEADLINE_S
 from tests.deploy.manifests import DEPLOY
 
 PAGES = sorted((DEPLOY / "man").iterdir())
@@ -38,7 +39,7 @@ def test_page_renders_without_warnings(page: Path) -> None:
     if shutil.which("groff") is None:
         pytest.skip("no groff; on Debian: apt-get install groff-base")
     command = ["groff", "-k", "-man", "-ww", "-Tascii", "-P-cbou", page]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert (done.returncode, done.stderr) == (0, "")
     sections = [line for line in done.stdout.splitlines()[1:-1] if re.match(r"[A-Z]", line)]
     assert sections[:3] == ["NAME", "SYNOPSIS", "DESCRIPTION"]

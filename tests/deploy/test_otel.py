@@ -14,6 +14,7 @@ import yaml
 from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
 from streamgauge.analytics.telemetry.prometheus import prometheus_name
 from streamgauge.analytics.telemetry.semconv import PROFILES
+from tests.deadline import DEADLINE_S
 from tests.e2e.collector import built
 from tests.e2e.prometheus import OTEL
 
@@ -25,7 +26,7 @@ def promtool(*argv: str | Path, stdin: str | None = None) -> str:
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
         cwd=OTEL,
     )
@@ -61,7 +62,7 @@ def test_collector_configuration_is_valid() -> None:
         env={**os.environ, **endpoints},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import ROOT
 from tests.ports import free_ports
 
@@ -73,7 +73,7 @@ def built(script: str) -> Path:
     """The output path of a script of deploy/otel that `make test-setup` has run. Skips the test otherwise."""
     try:
         done = subprocess.run(
-            [ROOT / "deploy/otel" / script], capture_output=True, text=True, timeout=60, check=False
+            [ROOT / "deploy/otel" / script], capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )
     except subprocess.TimeoutExpired:
         pytest.skip(f"deploy/otel/{script} was not run yet. Run make test-setup.")
@@ -125,4 +125,4 @@ def collector(
         yield Collector(f"http://127.0.0.1:{grpc}", f"http://127.0.0.1:{http}", log)
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(DEADLINE_S)

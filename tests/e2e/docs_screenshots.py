@@ -29,6 +29,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
 from tests.dashboard.screenshots import main as take
+from tests.deadline import DEADLINE_S
 from tests.e2e.running import Up, simulator, up
 from tests.ingest.running_tap import read_request
 from tests.ports import free_port
@@ -52,7 +53,7 @@ def chat(tap: str, gateway: str, model: str, **headers: str) -> None:
     }
     headers = {"authorization": "Bearer sk-demo-app", **headers}
     with suppress(httpx.HTTPError):
-        httpx.post(f"{tap}/{gateway}{CHAT}", json=body, headers=headers, timeout=60)
+        httpx.post(f"{tap}/{gateway}{CHAT}", json=body, headers=headers, timeout=DEADLINE_S)
 
 
 def traced(running: Up) -> str:
@@ -109,7 +110,7 @@ def in_thread(work: Callable[[threading.Event], None]) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(DEADLINE_S)
 
 
 def traffic(tap: str, router_port: int, stop: threading.Event) -> None:

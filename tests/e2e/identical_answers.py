@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import END, SSE_HEAD, chunk, read_request
 
 WORDS = [f"word{i} " for i in range(12)]
@@ -133,9 +134,9 @@ def model_server() -> Iterator[ModelServer]:
 
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),), daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(DEADLINE_S)
     try:
         yield server
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(DEADLINE_S)

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.collector import built
 from tests.e2e.running import ROOT, answers
 
@@ -29,7 +29,7 @@ class Prometheus:
         """The `data` of a response. Fails with the message of Prometheus."""
         query = urllib.parse.urlencode(parameters)
         try:
-            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as response:
+            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=DEADLINE_S) as response:
                 return json.load(response)["data"]
         except urllib.error.HTTPError as e:
             raise AssertionError(f"{parameters}: {e.read().decode()}") from None
@@ -84,4 +84,4 @@ def prometheus(folder: Path, port: int, targets: dict[str, str]) -> Iterator[Pro
         yield Prometheus(f"http://127.0.0.1:{port}")
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(DEADLINE_S)

@@ -22,12 +22,13 @@ from bench.tap.servers import debian_program
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.simulator.server import Simulator, SimulatorOptions
 from tests.analytics.stream_records import rows_of
+from tests.deadline import DEADLINE_S
 from tests.e2e.running import ROOT
 from tests.ingest.running_tap import RunningTap, running_tap
 from tests.ports import free_port
 
 HOW_TO = ROOT / "docs" / "how-to"
-LIMIT_S = 90.0
+LIMIT_S = DEADLINE_S
 
 
 class Case(NamedTuple):

@@ -152,7 +152,7 @@ def up(
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(30)
+                process.wait(DEADLINE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -172,7 +172,7 @@ def simulator(*argv: str) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(DEADLINE_S)
 
 
 def litellm_answers(url: str) -> None:
@@ -223,7 +223,7 @@ def litellm(
         yield found
     finally:
         process.terminate()
-        supervisor.join(15)
+        supervisor.join(DEADLINE_S)
         if supervisor.is_alive():
             process.kill()
             supervisor.join()

@@ -16,7 +16,7 @@ from streamgauge.analytics.alerts.formats import AGAIN_S
 from streamgauge.analytics.storage.store import Store
 from tests.analytics.alerts.test_evaluator import CLOCK, commit, evaluator, observed, resolve
 from tests.analytics.stores import new_store
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.collector import built
 from tests.e2e.running import answers
 from tests.ports import free_port
@@ -45,11 +45,11 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(DEADLINE_S)
 
 
 def active(url: str) -> list[dict[str, Any]]:
-    with urllib.request.urlopen(f"{url}/api/v2/alerts?active=true", timeout=10) as response:
+    with urllib.request.urlopen(f"{url}/api/v2/alerts?active=true", timeout=DEADLINE_S) as response:
         found: list[dict[str, Any]] = json.load(response)
     return found
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from streamgauge.ingest.ready_file import read_ready_file
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import Up
 from tests.ports import free_port
 
@@ -73,7 +73,7 @@ class Client:
 
     def _run(self) -> None:
         while not self._stop.wait(0.02):
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
             try:
                 connection.request("GET", "/v1/models")
                 found = connection.getresponse().read()
@@ -118,7 +118,7 @@ def up(upstream: str, data: Path, *argv: str, **environment: str) -> Iterator[tu
     finally:
         client.close()
         process.terminate()
-        process.wait(60)
+        process.wait(DEADLINE_S)
         print(log.read_text()[-20_000:])
 
 

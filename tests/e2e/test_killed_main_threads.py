@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import Up, answers, up
 from tests.e2e.test_broken_starts import IMPORTED_FIRST, all_ready, state
 
@@ -52,7 +52,7 @@ def send(running: Up) -> bool:
         {"content-type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
             assert response.read() == EVENTS
     except (urllib.error.URLError, ConnectionError, FileNotFoundError):
         return False

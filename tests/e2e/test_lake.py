@@ -15,6 +15,7 @@ import pytest
 from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.storage.store import INLINED_ROWS
 from tests.dashboard.app_test import VIEWS, metric_value, open_page
+from tests.deadline import DEADLINE_S
 from tests.e2e.running import Up, simulator, up
 from tests.e2e.test_both_logs import traffic
 from tests.postgres import Postgres
@@ -52,7 +53,9 @@ def filled(
             up(f"sim={upstream}", folder / "data") as running,
         ):
             count = traffic(running.tap) + 1
-            httpx.post(f"{running.tap}/v1/chat/completions", json=LONG, headers=MANY_EVENTS, timeout=60)
+            httpx.post(
+                f"{running.tap}/v1/chat/completions", json=LONG, headers=MANY_EVENTS, timeout=DEADLINE_S
+            )
             running.rows(count)
             yield running, count
         assert running.process.returncode == 0, running.log.read_text()
@@ -62,7 +65,11 @@ def filled(
 def streamgauge(*argv: str) -> subprocess.CompletedProcess[str]:
     """Run a command that gets the store from the environment only."""
     return subprocess.run(
-        [sys.executable, "-m", "streamgauge", *argv], capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, "-m", "streamgauge", *argv],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
 
 

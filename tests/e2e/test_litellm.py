@@ -19,7 +19,7 @@ import httpx
 import openai
 import pytest
 
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.identical_answers import WORDS, ModelServer, model_server
 from tests.e2e.running import ROOT, Litellm, Up, litellm, litellm_answers, simulator, up
 from tests.ports import free_port
@@ -273,7 +273,9 @@ async def send(running: Up, model: str, numbers: range) -> None:
         assert answer.status_code == 200, received
         assert WORDS[-1] in received
 
-    async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=len(numbers))) as client:
+    async with httpx.AsyncClient(
+        timeout=DEADLINE_S, limits=httpx.Limits(max_connections=len(numbers))
+    ) as client:
         await asyncio.gather(*map(one, numbers))
 
 

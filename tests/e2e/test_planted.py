@@ -46,7 +46,7 @@ from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 from streamgauge.ingest.records import Alive, pack, unpack
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.app_test import open_page as page
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import Up, answers, up
 from tests.postgres import Postgres, find_binaries
 from tests.tables import tables
@@ -364,7 +364,7 @@ def send_malformed(tap: str) -> None:
     """Send requests that the tap refuses, with secrets in each part of the head."""
     host, port = tap.removeprefix("http://").rsplit(":", 1)
     for head in MALFORMED:
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
             connection.sendall(head.encode())
             while connection.recv(4096):
                 pass
@@ -405,7 +405,7 @@ def search_tables(searched: Searched, store: QueryPool) -> None:
 
 def search_running(searched: Searched, running: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     for address in (running.admin, str(running.part("analyze")["metrics"]).removesuffix("/metrics")):
-        with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{address}/metrics", timeout=DEADLINE_S) as answer:
             searched.search("/metrics", answer.read())
     for form in ("table", "json"):
         status = subprocess.run(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import ROOT
 from tests.litellm_proxy import LITELLM
 
@@ -73,7 +73,7 @@ def follow(text: str, folder: Path, *, deadline_s: float = 90, **variables: str)
             process.send_signal(signal.SIGTERM)
         for process in running:
             try:
-                process.wait(40)
+                process.wait(DEADLINE_S)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

@@ -17,7 +17,7 @@ import pytest
 from streamgauge.ingest.listening import REPLACED
 from streamgauge.ingest.ready_file import process_stat
 from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import Up, answers, simulator, up
 
 CHAT = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
@@ -131,7 +131,9 @@ def test_connections_wait_for_a_tap_that_was_killed(tmp_path: Path) -> None:
         tap, pid = running.tap, tap_pid(running)
         os.kill(pid, signal.SIGKILL)
         until(lambda: has_ended(pid), "the end of the tap")
-        answer = httpx.post(f"{tap}/v1/chat/completions", json=CHAT, headers=simulated("waits"), timeout=60)
+        answer = httpx.post(
+            f"{tap}/v1/chat/completions", json=CHAT, headers=simulated("waits"), timeout=DEADLINE_S
+        )
         assert answer.status_code == 200
         running.rows(1)
         assert tap_pid(running) != pid
@@ -147,7 +149,9 @@ def test_a_tap_that_cannot_start_replaces_nothing(tmp_path: Path) -> None:
         until(lambda: "cannot replace the tap" in running.log.read_text(), "the reason")
         assert "another tap uses this data folder" in running.log.read_text()
         headers = simulated("one")
-        answer = httpx.post(f"{running.tap}/v1/chat/completions", json=CHAT, headers=headers, timeout=60)
+        answer = httpx.post(
+            f"{running.tap}/v1/chat/completions", json=CHAT, headers=headers, timeout=DEADLINE_S
+        )
         assert answer.status_code == 200
         assert tap_pid(running) == pid
         other.close()

@@ -18,7 +18,7 @@ import pytest
 
 from streamgauge.client_programs import Call
 from streamgauge.run import FORWARDED, KEYS, run_in_terminal
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import answers, simulator, tables_of_run, up
 
 CLIENT = """
@@ -52,7 +52,7 @@ def run(*argv: str, home: Path, **environment: str) -> subprocess.CompletedProce
     command = [sys.executable, "-m", "streamgauge", "run", *argv]
     return subprocess.run(
         command, env={**os.environ, "XDG_DATA_HOME": str(home), **environment}, cwd=home, input="in", capture_output=True, text=True,
-        timeout=120, check=False,
+        timeout=DEADLINE_S, check=False,
     )  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def test_hint_for_a_program_that_ignores_the_variables_can_be_followed(upstream:
     awaited = str(tmp_path / "one run" / "run" / "analyze.json")
     again = subprocess.run(
         ["bash", "-c", hint[4]], env={**os.environ, "PATH": path, "AWAITED": awaited}, cwd=tmp_path, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert "requests      1, 0 failed" in again.stderr
     models = tables_of_run(tmp_path / "one run").query("SELECT request_model FROM streams").rows()
@@ -223,7 +223,7 @@ def test_interrupt_of_the_terminal_is_left_to_the_command_and_a_stop_is_forwarde
     os.killpg(process.pid, signal.SIGINT)
     assert process.stdout.readline() == "interrupted\n"
     process.terminate()
-    assert process.wait(60) == 3
+    assert process.wait(DEADLINE_S) == 3
     process.stdout.close()
 
 

@@ -29,7 +29,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
 from streamgauge.analytics.telemetry.prometheus import prometheus_name
 from streamgauge.analytics.telemetry.semconv import PROFILES, SECONDS_BOUNDS
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.collector import Collector, collector
 from tests.e2e.prometheus import OTEL, Prometheus, prometheus
 from tests.e2e.running import Up, litellm, litellm_answers, simulator, up
@@ -108,7 +108,7 @@ def ask(tap: str, name: str, path: str = "/sim/v1/chat/completions", **headers: 
             "messages": [{"role": "user", "content": PROMPT}],
         },
         headers={"authorization": "Bearer sk-test", "x-request-id": name, **headers},
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     return response.status_code
 

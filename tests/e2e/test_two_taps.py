@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.tap.peers import Missing, running
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.proxies import HOW_TO, PROXIES
 from tests.e2e.running import answers, simulator
 from tests.e2e.test_replaced_tap import sending
@@ -38,7 +38,7 @@ def tap(upstream: str, data: Path, port: str, admin: str) -> Iterator[subprocess
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(DEADLINE_S)
     assert process.returncode == 0
 
 

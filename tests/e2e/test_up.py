@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import Up, answers, simulator, up
 
 CHAT = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
@@ -176,7 +176,7 @@ def test_killed_part_is_restarted_and_logged_and_ctrl_c_stops_all_parts_cleanly(
             ask(running.tap)
         pids = [part["pid"] for part in running.part("up")["parts"].values()]
         running.process.send_signal(signal.SIGINT)
-        assert running.process.wait(60) == 0
+        assert running.process.wait(DEADLINE_S) == 0
         for pid in pids:
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)

@@ -15,7 +15,7 @@ from streamgauge.ingest.record_log.run_totals import RunTotals, read_run_totals
 from streamgauge.settings import Settings
 from streamgauge.status import pipeline_status
 from tests.analytics.stores import place_empty_catalog
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import answers
 from tests.faults.calls import NEVER, SENDS, Fault
 from tests.faults.forks import Forks
@@ -124,7 +124,7 @@ class TapRuns:
     def _exchange(self, port: int, *, may_break: bool) -> int:
         """Send the requests. Returns the number of complete responses. What breaks is a prefix of the response, or an error."""
         complete = 0
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
             for given, expected in BATCH:
                 body = json.dumps({"model": "m", "messages": [], **given})
                 try:

@@ -22,10 +22,11 @@ import zstandard
 
 from streamgauge.ingest.records import Closed, Frames
 from streamgauge.ingest.tap.connections.sockets import queued_bytes, reset_on_close
+from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import Client, RunningTap, chunk, read_request, running_tap
 
 AT_ONCE = 16
-_LIMIT_S = 30.0
+_LIMIT_S = DEADLINE_S
 
 
 @dataclass

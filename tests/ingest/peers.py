@@ -16,10 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 from streamgauge.ingest.tap.connections.sockets import reset_on_close
+from tests.deadline import DEADLINE_S
 
 End = Literal["half-close", "close", "reset", "stay"]
 """What a peer does once it has sent everything; it reads on after `half-close` and `stay`. Over TLS no end sends a closing alert."""
-LIMIT_S = 60.0
+LIMIT_S = DEADLINE_S
 
 
 def talk(

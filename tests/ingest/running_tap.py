@@ -23,12 +23,13 @@ from streamgauge.ingest.records import AnyRecord, Closed, Frames, Lost, Opened, 
 from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from streamgauge.ingest.tap.process.worker import TapWorker
 from tests import reached
+from tests.deadline import DEADLINE_S
 from tests.options import tap_options
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
-LIMIT_S = 10.0
+LIMIT_S = DEADLINE_S
 
 
 class MemoryLog:

@@ -10,6 +10,7 @@ import pytest
 
 from streamgauge.ingest import guards
 from streamgauge.ingest.guards import MAX_GUARDS, SHOWN_S, Guards, guarded_task, guarded_thread
+from tests.deadline import DEADLINE_S
 
 
 class Clock:
@@ -123,11 +124,11 @@ def test_thread_runs_again_after_it_ended_early(
 
     thread = guarded_thread(registry.guard("work", silent_after_s=0.0), run, stop)
     thread.start()
-    assert again.wait(30)
+    assert again.wait(DEADLINE_S)
     assert registry.failures() == {"work": 2}
     assert "work" in registry.faults()
     stop.set()
-    thread.join(30)
+    thread.join(DEADLINE_S)
     assert not thread.is_alive()
 
 
@@ -147,7 +148,7 @@ async def test_task_runs_again_and_can_be_cancelled(
         await asyncio.Event().wait()
 
     task = asyncio.create_task(guarded_task(registry.guard("work"), run))
-    await asyncio.wait_for(again.wait(), 30)
+    await asyncio.wait_for(again.wait(), DEADLINE_S)
     assert registry.failures() == {"work": 2}
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -25,6 +25,7 @@ from streamgauge.ingest.record_log.interface import LogInUse
 from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 from streamgauge.ingest.records import Alive, Damaged, Poison, unpack
 from streamgauge.ingest.ship import run
+from tests.deadline import DEADLINE_S
 from tests.ingest.record_log.entries import entry_of, frames, roll, segments_of, writer_of
 from tests.kafka import Broker
 from tests.options import ship_options
@@ -58,7 +59,7 @@ class Shipping:
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(DEADLINE_S)
 
     def log_text(self) -> str:
         return self.errors.read_text()
@@ -288,7 +289,7 @@ def test_sockets_do_not_accumulate_while_kafka_is_unreachable(tmp_path: Path) ->
 
         before = attempt()
         after = [attempt() for _ in range(4)]
-        end_s = time.monotonic() + 60
+        end_s = time.monotonic() + DEADLINE_S
         while (left := len(os.listdir("/proc/self/fd"))) > before and time.monotonic() < end_s:
             gc.collect()
         assert left <= before, after

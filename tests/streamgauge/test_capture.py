@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.deadline import DEADLINE_S
 from tests.ingest.capture.packets import Talk, pcap
 from tests.ingest.capture.test_exchanges import GET, PLAIN
 
@@ -17,7 +18,7 @@ def test_damaged_file_is_read_as_far_as_possible_and_fails(tmp_path: Path) -> No
     file.write_bytes(pcap(packets)[:-3])
     done = subprocess.run(
         [sys.executable, "-m", "streamgauge", "capture", "--pcap", file, "--data", tmp_path / "data"],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=DEADLINE_S,
     )  # fmt: skip
     assert done.returncode == 1
     count = len(packets) - 1
@@ -34,7 +35,7 @@ def test_interface_or_file_is_required_and_a_missing_one_is_one_line(tmp_path: P
     ):
         done = subprocess.run(
             [sys.executable, "-m", "streamgauge", "capture", "--data", tmp_path / "data", *arguments],
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=DEADLINE_S,
         )  # fmt: skip
         assert done.returncode == 2
         assert message in done.stderr
@@ -45,6 +46,6 @@ def test_a_port_without_requests_is_said_with_those_of_the_file(tmp_path: Path) 
     file = tmp_path / "traffic.pcap"
     file.write_bytes(pcap(Talk().open().client(GET).server(PLAIN).close().packets))
     command = [sys.executable, "-m", "streamgauge", "capture", "--pcap", file, "--data", tmp_path / "data"]
-    done = subprocess.run([*command, "--port", "1"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, "--port", "1"], capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 1
     assert "no request to these ports. The file has connections to 4000\n" in done.stderr

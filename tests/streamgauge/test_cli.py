@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from streamgauge.cli import COMMAND_ORDER, LAZY_COMMANDS, SECTIONS, cli
+from tests.deadline import DEADLINE_S
 
 
 def streamgauge(*argv: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -21,7 +22,7 @@ def streamgauge(*argv: str, cwd: Path, **environment: str) -> subprocess.Complet
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
 
 
@@ -222,5 +223,7 @@ def test_bash_completes_commands_flags_and_values(words: tuple[str, ...], offere
         f'source <({command} completion bash); COMP_WORDS=(streamgauge "$@"); COMP_CWORD=$#;'
         f' _streamgauge_completion {command}; printf "%s\\n" "${{COMPREPLY[@]}}"'
     )
-    done = subprocess.run(["bash", "-c", script, "-", *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", script, "-", *words], capture_output=True, text=True, timeout=DEADLINE_S
+    )
     assert (done.stderr, done.stdout.split()) == ("", offered)

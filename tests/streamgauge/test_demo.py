@@ -26,6 +26,7 @@ from streamgauge.demo_run import CLIENT_NAMES, Demo, DemoOptions
 from streamgauge.simulator.incidents import INCIDENTS
 from streamgauge.simulator.ledger import RemoteLedger
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
+from tests.deadline import DEADLINE_S
 from tests.streamgauge.simulator.test_measurement_check import measured, simulated
 from tests.tables import tables
 
@@ -47,7 +48,7 @@ def test_demo_with_seconds_ends_with_a_table_and_a_comparison(tmp_path: Path) ->
         [sys.executable, "-m", "streamgauge", "demo", *arguments, *ANY_PORTS, "--data", str(data)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=DEADLINE_S,
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -153,7 +154,7 @@ def test_diagnosis_names_the_incident_that_the_terminal_announces_and_the_end_le
         assert f"incident {kind} begins: {' '.join(*place.items())}: {incident.text}" in line
         before = diagnosed(tables(data), began, onset).diagnosis
         assert before.state == "healthy", before
-        deadline_s = time.monotonic() + 90
+        deadline_s = time.monotonic() + DEADLINE_S
         while True:
             report = diagnosed(tables(data), began)
             causes = as_json(report)["causes"]
@@ -165,10 +166,10 @@ def test_diagnosis_names_the_incident_that_the_terminal_announces_and_the_end_le
         assert found is not None
         assert abs(found - onset) < timedelta(seconds=10)
         process.terminate()
-        assert process.wait(90) == 0
+        assert process.wait(DEADLINE_S) == 0
     finally:
         process.terminate()
-        process.wait(90)
+        process.wait(DEADLINE_S)
     assert not list(tmp_path.glob("streamgauge-demo-*"))
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.deadline import DEADLINE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "streamgauge-acme"
 BODY = 'data: {"word": "Hello"}\n\ndata: {"word": " there"}\n\ndata: {"count": 2}\n\n'
@@ -62,7 +64,7 @@ def test_installed_example_adds_its_plugins(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": f"{site}:{ROOT}", "ACME_FOLDER": str(tmp_path)},
-        cwd=tmp_path, capture_output=True, text=True, timeout=100,
+        cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,7 @@ from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.run_totals import read_run_totals
 from streamgauge.ingest.tap.relay.choice import native_relay
 from streamgauge.status import status_command
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.streamgauge.stored import analyse, outcomes, write_streams
 from tests.streamgauge.upstream import upstream as answering
 
@@ -144,7 +144,7 @@ class Tap:
         return ready[-1].partition("tap ready: ")[2].partition(",")[0]
 
     def request(self, count: int = BATCH) -> None:
-        connection = http.client.HTTPConnection(self._address.removeprefix("http://"), timeout=10)
+        connection = http.client.HTTPConnection(self._address.removeprefix("http://"), timeout=DEADLINE_S)
         with closing(connection):
             for _ in range(count):
                 connection.request(
@@ -158,13 +158,13 @@ class Tap:
         self.requests += count
 
     def counters(self) -> dict[str, int]:
-        with urllib.request.urlopen(f"{self.admin}/ledger", timeout=5) as response:
+        with urllib.request.urlopen(f"{self.admin}/ledger", timeout=DEADLINE_S) as response:
             found: dict[str, int] = json.load(response)
         return found
 
     def recordingz(self) -> str:
         try:
-            with urllib.request.urlopen(f"{self.admin}/recordingz", timeout=5) as response:
+            with urllib.request.urlopen(f"{self.admin}/recordingz", timeout=DEADLINE_S) as response:
                 return str(response.read(), "utf-8")
         except urllib.error.HTTPError as e:
             with e:
@@ -187,11 +187,11 @@ class Tap:
 
     def stop(self) -> None:
         self.process.terminate()
-        assert self.process.wait(20) == 0, self.output.read_text()
+        assert self.process.wait(DEADLINE_S) == 0, self.output.read_text()
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(DEADLINE_S)
 
 
 _starts: dict[Path, int] = {}

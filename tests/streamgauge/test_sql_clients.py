@@ -20,7 +20,7 @@ import pytest
 from nbclient import NotebookClient
 
 from streamgauge.ingest.ready_file import read_ready_file
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.e2e.running import ROOT
 from tests.e2e.test_recipes import HOW_TO, follow, steps
 from tests.ports import free_port
@@ -68,7 +68,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield found
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(DEADLINE_S)
 
 
 def test_python_pandas_and_polars(place: Place) -> None:
@@ -143,7 +143,9 @@ def test_notebooks_run_and_print_what_they_contain(place: Place) -> None:
     executed.cells += copy.deepcopy(gateways.cells)
     for number, cell in enumerate(executed.cells):
         cell.id = f"cell-{number}"
-    NotebookClient(executed, timeout=60, resources={"metadata": {"path": str(place.folder)}}).execute()
+    NotebookClient(
+        executed, timeout=DEADLINE_S, resources={"metadata": {"path": str(place.folder)}}
+    ).execute()
     found = printed(executed)
     assert found == printed(slow) + printed(gateways)
     assert found[0] == "large-chat: 2.8 times the time to first token of before\n"

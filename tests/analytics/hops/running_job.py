@@ -15,6 +15,7 @@ from streamgauge.analytics.storage.store import Store
 from streamgauge.ingest.records import AnyRecord, pack
 from tests.analytics.log_entries import MemoryLog
 from tests.analytics.stores import ask
+from tests.deadline import DEADLINE_S
 
 
 class Analytics:
@@ -51,7 +52,7 @@ class Analytics:
 
     def counter(self, name: str) -> int:
         """The counter in the store, once it is not 0."""
-        end_s = time.monotonic() + 20
+        end_s = time.monotonic() + DEADLINE_S
         while not (value := self.store.totals().get(name, 0)) and time.monotonic() < end_s:
             self.run(0.1)
             self.consumer.commit()

@@ -17,6 +17,7 @@ from streamgauge.ingest.generated_ids import random_hex
 from tests.analytics.hops.gateway import MS, Exchange, Side, exchange
 from tests.analytics.hops.running_job import Analytics
 from tests.analytics.stores import ask, new_store
+from tests.deadline import DEADLINE_S
 from tests.postgres import Postgres
 
 PAIRS = "SELECT outer_stream_id::VARCHAR, inner_stream_id::VARCHAR, matched_by, attempt FROM hops ORDER BY 1, attempt"
@@ -202,7 +203,7 @@ def test_two_consumers_of_one_store_write_each_hop_once(
         closing.callback(each.job.close)
         if not stored_before:
             each.store_records(records)
-    end_s = time.monotonic() + 100
+    end_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < end_s and len(ask(stores[0], "FROM hops")) < len(sent):
         for each in both:
             each.consumer.step(0.02)
@@ -225,7 +226,7 @@ def test_first_inner_stream_of_another_consumer_may_be_stored_after_the_first_at
     for part in (of_outer.job, of_inner.job, *stores):
         closing.callback(part.close)
     of_outer.store_records(sent.outer.records())
-    assert attempted.wait(60)
+    assert attempted.wait(DEADLINE_S)
     of_inner.store_records(sent.inners[0].records())
     of_outer.run(until_hops=1)
     assert ask(first, PAIRS) == expected([sent], "span")

@@ -33,6 +33,7 @@ from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint
 from streamgauge.cli import cli
 from tests import host_headers
 from tests.analytics.stores import ask_as_reader
+from tests.deadline import DEADLINE_S
 from tests.options import analyze_options, telemetry_options
 
 TOKEN = "a-token-of-some-length"
@@ -154,7 +155,7 @@ def test_body_that_pauses_gets_408(monkeypatch: pytest.MonkeyPatch) -> None:
     with listening(item_queue(MARKERS)) as url:
         parts = urlsplit(url)
         assert parts.hostname is not None
-        with socket.create_connection((parts.hostname, parts.port or 0), timeout=20) as connection:
+        with socket.create_connection((parts.hostname, parts.port or 0), timeout=DEADLINE_S) as connection:
             head = "POST /v1/markers HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
             connection.sendall(head.encode())
             assert b" 408 " in connection.recv(1000)

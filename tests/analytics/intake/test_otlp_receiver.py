@@ -32,6 +32,7 @@ from tests import host_headers
 from tests.analytics.intake.test_received_spans import protobuf, request, span
 from tests.analytics.log_entries import stream
 from tests.analytics.stores import ask_as_reader, new_store
+from tests.deadline import DEADLINE_S
 from tests.options import analyze_options
 
 TOKEN = "a-token-of-some-length"
@@ -72,7 +73,7 @@ def listening(
 def post(
     receiver: OtlpReceiver, body: bytes, headers: dict[str, str], path: str = "/v1/traces"
 ) -> httpx.Response:
-    return httpx.post(f"{receiver.url}{path}", content=body, headers=headers, timeout=20)
+    return httpx.post(f"{receiver.url}{path}", content=body, headers=headers, timeout=DEADLINE_S)
 
 
 def test_protobuf_json_and_gzip_get_a_response_of_the_same_type(tmp_path: Path) -> None:

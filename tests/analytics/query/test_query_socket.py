@@ -32,7 +32,7 @@ from streamgauge.analytics.query.render import render
 from streamgauge.analytics.query.sandbox import OWN_NICENESS
 from streamgauge.analytics.storage.location import locate
 from tests.analytics.stores import new_store
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 
 ONE = {"max_rows": 10, "timeout_s": 20.0}
 
@@ -239,5 +239,5 @@ def test_queries_fail_while_the_server_stops(data: Path) -> None:
         assert pool is not None
         until(lambda: any(child.running for child in pool._children), "the statement")
         server.close()
-        thread.join(20)
+        thread.join(DEADLINE_S)
         assert failed

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.deadline import DEADLINE_S
+
 TRY = """
 import json, os, resource, socket, sys, threading
 from streamgauge.analytics.query import sandbox
@@ -78,7 +80,7 @@ def found(tmp_path: Path) -> dict[str, Any]:
             [sys.executable, "-c", TRY, json.dumps(given)],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=DEADLINE_S,
             check=False,
         )
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.deadline import DEADLINE_S
+
 ROOT = Path(__file__).parents[3]
 ADDED = {
     "schema.sql": """
@@ -40,7 +42,7 @@ def test_table_added_in_two_files_is_stored_deleted_exported_rebuilt_and_merged(
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "added table works\n"

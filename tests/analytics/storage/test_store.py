@@ -39,6 +39,7 @@ from streamgauge.ingest.records import Alive
 from tests.analytics.storage.conftest import CATALOGS, ROOT, SecondProcess
 from tests.analytics.storage.rows import commit_of, count, count_of, files, new_ids, streams
 from tests.analytics.stores import ask, new_store
+from tests.deadline import DEADLINE_S
 from tests.postgres import Postgres
 
 LARGE = INLINED_ROWS + 1
@@ -86,7 +87,7 @@ def in_threads(work: Callable[[int], object], *numbers: int) -> list[BaseExcepti
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
     return failures
 
@@ -468,7 +469,7 @@ def test_concurrent_commits_to_different_partitions_lose_nothing(consumers: list
 
     started_s = time.monotonic()
     assert in_threads(work, 0, 1, 2) == []
-    assert time.monotonic() - started_s < 50
+    assert time.monotonic() - started_s < DEADLINE_S
     expected = [i for batch in batches for ids in batch for i in ids]
     assert count_of(consumers[0], expected) == len(expected)
     assert consumers[0].totals()[name] == 3 * commits
@@ -528,7 +529,7 @@ def test_commits_wait_for_an_exclusive_section_up_to_a_timeout(
         time.sleep(0.3)
         assert ended == []
         released_s = time.monotonic()
-    thread.join(30)
+    thread.join(DEADLINE_S)
     assert ended[0] >= released_s
     if store.catalog.is_postgres:  # the holder hangs on another host
         monkeypatch.setattr("streamgauge.analytics.storage.catalog.LOCK_WAIT_S", 0.2)
@@ -796,7 +797,7 @@ def test_commit_on_a_full_disk_fails_and_stores_nothing(
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
     *committed, failed = done.stdout.splitlines()
@@ -929,7 +930,7 @@ store.close()
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        process.communicate(timeout=60)
+        process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0
     store = Store(location)
     rows = 2 * (3 * LARGE + 12 * 2)

@@ -38,6 +38,7 @@ from tests.analytics.storage.rows import (
     streams,
 )
 from tests.analytics.stores import ask, new_store
+from tests.deadline import DEADLINE_S
 
 LARGE = INLINED_ROWS + 1
 DAY_S = 86_400.0
@@ -271,7 +272,7 @@ def test_upkeep_thread_runs_until_close(sqlite_store: Store, monkeypatch: pytest
     upkeep, done = Upkeep(sqlite_store, events_s=None, streams_s=None), threading.Event()
     upkeep.tasks = {"task": (0, done.set)}
     upkeep.start()
-    assert done.wait(20)
+    assert done.wait(DEADLINE_S)
     upkeep.close()
     done.clear()
     assert not done.wait(0.1)

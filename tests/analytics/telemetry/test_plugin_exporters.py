@@ -11,6 +11,7 @@ import pytest
 
 from streamgauge.analytics.telemetry import export_queue
 from streamgauge.analytics.telemetry.export_queue import QUEUE_COMMITS, PluginExporters
+from tests.deadline import DEADLINE_S
 
 ROWS = {"streams": pl.DataFrame({"outcome": ["ok"]})}
 
@@ -53,7 +54,7 @@ def test_failing_and_hanging_exporters_are_counted(
     with caplog.at_level(logging.WARNING):
         hook.rows([], ROWS)
         hook.committed()
-        assert entered.wait(10)
+        assert entered.wait(DEADLINE_S)
         for _ in range(QUEUE_COMMITS + 1):
             hook.rows([], ROWS)
             hook.committed()

@@ -34,6 +34,7 @@ from tests import host_headers
 from tests.analytics import stream_records
 from tests.analytics.log_entries import MS, stream
 from tests.analytics.stores import new_store
+from tests.deadline import DEADLINE_S
 from tests.options import telemetry_options
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -298,7 +299,7 @@ def test_stuck_otlp_endpoint_fills_a_bounded_queue_and_is_counted() -> None:
 
     queue = ExportQueue(send, lambda: None, name="t", queue_size=100, batch_size=10, delay_s=0.001)
     queue.offer(range(10))
-    assert began.wait(30)
+    assert began.wait(DEADLINE_S)
     for _ in range(50):
         queue.offer(range(10))
     assert (queue.waiting, queue.dropped) == (100, 400)

@@ -17,6 +17,7 @@ import pytest
 from streamgauge.ingest.capture.packet_socket import PacketSocket, port_filter
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.records import Closed, Frames, Opened, Request, unpack
+from tests.deadline import DEADLINE_S
 from tests.ingest.capture.test_exchanges import BODY, REQUEST
 from tests.ingest.capture.test_pcap import IP_4, IP_6
 from tests.ingest.running_tap import END, SSE_HEAD, chunk
@@ -97,7 +98,7 @@ def test_packets_of_all_interfaces_are_seen_once_sent_and_once_received():
         source = PacketSocket("any", [port])
         socket.create_connection(("127.0.0.1", port)).close()
         seen: list[bytes] = []
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + DEADLINE_S
         while len(seen) < 6 and time.monotonic() < deadline_s:
             source.take(lambda at_ns, link, data: seen.append(data))
     source.close()

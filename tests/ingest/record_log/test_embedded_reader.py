@@ -14,6 +14,7 @@ import pytest
 from streamgauge.ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.ingest.record_log.interface import LogInUse, UnreadableRange
 from streamgauge.ingest.record_log.reader_cursors import read_cursors, remove_reader
+from tests.deadline import DEADLINE_S
 from tests.ingest.record_log.entries import abandon, drain, payloads, read_all, roll, segments_of, writer_of
 
 
@@ -50,7 +51,7 @@ def test_another_process_is_read_while_it_writes(tmp_path: Path) -> None:
                 got += entries
                 reader.release("w3", got[-1].offset + 1)
         finally:
-            assert process.wait(30) == 0
+            assert process.wait(DEADLINE_S) == 0
         assert payloads(got) == [b"%d" % number * 100 for number in range(500)]
         assert {entry.partition for entry in got} == {"w3"}
         assert len(segments_of(tmp_path, "w3")) < 5

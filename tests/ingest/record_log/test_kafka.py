@@ -31,6 +31,7 @@ from streamgauge.ingest.record_log.kafka_client import (
 from streamgauge.ingest.record_log.kafka_reader import KafkaReader
 from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
 from streamgauge.ingest.records import Alive, Damaged, Frames, Lost, pack, unpack
+from tests.deadline import DEADLINE_S
 from tests.ingest.record_log.entries import entry_of, frames, records_of
 from tests.kafka import SCRAM, Broker, add_scram_user, sasl_ssl
 
@@ -367,7 +368,7 @@ def test_kill_9_of_the_broker_under_load_loses_nothing_and_keeps_the_order(
     entries = read_until(reader, lambda got: count_records(got) >= 100)
     broker.kill()
     broker.start()
-    thread.join(60)
+    thread.join(DEADLINE_S)
     assert written.is_set()
     total = rounds * len(streams)
     seen = sum(len(set(seqs)) for seqs in seqs_by_stream(entries).values())

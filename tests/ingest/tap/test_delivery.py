@@ -15,6 +15,7 @@ import pytest
 
 from streamgauge.ingest.records import Alive, Closed, Opened
 from streamgauge.ingest.tap.connections import sockets
+from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import END, SSE_HEAD, RunningTap, Script, chunk, read_request, running_tap
 from tests.ingest.tap.test_tls import pki as pki
 
@@ -42,14 +43,14 @@ class SlowClient(threading.Thread):
         with suppress(OSError), self._connected() as sock:
             fields = b"Connection: close\r\n" if self._close else b""
             sock.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n" + fields + b"\r\n")
-            assert self.go.wait(10)
+            assert self.go.wait(DEADLINE_S)
             total, tail = 0, b""
             while (data := sock.recv(2048)) and not (tail + data).endswith(b"\r\n" + END):
                 total, tail = total + len(data), data[-16:]
                 self.reads.append((time.monotonic_ns(), total))
                 time.sleep(0.002)
             self.reads.append((time.monotonic_ns(), total + len(data)))
-            assert self._close or self.may_close.wait(10)
+            assert self._close or self.may_close.wait(DEADLINE_S)
 
     def _connected(self) -> socket.socket:
         self._sock.connect(self._address)

@@ -9,6 +9,7 @@ import struct
 import pytest
 
 from streamgauge.ingest.records import Closed, Frames
+from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import (
     END,
     SSE_HEAD,
@@ -61,7 +62,7 @@ async def test_client_that_leaves_mid_stream_ends_the_upstream_at_once(how: str)
             client.close()
         else:
             linger_reset(client.writer)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             await disconnected.wait()
         last = await closed(tap)
         assert last.cause == "client_left"
@@ -85,7 +86,7 @@ async def test_client_that_leaves_before_the_response_ends_the_upstream():
         await client.send(GET)
         await request_received.wait()
         client.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             await disconnected.wait()
         assert (await closed(tap)).cause == "client_left"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from streamgauge.ingest.records import Alive, Closed
+from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import (
     END,
     SSE_HEAD,
@@ -90,7 +91,7 @@ async def test_second_stop_skips_the_drain_time():
         await client.read_until(b"\r\n\r\n")
         tap.worker.stop()
         tap.worker.stop()
-        await asyncio.wait_for(tap.serving, 5)
+        await asyncio.wait_for(tap.serving, DEADLINE_S)
         [records] = await tap.records()
         assert records[-1].cause == "tap_stopped"
 

@@ -16,11 +16,12 @@ from streamgauge.ingest.tap.recording.log_thread import LogThread
 from streamgauge.ingest.tap.recording.record_buffer import RecordBuffer
 from streamgauge.ingest.tap.relay.body_relay import BodyRelay
 from streamgauge.ingest.tap.relay.choice import native_relay
+from tests.deadline import DEADLINE_S
 from tests.guard_injection import Fault, Injection, derived
 from tests.ingest.running_tap import END, SSE_HEAD, MemoryLog, chunk, read_request, running_tap
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
-LIMIT_S = 10.0
+LIMIT_S = DEADLINE_S
 NEVER_AT_WORK = {"stop", "hang-ups", "recording", "start of recording"}
 """Guards without work under this traffic. They have tests of their own, below and in `test_recorder`."""
 

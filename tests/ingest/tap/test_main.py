@@ -28,9 +28,10 @@ from streamgauge.ingest.tap import is_compiled
 from streamgauge.ingest.tap.http.upstreams import parse_upstreams
 from streamgauge.ingest.tap.main import TapOptions, run
 from tests import host_headers
+from tests.deadline import DEADLINE_S
 from tests.options import tap_options
 
-LIMIT_S = 30.0
+LIMIT_S = DEADLINE_S
 PROGRAM = """
 import logging, pickle, sys
 from streamgauge.ingest.tap.process import supervisor

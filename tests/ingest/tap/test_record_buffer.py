@@ -12,6 +12,7 @@ from streamgauge.ingest.records import Closed, Frames, Lost, Opened, Request
 from streamgauge.ingest.tap.facts import FieldFacts, ResponseFacts
 from streamgauge.ingest.tap.recording.record_buffer import MAX_ENDED, RECORD_OVERHEAD_BYTES
 from streamgauge.ingest.tap.recording.recorder import Recorder
+from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import assert_complete, body_of
 from tests.ingest.tap.recorders import RecorderGroup, WatchedUpstream
 
@@ -96,7 +97,7 @@ async def test_batches_dropped_by_the_log_thread_are_reported():
     assert len(sink.batches) == 1
     sink.drop()
     group.end(recorder)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while not [r for r in sink.records if isinstance(r, Lost)]:
             await sink.handed_over.wait()
             sink.handed_over.clear()
@@ -191,12 +192,12 @@ async def test_ticks_go_on_after_an_error(caplog: pytest.LogCaptureFixture):
 
     group.buffer.relay = Relay()
     recorder = group.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while failures:  # noqa: ASYNC110 - the failure has no event
             await asyncio.sleep(0.005)
     assert "recording failed" in caplog.text
     group.respond(recorder)
-    await asyncio.wait_for(group.sink.handed_over.wait(), 10)
+    await asyncio.wait_for(group.sink.handed_over.wait(), DEADLINE_S)
 
 
 async def test_records_of_a_burst_are_made_after_it():
@@ -204,10 +205,10 @@ async def test_records_of_a_burst_are_made_after_it():
     for _ in range(200):
         group.end(group.started_response())
     assert group.counters.streams_closed == 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while group.counters.streams_closed < 200:  # noqa: ASYNC110 - the counter has no event
             await asyncio.sleep(0.001)
-    await asyncio.wait_for(group.sink.handed_over.wait(), 10)
+    await asyncio.wait_for(group.sink.handed_over.wait(), DEADLINE_S)
 
 
 async def test_the_number_of_ended_exchanges_without_records_is_bounded():
@@ -271,7 +272,7 @@ async def test_a_batch_ends_when_its_time_is_over_and_the_relay_comes_first():
     group.buffer.relay = Relay()
     for _ in range(20):
         group.start(upstream=WatchedUpstream(made))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while done.count("record") < 20:  # noqa: ASYNC110 - the list has no event
             await asyncio.sleep(0.001)
     at = [i for i, what in enumerate(done) if what == "record"]
@@ -298,4 +299,4 @@ async def test_records_of_the_relay_are_taken_while_exchanges_keep_ending():
 
     group.buffer.relay = Relay()
     end_more()
-    await asyncio.wait_for(taken.wait(), 30)
+    await asyncio.wait_for(taken.wait(), DEADLINE_S)

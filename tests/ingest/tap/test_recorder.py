@@ -12,6 +12,7 @@ from streamgauge.ingest.keyed_ids import keyed_hash
 from streamgauge.ingest.records import Closed, Frames, Lost, Opened, RequestAnatomy, ResponseHeaders
 from streamgauge.ingest.tap.http.heads import read_response_head
 from streamgauge.ingest.tap.recording.recorder import FLUSH_BYTES
+from tests.deadline import DEADLINE_S
 from tests.ingest.running_tap import assert_complete, body_of, request_of
 from tests.ingest.tap.recorders import RESPONSE, RecorderGroup, WatchedUpstream
 
@@ -37,7 +38,7 @@ async def test_frames_are_flushed_by_time():
     group = RecorderGroup()
     recorder = group.started_response()
     recorder.response_data(b"x", 1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         await group.sink.handed_over.wait()
     group.sink.take()
     assert [type(r) for r in group.sink.records] == [Opened, Frames]
@@ -197,7 +198,7 @@ async def test_a_stream_whose_records_cannot_be_made_does_not_affect_others():
     group = RecorderGroup(queue_bytes=2**20)
     bad = [group.start(upstream=WatchedUpstream(broken)) for _ in range(2)]
     good = [group.start() for _ in range(2)]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         for batch in ((bad[0], good[0]), (bad[1], good[1])):
             group.sink.handed_over.clear()
             for recorder in batch:

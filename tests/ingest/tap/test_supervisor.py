@@ -23,10 +23,11 @@ from streamgauge.ingest.tap.process import supervisor
 from streamgauge.ingest.tap.process.admin import Admin
 from streamgauge.ingest.tap.process.metrics import Report
 from streamgauge.ingest.tap.process.supervisor import Supervisor
+from tests.deadline import DEADLINE_S
 from tests.guard_injection import Injection
 from tests.options import tap_options
 
-LIMIT_S = 10.0
+LIMIT_S = DEADLINE_S
 
 
 async def until(met: Callable[[], Any], limit_s: float = LIMIT_S) -> None:
@@ -134,4 +135,4 @@ async def test_supervisor_goes_on_after_a_restart_that_fails_and_after_exception
         assert report.failures["worker 1: log thread"] == 0
         assert not serving.done()
         tap.stop()
-        await asyncio.wait_for(serving, 60)
+        await asyncio.wait_for(serving, DEADLINE_S)

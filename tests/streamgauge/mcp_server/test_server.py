@@ -34,6 +34,7 @@ from streamgauge.mcp_server.server import gated, new_server, serve
 from streamgauge.mcp_server.tools import MAX_ANSWER_BYTES, MAX_CELL_CHARS, MAX_ROWS, Tools
 from tests.analytics.query.test_statement_filter import REFUSED
 from tests.dashboard.generated_incident import GATEWAY, MODEL, with_incident
+from tests.deadline import DEADLINE_S
 from tests.hostile_sql import verdict
 from tests.hostile_sql.draw import COLUMNS, catalog
 from tests.hostile_sql.generator import statement
@@ -335,7 +336,7 @@ async def test_http_serves_every_tool(tools: Tools, mode: Any) -> None:
     url = f"http://127.0.0.1:{service.servers[0].sockets[0].getsockname()[1]}/mcp"
     try:
         async with (
-            httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKEN}"}, timeout=30) as web,
+            httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKEN}"}, timeout=DEADLINE_S) as web,
             Client(streamable_http_client(url, http_client=web), mode=mode) as client,
         ):
             await call_every_tool(client)
@@ -358,7 +359,7 @@ def test_http_requires_a_token_and_an_allowed_host_and_ends_at_sigterm(tools: To
             {}, {"authorization": "Bearer wrong"}, token | {"host": "evil.example"}, token | {"origin": "https://evil.example"}, token,
         ):  # fmt: skip
             ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-            response = httpx.post(url, headers=headers | accept, json=ping, timeout=30)
+            response = httpx.post(url, headers=headers | accept, json=ping, timeout=DEADLINE_S)
             answered.append((response.status_code, len(response.text.splitlines())))
         os.kill(os.getpid(), signal.SIGTERM)  # the server has answered, so it handles the signal
 

@@ -12,7 +12,7 @@ import pytest
 
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.server import Simulator, SimulatorOptions
-from tests.deadline import until
+from tests.deadline import DEADLINE_S, until
 from tests.streamgauge.simulator.simulator_thread import simulator_thread
 
 
@@ -27,7 +27,7 @@ def simulator() -> Iterator[Simulator]:
 
 @pytest.fixture
 def client(simulator: Simulator) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=simulator.url, timeout=20) as client:
+    with httpx.Client(base_url=simulator.url, timeout=DEADLINE_S) as client:
         yield client
 
 

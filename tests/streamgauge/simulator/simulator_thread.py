@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import uvloop
 
 from streamgauge.simulator.server import Simulator, SimulatorOptions
+from tests.deadline import DEADLINE_S
 
 
 @contextlib.contextmanager
@@ -44,4 +45,4 @@ def simulator_thread(options: SimulatorOptions | None = None) -> Iterator[Simula
         loop, stop = loops[0]
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(DEADLINE_S)

@@ -15,6 +15,7 @@ import pytest
 
 from streamgauge.simulator.ledger import RemoteLedger, decode_lines
 from streamgauge.simulator.server import Simulator, SimulatorOptions
+from tests.deadline import DEADLINE_S
 from tests.streamgauge.simulator.conftest import Script, ended
 from tests.streamgauge.simulator.simulator_thread import simulator_thread
 
@@ -134,7 +135,7 @@ def test_command_writes_the_announce_file_and_removes_it_at_exit(tmp_path: Path)
         for path in ("healthz", "health"):
             assert httpx.get(f"{said['url']}/{path}").text == "ok\n"
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(DEADLINE_S) == 0
         assert not announced.exists()
     finally:
         process.kill()
@@ -147,7 +148,7 @@ def test_invalid_flags_give_one_line_and_exit_code_2(arguments: list[str]) -> No
         [sys.executable, "-m", "streamgauge", "simulate", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1

@@ -12,6 +12,7 @@ from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.profiles import HTTP_MODELS
 from streamgauge.simulator.server import Simulator
 from streamgauge.simulator.traffic import ClientRequest, ClientRow, Traffic, TrafficOptions
+from tests.deadline import DEADLINE_S
 from tests.streamgauge.simulator.conftest import all_ended
 
 
@@ -104,7 +105,7 @@ def test_arrivals_above_the_concurrency_are_counted_not_queued(simulator: Simula
         )
         traffic, stop = Traffic(options), asyncio.Event()
         making = asyncio.create_task(traffic.run(stop))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_S):
             while not traffic.turned_away:
                 assert traffic.open_requests <= 2
                 await asyncio.sleep(0)
