@@ -8,9 +8,9 @@ Rules
 3. Invalid entries and records, and streams that cannot be measured, become dead letters (reason, size, hash, no content). A
    stream that cannot be measured is stored as `tap_lost`.
 4. After a failed commit this object is ahead of the store and must not be used again.
-5. Commits are at least `commit_interval_s` apart and take at most `COMMIT_SHARE` of one core, or a third of it while a backlog
-   is read. The clock does not count: on a busy machine commits take long, but rows must stay fresh. Positions without rows are
-   committed every `POSITIONS_EVERY_S`. An idle log causes no commits.
+5. Commits are at least `commit_interval_s` apart, four times that while few events wait, and take at most a third of one core. The
+   clock does not count: on a busy machine commits take long, but rows must stay fresh. Positions without rows are committed every
+   `POSITIONS_EVERY_S`. An idle log causes no commits.
 6. Streams in flight are not committed. They are written to a separate file (`storage.open_streams_file`).
 """
 
@@ -55,11 +55,10 @@ OBSERVE_SHARE = 0.05
 """Streams in flight are observed this often, with at most this share of one core."""
 POSITIONS_EVERY_S = 5.0
 """After a crash the log is read again from the last position, so it need not be recent."""
-COMMIT_SHARE = 0.15
+FEW_EVENTS, FEW_INTERVALS = 2_000, 4
+"""While fewer events of finished streams wait, commits are this many intervals apart: each costs as much as reading 2,000 events."""
 MAX_PAUSE_S = 0.6
-"""Longest pause between commits, however long the last one took."""
-END_OF_LOG_S = 0.1
-"""If no entry arrives for this long while rows wait, the backlog is considered read."""
+"""Longest pause because of the cost of the last commit: upkeep may have run at the same time."""
 IDLE_WAIT_S = 0.25
 ASSEMBLER_TOTALS = (
     "records", "frames", "body_bytes", "streams_opened", "streams_finished", "duplicate_records", "late_records", "failures",
@@ -142,8 +141,6 @@ class Consumer:
         """Times of the last write of open streams, the last commit, and the last commit that was not early."""
         self._commit_cost_s = self._open_cost_s = 0.0
         self._failed = False
-        self._is_behind = False
-        """Whether the last poll returned entries."""
         self.commits = 0
 
     # -- partitions --------------------------------------------------------------------------------------------------
@@ -183,7 +180,7 @@ class Consumer:
         Raises the reader's errors (LogBroken, OSError) and the store's StoreFailed and PartitionLost.
         """
         self._owned.refresh()
-        entries = self._reader.poll(min(timeout_s, self._poll_timeout_s()))
+        entries = self._reader.poll(min(timeout_s, self._commit_due_in_s()))
         self._owned.take_damage()
         claimed: set[str] = set()
         for entry in entries:
@@ -195,10 +192,9 @@ class Consumer:
                 self.feed(entry)
                 if self._is_full():
                     self.commit()
-        self._is_behind = bool(entries)
         if not entries:
             self._end_silent_partitions()
-        if self._commit_due_in_s(self._is_behind) <= 0:
+        if self._commit_due_in_s() <= 0:
             self.commit()
             self._interval_from_s = self._committed_s
         if self._open_changed and time.monotonic() >= self._open_due_at_s():
@@ -271,33 +267,21 @@ class Consumer:
         policy = self._policy
         return self._finished_events >= policy.commit_events or self._bytes >= policy.commit_bytes
 
-    def _poll_timeout_s(self) -> float:
-        """Wait until the next commit is due, or until the backlog is known to be read."""
-        due_in_s = self._commit_due_in_s(self._is_behind)
-        if self._is_behind:
-            due_in_s = min(due_in_s, max(END_OF_LOG_S, self._commit_due_in_s(is_behind=False)))
-        return due_in_s
-
-    def _commit_due_in_s(self, is_behind: bool) -> float:
+    def _commit_due_in_s(self) -> float:
         """Seconds until the next commit, `IDLE_WAIT_S` if there is nothing to commit."""
-        now_s = time.monotonic()
         if self._finished or any(
             self._ask(hook, partial(getattr, hook, "waiting"), False) for hook in self._hooks
         ):
-            interval_s = self._policy.commit_interval_s
+            few = self._finished_events < FEW_EVENTS
+            interval_s = self._policy.commit_interval_s * (FEW_INTERVALS if few else 1)
         elif self._owned.high and self._dead_letters:
             interval_s = OPEN_STREAMS_EVERY_S
         elif self._owned.high and self._owned.changed:
             interval_s = POSITIONS_EVERY_S
         else:
             return IDLE_WAIT_S
-        if is_behind:
-            # While a backlog is read, rows are late anyway: commits may take a third of the time. At the end of the log they must be
-            # visible soon, so only the capped cost counts.
-            return self._committed_s + max(interval_s, 2 * self._commit_cost_s) - now_s
-        # Upkeep may have run at the same time, so the cost is capped.
-        cost_s = min(self._commit_cost_s / COMMIT_SHARE, MAX_PAUSE_S)
-        return self._interval_from_s + max(interval_s, cost_s) - now_s
+        pause_s = max(interval_s, min(2 * self._commit_cost_s, MAX_PAUSE_S))
+        return self._interval_from_s + pause_s - time.monotonic()
 
     def _open_due_at_s(self) -> float:
         # The file has a row for each stream in flight and is written whole: at most a tenth of the time goes into it.

@@ -12,8 +12,9 @@ _BLOCK_BYTES = 8192
 
 _digits = ""
 _used = 0
-_millisecond = -1
+_minute = -1
 _prefix = ""
+_PAIRS = [f"{value:02x}" for value in range(256)]
 
 
 def random_hex(count: int) -> str:
@@ -30,14 +31,14 @@ def random_hex(count: int) -> str:
 
 def uuid7(wall_ns: int) -> str:
     """A textual UUIDv7 (RFC 9562 section 5.7) with this time and 72 random bits."""
-    global _millisecond, _prefix
-    # A millisecond sees many ids on a busy tap, and formatting its 48 bits is half of the work.
+    global _minute, _prefix
+    # The first half of the time changes every 65 seconds. Formatting the whole would be half of the work.
     millisecond = wall_ns // 1_000_000
-    if millisecond != _millisecond:
-        digits = f"{millisecond & 0xFFFFFFFFFFFF:012x}"
-        _millisecond, _prefix = millisecond, f"{digits[:8]}-{digits[8:]}-7"
+    minute = millisecond >> 16
+    if minute != _minute:
+        _minute, _prefix = minute, f"{minute & 0xFFFFFFFF:08x}"
     tail = random_hex(18)
-    return f"{_prefix}{tail[:3]}-8{tail[3:6]}-{tail[6:]}"
+    return f"{_prefix}-{_PAIRS[millisecond >> 8 & 0xFF]}{_PAIRS[millisecond & 0xFF]}-7{tail[:3]}-8{tail[3:6]}-{tail[6:]}"
 
 
 def uuid7_wall_ns(uuid: str) -> int:

@@ -23,8 +23,11 @@ _GEMINI_STOP = frozenset({STOP, TOOLS})
 """Gemini's STOP also ends a response with tool calls."""
 
 FINISH = (
-    "CASE lower(finish_reason) "
-    + " ".join(f"WHEN '{word}' THEN '{found[0]}'" for word, found in _MEANINGS.items())
+    "CASE "
+    + " ".join(
+        f"WHEN lower(finish_reason) IN {tuple(word for word, found in _MEANINGS.items() if found[0] == meaning)} THEN '{meaning}'"
+        for meaning in (STOP, LENGTH, TOOLS, FILTER)
+    )
     + " ELSE finish_reason END"
 )
 """SQL of the meaning of a stream's finish reason, or the reason itself if no meaning is known."""

@@ -254,16 +254,14 @@ class SnapshotBuilder:
         first = self._take_row_ids(layout.table_id, rows.height)
         # DuckLake caches statistics by this id. Without a new one its own INSERTs would reuse row ids.
         self._next_file_id += 1
-        numbered = rows.select(
-            pl.int_range(first, first + rows.height, dtype=pl.Int64).alias("row_id"),
-            pl.lit(self.snapshot_id).alias("begin_snapshot"),
-            pl.all(),
+        written = self._catalog.rows(rows, layout.columns)
+        values = ", ".join(
+            f"({row_id}, {self.snapshot_id}, {row})" for row_id, row in enumerate(written, first)
         )
-        values = self._catalog.values(
-            numbered, {"row_id": "int64", "begin_snapshot": "int64", **layout.columns}
+        names = ", ".join(map(identifier, rows.columns))
+        self._catalog.change(
+            f"INSERT INTO {layout.inlined} (row_id, begin_snapshot, {names}) VALUES {values}"
         )
-        names = ", ".join(map(identifier, numbered.columns))
-        self._catalog.change(f"INSERT INTO {layout.inlined} ({names}) VALUES {values}")
         self._changes.append(f"inlined_insert:{layout.table_id}")
 
     def _take_row_ids(self, table_id: int, rows: int, size_bytes: int = 0) -> int:

@@ -166,7 +166,7 @@ def _exchange_of(entry: Any, saved_wall_ns: int) -> Exchange | None:
     status = 101 if messages else number if 100 <= number <= 999 else None
     request_body = _encoded(posted)
     body = b"" if events or is_websocket or status is None else _encoded(content)
-    sent, answered = (body_kind(one[:LOOK_BYTES], more=len(one) > LOOK_BYTES) for one in (request_body, body))
+    sent, answered = (body_kind(one[:LOOK_BYTES], len(one) > LOOK_BYTES) for one in (request_body, body))
     has_json = any(name.endswith(("/json", "+json")) for name in (request_kind, kind)) or "json" in (
         sent,
         answered,

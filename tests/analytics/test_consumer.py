@@ -11,10 +11,11 @@ import msgspec
 import polars as pl
 import pytest
 
+from streamgauge.analytics import consumer as consumer_module
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.commit_hook import CommitHook
-from streamgauge.analytics.consumer import END_OF_LOG_S, POSITIONS_EVERY_S, CommitPolicy, Consumer
+from streamgauge.analytics.consumer import FEW_EVENTS, POSITIONS_EVERY_S, CommitPolicy, Consumer
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.open_streams import OpenPartition
 from streamgauge.analytics.storage.commit import Commit
@@ -412,31 +413,27 @@ def test_backlog_is_committed_in_bounded_batches(store: Store) -> None:
     assert len(outcomes(store)) == 40
 
 
-def test_expensive_commits_are_further_apart_during_a_backlog(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("events", "cost_s", "after_s"), [(1, 0.0, 4.0), (FEW_EVENTS, 0.0, 1.0), (FEW_EVENTS, 0.55, 1.1), (FEW_EVENTS, 9.0, 1.2)]
+)  # fmt: skip
+def test_commits_are_apart_by_their_cost_and_by_what_waits(
+    store: Store, events: int, cost_s: float, after_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_module, "MAX_PAUSE_S", 1.2)
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[-1])
     log = MemoryLog({"w0": []})
-    run = consumer(log, store)
-    payloads = entries(range(2), chunks=2, width=1)
-    for payload in payloads:
-        log.partitions_["w0"].append(payload)
-        run._commit_cost_s, run._committed_s = 100.0, time.monotonic() - 150.0
-        run.step(0)
-    assert run.commits == 0
-    run.step(0)  # no more entries
-    assert run.commits == 1
-    assert len(outcomes(store)) == 2
-
-
-def test_end_of_a_backlog_is_committed_without_waiting_for_the_interval(store: Store) -> None:
-    log = MemoryLog({"w0": list(entries(range(25), chunks=10, width=4))})
-    run = consumer(log, store, policy=CommitPolicy(commit_interval_s=3600, commit_events=100))
-    run._interval_from_s = time.monotonic() - 7200.0
+    run = consumer(log, store, policy=CommitPolicy(commit_interval_s=1.0))
+    run._interval_from_s, run._commit_cost_s = clock[-1], cost_s
+    log.partitions_["w0"] += entries(range(1), chunks=events, width=1)
     run.step(0)
-    assert run.commits >= 2
-    assert len(outcomes(store)) < 25
-    run._commit_cost_s = 0.0
-    assert run._poll_timeout_s() <= END_OF_LOG_S
-    run.step(0)  # no more entries
-    assert len(outcomes(store)) == 25
+    clock.append(1000.0 + after_s - 0.01)
+    run.step(0)
+    assert run.commits == 0
+    clock.append(1000.0 + after_s + 0.01)
+    run.step(0)
+    assert run.commits == 1
+    assert len(outcomes(store)) == 1
 
 
 def test_partly_filled_commits_wait_for_the_interval(store: Store) -> None:

@@ -1,3 +1,21 @@
 """Types of `body_capture.py`."""
 
+cimport cython
+from libc.stdint cimport int64_t
+
+from streamgauge.ingest.tap.facts cimport FieldFacts, ResponseFacts
+
 cpdef capture_content(dict known)
+@cython.locals(line_end=int64_t, is_json=bint, text=bytes)
+cpdef body_kind(bytes start, bint more)
+@cython.locals(field=FieldFacts)
+cdef bytes _named_coding(list fields)
+
+
+cdef class ResponseLook:
+    cdef bint _is_post
+    cdef bytes _coding, _start
+    cdef int64_t _limit_bytes
+
+    @cython.locals(start=bytes, plain=bytes, more=bint)
+    cpdef feed(self, bytes payload)

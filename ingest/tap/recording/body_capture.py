@@ -71,25 +71,34 @@ _FIELDS = (b"data:", b"event:", b"id:", b"retry:")
 _JSON = re.compile(rb"\{[ \t\r\n]*+(?:[\"}]|\Z)|\[[ \t\r\n]*+(?:[\[{\"\]0-9-]|\Z)")
 
 
-def body_kind(start: bytes, *, more: bool) -> BodyKind | None:
+def body_kind(start: bytes, more: bool) -> BodyKind | None:
     """What a body is, by its first bytes. None: too few of them. `more`: others may follow."""
+    text = start
+    if text[:1] != b"{":
+        text = text.removeprefix(_BOM).lstrip(_BLANKS)
+    is_json = text[:2] == b'{"' or _JSON.match(text) is not None  # nearly all JSON begins like this
+    line_end = text.find(b"\n") if is_json else -1
+    if is_json and line_end < 0:
+        return None if more else "json"
     if len(start.translate(None, _CONTROLS)) < len(start):
         return "binary"
-    text = start.removeprefix(_BOM).lstrip(_BLANKS)
-    if _JSON.match(text):
-        line, line_end, _ = text.partition(b"\n")
-        if line_end and line.rstrip().endswith((b"}", b"]")):
-            return "lines"
-        return "json" if line_end or not more else None
+    if is_json:
+        return "lines" if text[:line_end].rstrip().endswith((b"}", b"]")) else "json"
     text = text[_COMMENTS.match(text).end() :]  # type: ignore[union-attr] # matches anywhere
     if text.startswith(_FIELDS):
         return "sse"
-    begun = text[:1] == b":" or any(field.startswith(text) for field in (*_FIELDS, _BOM))
-    return None if more and begun else "text"
+    return None if more and _may_begin_events(text) else "text"
+
+
+def _may_begin_events(text: bytes) -> bool:
+    return text[:1] == b":" or any(field.startswith(text) for field in (*_FIELDS, _BOM))
 
 
 def _named_coding(fields: Sequence[FieldFacts]) -> bytes:
-    return next((field.value for field in fields if field.name == b"content-encoding"), b"")
+    for field in fields:
+        if field.name == b"content-encoding":
+            return field.value
+    return b""
 
 
 def _without_coding(start: bytes, named: bytes) -> bytes:
@@ -115,9 +124,9 @@ def captures_request(content_type: bytes | None, fields: Sequence[FieldFacts], s
     """Whether to capture a request that begins like this."""
     if content_type is not None and _is_text(content_type):
         return True
-    kind = body_kind(_without_coding(start[:LOOK_BYTES], _named_coding(fields)), more=True)
+    kind = body_kind(_without_coding(start[:LOOK_BYTES], _named_coding(fields)), True)
     # curl and fetch name JSON a form or text. Without a content type, analytics handles any text.
-    return kind != "binary" if content_type is None else kind in ("json", "lines", None)
+    return kind != "binary" if content_type is None else kind is None or kind in ("json", "lines")
 
 
 class ResponseLook:
@@ -132,10 +141,13 @@ class ResponseLook:
 
     def feed(self, payload: bytes) -> tuple[int, bool] | None:
         """As `response_limit`; None: not decided. What was passed before is captured, it is less than `LOOK_BYTES`."""
-        self._start += payload[:LOOK_BYTES]
-        plain = _without_coding(self._start[:LOOK_BYTES], self._coding)
-        more = max(len(plain), len(self._start)) < LOOK_BYTES
-        kind = body_kind(plain, more=more) if plain or more else "json"  # a block of zstd may be longer
+        start = payload if len(payload) <= LOOK_BYTES else payload[:LOOK_BYTES]
+        if self._start:
+            start = self._start + start
+        self._start = start
+        plain = _without_coding(start[:LOOK_BYTES], self._coding) if self._coding else start
+        more = len(plain) < LOOK_BYTES and len(start) < LOOK_BYTES
+        kind = body_kind(plain, more) if plain or more else "json"  # a block of zstd may be longer
         if kind == "sse":
             return UNLIMITED, True
         if kind == "lines" and self._is_post:  # a file that is downloaded may have lines, too

@@ -48,7 +48,7 @@ cdef class Recorder:
     cdef ResponseFacts _response
     cdef object _connected_ns, _request_sent_ns
     cdef object _body  # bytes or bytearray
-    cdef object _look
+    cdef capture.ResponseLook _look
     cdef tuple _end, _opening
     cdef list _frames, _from_client
     cdef bint _body_truncated, _event_stream
