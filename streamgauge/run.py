@@ -51,8 +51,8 @@ STORE_S, MOST_STORE_S = 1.4, 10.0
 stored in the background."""
 DRAIN_S = 1.0
 """Time for requests that the command has left open."""
-LOCK_S = 15.0
-"""Time for the analytics of an earlier run to release the data folder."""
+LOCK_S, SAY_LOCK_S = 60.0, 2.0
+"""Time for the analytics of an earlier run to release the data folder. After the second time a line says what is awaited."""
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 KEYS = (signal.SIGINT, signal.SIGQUIT)
 """Signals of the terminal, which the command gets itself."""
@@ -218,13 +218,17 @@ class Run:
 
     def _await_lock(self) -> IO[str]:
         """Lock the data folder for this run and its analytics. That of an earlier run may still be at work. Raises OSError."""
-        give_up_s = time.monotonic() + LOCK_S
+        began_s, said = time.monotonic(), False
         while True:
             try:
                 return lock_data_folder(self._data, RUN)
             except OSError:
-                if time.monotonic() > give_up_s or read_of_running(self._data / "run" / "tap.json"):
+                waited_s = time.monotonic() - began_s
+                if waited_s > LOCK_S or read_of_running(self._data / "run" / "tap.json"):
                     raise
+                if waited_s > SAY_LOCK_S and not said:
+                    say("waiting for an earlier run, which stores its last requests")
+                    said = True
             time.sleep(POLL_S)
 
     def _measure(self) -> None:
@@ -242,7 +246,7 @@ class Run:
         """Say how long the command ran, and what is stored of its requests."""
         say(f"{self._name}: {duration((ended_s - started_s) * 1e9)}")
         if self._join:
-            time.sleep(STORE_S)  # analytics commits several times in it
+            time.sleep(STORE_S)  # analytics commits within it
         if not (seen := opened_streams(self._data) - self._opened_before):
             self._hint(call, tap)
             return

@@ -74,6 +74,7 @@ def dist(checkout: Path) -> Path:
     return checkout / "dist"
 
 
+@pytest.mark.slow  # compiles the tap once more
 def test_release_from_another_folder_has_the_same_bytes(dist: Path, tmp_path: Path) -> None:
     other = repository(tmp_path / "a folder")
     done = release(other, "--no-images")
