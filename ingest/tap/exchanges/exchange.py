@@ -7,10 +7,35 @@ releases the upstream one and gives its end to the recorder in `end` alone, once
 from __future__ import annotations
 
 from streamgauge.ingest.records import Cause
-from streamgauge.ingest.tap.exchanges import states, upstream_errors
+from streamgauge.ingest.tap.exchanges import upstream_errors
 from streamgauge.ingest.tap.exchanges.forwarding import Forwarding
 from streamgauge.ingest.tap.exchanges.sides import Side, UpstreamSide
-from streamgauge.ingest.tap.exchanges.states import RECEIVING, RELAYED, RESPONDING, TUNNELING
+from streamgauge.ingest.tap.exchanges.states import (
+    ABORT,
+    CLIENT_END,
+    CLIENT_LOST,
+    CLOSE,
+    CONNECT_FAILED,
+    CONNECTED,
+    DRAINED,
+    DRAINING,
+    EXPIRED,
+    KEEP_OPEN,
+    LAST_BYTE,
+    LINGER,
+    OUTPUT_EXPIRED,
+    RECEIVING,
+    RELAYED,
+    RESET,
+    RESPONDING,
+    RETRIED,
+    STOPPED,
+    TUNNELING,
+    UPSTREAM_END,
+    UPSTREAM_LOST,
+    WAITING,
+    cause_of_end,
+)
 from streamgauge.ingest.tap.exchanges.timeouts import expired
 from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
 from streamgauge.ingest.tap.http.error_responses import ErrorResponse
@@ -47,7 +72,7 @@ class Exchange(Forwarding):
         if self.ended:
             upstream.abort()
             return
-        self._apply(states.CONNECTED)
+        self._apply(CONNECTED)
         self._connect_task = None
         self._upstream = upstream
         upstream.exchange = self
@@ -73,10 +98,10 @@ class Exchange(Forwarding):
         upstream = self._route.upstream
         if isinstance(error, TimeoutError) and not getattr(error, "errno", None):
             response = upstream_errors.connect_timed_out(upstream, self._context.timeouts.connect_s)
-            self._end_by(states.EXPIRED, None, response)
+            self._end_by(EXPIRED, None, response)
         else:
             response = upstream_errors.connect_failed(upstream, error)
-            self._end_by(states.CONNECT_FAILED, _error_name(error), response)
+            self._end_by(CONNECT_FAILED, _error_name(error), response)
 
     # --- what ends an exchange
 
@@ -92,21 +117,21 @@ class Exchange(Forwarding):
         if from_client:
             # Like nginx, treat a client that closes its side as disconnected. A half-close looks the same, but no LLM
             # client uses it, and an abandoned stream must end at once to save cost.
-            self._lost(states.CLIENT_END, None)
+            self._lost(CLIENT_END, None)
         elif self.response == RESPONDING and self._close_delimited and not self._payload_only:
             self._response_body.complete = True
-            self._end_by(states.LAST_BYTE, None, None)
+            self._end_by(LAST_BYTE, None, None)
         else:
-            self._lost(states.UPSTREAM_END, None)
+            self._lost(UPSTREAM_END, None)
         return False
 
     def on_lost(self, side: Side, error: Exception | None) -> None:
         """A side's connection closed (None) or broke before the exchange was complete."""
-        self._lost(states.CLIENT_LOST if side is self._client else states.UPSTREAM_LOST, error)
+        self._lost(CLIENT_LOST if side is self._client else UPSTREAM_LOST, error)
 
     def _lost(self, event: int, error: Exception | None) -> None:
         response = None
-        if self.response == states.WAITING and event in (states.UPSTREAM_END, states.UPSTREAM_LOST):
+        if self.response == WAITING and event in (UPSTREAM_END, UPSTREAM_LOST):
             upstream = self._upstream
             assert upstream is not None
             # POST is never repeated, even on a connection that may have been idle for too long: the server may have done
@@ -115,7 +140,7 @@ class Exchange(Forwarding):
             if upstream.reused and safe and not self._received:
                 # The server closed an idle connection while our request was on its way. The request is idempotent and
                 # has no body, so we may repeat it on a new connection (RFC 9110 §9.2.2).
-                self._apply(states.RETRIED)
+                self._apply(RETRIED)
                 self._context.counters.retries += 1
                 self._upstream = upstream.exchange = None
                 self._connect_task = self._pool.connect(self)
@@ -134,9 +159,9 @@ class Exchange(Forwarding):
         # While the tap does not read, silence is no sign of a failed upstream.
         if client.write_paused:
             return
-        if self.response == states.WAITING:
+        if self.response == WAITING:
             if expired(timeouts.response_head_ns, now_ns, self._last_ns, self._ready_ns):
-                self._expired(states.EXPIRED)
+                self._expired(EXPIRED)
             return
         last_ns = output_ns = self._last_ns
         ready_ns = self._ready_ns
@@ -154,18 +179,18 @@ class Exchange(Forwarding):
         else:
             return
         if expired(timeouts.idle_ns, now_ns, last_ns, ready_ns):
-            self._expired(states.EXPIRED)
+            self._expired(EXPIRED)
         elif expired(timeouts.idle_output_ns, now_ns, output_ns, ready_ns):
-            self._expired(states.OUTPUT_EXPIRED)
+            self._expired(OUTPUT_EXPIRED)
 
     def _expired(self, event: int) -> None:
-        cause = states.cause_of_end(self.response, event)
+        cause = cause_of_end(self.response, event)
         if cause is not None:
             self._end_by(event, None, upstream_errors.silent(self._route.upstream, cause))
 
     def stop(self) -> None:
         """The tap stops and its drain time is over."""
-        self._end_by(states.STOPPED, None, upstream_errors.disconnected(self._route.upstream))
+        self._end_by(STOPPED, None, upstream_errors.disconnected(self._route.upstream))
 
     # --- the end
 
@@ -174,10 +199,10 @@ class Exchange(Forwarding):
     ) -> None:
         """End with the cause that the table names, if the event is an end in this state. The client receives `response` unless it
         has received a head. `now_ns`: 0 is now."""
-        cause = states.cause_of_end(self.response, event)
+        cause = cause_of_end(self.response, event)
         if cause is None:
             return
-        if self.response == TUNNELING and event != states.STOPPED:
+        if self.response == TUNNELING and event != STOPPED:
             cause = self._tunnel.cause(cause)
         started = self._response_head is not None
         self.end(cause, detail, now_ns or self._context.clock_ns(), None if started else response)
@@ -200,7 +225,7 @@ class Exchange(Forwarding):
         waits.silence_ended(self._last_ns, now_ns)
         waits.end(now_ns)
         tunnel = self._tunnel if self.response == TUNNELING else None
-        self.response = states.DRAINING
+        self.response = DRAINING
         if self._connect_task is not None:
             self._connect_task.cancel()
             self._connect_task = None
@@ -222,15 +247,15 @@ class Exchange(Forwarding):
         refused_status = error_response.status if cause == "bad_request" and error_response else None
         self._record_end(cause, detail, now_ns, reused, tunnel, refused_status)
         if cause == "client_left" and (tunnel is None or detail is not None):
-            then = states.ABORT
+            then = ABORT
         elif complete and self._keep_client and received:
-            then = states.KEEP_OPEN
+            then = KEEP_OPEN
         # The client knows the end of such a body only by the close. A reset tells it that the body is cut; a close
         # would make it look whole.
         elif not complete and error_response is None and self._close_delimited:
-            then = states.RESET
+            then = RESET
         else:
-            then = states.LINGER if tunnel is not None or not received else states.CLOSE
+            then = LINGER if tunnel is not None or not received else CLOSE
         client = self._client
         context.exchanges.discard(self)
         client.exchange = None
@@ -276,7 +301,7 @@ class Exchange(Forwarding):
                 self._context.failures.failed(e, recorder)
 
     def _drained(self) -> None:
-        self._apply(states.DRAINED)
+        self._apply(DRAINED)
         self._client.draining = None
         self._recorder = None
 

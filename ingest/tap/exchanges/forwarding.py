@@ -14,10 +14,34 @@ from __future__ import annotations
 import asyncio
 
 from streamgauge.ingest.records import WaitedFor
-from streamgauge.ingest.tap.exchanges import states, upstream_errors
+from streamgauge.ingest.tap.exchanges import upstream_errors
 from streamgauge.ingest.tap.exchanges.context import TapContext
 from streamgauge.ingest.tap.exchanges.sides import ClientSide, Pool, Side, UpstreamSide
-from streamgauge.ingest.tap.exchanges.states import RECEIVING, RELAYED, RESPONDING, TUNNELING, after
+from streamgauge.ingest.tap.exchanges.states import (
+    CLIENT_LOST,
+    CONNECTING,
+    DRAINING,
+    HANDED_OVER,
+    HEAD,
+    LAST_BYTE,
+    MALFORMED,
+    RECEIVED,
+    RECEIVING,
+    REFUSED,
+    RELAYED,
+    REQUEST,
+    REQUEST_COMPLETE,
+    REQUEST_STATES,
+    RESPONDING,
+    RESPONSE,
+    RESPONSE_STATES,
+    SWITCH,
+    TAKEN_BACK,
+    TUNNELING,
+    UPSTREAM_LOST,
+    WAITING,
+    after,
+)
 from streamgauge.ingest.tap.exchanges.tunnel import Tunnel
 from streamgauge.ingest.tap.exchanges.waits import Waits
 from streamgauge.ingest.tap.http import rewriting
@@ -68,9 +92,9 @@ class Forwarding:
         self._pool = pool
         self._head = head
         self._route = route
-        self.request = states.RECEIVED
+        self.request = RECEIVED
         """State of the request (`states`)."""
-        self.response = states.CONNECTING
+        self.response = CONNECTING
         """State of the response (`states`)."""
         self._upstream: UpstreamSide | None = None
         self._connect_task: asyncio.Task[None] | None = None
@@ -94,7 +118,7 @@ class Forwarding:
         self._recorder = recorder
 
     def __repr__(self) -> str:
-        request, response = states.REQUEST_STATES[self.request], states.RESPONSE_STATES[self.response]
+        request, response = REQUEST_STATES[self.request], RESPONSE_STATES[self.response]
         return (
             f"<Exchange {self._head.method} to {self._route.upstream.name}: request {request} ({self.request_bytes} bytes), "
             f"response {response} ({self.response_bytes} bytes)>"
@@ -102,7 +126,7 @@ class Forwarding:
 
     @property
     def ended(self) -> bool:
-        return self.response >= states.DRAINING
+        return self.response >= DRAINING
 
     @property
     def takes_client_bytes(self) -> bool:
@@ -112,7 +136,7 @@ class Forwarding:
     def stream_waiting_for_client(self, relay_blocks: bool) -> str | None:
         """Id of its stream if the client does not read the response, has not received all of it, or still sends the request.
         `relay_blocks`: `BodyRelay.blocks`."""
-        waits = self.response == states.DRAINING or self._waits.for_client
+        waits = self.response == DRAINING or self._waits.for_client
         if relay_blocks and self.response == RELAYED and self._relay is not None:
             waits = self._relay.progress(self._relay_number)[3]
         return self._recorder.stream if waits and self._recorder is not None else None
@@ -123,8 +147,8 @@ class Forwarding:
 
     def _apply(self, event: int) -> None:
         """Take the transitions of an event that does not end the exchange."""
-        request = after(states.REQUEST, self.request, event)
-        response = after(states.RESPONSE, self.response, event)
+        request = after(REQUEST, self.request, event)
+        response = after(RESPONSE, self.response, event)
         if isinstance(request, int):
             self.request = request
         if isinstance(response, int):
@@ -168,7 +192,7 @@ class Forwarding:
         waits.silence_ended(self._last_ns, now_ns)
         self._last_ns = now_ns
         if reader.complete:
-            self._apply(states.REQUEST_COMPLETE)
+            self._apply(REQUEST_COMPLETE)
         if reader.complete or self._client.read_paused:
             waits.end(now_ns)
         recorder = self._recorder
@@ -218,7 +242,7 @@ class Forwarding:
         self._last_ns = now_ns
         if self._request_body is None or self._request_body.complete:
             self._record_request(now_ns)
-        elif self.response == states.WAITING:
+        elif self.response == WAITING:
             self._waits.begin(now_ns)
         self._client.resume_reading()
 
@@ -263,7 +287,7 @@ class Forwarding:
                 except Exception as e:
                     self._recording_failed(e)
         if reader.complete:
-            self._end_by(states.LAST_BYTE, None, None, now_ns)
+            self._end_by(LAST_BYTE, None, None, now_ns)
         elif self._relay is not None:
             self._prepare_hand_over()
 
@@ -328,7 +352,7 @@ class Forwarding:
             )
             data = rewritten + (payload if payload_only else data[end:])
         self._write_client(data)
-        self._apply(states.HEAD)
+        self._apply(HEAD)
         self._response_head = head
         self._response_body = reader
         plain_tcp = self._route.upstream.scheme == self._client.scheme == "http"
@@ -338,7 +362,7 @@ class Forwarding:
         self.response_bytes = len(payload)
         self._record_response(head, payload, now_ns)
         if reader.complete:
-            self._end_by(states.LAST_BYTE, None, None, now_ns)
+            self._end_by(LAST_BYTE, None, None, now_ns)
 
     def _switch_protocols(self, head: ResponseHead, rest: bytes) -> None:
         """Forward a 101 and become a tunnel."""
@@ -348,7 +372,7 @@ class Forwarding:
         self._received = None
         self._write_client(rewriting.switching_for_client(head))
         self._record_response(head, b"", self._last_ns)
-        self._apply(states.SWITCH)
+        self._apply(SWITCH)
         self._response_head = head
         websocket = (self._head.upgrade or b"").lower() == b"websocket"
         self._tunnel = Tunnel(self._client, upstream, websocket=websocket)
@@ -415,7 +439,7 @@ class Forwarding:
             client.resume_reading()
             upstream.resume_reading()
             return
-        self._apply(states.HANDED_OVER)
+        self._apply(HANDED_OVER)
         self._context.counters.streams_relayed += 1
 
     def take_back(self) -> None:
@@ -440,7 +464,7 @@ class Forwarding:
         # After an exception the relay's report may come when the exchange is over.
         if self.ended:  # it could not take it back
             return
-        self._apply(states.TAKEN_BACK)
+        self._apply(TAKEN_BACK)
         self._last_ns = end.last_ns
         self.response_bytes += end.payload_bytes
         self.written_bytes += end.wire_bytes
@@ -454,11 +478,11 @@ class Forwarding:
         if end.unsent:
             self._client.transport.write(end.unsent)
         if end.cause == body_relay.COMPLETE:
-            self._end_by(states.LAST_BYTE, None, None, end.last_ns)
+            self._end_by(LAST_BYTE, None, None, end.last_ns)
         elif end.cause == body_relay.UPSTREAM_LOST:
-            self._lost(states.UPSTREAM_LOST, end.os_error)
+            self._lost(UPSTREAM_LOST, end.os_error)
         elif end.cause == body_relay.CLIENT_LOST:
-            self._lost(states.CLIENT_LOST, end.os_error)
+            self._lost(CLIENT_LOST, end.os_error)
         elif end.cause == body_relay.MALFORMED:
             self._malformed(self._response_body.fault())
         elif self._upstream is not None and not self._client.write_paused:
@@ -496,10 +520,10 @@ class Forwarding:
         """End a request with an unacceptable body, before the upstream has received all of it."""
         context = self._context
         context.failures.attempt(context.refusals.count, error.refusal, context.clock_ns())
-        self._end_by(states.REFUSED, error.refusal, ErrorResponse.bad_request(error))
+        self._end_by(REFUSED, error.refusal, ErrorResponse.bad_request(error))
 
     def _malformed(self, error: Exception) -> None:
-        self._end_by(states.MALFORMED, None, upstream_errors.malformed(self._route.upstream, error))
+        self._end_by(MALFORMED, None, upstream_errors.malformed(self._route.upstream, error))
 
     # --- the end, in `Exchange`
 

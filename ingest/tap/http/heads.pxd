@@ -29,10 +29,12 @@ cdef class ResponseHead(ResponseFacts):
     cdef readonly bint plain
 
 
+cdef unsigned char _QUESTION_MARK
 cdef list _lines(bytes head)
 
 @cython.locals(
-    lines=list, fields=list, field=Field, found=RequestHead, name=bytes, value=bytes, known=dict, connection=frozenset, host=bytes
+    lines=list, line=bytes, fields=list, field=Field, found=RequestHead, name=bytes, value=bytes, known=dict, connection=frozenset,
+    host=bytes
 )
 cpdef RequestHead read_request_head(bytes head, object limits)
 

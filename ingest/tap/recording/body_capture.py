@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Literal
 
 import brotli
 import zstandard
 
 from streamgauge.ingest.records import coding_of
+from streamgauge.ingest.result_cache import ResultCache
 from streamgauge.ingest.tap.facts import FieldFacts, ResponseFacts
 
 LOOK_BYTES = 4096
@@ -46,19 +46,21 @@ def capture_content(known: Mapping[bytes, bytes]) -> bool | None:
     return False if value is not None and value.lower() == b"none" else None
 
 
-@lru_cache(maxsize=256)
-def response_limit(content_type: bytes, is_error: bool) -> tuple[int, bool]:
-    """(number of bytes to capture of a response, whether it is a stream of SSE events)."""
+def response_limit(content_type: bytes) -> tuple[int, bool]:
+    """(number of bytes to capture of a response without an error, whether it is a stream of SSE events)."""
     kind = content_type.split(b";", 1)[0].strip().lower()
     if kind in _STREAM_TYPES:
         return UNLIMITED, kind == b"text/event-stream"
-    return MAX_PLAIN_BODY_BYTES if is_error or _is_text(content_type) else 0, False
+    return MAX_PLAIN_BODY_BYTES if _is_text(content_type) else 0, False
 
 
-@lru_cache(maxsize=256)
 def _is_text(content_type: bytes) -> bool:
     kind = content_type.split(b";", 1)[0].strip().lower()
     return kind.startswith(_TEXT_PREFIXES) or kind.endswith((b"+json", b"/json"))
+
+
+response_limits = ResultCache(response_limit, 256)
+_text_types = ResultCache(_is_text, 256)
 
 
 BodyKind = Literal["sse", "lines", "json", "text", "binary"]
@@ -122,7 +124,7 @@ def _without_coding(start: bytes, named: bytes) -> bytes:
 
 def captures_request(content_type: bytes | None, fields: Sequence[FieldFacts], start: bytes) -> bool:
     """Whether to capture a request that begins like this."""
-    if content_type is not None and _is_text(content_type):
+    if content_type is not None and _text_types[content_type]:
         return True
     kind = body_kind(_without_coding(start[:LOOK_BYTES], _named_coding(fields)), True)
     # curl and fetch name JSON a form or text. Without a content type, analytics handles any text.

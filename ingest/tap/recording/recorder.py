@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 from streamgauge.ingest import identifiers
@@ -42,6 +41,7 @@ from streamgauge.ingest.records import (
     Wait,
     frames_prefix,
 )
+from streamgauge.ingest.result_cache import ResultCache
 from streamgauge.ingest.tap.facts import FieldFacts, RequestFacts, ResponseFacts, RouteFacts
 from streamgauge.ingest.tap.http.bodies import holds_only_comments
 from streamgauge.ingest.tap.http.client_identity import client_id
@@ -60,7 +60,7 @@ _RECORD_BYTES = RECORD_OVERHEAD_BYTES
 _FRAME_BYTES = 96  # a tuple, an int and the header of a bytes object
 _UNLIMITED = capture.UNLIMITED
 # Most requests have the same few paths. One with a query, which may carry keys, is not cached.
-_usual_path = lru_cache(maxsize=512)(identifiers.path)
+_usual_paths = ResultCache(identifiers.path, 512)
 _MAX_CACHED_CHARS = 256
 _COLON = ord(":")
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
@@ -256,11 +256,12 @@ class Recorder:
 
     def response_head(self, head: ResponseFacts, now_ns: int) -> None:
         """The final (not 1xx) head of the response."""
-        self._remaining_bytes, self._event_stream = capture.response_limit(
-            head.content_type, head.status >= 400
-        )
-        if self._remaining_bytes != _UNLIMITED and head.status < 400:
-            self._look = capture.ResponseLook(self._request.method, head, self._remaining_bytes)
+        self._remaining_bytes, self._event_stream = capture.response_limits[head.content_type]
+        if self._remaining_bytes != _UNLIMITED:
+            if head.status < 400:
+                self._look = capture.ResponseLook(self._request.method, head, self._remaining_bytes)
+            else:
+                self._remaining_bytes = capture.MAX_PLAIN_BODY_BYTES
         self._responded_ns = self.last_output_ns = now_ns
         if self._buffer.reserve(head.size_bytes, True):
             self._response = head
@@ -532,7 +533,7 @@ class Recorder:
             upstream.host,
             upstream.port,
             method if method in _METHODS else identifiers.name(method) or "",
-            _usual_path(target)
+            _usual_paths[target]
             if len(target) <= _MAX_CACHED_CHARS and "?" not in target
             else identifiers.path(target),
             wall_ns,

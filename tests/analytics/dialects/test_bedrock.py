@@ -49,7 +49,7 @@ def row(
 
 
 def test_tap_records_the_whole_stream() -> None:
-    assert response_limit(TYPE.encode(), is_error=False) == (UNLIMITED, False)
+    assert response_limit(TYPE.encode()) == (UNLIMITED, False)
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000, 10**6])
