@@ -278,20 +278,21 @@ def _sums(objects: list[dict[str, Any]]) -> dict[str, int]:
     return sums
 
 
-def faults_in(usage: Usage, details: dict[str, Any]) -> list[str]:
+def faults_in(usage: Usage, details: dict[str, Any]) -> dict[str, int]:
     """Members by which a report contradicts itself: a total that is not the sum of its parts, parts that are above their whole.
 
-    `details` are those of the report. Parts have the names of the columns of `streams`.
+    The value of a total is how many tokens it has beyond its parts, and 0 for parts. `details` are those of the report. Parts have the
+    names of the columns of `streams`.
     """
     raw, inputs, outputs = usage.raw, usage.input_tokens, usage.output_tokens
     if not isinstance(raw, dict):
-        return []
-    found: list[str] = []
+        return {}
+    found: dict[str, int] = {}
     if inputs is not None and outputs is not None:
-        totals = (inputs + outputs, inputs + outputs - usage.beyond_total)
         member = next((m for m in _TOTALS if m in raw), "")
         total = whole_number(raw.get(member))
-        found += [member] if total is not None and total not in totals else []
+        beyond = 0 if total is None else total - inputs - outputs
+        found |= {member: beyond} if beyond not in (0, -usage.beyond_total) else {}
     if not details and usage.reasoning_tokens is usage.cached_input_tokens is None:
         return found
     of = details | {
@@ -300,15 +301,15 @@ def faults_in(usage: Usage, details: dict[str, Any]) -> list[str]:
     }  # fmt: skip
     for whole, groups in _PARTS.items():
         limit = of.get(whole)
-        found += [
-            parts[0] for parts in groups if limit is not None and sum(of.get(p) or 0 for p in parts) > limit
-        ]
-    billed = with_iterations(raw)
-    if billed is not raw and any(
-        (whole_number(raw.get(m)) or 0) > billed[m] for m in ("input_tokens", "output_tokens") if m in billed
-    ):
-        found.append(_ITERATIONS)
-    return [*found, *_fault_of_cost(raw.get("cost"))]
+        found |= {
+            parts[0]: 0
+            for parts in groups
+            if limit is not None and sum(of.get(p) or 0 for p in parts) > limit
+        }
+    billed, counts = with_iterations(raw), ("input_tokens", "output_tokens")
+    if beyond := sum(max(0, (whole_number(raw.get(m)) or 0) - billed[m]) for m in counts if m in billed):
+        found[_ITERATIONS] = beyond
+    return found | ({"total_cost": 0} if _is_wrong_cost(raw.get("cost")) else {})
 
 
 _PARTS = {
@@ -323,14 +324,14 @@ _PARTS = {
 """Whole → groups of parts that do not overlap."""
 
 
-def _fault_of_cost(cost: Any) -> list[str]:
+def _is_wrong_cost(cost: Any) -> bool:
     """Perplexity's amounts add up to their total. Some of its models round each amount to a tenth of a cent."""
     total = finite_number(member_of(cost, "total_cost"))
     if total is None:
-        return []
+        return False
     amounts = [finite_number(cost[m]) or 0 for m in cost if m.endswith("_cost") and m != "total_cost"]
     step = 1e-3 if all(round(amount, 3) == amount for amount in (*amounts, total)) else 1e-6
-    return ["total_cost"] if amounts and abs(sum(amounts) - total) > step * len(amounts) else []
+    return bool(amounts) and abs(sum(amounts) - total) > step * len(amounts)
 
 
 def _parts(raw: dict[str, Any], members: tuple[str, ...]) -> dict[str, Any]:

@@ -137,7 +137,8 @@ def test_tokens_of_an_advisor_are_those_of_its_model() -> None:
 
 def test_iterations_below_the_counts_beside_them_are_inconsistent() -> None:
     usage = {"input_tokens": 80, "output_tokens": 30, "iterations": [iteration("message", 80, 3)]}
-    assert counts(of_body("anthropic", usage))[2] == "usage_inconsistent"
+    found = of_body("anthropic", usage)
+    assert columns(found, "token_source", "unexplained_tokens") == ("usage_inconsistent", 27)
 
 
 def test_pages_that_a_tool_read_are_input() -> None:
