@@ -7,7 +7,7 @@ Cached input is part of the input, and reasoning part of the output. Some provid
 - The part is larger than its whole (Perplexity's and Vercel's reasoning). Perplexity's deep research always counts it so.
 
 Rules of the totals, as documented. OpenAI and its family: input + output. xAI: plus reasoning. Gemini: prompt + tool use +
-candidates + thoughts. Bedrock: input + cache reads + cache writes + output. Anthropic and Cohere have none.
+candidates (+ thoughts). Bedrock: input + cache reads + cache writes + output. Anthropic and Cohere have none.
 """
 
 from __future__ import annotations

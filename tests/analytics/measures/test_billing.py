@@ -160,6 +160,24 @@ def test_pages_that_a_tool_read_are_input() -> None:
     assert counts(of_body("interactions", usage)) == (715, 7, "usage")
 
 
+@pytest.mark.parametrize(
+    ("thoughts", "total", "expected"),
+    [
+        (20, 160, (110, 50, "usage")),
+        (20, 180, (110, 70, "usage")),
+        (60, 160, (110, 110, "usage_inconsistent")),
+    ],
+)
+def test_total_shows_whether_candidates_contain_the_thoughts(
+    thoughts: int, total: int, expected: tuple[Any, ...]
+) -> None:
+    usage = {
+        "promptTokenCount": 100, "toolUsePromptTokenCount": 10, "candidatesTokenCount": 50, "thoughtsTokenCount": thoughts,
+        "totalTokenCount": total,
+    }  # fmt: skip
+    assert counts(of_body("gemini", usage)) == expected
+
+
 def test_images_that_a_tool_read_are_images_of_the_input() -> None:
     usage = {
         "promptTokenCount": 300, "toolUsePromptTokenCount": 600, "candidatesTokenCount": 5, "totalTokenCount": 905,
