@@ -79,12 +79,12 @@ def usage_of(raw: Any) -> Usage | None:
         inputs = whole_number(raw.get("input_tokens"))
     if outputs is None:
         outputs = whole_number(raw.get("output_tokens"))
-    reasoning = _first(raw, _OUTPUT_DETAILS, ("reasoning_tokens",))
+    reasoning = _first_inner(raw, _OUTPUT_DETAILS, "reasoning_tokens")
     if reasoning is None:
         reasoning = whole_number(raw.get("reasoning_tokens"))
-    cached = _first(raw, _INPUT_DETAILS, ("cached_tokens",))
+    cached = _first_inner(raw, _INPUT_DETAILS, "cached_tokens")
     if cached is None:
-        cached = next((n for key in _CACHED if (n := whole_number(raw.get(key))) is not None), None)
+        cached = _first(raw, _CACHED)
     usage = Usage(inputs, outputs, reasoning, cached, raw)
     if inputs is not None and outputs is not None and (reasoning or cached):
         _add_separate_parts(usage, inputs, outputs, whole_number(raw.get("total_tokens")))
@@ -141,7 +141,7 @@ def details_in(raw: Any) -> dict[str, Any]:
         whole_number(written.get(f"ephemeral_{life}_input_tokens", written.get(f"{life}_tokens")))
         for life in ("5m", "1h")
     )
-    writes = next((n for key in _WRITES if (n := whole_number(every.get(key))) is not None), None)
+    writes = _first(every, _WRITES)
     if writes is None and five_minutes is not None:
         writes = five_minutes + (an_hour or 0)
     billed_input, billed_output = (
@@ -188,7 +188,7 @@ def searches_in(raw: dict[str, Any]) -> int | None:
     if isinstance(grounding, list):  # Interactions
         searches = [tool for tool in grounding if member_of(tool, "type") == "google_search"]
         return sum(whole_number(search.get("count")) or 0 for search in searches)
-    return next((n for key in _SEARCH_COUNTS if (n := whole_number(raw.get(key))) is not None), None)
+    return _first(raw, _SEARCH_COUNTS)
 
 
 def cost_in(raw: dict[str, Any]) -> float | None:
@@ -349,12 +349,15 @@ def _parts(raw: dict[str, Any], members: tuple[str, ...]) -> dict[str, Any]:
     )
 
 
-def _first(raw: dict[str, Any], members: tuple[str, ...], keys: tuple[str, ...]) -> int | None:
+def _first(raw: dict[str, Any], members: tuple[str, ...]) -> int | None:
+    """The first of these members that is a count."""
     for member in members:
-        inner = raw.get(member)
-        if isinstance(inner, dict):
-            for key in keys:
-                number = whole_number(inner.get(key))
-                if number is not None:
-                    return number
+        if member in raw and (number := whole_number(raw[member])) is not None:
+            return number
     return None
+
+
+def _first_inner(raw: dict[str, Any], objects: tuple[str, ...], member: str) -> int | None:
+    """The first count with this name in these objects."""
+    numbers = [whole_number(inner.get(member)) for of in objects if isinstance(inner := raw.get(of), dict)]
+    return next((number for number in numbers if number is not None), None)
