@@ -157,21 +157,15 @@ def details_in(raw: Any) -> dict[str, Any]:
         for whole, parts in (("cached", cached), ("input", inputs), ("output", outputs))
         for kind in ("audio", "image")
     }
-    return (
-        media
-        | others
-        | {
-            "cache_write_tokens": writes,
-            "cache_write_1h_tokens": an_hour,
-            "web_searches": searches_in(raw),
-            "billed_input_tokens": billed_input,
-            "billed_output_tokens": billed_output,
-            "reported_cost": cost_in(raw),
-            "service_tier": tier,
-            "speed": term(raw.get("speed")),
-            "inference_region": term(raw.get("inference_geo")),
-        }
-    )
+    found = media | others
+    found |= {
+        "cache_write_tokens": writes,
+        "cache_write_1h_tokens": an_hour,
+        "web_searches": searches_in(raw),
+    }
+    found |= {"billed_input_tokens": billed_input, "billed_output_tokens": billed_output}
+    found |= {"reported_cost": cost_in(raw), "service_tier": tier, "speed": term(raw.get("speed"))}
+    return found | {"inference_region": term(raw.get("inference_geo"))}
 
 
 def searches_in(raw: dict[str, Any]) -> int | None:
@@ -306,9 +300,11 @@ def faults_in(usage: Usage, details: dict[str, Any]) -> dict[str, int]:
             for parts in groups
             if limit is not None and sum(of.get(p) or 0 for p in parts) > limit
         }
-    billed, counts = with_iterations(raw), ("input_tokens", "output_tokens")
-    if beyond := sum(max(0, (whole_number(raw.get(m)) or 0) - billed[m]) for m in counts if m in billed):
-        found[_ITERATIONS] = beyond
+    billed = with_iterations(raw)
+    for member in ("input_tokens", "output_tokens"):
+        own, summed = (whole_number(of.get(member)) or 0 for of in (raw, billed))
+        if own > summed:
+            found[_ITERATIONS] = found.get(_ITERATIONS, 0) + own - summed
     return found | ({"total_cost": 0} if _is_wrong_cost(raw.get("cost")) else {})
 
 

@@ -139,6 +139,12 @@ def test_iterations_below_the_counts_beside_them_are_inconsistent() -> None:
     usage = {"input_tokens": 80, "output_tokens": 30, "iterations": [iteration("message", 80, 3)]}
     found = of_body("anthropic", usage)
     assert columns(found, "token_source", "unexplained_tokens") == ("usage_inconsistent", 27)
+    usage = {
+        "input_tokens": {},
+        "output_tokens": 30,
+        "iterations": [{"output_tokens": 31, "input_tokens": []}],
+    }
+    assert counts(of_body("anthropic", usage)) == (None, 31, "usage")
 
 
 def test_pages_that_a_tool_read_are_input() -> None:
