@@ -264,14 +264,6 @@ class _ChoiceState:
         self.current: int | None = None
         """The call of the last delta."""
 
-    def continues(self, call: Any) -> bool:
-        """Whether a call whose members have their types only adds arguments to the current one."""
-        known, of = self.calls.get(call.index), call.function
-        if known is None or call.index != self.current or of.name:
-            return False
-        known.has_function = True
-        return call.type in (msgspec.UNSET, known.type) and _joins(known.joined, "arguments", of.arguments)
-
 
 class _CallState:
     def __init__(self, call_id: str) -> None:
@@ -279,11 +271,6 @@ class _CallState:
         self.type: Any = None
         self.named = self.has_function = False
         self.joined: dict[Any, Any] = {}
-
-
-def _joins(joined: dict[Any, Any], member: str, value: Any) -> bool:
-    """Whether the SDK for Python joins a value to the first one, if it is text or there is none."""
-    return not isinstance(value, str) or isinstance(joined.setdefault(member, value), str)
 
 
 _BOTH = frozenset({"python", "node"})
@@ -321,7 +308,7 @@ class _Chat(ClientChecks):
         }
 
     def _accepts(self, name: str, event: Any) -> bool:
-        """Accept text, arguments, the finish reason and the usage of one choice, and usage alone."""
+        """Accept text, the finish reason and the usage of one choice, and usage alone."""
         usage, choices = event.usage, event.choices
         if usage:
             if type(usage.prompt_tokens) is not int and type(usage.completion_tokens) is not int:
@@ -343,21 +330,20 @@ class _Chat(ClientChecks):
         delta, index, finish = choice.delta, choice.index, choice.finish_reason
         if not delta or choice.message is not msgspec.UNSET:
             return False
-        if delta.reasoning_details or delta.annotations or delta.refusal:
+        if delta.reasoning_details or delta.annotations or delta.refusal or delta.tool_calls:
             return False
         if index != 0 and (index not in self._choices or index > len(self._choices) or not self._chunks):
             return False
         state = self._choices[int(index)]
-        if delta.tool_calls:
-            if finish or not all(map(state.continues, delta.tool_calls)):
-                return False
-        elif finish and state.current is not None and not state.calls[state.current].type:
+        if finish and state.current is not None:
             return False
         if delta.role:
             state.role = state.role_of_chunk = delta.role
         if finish:
             state.finished = True
-        return _joins(state.joined, "content", delta.content)
+        # The SDK for Python joins text to the first value, if that is text, too.
+        text = delta.content
+        return not isinstance(text, str) or isinstance(state.joined.setdefault("content", text), str)
 
     def event(self, name: str, value: dict[str, Any]) -> None:
         choices, usage = value.get("choices"), value.get("usage")

@@ -61,7 +61,7 @@ def series(
         return _maps(name, values, kind)
     try:
         return pl.Series(name, values, kind, strict=True)
-    except TypeError:
+    except (TypeError, OverflowError):
         if (bits := _BITS.get(kind)) is None:
             raise
     largest = 2 ** (bits - 1)
