@@ -134,18 +134,16 @@ class SessionHeaders:
             (name for name in texts if name not in _OF_SUBAGENTS), key=self.names.__getitem__, default=None
         )
         text, agent = texts.get(name, "") if name else "", texts.get(AGENT_HEADER)
-        own = None
+        own = parent = None
         if name is not None:
             own = identifier(text) or "" if self._own.get(name) else session_hash(text, self._key)
-        parent = None
         if agent is not None:
             above = texts.get(PARENT_AGENT_HEADER)
-            parent, own = own, session_hash(f"{text}/{agent}", self._key)
-            parent = session_hash(f"{text}/{above}", self._key) if above is not None else parent
+            parent = session_hash(f"{text}/{above}", self._key) if above is not None else own
+            own = session_hash(f"{text}/{agent}", self._key)
         elif name is not None and name not in self._own:
             above = next((texts[header] for header in PARENT_HEADERS if header in texts), text)
             parent = session_hash(above, self._key) if above != text else None
-        if parent is None and agent is None:
-            return [] if own is None else [(RECORDED, own)]
-        found = (RECORDED, parent), (RECORDED_AGENT, own)
+        is_subagent = agent is not None or parent is not None
+        found = [(RECORDED, parent), (RECORDED_AGENT, own)] if is_subagent else [(RECORDED, own)]
         return [(field, value) for field, value in found if value is not None]

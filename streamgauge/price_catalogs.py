@@ -33,19 +33,10 @@ _MODELS_DEV = {
     "output": "output", "reasoning": "reasoning", "output_audio": "output_audio",
 }  # fmt: skip
 _THRESHOLD = re.compile(r"_above_(\d+)(k?)_tokens$")
-_TIERS = {
-    "priority": "priority",
-    "flex": "flex",
-    "batches": "batch",
-    "balanced": "balanced",
-    "ultrafast": "ultrafast",
-}
-"""End of the names of LiteLLM's prices → service tier."""
-_UPLIFTS = {
-    "regional_processing_uplift_multiplier_us": {"inference_region": "us"},
-    "regional_processing_uplift_multiplier_eu": {"inference_region": "eu"},
-}
-_ANTHROPIC_UPLIFTS = {"us": {"inference_region": "us"}, "fast": {"speed": "fast"}}
+_TIERS = ("priority", "flex", "batches", "balanced", "ultrafast")
+"""Ends of the names of LiteLLM's prices: service tiers, but for `batches`."""
+_UPLIFTS = {f"regional_processing_uplift_multiplier_{of}": ("inference_region", of) for of in ("us", "eu")}
+_ANTHROPIC_UPLIFTS = {"us": ("inference_region", "us"), "fast": ("speed", "fast")}
 """LiteLLM's factor on all prices of tokens → what it is for. Those of Anthropic are in the member `provider_specific_entry`."""
 _FIREWORKS_CACHED_SHARE = 0.5
 """LiteLLM's price of cached input at Fireworks, relative to other input, where its map has none."""
@@ -116,8 +107,7 @@ def _litellm_served(entry: Row, provider: str, base: Row) -> Iterator[Row]:
     own = entry.get("provider_specific_entry") if provider == "anthropic" else None
     factors = {"inference_region": dict[str, float](), "speed": dict[str, float]()}
     for keys, source in ((_UPLIFTS, entry), (_ANTHROPIC_UPLIFTS, own or {})):
-        for key, condition in keys.items():
-            [(column, value)] = condition.items()
+        for key, (column, value) in keys.items():
             if (factor := _cost(source.get(key), 1)) is not None:
                 factors[column][value] = factor
     tiers = [tier for tier in _TIERS if any(f"{key}_{tier}" in entry for key in _LITELLM.values())]
@@ -125,12 +115,12 @@ def _litellm_served(entry: Row, provider: str, base: Row) -> Iterator[Row]:
         [*factors["inference_region"], None], [*factors["speed"], None], [*tiers, None]
     ):
         factor = factors["inference_region"].get(region or "", 1) * factors["speed"].get(speed or "", 1)
-        served = {"service_tier": _TIERS.get(tier or ""), "speed": speed, "inference_region": region}
+        how = "batch" if tier == "batches" else tier, speed, region
+        served = {name: value for name, value in zip(SERVED, how, strict=True) if value is not None}
         for row in reversed([*_litellm_contexts(entry, provider, base, tier)]):
             yield {
-                **{name: _cost(rate, factor) if name in _LITELLM else rate for name, rate in row.items()},
-                **{name: value for name, value in served.items() if value is not None},
-            }
+                name: _cost(rate, factor) if name in _LITELLM else rate for name, rate in row.items()
+            } | served
 
 
 def _litellm_contexts(entry: Row, provider: str, base: Row, tier: str | None) -> Iterator[Row]:

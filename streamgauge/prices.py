@@ -24,9 +24,9 @@ from streamgauge.values import format_option, print_report
 
 MAX_CATALOG_BYTES = 64 * 2**20
 UNPRICED = """
-SELECT coalesce(model, '(no model)') AS model, gateway, count(*) AS requests, sum(input_tokens)::BIGINT AS input_tokens,
+SELECT unpriced_model AS model, gateway, count(*) AS requests, sum(input_tokens)::BIGINT AS input_tokens,
     sum(output_tokens)::BIGINT AS output_tokens, max(started_at) AS last_seen
-FROM spend WHERE currency IS NULL AND source IS NOT NULL GROUP BY ALL ORDER BY requests DESC, model, gateway LIMIT 1000
+FROM spend WHERE unpriced_model IS NOT NULL AND source IS NOT NULL GROUP BY ALL ORDER BY requests DESC, model, gateway LIMIT 1000
 """
 
 

@@ -61,10 +61,8 @@ class ClientChecks:
         finish_reasons: Sequence[str | None],
     ) -> None:
         """Check the next events. `kinds`, `chars` and `finish_reasons`: those of their rows in `events`."""
-        is_output = [
-            reason is None and kind in OUTPUT_KINDS
-            for kind, reason in zip(kinds, finish_reasons, strict=True)
-        ]
+        of_rows = zip(kinds, finish_reasons, strict=True)
+        is_output = [reason is None and kind in OUTPUT_KINDS for kind, reason in of_rows]
         if "tool_call" in kinds and 0 in chars:
             is_output = [of and bool(size) for of, size in zip(is_output, chars, strict=True)]
         is_output.append(False)
@@ -266,19 +264,6 @@ class _ChoiceState:
         self.current: int | None = None
         """The call of the last delta."""
 
-    def continues(self, call: Any) -> bool:
-        """Whether a call whose members have their types only adds arguments to the current one."""
-        known, of = self.calls.get(call.index), call.function
-        if (
-            known is None
-            or call.index != self.current
-            or of.name
-            or call.type not in (msgspec.UNSET, known.type)
-        ):
-            return False
-        known.has_function = True
-        return _joins(known.joined, "arguments", of.arguments)
-
 
 class _CallState:
     def __init__(self, call_id: str) -> None:
@@ -286,11 +271,6 @@ class _CallState:
         self.type: Any = None
         self.named = self.has_function = False
         self.joined: dict[Any, Any] = {}
-
-
-def _joins(joined: dict[Any, Any], member: str, value: Any) -> bool:
-    """Whether the SDK for Python joins a value to the first one, if it is text or there is none."""
-    return not isinstance(value, str) or isinstance(joined.setdefault(member, value), str)
 
 
 _BOTH = frozenset({"python", "node"})
@@ -328,7 +308,7 @@ class _Chat(ClientChecks):
         }
 
     def _accepts(self, name: str, event: Any) -> bool:
-        """Accept text, arguments, the finish reason and the usage of one choice, and usage alone."""
+        """Accept text, the finish reason and the usage of one choice, and usage alone."""
         usage, choices = event.usage, event.choices
         if usage:
             if type(usage.prompt_tokens) is not int and type(usage.completion_tokens) is not int:
@@ -350,21 +330,20 @@ class _Chat(ClientChecks):
         delta, index, finish = choice.delta, choice.index, choice.finish_reason
         if not delta or choice.message is not msgspec.UNSET:
             return False
-        if delta.reasoning_details or delta.annotations or delta.refusal:
+        if delta.reasoning_details or delta.annotations or delta.refusal or delta.tool_calls:
             return False
         if index != 0 and (index not in self._choices or index > len(self._choices) or not self._chunks):
             return False
         state = self._choices[int(index)]
-        if delta.tool_calls:
-            if finish or not all(map(state.continues, delta.tool_calls)):
-                return False
-        elif finish and state.current is not None and not state.calls[state.current].type:
+        if finish and state.current is not None:
             return False
         if delta.role:
             state.role = state.role_of_chunk = delta.role
         if finish:
             state.finished = True
-        return _joins(state.joined, "content", delta.content)
+        # The SDK for Python joins text to the first value, if that is text, too.
+        text = delta.content
+        return not isinstance(text, str) or isinstance(state.joined.setdefault("content", text), str)
 
     def event(self, name: str, value: dict[str, Any]) -> None:
         choices, usage = value.get("choices"), value.get("usage")
@@ -408,15 +387,13 @@ class _Chat(ClientChecks):
         return _carries(choice) and not (finished and not _carries({"delta": member_of(choice, "delta")}))
 
     def _see_usage(self, value: dict[str, Any], *, has_usage: bool, is_chunk: bool) -> None:
+        if not has_usage and self._usage_kept_by is None:
+            return
         node_reads = _is_true(value.get("id")) or not self._chunks
-        kept = set() if has_usage or self._usage_kept_by is None else set(self._usage_kept_by)
-        if is_chunk:
-            kept = kept | {"python"} if has_usage else kept - {"python"}
-        if node_reads and "usage" in value:
-            kept = kept | {"node"} if has_usage else kept - {"node"}
-        if has_usage or self._usage_kept_by is not None:
-            self._usage_kept_by = frozenset(kept)
-            self.add_if(missing_id=has_usage and not node_reads)
+        readers = {"python": is_chunk, "node": node_reads and "usage" in value}
+        named = frozenset(name for name, reads in readers.items() if reads)
+        self._usage_kept_by = named if has_usage else (self._usage_kept_by or frozenset()) - named
+        self.add_if(missing_id=has_usage and not node_reads)
 
     def _choice(self, choice: dict[str, Any], places: int, *, python_reads: bool) -> None:
         """`places`: the SDK for Python has a place for the choices below this index."""
@@ -469,14 +446,11 @@ class _Chat(ClientChecks):
         for member, value in delta.items():
             if isinstance(value, list) and member not in ("tool_calls", "content"):
                 first = joined.setdefault(member, value)
-                indexed = all(_is_whole(member_of(entry, "index")) for entry in value)
-                scalars = isinstance(first, list) and not any(isinstance(e, (dict, list)) for e in first)
-                self.add_if(
-                    unindexed_list=first is not value
-                    and isinstance(first, list)
-                    and not indexed
-                    and not scalars
-                )
+                if first is not value and isinstance(first, list):
+                    indexed = all(_is_whole(member_of(entry, "index")) for entry in value)
+                    self.add_if(
+                        unindexed_list=not indexed and any(isinstance(e, (dict, list)) for e in first)
+                    )
 
     def _tool_call(self, state: _ChoiceState, call: dict[str, Any]) -> None:
         index, function, kind = call.get("index"), call.get("function"), call.get("type")
@@ -518,11 +492,8 @@ _TEXT_OF = {
 }  # fmt: skip
 """Delta → the type of its block, and its member."""
 _TOOLS = ("tool_use", "server_tool_use")
-_OPENS = {
-    "text": ("text", "compaction"),
-    "compaction": ("text", "compaction"),
-    "thinking": ("thinking", "redacted_thinking"),
-}
+_OF_TEXT = ("text", "compaction")
+_OPENS = {"text": _OF_TEXT, "compaction": _OF_TEXT, "thinking": ("thinking", "redacted_thinking")}
 """Text of a type → the blocks that the AI SDK adds it to."""
 
 
@@ -541,42 +512,32 @@ class _Messages(ClientChecks):
         """Types of the blocks in the order of their starts, which is the index of the SDKs."""
         self._places: dict[int, int] = {}  # index → place in `_blocks`
         self._without_text: set[int] = set()  # places of blocks that started without a text
-        self._active: dict[
-            int, Any
-        ] = {}  # index of a block that has not stopped → its type, as the AI SDK keeps it
+        self._active: dict[int, Any] = {}
+        """Index of a block that has not stopped → its type, as the AI SDK keeps it."""
         self._early: set[int] = set()  # blocks that started before the message
         self._with_input: set[int] = set()  # indices with a part of an input
         self._reused: set[int] = set()  # of them, those of another block since
-        self._skipped: defaultdict[int, list[str]] = defaultdict(
-            list
-        )  # index → parts of the input that the SDKs skip
+        self._skipped: defaultdict[int, list[str]] = defaultdict(list)
+        """Index → parts of the input that the SDKs skip."""
         self._late: set[int] = set()  # blocks that stopped before a part of their input
         self._after_stop: set[str] = set()  # kinds of events after the last `message_stop`
 
     def lacks(self, arguments: Mapping[Any, str]) -> dict[str, Any]:
-        faults = [
-            _json_fault(self._read_input(index, text))
-            for index, text in arguments.items()
-            if self._is_tool(index)
-        ]
+        faults = [_json_fault(self._read_input(*of)) for of in arguments.items() if self._is_tool(of[0])]
         return {
             "missing_message_stop": not self._stopped,
             "missing_message_start": not self._started or (self._early_finish and not self._finished),
             "unstopped_tool": "tool_use" in self._active.values(),
-            "delta_after_block": any(
-                not _json_fault(text) for index, text in arguments.items() if index in self._late
-            ),
+            "delta_after_block": any(not _json_fault(arguments.get(index, "]")) for index in self._late),
             "finish_after_stop": "message_delta" in self._after_stop,
             "content_after_stop": "content_block_delta" in self._after_stop,
             "malformed_input": any(faults),
-            "unparsable_input": any(
-                fault and "trailing" not in fault and "','" not in fault for fault in faults
-            ),
+            "unparsable_input": any(of and "trailing" not in of and "','" not in of for of in faults),
         }
 
     def _read_input(self, index: int, text: str) -> str:
         """The input of a tool call without the parts that the SDKs skip."""
-        for part in self._skipped.get(index, ()):
+        for part in self._skipped[index]:
             text = text.replace(part, "", 1)
         return text
 
@@ -729,23 +690,24 @@ class _Messages(ClientChecks):
             delta_without_type=isinstance(delta, dict) and not isinstance(kind, str),
             delta_without_block=self._started and not -count <= index < count,
             delta_before_blocks=self._started and not count,
-            missing_message_start=place is not None
-            if not self._started
-            else index in self._early and place is None,
+            missing_message_start=(place is None and index in self._early)
+            if self._started
+            else place is not None,
         )
         text: Any = ""
         of: tuple[str, ...] = ()
         if kind == "input_json_delta":
             text, of = delta.get("partial_json"), _TOOLS
-            self._see_input(index, place)
+            if place is not None and index not in self._active:
+                self._late.add(index)
         elif isinstance(kind, str) and kind in _TEXT_OF:
             block, member = _TEXT_OF[kind]
             text, of = delta.get(member), (block,)
-            self._see_text(index, place, block)
-        else:
-            self.add_if(
-                inactive_block=kind == "signature_delta" and self._active.get(index) not in _OPENS["thinking"]
-            )
+            if self._active.get(index) not in _OPENS[block]:  # the AI SDK has no open block for it
+                was_open = place is not None and index not in self._active and self._blocks[place] == block
+                self.add("delta_after_block" if was_open else "inactive_block")
+        elif kind == "signature_delta":
+            self.add_if(inactive_block=self._active.get(index) not in _OPENS["thinking"])
         if not self._started or of != _TOOLS:
             self._skip(index, delta)
         carried = place is not None and self._blocks[place] in of
@@ -759,19 +721,9 @@ class _Messages(ClientChecks):
         if of == _TOOLS:
             self._with_input.add(index)
 
-    def _see_input(self, index: int, place: int | None) -> None:
-        if place is not None and index not in self._active:
-            self._late.add(index)
-
     def _skip(self, index: Any, delta: Any) -> None:
         """See a part of an input that the SDKs skip. Without an index, the accumulator takes it for the first block."""
         self._skipped[index if _is_whole(index) else 0].append(string_of(member_of(delta, "partial_json")))
-
-    def _see_text(self, index: int, place: int | None, block: str) -> None:
-        """Check that the AI SDK has an open block for a text."""
-        if self._active.get(index) not in _OPENS[block]:
-            was_open = place is not None and index not in self._active and self._blocks[place] == block
-            self.add("delta_after_block" if was_open else "inactive_block")
 
 
 def _json_fault(text: str) -> str:
@@ -846,9 +798,8 @@ class _Responses(ClientChecks):
         self._undone: set[str] = set()
         """Ids of messages and calls without `response.output_item.done`."""
         self._messages: set[Any] = set()  # ids of messages that are not done
-        self._reasoning: dict[
-            Any, dict[Any, bool]
-        ] = {}  # id of reasoning → its parts, and whether each is open
+        self._reasoning: dict[Any, dict[Any, bool]] = {}
+        """Id of reasoning → its parts, and whether each is open."""
         self._streamed: set[str] = set()  # types of items with output
         self._has_deltas = False
         self._called: set[str] = set()  # ids of tool calls
@@ -919,16 +870,12 @@ class _Responses(ClientChecks):
         if kind in ("completed", "incomplete"):
             self._completed = True
             self._after_completed = set()
-            self._final(
-                kind,
-                member_of(response, "status"),
-                member_of(response, "usage"),
-                has_output=isinstance(output, list),
-            )
+            self._final(kind, response)
         elif self._completed:
             self._after_completed.add(kind)
 
-    def _final(self, kind: str, status: Any, usage: Any, *, has_output: bool) -> None:
+    def _final(self, kind: str, response: Any) -> None:
+        status, usage, output = (member_of(response, member) for member in ("status", "usage", "output"))
         final = {item.identity: item for item in self._places}
         calls = max(sum(item.called for item in of.values()) for of in (self._items, self._done))
         streamed = self._streamed | {string_of(item.type) for item in self._done.values() if item.has_text}
@@ -938,7 +885,8 @@ class _Responses(ClientChecks):
         self.add_if(
             wrong_status=status != kind,
             missing_item_done=self._undone,
-            empty_final_output=has_output and (lost or sum(item.is_call for item in self._places) < calls),
+            empty_final_output=isinstance(output, list)
+            and (lost or sum(item.is_call for item in self._places) < calls),
             unfinished_item=any(
                 index not in self._done and final.get(item.identity, _NONE).id != item.id
                 for index, item in self._items.items()
@@ -1021,17 +969,11 @@ class _Responses(ClientChecks):
             self._see_delta(family, delta)
             if item is not None and python_reads:
                 self._python_delta(item, family, delta)
-        part = value.get("part")
+        text, at = family.partition(".")[0], value.get("content_index")
         if family == "content_part":
-            self._content_part(act, item, place, part, value.get("content_index"))
-        elif family.partition(".")[0] in _PART_OF:
-            self._part(
-                family.partition(".")[0],
-                act,
-                item if python_reads else None,
-                place,
-                value.get("content_index"),
-            )
+            self._content_part(act, item, place, value.get("part"), at)
+        elif text in _PART_OF:
+            self._part(text, item if python_reads else None, place, at)
         elif family[:18] == "reasoning_summary_":
             self._summary(family, act, place, value)
         if family in ("output_text", "refusal") and act == "delta":
@@ -1068,15 +1010,13 @@ class _Responses(ClientChecks):
                     kind is None or (known.type == "message") != (kind == "reasoning_text")
                 ):
                     known.parts = [*(known.parts or []), kind]
-        elif place is not None and kind in (
-            (None, "reasoning_text") if place.type == "reasoning" else (kind,)
-        ):
-            ends_part = place.type == "reasoning" or (place.type == "message" and kind != "reasoning_text")
-            self.add_if(unknown_part=ends_part and not _has(place.parts, at))
+        elif place is not None and not _has(place.parts, at):
+            of_reasoning, of_message = kind in (None, "reasoning_text"), kind != "reasoning_text"
+            self.add_if(unknown_part={"reasoning": of_reasoning, "message": of_message}.get(str(place.type)))
 
-    def _part(self, family: str, act: str, item: _Item | None, place: _Item | None, at: Any) -> None:
+    def _part(self, text: str, item: _Item | None, place: _Item | None, at: Any) -> None:
         """Check that the part of a delta, or of the end of its text, was added and has its type."""
-        of_item, of_part = _PART_OF[family]
+        of_item, of_part = _PART_OF[text]
         missing = [
             known is not None
             and known.type == of_item

@@ -4,7 +4,7 @@ A part with `thought: true` is reasoning. Arguments of a function call are an ob
 which are joined as they arrive; no arguments become `{}`. Code that the model ran is a server-side call. Signatures, grounding,
 safety ratings and results of executed code are not output.
 
-Each chunk has cumulative usage, which counts thoughts and candidates separately: output = candidates + thoughts, and input =
+Each chunk has cumulative usage: output = candidates + thoughts, unless the total shows that candidates contain them, and input =
 prompt + tool use (pages that a tool read). The finish reason ends a candidate. A blocked prompt has no candidates;
 `promptFeedback.blockReason` ends it.
 """
@@ -234,10 +234,15 @@ def normalised(raw: dict[str, Any]) -> Usage:
         value if value is None or (type(value) is int and 0 <= value < 2**53) else whole_number(value)
         for value in map(raw.get, _COUNTS)
     ]
-    output = candidates if thoughts is None else thoughts + (candidates or 0)
     tool_use = raw.get("toolUsePromptTokenCount")
     if tool_use is not None and (tokens := whole_number(tool_use)) is not None:
         prompt = (prompt or 0) + tokens
+    output = candidates
+    if thoughts is not None:
+        sent = candidates or 0
+        output = thoughts + sent
+        if 0 < thoughts <= sent and raw.get("totalTokenCount") == (prompt or 0) + sent:
+            output = sent  # the total shows that the candidates contain the thoughts
     return Usage(prompt, output, thoughts, cached, raw)
 
 

@@ -7,7 +7,7 @@ Cached input is part of the input, and reasoning part of the output. Some provid
 - The part is larger than its whole (Perplexity's and Vercel's reasoning). Perplexity's deep research always counts it so.
 
 Rules of the totals, as documented. OpenAI and its family: input + output. xAI: plus reasoning. Gemini: prompt + tool use +
-candidates + thoughts. Bedrock: input + cache reads + cache writes + output. Anthropic and Cohere have none.
+candidates (+ thoughts). Bedrock: input + cache reads + cache writes + output. Anthropic and Cohere have none.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def usage_of(raw: Any) -> Usage | None:
         inputs = whole_number(raw.get("input_tokens"))
     if outputs is None:
         outputs = whole_number(raw.get("output_tokens"))
-    reasoning = _first(raw, _OUTPUT_DETAILS, ("reasoning_tokens",))
+    reasoning = _first_inner(raw, _OUTPUT_DETAILS, "reasoning_tokens")
     if reasoning is None:
         reasoning = whole_number(raw.get("reasoning_tokens"))
-    cached = _first(raw, _INPUT_DETAILS, ("cached_tokens",))
+    cached = _first_inner(raw, _INPUT_DETAILS, "cached_tokens")
     if cached is None:
-        cached = next((n for key in _CACHED if (n := whole_number(raw.get(key))) is not None), None)
+        cached = _first(raw, _CACHED)
     usage = Usage(inputs, outputs, reasoning, cached, raw)
     if inputs is not None and outputs is not None and (reasoning or cached):
         _add_separate_parts(usage, inputs, outputs, whole_number(raw.get("total_tokens")))
@@ -141,7 +141,7 @@ def details_in(raw: Any) -> dict[str, Any]:
         whole_number(written.get(f"ephemeral_{life}_input_tokens", written.get(f"{life}_tokens")))
         for life in ("5m", "1h")
     )
-    writes = next((n for key in _WRITES if (n := whole_number(every.get(key))) is not None), None)
+    writes = _first(every, _WRITES)
     if writes is None and five_minutes is not None:
         writes = five_minutes + (an_hour or 0)
     billed_input, billed_output = (
@@ -157,21 +157,15 @@ def details_in(raw: Any) -> dict[str, Any]:
         for whole, parts in (("cached", cached), ("input", inputs), ("output", outputs))
         for kind in ("audio", "image")
     }
-    return (
-        media
-        | others
-        | {
-            "cache_write_tokens": writes,
-            "cache_write_1h_tokens": an_hour,
-            "web_searches": searches_in(raw),
-            "billed_input_tokens": billed_input,
-            "billed_output_tokens": billed_output,
-            "reported_cost": cost_in(raw),
-            "service_tier": tier,
-            "speed": term(raw.get("speed")),
-            "inference_region": term(raw.get("inference_geo")),
-        }
-    )
+    found = media | others
+    found |= {
+        "cache_write_tokens": writes,
+        "cache_write_1h_tokens": an_hour,
+        "web_searches": searches_in(raw),
+    }
+    found |= {"billed_input_tokens": billed_input, "billed_output_tokens": billed_output}
+    found |= {"reported_cost": cost_in(raw), "service_tier": tier, "speed": term(raw.get("speed"))}
+    return found | {"inference_region": term(raw.get("inference_geo"))}
 
 
 def searches_in(raw: dict[str, Any]) -> int | None:
@@ -188,7 +182,7 @@ def searches_in(raw: dict[str, Any]) -> int | None:
     if isinstance(grounding, list):  # Interactions
         searches = [tool for tool in grounding if member_of(tool, "type") == "google_search"]
         return sum(whole_number(search.get("count")) or 0 for search in searches)
-    return next((n for key in _SEARCH_COUNTS if (n := whole_number(raw.get(key))) is not None), None)
+    return _first(raw, _SEARCH_COUNTS)
 
 
 def cost_in(raw: dict[str, Any]) -> float | None:
@@ -278,20 +272,21 @@ def _sums(objects: list[dict[str, Any]]) -> dict[str, int]:
     return sums
 
 
-def faults_in(usage: Usage, details: dict[str, Any]) -> list[str]:
+def faults_in(usage: Usage, details: dict[str, Any]) -> dict[str, int]:
     """Members by which a report contradicts itself: a total that is not the sum of its parts, parts that are above their whole.
 
-    `details` are those of the report. Parts have the names of the columns of `streams`.
+    The value of a total is how many tokens it has beyond its parts, and 0 for parts. `details` are those of the report. Parts have the
+    names of the columns of `streams`.
     """
     raw, inputs, outputs = usage.raw, usage.input_tokens, usage.output_tokens
     if not isinstance(raw, dict):
-        return []
-    found: list[str] = []
+        return {}
+    found: dict[str, int] = {}
     if inputs is not None and outputs is not None:
-        totals = (inputs + outputs, inputs + outputs - usage.beyond_total)
         member = next((m for m in _TOTALS if m in raw), "")
         total = whole_number(raw.get(member))
-        found += [member] if total is not None and total not in totals else []
+        beyond = 0 if total is None else total - inputs - outputs
+        found |= {member: beyond} if beyond not in (0, -usage.beyond_total) else {}
     if not details and usage.reasoning_tokens is usage.cached_input_tokens is None:
         return found
     of = details | {
@@ -300,15 +295,17 @@ def faults_in(usage: Usage, details: dict[str, Any]) -> list[str]:
     }  # fmt: skip
     for whole, groups in _PARTS.items():
         limit = of.get(whole)
-        found += [
-            parts[0] for parts in groups if limit is not None and sum(of.get(p) or 0 for p in parts) > limit
-        ]
+        found |= {
+            parts[0]: 0
+            for parts in groups
+            if limit is not None and sum(of.get(p) or 0 for p in parts) > limit
+        }
     billed = with_iterations(raw)
-    if billed is not raw and any(
-        (whole_number(raw.get(m)) or 0) > billed[m] for m in ("input_tokens", "output_tokens") if m in billed
-    ):
-        found.append(_ITERATIONS)
-    return [*found, *_fault_of_cost(raw.get("cost"))]
+    for member in ("input_tokens", "output_tokens"):
+        own, summed = (whole_number(of.get(member)) or 0 for of in (raw, billed))
+        if own > summed:
+            found[_ITERATIONS] = found.get(_ITERATIONS, 0) + own - summed
+    return found | ({"total_cost": 0} if _is_wrong_cost(raw.get("cost")) else {})
 
 
 _PARTS = {
@@ -323,14 +320,14 @@ _PARTS = {
 """Whole → groups of parts that do not overlap."""
 
 
-def _fault_of_cost(cost: Any) -> list[str]:
+def _is_wrong_cost(cost: Any) -> bool:
     """Perplexity's amounts add up to their total. Some of its models round each amount to a tenth of a cent."""
     total = finite_number(member_of(cost, "total_cost"))
     if total is None:
-        return []
+        return False
     amounts = [finite_number(cost[m]) or 0 for m in cost if m.endswith("_cost") and m != "total_cost"]
     step = 1e-3 if all(round(amount, 3) == amount for amount in (*amounts, total)) else 1e-6
-    return ["total_cost"] if amounts and abs(sum(amounts) - total) > step * len(amounts) else []
+    return bool(amounts) and abs(sum(amounts) - total) > step * len(amounts)
 
 
 def _parts(raw: dict[str, Any], members: tuple[str, ...]) -> dict[str, Any]:
@@ -348,12 +345,15 @@ def _parts(raw: dict[str, Any], members: tuple[str, ...]) -> dict[str, Any]:
     )
 
 
-def _first(raw: dict[str, Any], members: tuple[str, ...], keys: tuple[str, ...]) -> int | None:
+def _first(raw: dict[str, Any], members: tuple[str, ...]) -> int | None:
+    """The first of these members that is a count."""
     for member in members:
-        inner = raw.get(member)
-        if isinstance(inner, dict):
-            for key in keys:
-                number = whole_number(inner.get(key))
-                if number is not None:
-                    return number
+        if member in raw and (number := whole_number(raw[member])) is not None:
+            return number
     return None
+
+
+def _first_inner(raw: dict[str, Any], objects: tuple[str, ...], member: str) -> int | None:
+    """The first count with this name in these objects."""
+    numbers = [whole_number(inner.get(member)) for of in objects if isinstance(inner := raw.get(of), dict)]
+    return next((number for number in numbers if number is not None), None)

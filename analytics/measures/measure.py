@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -326,6 +326,7 @@ def add_tokens(
         row["output_tokens"] = output = None if decoder.usage_denies_output else output
         row["reasoning_tokens"] = reasoning
         row["token_source"] = _token_source(decoder, row["input_tokens"], output, faults)
+        row["unexplained_tokens"] = sum(faults.values()) or None
         if output is not None and (ended_ok or _usage_covers_output(decoder, chunks)):
             n = output if not reasoning or decoder.reasoning_seen else output - reasoning
             n -= hidden_output(counted.raw)
@@ -339,7 +340,7 @@ def add_tokens(
 
 
 def _token_source(
-    decoder: StreamDecoder, input_tokens: int | None, output_tokens: int | None, faults: Sequence[str]
+    decoder: StreamDecoder, input_tokens: int | None, output_tokens: int | None, faults: Collection[str]
 ) -> str | None:
     if decoder.usage_denies_output or decoder.usage_denies_input:
         return "reported_zero"

@@ -55,6 +55,7 @@ def _one_of(*names: str, **objects: _Members) -> Any:
     return reduce(or_, [_object(of, tag) for tag, of in [*((name, {}) for name in names), *objects.items()]])
 
 
+_RANGE: _Members = {"start_index": N, "end_index": N}
 _TOKENS = [{"token": S, "logprob": N, "top_logprobs": [{"token": S, "logprob": N}]}]
 _CALL: _Members = {
     "index": N, "id?": S, "type?": Literal["function"], "function": {"name?": S, "arguments?": S},
@@ -63,7 +64,7 @@ _CALL: _Members = {
 _DELTA: _Members = {
     "role?": Literal["assistant"], "content?": S, "refusal?": S, "reasoning_content?": S, "reasoning?": S, "tool_calls?": [_CALL],
     "reasoning_details?": Any,
-    "annotations?": [_one_of(url_citation={"url_citation": {"start_index": N, "end_index": N, "url": S, "title": S}})],
+    "annotations?": [_one_of(url_citation={"url_citation": {**_RANGE, "url": S, "title": S}})],
 }  # fmt: skip
 _CHAT_USAGE: _Members = {
     "prompt_tokens?": int | float, "completion_tokens?": int | float, "total_tokens?": N,
@@ -209,16 +210,11 @@ _RESPONSES_USAGE: _Members = {
 _FINISHED: _Members = {
     "incomplete_details?": {"reason": S}, "usage?": _RESPONSES_USAGE, "reasoning?": {"context?": S}, "service_tier?": S,
 }  # fmt: skip
+_FILE: _Members = {"file_id": S, "filename": S}
 _ANNOTATION = _one_of(
-    url_citation={"start_index": N, "end_index": N, "url": S, "title": S},
-    file_citation={"file_id": S, "filename": S, "index": N},
-    container_file_citation={
-        "container_id": S,
-        "file_id": S,
-        "filename": S,
-        "start_index": N,
-        "end_index": N,
-    },
+    url_citation={**_RANGE, "url": S, "title": S},
+    file_citation={**_FILE, "index": N},
+    container_file_citation={**_FILE, **_RANGE, "container_id": S},
     file_path={"file_id": S, "index": N},
 )
 _ITEMS = {"added": _ADDED, "done": _DONE}

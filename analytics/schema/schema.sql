@@ -78,6 +78,7 @@ CREATE TABLE IF NOT EXISTS streams (
     speed VARCHAR, -- Speed that served the request (standard, fast), else the requested one. NULL if unknown.
     inference_region VARCHAR, -- Region of the inference as the provider reports it (inference_geo), else the requested one. NULL if unknown.
     token_source VARCHAR, -- Source of the counts: usage, usage_delta (running count, unfinished), chunks (listed by event), reported_zero, usage_inconsistent (it contradicts itself).
+    unexplained_tokens BIGINT, -- Tokens that the report's own total has beyond input_tokens and output_tokens; negative: that it lacks. NULL unless it contradicts them.
     itl_ns DOUBLE, -- Inter-token latency: (last - first output - output_waits) / (N - 1) in ns. NULL if N < 2 or unknown, with fewer than 2 outputs or several choices.
     icl_p50_ns DOUBLE, -- Inter-chunk latency: median gap between output events of one choice in ns, without output_waits. NULL with fewer than 2.
     icl_p95_ns DOUBLE, -- 95th percentile of the gaps between output events in ns.

@@ -487,7 +487,7 @@ WITH candidates AS (
         END AS other_priority
     FROM candidates
 ), amounts AS (
-    SELECT parts.*, other.currency,
+    SELECT parts.*, price, other.currency,
         (text_in * price.input + other_text_in * other.input) / 1e6 AS input,
         (greatest(cached - cached_audio, 0) * price.cached_input + cached_audio * price.cached_audio + other_cached * other.cached_input) / 1e6
             AS cached_input,
@@ -505,13 +505,16 @@ WITH candidates AS (
         $OUTPUT_AMOUNT AS output_total,
         input_total + output_total AS total,
         -- Guessed input may be read from a cache, or written to it. Parts of a report that contradicts itself may be in the whole, or beside it.
+        -- What its total has beyond its parts may be input or output.
         total - coalesce(guessed_input[2] * price.input - guessed_input[1] * least(price.input, price.cached_input), 0) / 1e6
             - coalesce((guessed_output[2] - guessed_output[1]) * price.output, 0) / 1e6
             - if(input_fits, 0, least(all_input, cached + written + audio_in + image_in) * price.input) / 1e6
-            - if(output_fits, 0, least(all_output, reasoned + audio_out + image_out) * price.output) / 1e6 AS low,
+            - if(output_fits, 0, least(all_output, reasoned + audio_out + image_out) * price.output) / 1e6
+            - least(total, coalesce(greatest(-unexplained_tokens, 0) * greatest(price.input, price.output), 0) / 1e6) AS low,
         total + coalesce(guessed_input[3] * greatest(price.input, price.cache_write_5m) - guessed_input[2] * price.input, 0) / 1e6
             + coalesce((guessed_output[3] - guessed_output[2]) * greatest(price.output, price.reasoning), 0) / 1e6
-            + if(contradicts, (all_input - text_in) * price.input + (all_output - text_out) * price.output, 0) / 1e6 AS high,
+            + if(contradicts, (all_input - text_in) * price.input + (all_output - text_out) * price.output, 0) / 1e6
+            + coalesce(greatest(unexplained_tokens, 0) * greatest(price.input, price.output, price.reasoning), 0) / 1e6 AS high,
         (cached * price.input + other_cached * other.input) / 1e6 - cached_input AS cache_saved,
         cache_write_5m + cache_write_1h - (written * price.input + other_written * other.input) / 1e6 AS cache_premium
     -- As a struct, because the amounts have the names of the prices.
@@ -528,7 +531,8 @@ SELECT
     CASE WHEN NOT is_billed THEN NULL WHEN contradicts OR NOT input_fits OR NOT output_fits THEN 'usage_inconsistent'
         WHEN coalesce(guessed_input, guessed_output) IS NOT NULL THEN 'estimate' ELSE token_source END AS source,
     cache_saved, cache_premium, CASE WHEN is_billed THEN amounts.reported_cost END AS reported_cost,
-    CASE WHEN currency = 'USD' AND is_billed THEN amounts.reported_cost - total END AS reported_difference
+    CASE WHEN currency = 'USD' AND is_billed THEN amounts.reported_cost - total END AS reported_difference,
+    CASE WHEN is_billed AND currency IS NULL THEN coalesce(if(price IS NULL, model, other_model), '(no model)') END AS unpriced_model
 FROM amounts;
 
 -- Per hour, gateway, model, client, its program and currency: requests, tokens and amounts of the view spend.

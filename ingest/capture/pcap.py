@@ -32,8 +32,12 @@ class PcapReport(NamedTuple):
     @property
     def lines(self) -> list[str]:
         """What was recorded and what is damaged, then a line for everything that was not recorded."""
-        found = f"{self.streams:,} requests in {self.counters['packets']:,} packets"
+        found = f"{_counted(self.streams, 'request')} in {_counted(self.counters['packets'], 'packet')}"
         return ["; ".join([found, *self.problems]), *self.unread]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 NOTES = {

@@ -23,7 +23,7 @@ def test_damaged_file_is_read_as_far_as_possible_and_fails(tmp_path: Path) -> No
     assert done.returncode == 1
     count = len(packets) - 1
     problem = f"the rest of the file cannot be read: it is cut off, after {count} packets"
-    assert done.stdout == f"1 requests in {count} packets; {problem}\n"
+    assert done.stdout == f"1 request in {count} packets; {problem}\n"
     assert "1 connections are TLS" in done.stderr
     assert (tmp_path / "data" / "log" / "w512").is_dir()
 

@@ -140,7 +140,7 @@ def test_files_become_streams_without_secrets_and_the_dashboard_shows_their_time
         "one.sse.zst: a recorded response. It has no times",
         "empty.har: the file is empty",
         "missing.har: cannot be read: No such file",
-        "lo.pcap: 1 requests in",
+        "lo.pcap: 1 request in",
         "  requests  6, 1 failed",
     ):
         assert line in found

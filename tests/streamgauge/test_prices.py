@@ -213,11 +213,18 @@ def test_check_shows_models_without_a_price(tmp_path: Path, caplog: pytest.LogCa
     store = new_store(tmp_path)
     try:
         cursor = store.cursor()
-        for model in ("priced", "new", "new"):
+        for model, advisor in (
+            ("priced", None),
+            ("new", None),
+            ("new", "priced"),
+            ("priced", "advisor"),
+            (None, None),
+        ):
             cursor.execute(
-                "INSERT INTO streams BY NAME SELECT uuidv7() AS stream_id, ? AS request_model, 'ok' AS outcome, "
-                "'2026-11-30'::TIMESTAMPTZ AS started_at, 5 AS input_tokens, 'usage' AS token_source",
-                [model],
+                "INSERT INTO streams BY NAME SELECT uuidv7() AS stream_id, ? AS request_model, ? AS other_model, 'ok' AS outcome, "
+                "'2026-11-30'::TIMESTAMPTZ AS started_at, 5 AS input_tokens, if(other_model IS NULL, 0, 2) AS other_input_tokens, "
+                "'usage' AS token_source",
+                [model, advisor],
             )
         cursor.close()
         until = datetime(2026, 12, 1, tzinfo=UTC)
@@ -229,5 +236,6 @@ def test_check_shows_models_without_a_price(tmp_path: Path, caplog: pytest.LogCa
     finally:
         store.close()
     found = run("check", "--data", tmp_path, "--format", "json")
-    assert [(row["model"], row["requests"]) for row in json.loads(found.output)] == [("new", 2)]
+    missing = [(row["model"], row["requests"]) for row in json.loads(found.output)]
+    assert missing == [("new", 2), ("(no model)", 1), ("advisor", 1)]
     assert found.return_value == 1

@@ -25,7 +25,7 @@ READERS: dict[str, Any] = {
     "deepseek": usage_of,
 }
 """Schemas that LiteLLM reads too. It bills xAI's and Perplexity's reasoning in its prices, not in its counts."""
-REPORTS = 300
+REPORTS = 1_000
 
 
 @pytest.mark.litellm

@@ -35,6 +35,7 @@ def test_parts_are_the_total_or_the_report_is_inconsistent(schema: str) -> None:
         row = rows[stream_id(number)]
         assert (row["token_source"] == "usage") == report.is_consistent, (report, row["token_source"])
         assert row["token_source"] in ("usage", "usage_inconsistent")
+        assert (row["unexplained_tokens"] is None) == report.is_consistent, report
         if not report.is_consistent:
             continue
         assert (row["input_tokens"], row["output_tokens"]) == (report.input_tokens, report.output_tokens), (

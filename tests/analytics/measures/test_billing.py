@@ -137,7 +137,14 @@ def test_tokens_of_an_advisor_are_those_of_its_model() -> None:
 
 def test_iterations_below_the_counts_beside_them_are_inconsistent() -> None:
     usage = {"input_tokens": 80, "output_tokens": 30, "iterations": [iteration("message", 80, 3)]}
-    assert counts(of_body("anthropic", usage))[2] == "usage_inconsistent"
+    found = of_body("anthropic", usage)
+    assert columns(found, "token_source", "unexplained_tokens") == ("usage_inconsistent", 27)
+    usage = {
+        "input_tokens": {},
+        "output_tokens": 30,
+        "iterations": [{"output_tokens": 31, "input_tokens": []}],
+    }
+    assert counts(of_body("anthropic", usage)) == (None, 31, "usage")
 
 
 def test_pages_that_a_tool_read_are_input() -> None:
@@ -157,6 +164,24 @@ def test_pages_that_a_tool_read_are_input() -> None:
         "total_tokens": 722,
     }
     assert counts(of_body("interactions", usage)) == (715, 7, "usage")
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "total", "expected"),
+    [
+        (20, 160, (110, 50, "usage")),
+        (20, 180, (110, 70, "usage")),
+        (60, 160, (110, 110, "usage_inconsistent")),
+    ],
+)
+def test_total_shows_whether_candidates_contain_the_thoughts(
+    thoughts: int, total: int, expected: tuple[Any, ...]
+) -> None:
+    usage = {
+        "promptTokenCount": 100, "toolUsePromptTokenCount": 10, "candidatesTokenCount": 50, "thoughtsTokenCount": thoughts,
+        "totalTokenCount": total,
+    }  # fmt: skip
+    assert counts(of_body("gemini", usage)) == expected
 
 
 def test_images_that_a_tool_read_are_images_of_the_input() -> None:

@@ -15,12 +15,15 @@ COLUMNS = [
 ]
 
 
+@pytest.mark.parametrize("huge", [2**80, 10**300], ids=["80 bits", "300 digits"])
 @pytest.mark.parametrize(
     ("table", "name", "bits"), COLUMNS, ids=lambda value: getattr(value, "name", str(value))
 )
-def test_a_number_outside_of_its_column_is_unknown_and_counted(table: object, name: str, bits: int) -> None:
+def test_a_number_outside_of_its_column_is_unknown_and_counted(
+    table: object, name: str, bits: int, huge: int
+) -> None:
     largest, counters = 2 ** (bits - 1) - 1, Counter[str]()
-    values = [largest, largest + 1, None, -largest - 1, -largest - 2, 2**80]
+    values = [largest, largest + 1, None, -largest - 1, -largest - 2, huge]
     found = frame(table, {name: values}, [name], counters=counters)[name].to_list()  # type: ignore[arg-type]
     assert found == [largest, None, None, -largest - 1, None, None]
     assert list(counters.values()) == [3]

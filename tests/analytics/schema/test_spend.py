@@ -258,6 +258,10 @@ def test_cached_image_is_no_fresh_image(con: duckdb.DuckDBPyConnection) -> None:
             {"input_tokens": 100, "cached_input_tokens": 30, "token_source": "usage_inconsistent"},
             70 * 2 + 30, 70 * 2 + 30, 100 * 2 + 30,
         ),
+        # The total has more tokens, or less: of input or of output.
+        ({"input_tokens": 100, "output_tokens": 10, "unexplained_tokens": 40, "token_source": "usage_inconsistent"}, 280, 280, 280 + 320),
+        ({"input_tokens": 100, "output_tokens": 10, "unexplained_tokens": -20, "token_source": "usage_inconsistent"}, 280, 280 - 160, 280),
+        ({"input_tokens": 100, "output_tokens": 10, "unexplained_tokens": -90, "token_source": "usage_inconsistent"}, 280, 0, 280),
     ],
 )  # fmt: skip
 def test_report_that_contradicts_itself_is_a_range(
