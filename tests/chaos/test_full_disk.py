@@ -161,9 +161,11 @@ def kill_on_a_full_disk(
 
 
 def settled(data: Path, clients: Clients) -> dict[str, Any] | None:
-    """`status` without faults and with nothing in flight."""
+    """`status` without faults and with nothing in flight, also in the tap: it appends ten times a second."""
     code, found = bounded_status(data, clients) or (1, {})
-    return None if code or found["in_flight"] or found["unreported"] else found
+    if code or found["in_flight"] or found["unreported"] or found["captured"] != found["captured_at_most"]:
+        return None
+    return found
 
 
 def unexplained_ends(log: str, killed: Collection[int]) -> list[tuple[str, str, str]]:
@@ -196,7 +198,7 @@ def test_full_disk_and_kills_at_random_moments_lose_no_account_and_no_healthy_pa
                 captured, stored = status["captured"], status["stored"]
                 shown = f"round {number}: {len(complete)} of {clients.sent} complete, {captured} captured, {stored} stored"
                 print(shown, f"{status['losses_by_cause']}, {len(killed)} kills", flush=True)
-                assert status["captured_at_most"] == captured == stored + status["lost"], shown
+                assert captured == stored + status["lost"], shown
                 assert len(complete) <= captured, shown
                 assert (status["unknown"], clients.wrong) == ([], []), shown
                 assert kills or (clients.broken.total(), status["lost"]) == (broken, lost), shown
