@@ -7,12 +7,15 @@ starts again when the rest is there. From then on the traffic continues in real 
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -21,7 +24,7 @@ from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from streamgauge.ingest.record_log.kafka_writer import KafkaWriter
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, pack
 from tests.analytics import log_entries
-from tests.analytics.log_entries import MS, alive, stream
+from tests.analytics.log_entries import MS, alive, chunk, stream
 from tests.analytics.stores import place_empty_catalog
 from tests.analytics.test_group import Scene, scene
 from tests.chaos.test_rounds import analytics
@@ -34,6 +37,8 @@ BEFORE_S, AFTER_S = 10, 300
 """Traffic before the kill, and the longest in real time."""
 TICK_MS, ALIVE_MS, STREAM_MS = 100, 2_000, 250
 INCARNATIONS = ("0198b2d0-0000-7000-8000-000000000001", "0198b2d0-0000-7000-8000-000000000002")
+TEXT_BYTES = 1_500
+"""Of an output, so that a backlog of minutes is more than analytics fetches at once: its partitions are read one after the other."""
 SILENT = "FROM alerts WHERE rule IN ('silent_stream', 'no_first_output')"
 Append = Callable[[int, bytes], None]
 """Appends an entry of a worker."""
@@ -46,6 +51,7 @@ class Traffic:
     def __init__(self, append: Append, seconds: int) -> None:
         self._append, self._at_ms = append, 0
         self._ticks: dict[tuple[int, int], list[AnyRecord]] = {}
+        rng = random.Random(1)
         for number, start_ms in enumerate(range(0, seconds * 1000, STREAM_MS)):
             worker = number % 2
             chunks = 5 + number % 40
@@ -54,7 +60,10 @@ class Traffic:
             ):  # fmt: skip
                 at_ns = 0
                 if isinstance(record, Frames):
-                    at_ns = record.frames[0][0]
+                    ((at_ns, data),) = record.frames
+                    if b"[DONE]" not in data:
+                        text = b64encode(rng.randbytes(TEXT_BYTES)).decode()
+                        record = msgspec.structs.replace(record, frames=[(at_ns, chunk(text))])
                 elif isinstance(record, Closed):
                     at_ns = record.end_ns
                 tick = (start_ms + at_ns // MS) // TICK_MS

@@ -32,6 +32,7 @@ from tests.analytics.stores import place_empty_catalog
 from tests.deadline import until
 from tests.e2e.running import Up, simulator, up
 from tests.openai_sockets import ENDS
+from tests.ports import free_port
 from tests.small_disk import fill, small_disk
 from tests.streamgauge.conftest import reads_in_process
 from tests.streamgauge.stored import outcomes
@@ -182,7 +183,8 @@ def test_full_disk_and_kills_at_random_moments_lose_no_account_and_no_healthy_pa
         simulator("--seed", "disk", "--rate-faults", "0") as upstream,
     ):
         place_empty_catalog(data)
-        with up(upstream, data, "--hung-after", f"{HUNG_AFTER_S}s") as running:
+        listen = f"127.0.0.1:{free_port()}"  # the same one after a long pause between two starts
+        with up(upstream, data, "--hung-after", f"{HUNG_AFTER_S}s", "--listen", listen) as running:
             clients = Clients(running.tap)
             for number in range(ROUNDS):
                 kills, broken = rng.randint(1, 3) if number % 5 else 0, clients.broken.total()
