@@ -32,6 +32,14 @@ def cpu_s(pid: int) -> float:
     return sum(map(int, process_stat(Path(f"/proc/{pid}"))[11:15])) / TICKS_PER_S
 
 
+def cpu_wait_s(pid: int) -> float:
+    """Seconds in which the main thread of a process was ready to run and waited for a CPU; 0 if unknown."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
 def stop_process(process: subprocess.Popen[bytes], grace_s: float) -> bool:
     """Stop a process, if it runs. True: it did not stop in time, and was killed."""
     if process.poll() is not None:

@@ -35,7 +35,7 @@ import click
 from pydantic import SecretStr
 
 from streamgauge.analytics.storage.data_folder_lock import UP, lock_data_folder
-from streamgauge.background import cpu_s, own_command, stop_process
+from streamgauge.background import cpu_s, cpu_wait_s, own_command, stop_process
 from streamgauge.flags import flags
 from streamgauge.ingest.capture.packet_socket import PacketSocket
 from streamgauge.ingest.guards import Guard, Guards
@@ -59,7 +59,7 @@ class PartProgress:
 
     - A part that is ready reports progress every second in a file in memory (`streamgauge.ingest.ready_file`), also while the data
       folder cannot be written.
-    - A part that is starting has not reported yet. It makes progress while a process of its group uses the CPU or waits for
+    - A part that is starting has not reported yet. It makes progress while a process of its group uses the CPU, or waits for it or for
       the disk: the tap starts its workers one after the other.
     - Analytics reports between commits. During a long commit, the second rule applies to it as well, for at most
       `LONGEST_WORK_S`.
@@ -75,7 +75,7 @@ class PartProgress:
         """Whether the process has reported progress. Stays True."""
         self._pid, self._descriptor, self._works_silently = pid, descriptor, works_silently
         self._reported_ns = self._last_report_ns()
-        self._since_heartbeat_s = self._window_s = self._cpu_s = 0.0
+        self._since_heartbeat_s = self._window_s = self._cpu_s = self._cpu_wait_s = 0.0
 
     def observe(self, elapsed_s: float) -> None:
         """Update after `elapsed_s`, which is about a second."""
@@ -100,13 +100,16 @@ class PartProgress:
         pids = self._pids()
         if self._window_s < WINDOW_S:
             return any(map(waits_for_disk, pids))
-        worked = sum(map(cpu_s, pids)) - self._cpu_s >= BUSY_SHARE * self._window_s
+        # A process that waits for a CPU does not hang: the share is that of the rest of the time.
+        waited_s = sum(map(cpu_wait_s, pids)) - self._cpu_wait_s
+        worked = sum(map(cpu_s, pids)) - self._cpu_s >= BUSY_SHARE * (self._window_s - waited_s)
         self._start_window()
         return worked or any(map(waits_for_disk, pids))
 
     def _start_window(self) -> None:
         self._window_s = 0.0
-        self._cpu_s = sum(map(cpu_s, self._pids()))
+        pids = self._pids()
+        self._cpu_s, self._cpu_wait_s = sum(map(cpu_s, pids)), sum(map(cpu_wait_s, pids))
 
     def _pids(self) -> list[int]:
         # The children of a part that is ready do not count: a worker that spins must not hide that its parent hangs.

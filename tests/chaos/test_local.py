@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -118,42 +117,6 @@ def test_kill_9_of_up_ends_its_parts_cleanly_and_the_next_up_continues(tmp_path:
             chaos.running = again
             chaos.wait_for_requests(25)
             chaos.check_measurements()
-
-
-@pytest.mark.slow
-def test_full_disk_loses_nothing_while_the_queue_lasts(tmp_path: Path) -> None:
-    """The data folder is a tmpfs, filled completely by a file. Meanwhile the tap keeps its records in memory."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(disk)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
-    try:
-        with run(tmp_path, data=disk / "data") as chaos:
-            chaos.wait_for_requests(20)
-            filler = disk / "filler"
-            fill(filler)
-            until(lambda: "cannot append to the log" in chaos.running.log.read_text() or None, "a full disk")
-            chaos.wait_for_requests(30)
-            filler.unlink()
-            until(lambda: "the log accepts records again" in chaos.running.log.read_text() or None, "room")
-            chaos.wait_for_requests(20)
-            chaos.check_measurements()
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def fill(filler: Path) -> None:
-    """Fill the disk completely."""
-    with filler.open("wb", buffering=0) as file:
-        for size in (65_536, 1):
-            with contextlib.suppress(OSError):
-                while file.write(b"x" * size):
-                    pass
 
 
 CLOCK = """

@@ -22,8 +22,8 @@ from streamgauge.ingest.record_log.embedded_writer import EmbeddedWriter
 from tests.analytics.log_entries import entries
 from tests.chaos.rig import run
 from tests.chaos.test_cap import audited_losses, bulky
-from tests.chaos.test_local import fill
 from tests.deadline import until
+from tests.small_disk import fill, small_disk
 from tests.tables import tables
 
 MIB = 2**20
@@ -39,34 +39,27 @@ def resident_bytes(pid: int) -> int:
 
 @pytest.mark.slow
 def test_memory_is_bounded_by_the_queue_on_a_full_disk(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(disk)], capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
-    try:
-        with run(tmp_path, data=disk / "data", faults=0.0, rate_per_s=4) as chaos:
-            chaos.wait_for_requests(5)
-            pid = chaos.pid("tap")
-            assert pid is not None
-            bulky(chaos, 60, seed=0)
-            before_bytes = resident_bytes(pid)
-            filler = disk / "filler"
-            fill(filler)
-            bulky(chaos, 1500, seed=1)  # 90 MiB of request bodies
-            grown_bytes = resident_bytes(pid) - before_bytes
-            counters = chaos.tap_ledger()
-            filler.unlink()
-            until(lambda: not chaos.tap_ledger()["log_failing_now"] or None, "the log to accept records")
-            assert counters["lost_records"] > 0, json.dumps(counters)
-            assert counters["queue_bytes_now"] <= QUEUE_BYTES * 1.25
-            assert grown_bytes <= QUEUE_BYTES * 1.25 * OVERHEAD, f"grown by {grown_bytes / MIB:.1f} MiB"
-            chaos.wait_for_requests(5)
-            audited_losses(chaos, {"log_error", "queue_full"})
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+    with (
+        small_disk(tmp_path / "disk", "96m") as disk,
+        run(tmp_path, data=disk / "data", faults=0.0, rate_per_s=4) as chaos,
+    ):
+        chaos.wait_for_requests(5)
+        pid = chaos.pid("tap")
+        assert pid is not None
+        bulky(chaos, 60, seed=0)
+        before_bytes = resident_bytes(pid)
+        filler = disk / "filler"
+        fill(filler)
+        bulky(chaos, 1500, seed=1)  # 90 MiB of request bodies
+        grown_bytes = resident_bytes(pid) - before_bytes
+        counters = chaos.tap_ledger()
+        filler.unlink()
+        until(lambda: not chaos.tap_ledger()["log_failing_now"] or None, "the log to accept records")
+        assert counters["lost_records"] > 0, json.dumps(counters)
+        assert counters["queue_bytes_now"] <= QUEUE_BYTES * 1.25
+        assert grown_bytes <= QUEUE_BYTES * 1.25 * OVERHEAD, f"grown by {grown_bytes / MIB:.1f} MiB"
+        chaos.wait_for_requests(5)
+        audited_losses(chaos, {"log_error", "queue_full"})
 
 
 BACKLOG_STREAMS, STREAM_EVENTS = 6_000, 503

@@ -44,9 +44,8 @@ class Forks:
         self._unread = b""
 
     def start(self, function: str, *arguments: object) -> None:
-        """Call `function` (module:name) in a new process. Until it arms the page, no call fails."""
+        """Call `function` (module:name) in a new process. No call fails until it arms the page."""
         assert self._server.stdin is not None
-        self.page.clear()
         print(json.dumps([function, *arguments]), file=self._server.stdin)
         self._pid = self._line()
 

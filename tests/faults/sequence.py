@@ -23,12 +23,14 @@ def until_clean(
     points = unchecked = 0
     try:
         while clean < CLEAN_RUNS:
+            page.clear()
             run(number)
             unchecked += 1
             if page.failed:
                 failed.append(f"{number}: {page.first}")
             clean, points = (0, points + 1) if page.failed else (clean + 1, points)
             if unchecked == RUNS_PER_CHECK or clean == CLEAN_RUNS:
+                page.clear()
                 check()
                 unchecked, failed = 0, []
             number += step

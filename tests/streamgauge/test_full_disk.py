@@ -14,7 +14,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,14 +26,14 @@ from streamgauge.ingest.record_log.run_totals import read_run_totals
 from streamgauge.ingest.tap.relay.choice import native_relay
 from streamgauge.status import status_command
 from tests.deadline import DEADLINE_S, until
+from tests.small_disk import fill, small_disk
 from tests.streamgauge.stored import analyse, outcomes, write_streams
 from tests.streamgauge.upstream import upstream as answering
 
 pytestmark = pytest.mark.usefixtures("reads_in_process")
 TAP = """
-import errno, logging, sys
+import logging, sys
 from pathlib import Path
-from streamgauge.ingest.record_log import embedded_writer
 from streamgauge.ingest.tap.main import run
 from streamgauge.ingest.tap.options import TapOptions
 from streamgauge.ingest.tap.http.upstreams import parse_upstreams
@@ -41,17 +41,6 @@ from streamgauge.process_options import options_of
 from streamgauge.settings import Settings
 logging.basicConfig(level=logging.INFO)
 data, upstream, relay, queue = sys.argv[1:]
-full = Path(data).parent / "injected"
-
-def failing(action):
-    def fail_if_full(*given, **named):
-        if full.exists():
-            raise OSError(errno.ENOSPC, "no space left", data)
-        return action(*given, **named)
-    return fail_if_full
-
-for name in ("create_segment", "insert_entries"):
-    setattr(embedded_writer, name, failing(getattr(embedded_writer, name)))
 sys.exit(run(options_of(
     TapOptions, Settings(), upstreams=parse_upstreams([upstream]), data=Path(data), listen="127.0.0.1:0", admin="127.0.0.1:0", tap_name="t",
     relay=relay, queue_bytes=int(queue), log_stop_timeout_s=0.3, alive_s=0.2, drain_timeout_s=1.0,
@@ -60,12 +49,11 @@ sys.exit(run(options_of(
 BATCH = 15
 """Requests before, during and after the full disk."""
 RELAYS = [
-    pytest.param("python", marks=pytest.mark.slow if native_relay else ()),
+    "python",
     pytest.param(
         "native", marks=pytest.mark.skipif(native_relay is None, reason="the native relay is not built")
     ),
 ]
-"""On a disk that is really full. The Python relay also meets errors of the log in the short run."""
 
 
 @pytest.fixture(scope="module")
@@ -82,44 +70,16 @@ class Disk:
         self.data = folder / "data"
 
     def fill(self) -> None:
-        with (self.folder / "filler").open("ab", buffering=0) as file:
-            for size in (65_536, 1):
-                with suppress(OSError):
-                    while file.write(b"x" * size):
-                        pass
+        fill(self.folder / "filler")
 
     def free(self) -> None:
         (self.folder / "filler").unlink()
 
 
-class InjectedDisk(Disk):
-    """While it is full, the log's writes fail in the tap process. For machines where no filesystem can be mounted."""
-
-    def fill(self) -> None:
-        (self.folder / "injected").touch()
-
-    def free(self) -> None:
-        (self.folder / "injected").unlink()
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
-    mounted = subprocess.run(command, capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
-    try:
+    with small_disk(tmp_path / "disk", "24m") as folder:
         yield Disk(folder)
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.fixture
-def injected_disk(tmp_path: Path) -> Disk:
-    (tmp_path / "disk").mkdir()
-    return InjectedDisk(tmp_path / "disk")
 
 
 class Tap:
@@ -267,9 +227,12 @@ def check_unreported(rig: Rig, unreported: int) -> None:
     assert f"{unreported} streams are lost without a row in `losses`" in shown
 
 
-def walk(relay: str, disk: Disk, upstream: str, output: Path) -> None:
+@pytest.mark.parametrize("relay", RELAYS)
+def test_each_request_is_stored_or_lost_once_while_the_tap_runs_stops_starts_and_is_killed_on_a_full_disk(
+    relay: str, disk: Disk, upstream: str, tmp_path: Path
+) -> None:
     """Run, stop, start and kill a tap on a full disk, with traffic. What is lost is known in each state."""
-    with Rig(disk, upstream, relay, 4 * 2**20, output).running() as rig:
+    with Rig(disk, upstream, relay, 4 * 2**20, tmp_path / "tap.log").running() as rig:
         rig.step = f"{relay}: run"
         tap = rig.start()
         tap.request()
@@ -292,7 +255,7 @@ def walk(relay: str, disk: Disk, upstream: str, output: Path) -> None:
         assert 1 in (found.return_value, found.exit_code)  # an error if SQLite needs space to read
         shown = f"{found.output}{found.exception}"
         assert f"cannot append to {disk.data / 'log'}" in shown
-        assert isinstance(disk, InjectedDisk) or f"fault in disk: the disk of {disk.data} is full" in shown
+        assert f"fault in disk: the disk of {disk.data} is full" in shown
         tap.stop()
         disk.free()  # the totals of the run are stored, whether or not there is space again
         check_unreported(rig, BATCH)
@@ -320,19 +283,6 @@ def walk(relay: str, disk: Disk, upstream: str, output: Path) -> None:
         tap.wait_until_logged()
         tap.stop()
         check(rig, lost=3 * BATCH)
-
-
-@pytest.mark.parametrize("relay", RELAYS)
-def test_each_request_is_stored_or_lost_once_while_the_tap_runs_stops_starts_and_is_killed_on_a_full_disk(
-    relay: str, disk: Disk, upstream: str, tmp_path: Path
-) -> None:
-    walk(relay, disk, upstream, tmp_path / "tap.log")
-
-
-def test_each_request_is_stored_or_lost_once_while_the_log_cannot_be_written(
-    injected_disk: Disk, upstream: str, tmp_path: Path
-) -> None:
-    walk("python", injected_disk, upstream, tmp_path / "tap.log")
 
 
 def test_the_first_start_on_a_full_disk_serves_and_records_once_there_is_room(

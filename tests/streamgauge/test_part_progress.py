@@ -13,6 +13,7 @@ import pytest
 
 from streamgauge import background, up
 from streamgauge.up import WINDOW_S, PartProgress
+from tests.deadline import until
 
 
 @pytest.fixture
@@ -94,6 +95,25 @@ def test_starting_part_makes_progress_until_it_is_stopped(
     os.kill(busy.pid, signal.SIGSTOP)
     observe(progress, int(WINDOW_S))
     assert observe(progress, 20) >= 20
+
+
+def test_starting_part_makes_progress_while_others_use_its_cpu(
+    busy: subprocess.Popen[bytes], descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up, "WINDOW_S", 1.0)
+    cpu = {min(os.sched_getaffinity(0))}
+    os.sched_setaffinity(busy.pid, cpu)
+    os.sched_setscheduler(busy.pid, os.SCHED_IDLE, os.sched_param(0))
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            os.sched_setaffinity(other.pid, cpu)
+            progress = PartProgress(busy.pid, descriptor, works_silently=False)
+            observe(progress, 1)
+            waited_s = background.cpu_wait_s(busy.pid)
+            until(lambda: background.cpu_wait_s(busy.pid) - waited_s > 1, "a second without a CPU")
+            assert observe(progress, 1) == 0
+        finally:
+            other.kill()
 
 
 WAITING_PARENT = """

@@ -7,9 +7,7 @@ import logging
 import os
 import sqlite3
 import stat
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from unittest.mock import Mock
@@ -35,6 +33,7 @@ from tests.ingest.record_log.entries import (
     segments_of,
     writer_of,
 )
+from tests.small_disk import small_disk
 
 
 def test_entries_of_several_segments_are_read_in_order(tmp_path: Path) -> None:
@@ -378,23 +377,13 @@ def test_a_full_file_raises_os_error_and_the_writer_stays_usable(tmp_path: Path)
     assert got[1].offset == 2  # the offset of the failed append is used up
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3 MiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", path], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", path], check=True)
-
-
-def test_a_full_disk_raises_os_error_until_there_is_space(small_disk: Path) -> None:
-    log_dir = small_disk / "log"
-    with writer_of(log_dir, segment_bytes=MIB // 2) as writer, EmbeddedReader(log_dir, "one") as reader:
+def test_a_full_disk_raises_os_error_until_there_is_space(tmp_path: Path) -> None:
+    log_dir = tmp_path / "disk" / "log"
+    with (
+        small_disk(tmp_path / "disk", "3m"),
+        writer_of(log_dir, segment_bytes=MIB // 2) as writer,
+        EmbeddedReader(log_dir, "one") as reader,
+    ):
         acknowledged = []
         failures, reasons = 0, set()
         for number in range(200):
@@ -418,25 +407,18 @@ def test_a_full_disk_raises_os_error_until_there_is_space(small_disk: Path) -> N
 @pytest.mark.parametrize(("module", "name", "calls"), [
     (segments, "_create_tables", 0), (segments, "sync_folder", 0), (segments, "_connect", 1), (embedded_writer, "trim", 0),
 ])  # fmt: skip
-@pytest.mark.parametrize(
-    "error", [OSError(errno.EIO, "EIO"), sqlite3.OperationalError("disk I/O error"), MemoryError("planted")]
-)
 def test_a_segment_that_could_not_be_created_is_created_at_the_next_append(
-    module: ModuleType,
-    name: str,
-    calls: int,
-    error: Exception,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType, name: str, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Errors of the system: tests/chaos/test_failing_calls.py."""
     real = getattr(module, name)
     with writer_of(tmp_path, segment_age_s=0.0) as writer:
         writer.append([b"before"])
         with monkeypatch.context() as patched:
-            results = [real] * calls + [Mock(side_effect=error)] * 100
+            results = [real] * calls + [Mock(side_effect=MemoryError("planted"))] * 100
             patched.setattr(module, name, lambda *given: results.pop(0)(*given))
             for _ in range(3):
-                with pytest.raises((OSError, LogBroken, MemoryError)):
+                with pytest.raises((LogBroken, MemoryError)):
                     writer.append([b"failed"])
         writer.append([b"after"])
     assert payloads(drain(tmp_path)) == [b"before", b"after"]
