@@ -175,6 +175,7 @@ class RunTotalsFile:
         self.earlier = _in_order(run for run in slots if run is not self.run)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         self.opened: OpenedInMemory | None = None
+        self._is_written = False
         try:
             for run in self.earlier:  # the memory of the last one is this run's from now on
                 if run.totals.state == RUNNING:
@@ -191,13 +192,16 @@ class RunTotalsFile:
         """Replace the totals of this run, or of an earlier one. Raises OSError."""
         run = run or self.run
         run.totals = totals
+        self._is_written = False
         # In place, into blocks that exist: this works on a full disk, where replacing a file would not. A torn entry is
         # detected by its checksum.
         os.pwrite(self._descriptor, run.packed(), self._slots[run.incarnation] * _SIZE)
+        self._is_written = True
 
     def close(self) -> None:
         os.close(self._descriptor)
-        if self.opened is not None:
+        # If the last totals could not be written, only the memory has the number of streams that this run has opened.
+        if self.opened is not None and self._is_written:
             self.opened.remove()
 
 

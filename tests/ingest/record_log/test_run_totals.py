@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -223,6 +224,23 @@ def test_a_closed_run_leaves_no_memory(tmp_path: Path) -> None:
     assert path.exists()
     run.writer.close()
     assert not path.exists()
+
+
+def test_streams_of_a_run_whose_last_totals_cannot_be_written_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Log(tmp_path)
+    run.append([1, 2])
+    assert run.file.opened is not None
+    run.opened = run.file.opened.count[0] = 7
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", Mock(side_effect=OSError(5, "Input/output error")))
+        run.writer.close()
+    again = Log(tmp_path)
+    again.append([3])
+    again.kill()
+    assert counted(tmp_path) == (3, 5)
+    assert unreported_streams(tmp_path) == 0
 
 
 def test_what_a_full_disk_lost_is_reported_once_whatever_step_of_the_report_is_killed(tmp_path: Path) -> None:
