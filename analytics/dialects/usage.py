@@ -157,15 +157,18 @@ def details_in(raw: Any) -> dict[str, Any]:
         for whole, parts in (("cached", cached), ("input", inputs), ("output", outputs))
         for kind in ("audio", "image")
     }
-    found = media | others
-    found |= {
+    of_all = {
         "cache_write_tokens": writes,
         "cache_write_1h_tokens": an_hour,
         "web_searches": searches_in(raw),
+        "billed_input_tokens": billed_input,
+        "billed_output_tokens": billed_output,
+        "reported_cost": cost_in(raw),
+        "service_tier": tier,
+        "speed": term(raw.get("speed")),
+        "inference_region": term(raw.get("inference_geo")),
     }
-    found |= {"billed_input_tokens": billed_input, "billed_output_tokens": billed_output}
-    found |= {"reported_cost": cost_in(raw), "service_tier": tier, "speed": term(raw.get("speed"))}
-    return found | {"inference_region": term(raw.get("inference_geo"))}
+    return media | others | of_all
 
 
 def searches_in(raw: dict[str, Any]) -> int | None:
