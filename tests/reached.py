@@ -1,4 +1,4 @@
-"""The states that a run of the whole suite must reach: it reports those that it misses. A run of a part of the suite checks nothing.
+"""The states that a run of the whole suite must reach: one that misses some fails. A run of a part of the suite checks nothing.
 
 They follow from tables and counters of the product: each transition of an exchange, and counters of the tap, the record log and the
 capture. Counters are read when their owner ends, in the processes of the tests. Tests note the other states.
@@ -149,6 +149,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output[_KEY] = sorted(_reached)
+    elif exitstatus == pytest.ExitCode.OK and _is_whole(session.config) and missing():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -64,7 +64,7 @@ REPORTS = ("server_stats", "usage", "vendors")
 """Modules that read the members of reports, among which every name is kept, and headers."""
 OF_REPORTS = {
     "cacheReadInputTokens", "cacheWriteInputTokens", "cached_tokens", "completion_tokens", "inputTokens", "outputTokens", "output_tokens",
-    "output_tokens_details", "toolUsePromptTokenCount", "total_tool_use_tokens",
+    "output_tokens_details", "toolUsePromptTokenCount", "totalTokenCount", "total_tool_use_tokens",
     "prompt_tokens", "thinking_tokens", "total_tokens",
 }  # fmt: skip
 HEADERS = {"anthropic-version"}
