@@ -60,7 +60,7 @@ format: setup ## format the code
 types: setup ## check types with mypy
 	$(PY) -m mypy
 
-test: test-setup lint types ## run all tests (18 minutes on two cores, and at the first time the set-up)
+test: test-setup lint types ## run all tests (25 minutes on two cores, and at the first time the set-up)
 	$(PY) -m pytest -m "not slow" $(PARALLEL) $(ARGS) $(AGAIN)
 	export STREAMGAUGE_INTERPRETED=1; $(PY) -m pytest -m "not slow" $(PARALLEL) tests/ingest/tap $(PROCESSES:%=--ignore=%) $(AGAIN)
 
