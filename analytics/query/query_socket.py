@@ -47,6 +47,8 @@ REQUEST_S = 5.0
 """Longest wait for a request, and for a caller that reads nothing."""
 ACCEPT_AGAIN_S = 0.5
 BEAT_S, SILENT_AFTER_S = 2.0, 15.0
+OWN_QUERY_S = 60.0
+"""Time limit of a query of analytics itself: beside 20 busy processes, a diagnosis for the alerts takes longer than the 20 s of readers."""
 WARM_UP_AFTER_S = 10.0
 """Delay of the start of the query process, unless a query comes first: the start of analytics has the CPUs to itself."""
 WARM_UP_S = 60.0
@@ -170,7 +172,7 @@ class QueryServer:
 
     def query(self, sql: str) -> pl.DataFrame:
         """The rows of a query of analytics itself. Raises QueryError."""
-        return self._opened_pool().query(sql)
+        return self._opened_pool().query(sql, timeout_s=OWN_QUERY_S)
 
     def _opened_pool(self) -> QueryPool:
         from streamgauge.analytics.query.query_pool import QueryPool
