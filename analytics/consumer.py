@@ -8,9 +8,9 @@ Rules
 3. Invalid entries and records, and streams that cannot be measured, become dead letters (reason, size, hash, no content). A
    stream that cannot be measured is stored as `tap_lost`.
 4. After a failed commit this object is ahead of the store and must not be used again.
-5. Commits are at least `commit_interval_s` apart, four times that while few events wait, and take at most a third of one core. The
-   clock does not count: on a busy machine commits take long, but rows must stay fresh. Positions without rows are committed every
-   `POSITIONS_EVERY_S`. An idle log causes no commits.
+5. Commits are at least `commit_interval_s` apart, four times that while few events wait, and twice the CPU time of the last one, but
+   never more than `MAX_PAUSE_S` for it: on a busy machine commits take long, but rows must stay fresh. A full batch is committed at
+   once. Positions without rows are committed every `POSITIONS_EVERY_S`. An idle log causes no commits.
 6. Streams in flight are not committed. They are written to a separate file (`storage.open_streams_file`).
 """
 

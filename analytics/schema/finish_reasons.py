@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from streamgauge.analytics.schema.dimensions import is_one_of
+
 STOP, LENGTH, TOOLS, FILTER = "stop", "length", "tool_calls", "content_filter"
 _MEANINGS: dict[str, tuple[str, ...]] = {
     word: meanings
@@ -25,7 +27,7 @@ _GEMINI_STOP = frozenset({STOP, TOOLS})
 FINISH = (
     "CASE "
     + " ".join(
-        f"WHEN lower(finish_reason) IN {tuple(word for word, found in _MEANINGS.items() if found[0] == meaning)} THEN '{meaning}'"
+        f"WHEN {is_one_of('lower(finish_reason)', [word for word, found in _MEANINGS.items() if found[0] == meaning])} THEN '{meaning}'"
         for meaning in (STOP, LENGTH, TOOLS, FILTER)
     )
     + " ELSE finish_reason END"

@@ -80,12 +80,12 @@ def body_kind(start: bytes, more: bool) -> BodyKind | None:
         text = text.removeprefix(_BOM).lstrip(_BLANKS)
     is_json = text[:2] == b'{"' or _JSON.match(text) is not None  # nearly all JSON begins like this
     line_end = text.find(b"\n") if is_json else -1
-    if is_json and line_end < 0:
-        return None if more else "json"
+    if is_json and line_end < 0 and more:
+        return None
     if len(start.translate(None, _CONTROLS)) < len(start):
         return "binary"
     if is_json:
-        return "lines" if text[:line_end].rstrip().endswith((b"}", b"]")) else "json"
+        return "lines" if line_end >= 0 and text[:line_end].rstrip().endswith((b"}", b"]")) else "json"
     text = text[_COMMENTS.match(text).end() :]  # type: ignore[union-attr] # matches anywhere
     if text.startswith(_FIELDS):
         return "sse"
