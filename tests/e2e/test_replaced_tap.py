@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,12 +94,10 @@ def test_tap_is_replaced_without_a_refused_request(workers: int, tmp_path: Path)
     ):
         tap, admin = running.tap, running.admin
         long = simulated("long", gap_ms=30, tokens=1000)
-        with (
-            sending(tap) as clients,
-            httpx.stream(
-                "POST", f"{tap}/v1/chat/completions", json=CHAT, headers=long, timeout=60
-            ) as streamed,
-        ):
+        with sending(tap) as clients, ExitStack() as connected:
+            streamed = connected.enter_context(
+                httpx.stream("POST", f"{tap}/v1/chat/completions", json=CHAT, headers=long, timeout=60)
+            )
             chunks = streamed.iter_bytes()
             next(chunks)
             pids = [tap_pid(running)]
@@ -115,6 +113,7 @@ def test_tap_is_replaced_without_a_refused_request(workers: int, tmp_path: Path)
                     assert b"data" in next(chunks)
                     assert not has_ended(pids[0])
                     assert sum(map(len, chunks)) > 1000
+                    connected.close()  # the tap would wait for a further request
                     until(lambda: has_ended(pids[0]), "the end of the first tap")
             until(lambda: answers(f"{admin}/readyz"), "the admin port")
         assert clients.failures == []

@@ -247,7 +247,7 @@ class ClientConnection(ClientSide):
             return
         if error is not None:
             self.transport.write(error.encode(without_body=exchange.method == "HEAD"))
-        if then == KEEP_OPEN and not context.stopping:
+        if then == KEEP_OPEN and (context.handed_over or not context.stopping):
             if self.read_paused:
                 self.resume_reading()
             # Mostly the socket has accepted the response in `write`.

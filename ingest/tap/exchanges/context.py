@@ -54,6 +54,9 @@ class TapContext:
         self.clients: set[OpenClient] = set()
         self.exchanges: set[OpenExchange] = set()
         self.stopping = False
+        self.handed_over = (
+            False  # another tap has the listening sockets: this one stops when its clients have left
+        )
         self._next_iteration: list[Callable[[], None]] = []
 
     def call_next_iteration(self, callback: Callable[[], None]) -> None:

@@ -88,7 +88,7 @@ class TapWorker:
         self._buffer: RecordBuffer | None = None
         self._wrote_last_alive = False
         self._stop = asyncio.Event()
-        self._skip_drain = self._is_replaced = False
+        self._skip_drain = False
         self._client_tls = client_context(options)
         tls = upstream_context(options) if any(u.scheme == "https" for u in options.upstreams) else None
         self._pools = [
@@ -221,7 +221,7 @@ class TapWorker:
 
     def hand_over(self) -> None:
         """Stop, because another tap has the listening sockets. Clients keep idle connections for the drain time, for one more request."""
-        self._is_replaced = True
+        self.context.handed_over = True
         self._stop.set()
 
     async def serve(self) -> None:
@@ -232,7 +232,7 @@ class TapWorker:
         context.stopping = True
         guard = context.guards.guard("stop")
         attempt = guard.attempt  # each step is made, whatever the others raise
-        if not self._is_replaced:
+        if not context.handed_over:
             try:
                 await self._accept_waiting()
             except Exception as e:
@@ -240,11 +240,11 @@ class TapWorker:
         attempt(self._server.close)
         await asyncio.sleep(FIRST_REQUEST_S)
         drain_s = context.timeouts.drain_s
-        if self._is_replaced:
+        if context.handed_over:
             await self._wait_until(lambda: not context.clients or self._skip_drain, drain_s)
         for client in list(context.clients):
             attempt(client.close_if_idle)
-        if not self._is_replaced:
+        if not context.handed_over:
             await self._wait_until(lambda: not context.exchanges or self._skip_drain, drain_s)
         if context.exchanges:
             logger.warning("the drain time is over: ending %d open streams", len(context.exchanges))

@@ -132,6 +132,33 @@ async def test_stop_closes_a_busy_connection_after_its_response():
         assert answer.endswith(b"ok")
 
 
+async def test_a_replaced_tap_keeps_a_connection_whose_response_announced_no_close():
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            await read_request(reader)
+            writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+            await go.wait()
+            writer.write(chunk(b"data: 2\n\n") + END)
+        await reader.read()
+
+    go = asyncio.Event()
+
+    async with running_tap(upstream, drain_timeout_s=DEADLINE_S) as tap:
+        client = await tap.client()
+        await client.send(GET)
+        assert b"close" not in await client.read_until(b"data: 1\n\n\r\n")
+        tap.worker.hand_over()
+        await tap.wait_until(lambda: tap.worker.context.stopping)
+        go.set()
+        await client.read_until(END)
+        await client.send(GET)
+        answer = await client.read_to_end()
+        assert b"Connection: close\r\n" in answer
+        assert answer.endswith(END)
+        await tap.serving
+        assert len(await tap.records()) == 2
+
+
 async def test_alive_records_are_written_periodically():
     async with running_tap(None, alive_s=0.02) as tap:
         await tap.wait_until(lambda: sum(isinstance(r, Alive) for r in tap.log.records) >= 3)
