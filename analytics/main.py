@@ -46,6 +46,7 @@ from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.storage.commit import StoreFailed
 from streamgauge.analytics.storage.data_folder_lock import lock_data_folder
 from streamgauge.analytics.storage.database import reason
+from streamgauge.analytics.storage.elected_tasks import ElectedTasks
 from streamgauge.analytics.storage.location import SQLITE, StoreLocation, locate, without_password
 from streamgauge.analytics.storage.partition_positions import PartitionLost
 from streamgauge.analytics.storage.replaced_tables import replace_rows
@@ -218,6 +219,7 @@ class _Parts:
     log: _Log
     guards: Guards
     upkeep: Upkeep
+    evaluation: ElectedTasks
     hop_job: HopJob
     imports: ImportJob
     telemetry: Telemetry
@@ -297,14 +299,21 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         events_s=options.retain_events_s,
         streams_s=options.retain_streams_s,
         rollups_s=options.retain_rollups_s,
-        more_tasks={
-            "evaluate_alerts": (STORE_EVERY_S, alerts.evaluate_store),
-            "read_objectives": (READ_EVERY_S, partial(telemetry.read_objectives, store.cursor)),
-        },
         guards=guards,
     )
     closing.callback(upkeep.close)
-    return _Parts(store, read_log, guards, upkeep, hop_job, imports, telemetry, receiver, health)
+    # Apart from upkeep, whose tasks take long on a busy machine.
+    evaluation = ElectedTasks(
+        store,
+        "alerts",
+        {
+            "evaluate_alerts": (STORE_EVERY_S, alerts.evaluate_store),
+            "read_objectives": (READ_EVERY_S, partial(telemetry.read_objectives, store.cursor)),
+        },
+        guards,
+    )
+    closing.callback(evaluation.close)
+    return _Parts(store, read_log, guards, upkeep, evaluation, hop_job, imports, telemetry, receiver, health)
 
 
 def _report_upgrade(data: Path, step: str) -> None:
@@ -324,6 +333,7 @@ def _consume(
             receiver.start()
             log.info("receiving spans of other services at %s", receiver.url)
         parts.upkeep.start()
+        parts.evaluation.start()
         parts.hop_job.start()
         parts.imports.start()
         endpoint = parts.telemetry.endpoint
@@ -356,6 +366,7 @@ def _consume(
         while parts.log.read(0.0) and time.monotonic() < until_s:
             pass
         parts.log.consumer.finish()
+        parts.evaluation.stop()
         parts.upkeep.finish()
     except (StoreFailed, PartitionLost) as e:
         log.error("analytics stops: %s", e)

@@ -1,8 +1,8 @@
 """Evaluate the rules, store what changes, and notify after the commit.
 
 Rules
-1. The consumer's thread calls `observe` about once a second and the methods of the commit hook. Upkeep's thread calls
-   `evaluate_store` in the elected process.
+1. The consumer's thread calls `observe` about once a second and the methods of the commit hook. A thread of its own
+   calls `evaluate_store` in the elected process.
 2. A change is stored first, as a row of `alert_events`, and sent after its commit. A crash in between loses a notification and
    never repeats one.
 3. Not every change is a message (`streamgauge.analytics.alerts.messages`). The row says why.
@@ -172,7 +172,7 @@ class AlertEvaluator(CommitHook):
         if at_ns - self._repeated_ns >= REPEAT_S * 1e9:
             self._repeated_ns = at_ns
             changes += self._states.repeated(rules.SILENCE_HOLDS)
-        # States change only here, on the consumer's thread. Upkeep's thread leaves its result, and a newer one replaces
+        # States change only here, on the consumer's thread. The thread of `evaluate_store` leaves its result, and a newer one replaces
         # it: conditions are complete each time.
         evaluated, self._evaluated = self._evaluated, None
         if evaluated is not None:

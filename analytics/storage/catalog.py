@@ -41,8 +41,9 @@ CREATION_WAIT_S = 30.0
 LOCK_IDLE_S, ELECTION_IDLE_S = 30, 1800
 """PostgreSQL ends the session of a lock holder after this time without a statement. One upkeep task or an upgrade may take long."""
 _LOCK_SPACE = 0x5367_4C6B  # "SgLk": our part of the key space of PostgreSQL's advisory locks
-_COMMITS, _UPKEEP, _CREATION, _HOPS, _IMPORT = 1, 2, 3, 4, 5
-_TASKS = {"upkeep": _UPKEEP, "hops": _HOPS, "import": _IMPORT}
+_COMMITS, _UPKEEP, _CREATION, _HOPS, _IMPORT, _ALERTS = 1, 2, 3, 4, 5, 6
+Task = Literal["upkeep", "hops", "import", "alerts"]
+_TASKS: dict[Task, int] = {"upkeep": _UPKEEP, "hops": _HOPS, "import": _IMPORT, "alerts": _ALERTS}
 _CONFLICT = re.compile(
     r"(TransactionContext Error: Failed to commit: )?"
     r'(Failed to execute query "(BEGIN TRANSACTION[\w ]*;\n)?": )?'
@@ -285,7 +286,7 @@ class Catalog:
         return contextlib.nullcontext() if self.is_postgres else self._lock
 
     @contextlib.contextmanager
-    def elected(self, task: Literal["upkeep", "hops", "import"] = "upkeep") -> Iterator[bool]:
+    def elected(self, task: Task) -> Iterator[bool]:
         """True in one process at a time, which does the task. Requires a separate cursor."""
         if not self.is_postgres:
             yield True

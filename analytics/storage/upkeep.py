@@ -1,12 +1,10 @@
 """Keep the store small and fast: merge files, delete old rows, back up the catalog. One process at a time.
 
 Contract
-1. Every analytics process runs this thread. In each round the elected process (`Catalog.elected`) runs the due tasks. The
-   catalog stores the time of each task's last run, so its interval does not depend on which process runs it.
+1. The tasks run in one process at a time (`ElectedTasks`).
 2. Flushing, merging and expiring are DuckLake's own functions. With SQLite, commits wait for each call. Tasks that delete rows,
    including flushes, take the exclusive lock, because they would conflict with concurrent commits.
-3. A task that fails, whatever it raises, is repeated in the next round, and the others run. Each has a guard of its own. The
-   numbers are correct without any of the tasks.
+3. The numbers are correct without any of the tasks.
 4. Snapshots and the files that only they need are kept for `READERS_S`: longer than a query may take, and longer than the
    age of the last backup.
 """
@@ -16,32 +14,26 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import duckdb
 
 from streamgauge.analytics.schema.tables import TABLES, Rows, Table
-from streamgauge.analytics.storage.catalog import is_conflict
 from streamgauge.analytics.storage.database import LINK, message_without_values, reason, transaction
 from streamgauge.analytics.storage.ducklake_format import sync
+from streamgauge.analytics.storage.elected_tasks import ElectedTasks
 from streamgauge.analytics.storage.location import ALIAS
 from streamgauge.analytics.storage.retention import OldRows, ages_s
 from streamgauge.analytics.storage.rollup_compaction import ROLLUPS, compact_rollups
 from streamgauge.analytics.storage.sqlite_catalog import back_up
 from streamgauge.analytics.storage.store import Store
-from streamgauge.ingest.guards import Guards, guarded_thread
+from streamgauge.ingest.guards import Guards
 
 log = logging.getLogger(__name__)
 
-ROUND_S = 2.0
-SILENT_AFTER_S = 900.0
-"""A task may rewrite all files of a large store."""
-SLOW_S = 2.0
-"""Longer tasks are logged."""
 STOP_BACKUP_S = 5.0
 """Less than `up` waits for analytics to stop."""
 READERS_S = 330
@@ -68,103 +60,43 @@ class Upkeep:
         events_s: float | None,
         streams_s: float | None,
         rollups_s: float | None = None,
-        more_tasks: Mapping[str, tuple[float, Callable[[], object]]] | None = None,
         guards: Guards | None = None,
     ) -> None:
-        """Ages as `retention.ages_s` takes them. `more_tasks`: further `tasks`."""
+        """Ages as `retention.ages_s` takes them."""
         self._location = store.location
-        self._guards = guards or Guards(describe=partial(reason, store.location))
-        self._guard = self._guards.guard("upkeep", silent_after_s=SILENT_AFTER_S)
         self._layouts = store.layouts
         self._data_path = store.data_path
         self._cursor = store.cursor()
-        self._catalog, self._election = store.catalog.cursor(), store.catalog.cursor()
+        self._catalog = store.catalog.cursor()
         self._retention = OldRows(
             self._catalog, self._cursor, store.layouts, ages_s(events_s, streams_s, rollups_s), self._folders
         )
-        self._stop = threading.Event()
-        self._thread = guarded_thread(self._guard, self._repeat, self._stop)
-        self.tasks: dict[str, tuple[float, Callable[[], object]]] = {
-            "flush": (20, self.flush),
-            "merge": (20, self.merge),
-            "flush_all": (300, lambda: self.flush(least_rows=1)),
-            "compact_rollups": (60, self.compact_rollups),
-            "expire": (60, self.expire),
-            "back_up": (60, self.back_up),
-            "retain": (600, lambda: self.retain(time.time())),
-            "merge_all": (3600, self.merge_all),
-            "orphans": (ORPHANS_S, self.orphans),
-            **(more_tasks or {}),
-        }
-        """(Interval in seconds, function) by task."""
+        self.tasks = ElectedTasks(
+            store,
+            "upkeep",
+            {
+                "flush": (20, self.flush),
+                "merge": (20, self.merge),
+                "flush_all": (300, lambda: self.flush(least_rows=1)),
+                "compact_rollups": (60, self.compact_rollups),
+                "expire": (60, self.expire),
+                "back_up": (60, self.back_up),
+                "retain": (600, lambda: self.retain(time.time())),
+                "merge_all": (3600, self.merge_all),
+                "orphans": (ORPHANS_S, self.orphans),
+            },
+            guards or Guards(describe=partial(reason, store.location)),
+        )
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop after the running task."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self.tasks.start()
 
     def close(self) -> None:
-        """As `stop`, and close the connections."""
-        self.stop()
-        for connection in (self._election, self._catalog, self._cursor):
+        """Stop after the running task, and close the connections."""
+        self.tasks.close()
+        for connection in (self._catalog, self._cursor):
             connection.close()
-
-    def _repeat(self) -> None:
-        while not self._stop.wait(ROUND_S):
-            self._guard.beat()
-            self._guard.attempt(self.round)
-
-    def round(self) -> list[str]:
-        """Run the due tasks if this process is elected. Returns their names."""
-        done: list[str] = []
-        with self._election.elected() as elected:
-            for task in self._due() if elected else ():
-                if self._stop.is_set():
-                    break
-                self._guard.beat()
-                self._guards.guard(f"upkeep: {task}").attempt(self._run_task, task, done)
-        return done
-
-    def _run_task(self, task: str, done: list[str]) -> None:
-        began_s = time.monotonic()
-        try:
-            self.tasks[task][1]()
-            self._set_done(task)
-        except Exception as e:
-            if not is_conflict(e):
-                raise
-            log.debug("upkeep task %s conflicts with a commit, next attempt in the next round", task)
-            return
-        if (took_s := time.monotonic() - began_s) > SLOW_S:
-            log.info("upkeep task %s took %.1f s", task, took_s)
-        done.append(task)
-
-    def _due(self) -> list[str]:
-        """The due tasks. A task without a last run starts its first interval now."""
-        done_at_s = {
-            str(task): float(str(at))
-            for task, at in self._catalog.query("SELECT task, done_at_s FROM streamgauge_upkeep")
-        }
-        for task in self.tasks.keys() - done_at_s.keys():
-            self._set_done(task)
-        now_s = time.time()
-        return [
-            task
-            for task, (every_s, _) in self.tasks.items()
-            if task in done_at_s and not 0 <= now_s - done_at_s[task] < every_s
-        ]
-
-    def _set_done(self, task: str) -> None:
-        with self._catalog.transaction():
-            self._catalog.change(f"DELETE FROM streamgauge_upkeep WHERE task = '{task}'")
-            self._catalog.change(
-                f"INSERT INTO streamgauge_upkeep (task, done_at_s) VALUES ('{task}', {time.time():.3f})"
-            )
 
     def flush(self, least_rows: int = FLUSHED_ROWS, tables: Iterable[Table] = OFTEN) -> None:
         """Move inlined rows to files, in tables with at least `least_rows`."""
@@ -259,7 +191,7 @@ class Upkeep:
     def finish(self) -> None:
         """Stop, then move inlined rows to files and back up. So files and backup have all rows, also those whose records the log no
         longer has."""
-        self.stop()
+        self.tasks.stop()
         try:
             self.flush(1, (table for table in TABLES if table.rows in (Rows.APPENDED, Rows.SUMMED)))
             self.back_up(STOP_BACKUP_S)

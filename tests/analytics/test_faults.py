@@ -19,7 +19,7 @@ import streamgauge.analytics.main as main_module
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.main import AnalyzeOptions, Ready, run_until
 from streamgauge.analytics.query.query_socket import NotListening, ask
-from streamgauge.analytics.storage import upkeep as upkeep_module
+from streamgauge.analytics.storage import elected_tasks
 from streamgauge.analytics.telemetry.export_queue import ExportQueue
 from streamgauge.ingest.guards import Guards
 from streamgauge.ingest.ready_file import written_faults
@@ -96,7 +96,7 @@ def test_each_thread_of_analytics_survives_an_exception_and_is_named(
 ) -> None:
     guards, parts = Guards(), []
     monkeypatch.setattr(main_module, "Guards", lambda **_: guards)
-    monkeypatch.setattr(upkeep_module, "ROUND_S", 0.05)
+    monkeypatch.setattr(elected_tasks, "ROUND_S", 0.05)
     start = main_module._start
     monkeypatch.setattr(main_module, "_start", lambda *a: parts.append(start(*a)) or parts[0])
     with (
@@ -109,11 +109,14 @@ def test_each_thread_of_analytics_survives_an_exception_and_is_named(
         written = itertools.count()
         with running(tmp_path, options) as ready:
             assert probe(ready) == (200, "recording\n")
-            upkeep = parts[0].upkeep
-            # Alerts are evaluated as before, because a guard of their own covers the diagnosis.
-            evaluate = upkeep.tasks["evaluate_alerts"][1]
-            upkeep.tasks = dict.fromkeys(upkeep.tasks, (0, list)) | {"evaluate_alerts": (0, evaluate)}
-            until(lambda: {f"upkeep: {name}" for name in upkeep.tasks} <= guards.failures().keys(), "tasks")
+            upkeep, evaluation = parts[0].upkeep.tasks, parts[0].evaluation
+            upkeep.tasks = dict.fromkeys(upkeep.tasks, (0, list))
+            # As before, because a guard of their own covers the diagnosis.
+            evaluation.tasks = {name: (0, call) for name, (_, call) in evaluation.tasks.items()}
+            names = {f"upkeep: {name}" for name in upkeep.tasks} | {
+                f"alerts: {name}" for name in evaluation.tasks
+            }
+            until(lambda: names <= guards.failures().keys(), "tasks")
             hit = set()
             for guard in guards.all():
                 if guard.name in {*ENDS_THE_PROCESS, NO_TASK}:
@@ -127,7 +130,8 @@ def test_each_thread_of_analytics_survives_an_exception_and_is_named(
                 assert injection.shown
                 hit.add(guard.name)
             assert {
-                "upkeep", "upkeep: back_up", "hop matching", "otlp-spans", "otlp-events", "metrics server",
+                "upkeep", "upkeep: back_up", "alerts", "alerts: evaluate_alerts", "hop matching",
+                "otlp-spans", "otlp-events", "metrics server",
                 "query server", "queries", "OTLP receiver", "alerts of the diagnosis",
             } <= hit  # fmt: skip
             assert all(guards.failures()[name] == 1 for name in hit)

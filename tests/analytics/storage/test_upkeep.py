@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import random
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +36,6 @@ from tests.analytics.storage.rows import (
     streams,
 )
 from tests.analytics.stores import ask, new_store
-from tests.deadline import DEADLINE_S
 
 LARGE = INLINED_ROWS + 1
 DAY_S = 86_400.0
@@ -216,86 +213,6 @@ def test_compacting_rollups_does_not_change_views(store: Store, upkeep: Upkeep) 
     assert ask(store, "SELECT streams FROM errors_by_minute") == [(16,)]
     upkeep.compact_rollups()
     assert ask(store, "SELECT streams FROM stream_minutes") == [(16,)]
-
-
-# -- rounds --------------------------------------------------------------------------------------------------------------
-
-
-def test_task_is_due_after_its_interval(sqlite_store: Store) -> None:
-    upkeep, done = Upkeep(sqlite_store, events_s=None, streams_s=None), []
-    upkeep.tasks = {"always": (0, lambda: done.append(1)), "seldom": (3600, lambda: done.append(2))}
-    assert upkeep.round() == []  # a task without a last run is due after its first interval
-    assert upkeep.round() == ["always"]
-    assert upkeep.round() == ["always"]
-    sqlite_store.cursor().execute(
-        "UPDATE catalog.streamgauge_upkeep SET done_at_s = done_at_s - 3600 WHERE task = 'seldom'"
-    )
-    assert upkeep.round() == ["always", "seldom"]
-    assert done == [1, 1, 1, 2]
-    upkeep.close()
-
-
-def test_failed_task_is_repeated_in_the_next_round_and_the_others_run(
-    sqlite_store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    upkeep = Upkeep(sqlite_store, events_s=None, streams_s=None)
-
-    def fail() -> None:
-        raise duckdb.IOException("no space left on device")
-
-    def conflict() -> None:
-        raise duckdb.TransactionException("database is locked")
-
-    def take_too_long() -> None:
-        raise subprocess.TimeoutExpired("backup", 60)
-
-    upkeep.tasks = {
-        "full": (0, fail), "overtaken": (0, conflict), "slow": (0, take_too_long), "works": (0, list),
-    }  # fmt: skip
-    upkeep.round()
-    with caplog.at_level(logging.INFO):
-        assert upkeep.round() == ["works"]
-        assert upkeep.round() == ["works"]
-    failed = "failed, other work continues (1 failures since the start)"
-    assert [record.message for record in caplog.records] == [
-        f"upkeep: full {failed}: no space left on device", f"upkeep: slow {failed}: TimeoutExpired",
-    ]  # fmt: skip
-    assert upkeep._guards.faults().keys() == {"upkeep: full", "upkeep: slow"}
-    upkeep.tasks |= {"full": (0, list), "slow": (0, list)}
-    assert upkeep.round() == ["full", "slow", "works"]
-    assert upkeep._guards.faults() == {}
-    upkeep.close()
-
-
-def test_upkeep_thread_runs_until_close(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep_module, "ROUND_S", 0.01)
-    upkeep, done = Upkeep(sqlite_store, events_s=None, streams_s=None), threading.Event()
-    upkeep.tasks = {"task": (0, done.set)}
-    upkeep.start()
-    assert done.wait(DEADLINE_S)
-    upkeep.close()
-    done.clear()
-    assert not done.wait(0.1)
-
-
-def test_only_the_elected_process_does_the_upkeep(
-    make_location: Callable[[str], StoreLocation],
-) -> None:
-    location = make_location("postgres")
-    stores = [Store(location) for _ in range(2)]
-    first, second = (Upkeep(store, events_s=None, streams_s=None) for store in stores)
-    for upkeep in (first, second):
-        upkeep.tasks = {"task": (0, list)}
-    first.round()
-    with first._election.elected() as elected:
-        assert elected
-        assert second.round() == []
-    assert second.round() == ["task"]
-    assert first.round() == ["task"]
-    for upkeep in (first, second):
-        upkeep.close()
-    for store in stores:
-        store.close()
 
 
 # -- retention -----------------------------------------------------------------------------------------------------------
