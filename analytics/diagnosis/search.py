@@ -6,8 +6,9 @@ Rules
    equal places the one with fewer dimensions is found.
 2. A change counts if its evidence is above that of chance in all combinations that were looked at, if it is large enough to matter
    (`Metric.least_change`, `least_ratio`), and with at least `LEAST_STREAMS` streams.
-3. A program, tap, server instance or label is named instead if it explains the change of a place clearly better (`NARROWER`). Alone it
-   is not searched, except for lost records: the mix of its requests changes more often than it fails. Labels are, if no place is found.
+3. A program, tap, server instance or label is named instead if it explains the change of a place clearly better (`NARROWER`), or
+   somewhat better with half of the streams and most of the excess. If no place is found, server instances and labels are searched
+   alone. Programs and taps are not, except for lost records: the mix of their requests changes more often than they fail.
 4. The streams of a found place are removed, and the search is repeated.
 
 Statistics
@@ -44,6 +45,8 @@ from streamgauge.analytics.diagnosis.aggregates import (
 )
 from streamgauge.analytics.schema.dimensions import LABEL
 
+ALONE = ("server", LABEL)
+"""Dimensions that are searched alone if no place of the cube is found."""
 MAX_PER_METRIC = 3
 MAX_CAUSES = 5
 CHANCE = 1e-3
@@ -52,6 +55,7 @@ NARROWER = 1.25
 """Least ratio of the score of a tap or server instance to that of the place."""
 NARROWER_LABEL = 1.1
 """As `NARROWER`. A client is often most of a label, and no place has the streams of the others."""
+MOST_EXCESS = 0.8
 METRICS_COMPARED = 23
 CANDIDATES = 30
 LENGTHS = (1, 2, 3, 4, 6, 8, 16)
@@ -127,11 +131,16 @@ def _of_metric(part: str, table: Table, metric: Metric, narrower: Mapping[str, T
             d: _without(single, metric, (len(single.values[0]),), best.begin, best.end)
             for d, single in narrower.items()
         }
-    # The streams of a label may be few of each model, gateway and client.
-    if not found and (single := narrower.get(LABEL)) is not None:
-        alone = _best(LABEL, single, metric, variance_of(single, metric))
-        found += [alone] if alone is not None else []
-    return found
+    # Shares of server instances and labels are not adjusted for the length of prompts.
+    if found or (metric.by_input and metric.kind == "share"):
+        return found
+    # The streams of a server instance or a label may be few of each model, gateway and client.
+    alone = (
+        _best(part, narrower[part], metric, variance_of(narrower[part], metric))
+        for part in ALONE
+        if part in narrower
+    )
+    return sorted((f for f in alone if f is not None), key=lambda f: -f.score)[:1]
 
 
 def _narrowed(table: Table, metric: Metric, best: Found, narrower: Mapping[str, Table]) -> Found:
@@ -139,20 +148,28 @@ def _narrowed(table: Table, metric: Metric, best: Found, narrower: Mapping[str, 
     interval = best.begin, best.end
     compared = compare(table, metric, _arrays(interval), variance_of(table, metric))
     score = float(compared.score[(*best.place, 0)])
-    ratio = 0.0
+    found, ratio = best, 0.0
     for part, single in narrower.items():
         cost = _cost(single)
         cost[-1] = np.inf  # all of them
         clear = _clear_place(part, single, metric, interval, variance_of(single, metric), cost)
         least = NARROWER_LABEL if part == LABEL else NARROWER
+        if clear is not None and _has_most(clear[0], best):
+            least = 1.0
         if clear is not None and clear[1] >= max(ratio, least) * score:
-            best, ratio = clear[0], clear[1] / max(score, 1e-9)
-    return best
+            found, ratio = clear[0], clear[1] / max(score, 1e-9)
+    return found
+
+
+def _has_most(part: Found, whole: Found) -> bool:
+    """Whether a part of the streams has most of the excess."""
+    excess, of_whole = (abs(f.value - f.expected) * f.streams for f in (part, whole))
+    return excess >= MOST_EXCESS * of_whole and part.streams <= whole.streams / 2
 
 
 def _best(part: str, table: Table, metric: Metric, variance: float) -> Found | None:
     cost = _cost(table)
-    if part == LABEL:
+    if part in ALONE:
         cost[-1] = np.inf  # all of them
     evidence = _evidence(table, metric, variance, cost)
     for k in evidence.argsort()[::-1][:CANDIDATES]:

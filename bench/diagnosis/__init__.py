@@ -2,7 +2,7 @@
 
 `python -m bench diagnosis PART`. Parts:
 
-- incidents: twenty kinds of incidents under mixed traffic, with several seeds and rates. A diagnosis is right if it names the metric
+- incidents: each kind of incident under mixed traffic, with several seeds and rates. A diagnosis is right if it names the metric
   and exactly the dimension values of each incident. Its onset is right within 10 s or one point of the dashboard's charts (1/60 of the
   range). Places, onset and sizes are drawn from the seed.
 - healthy: plain traffic, growing traffic, longer prompts, days and nights, and a client that always reads slowly.

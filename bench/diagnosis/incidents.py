@@ -1,4 +1,4 @@
-"""The twenty incidents of the bench: what fails or gets slow, where and how much, and whether a diagnosis names it.
+"""The incidents of the bench: what fails or gets slow, where and how much, and whether a diagnosis names it.
 
 Places and sizes are drawn from the seed.
 """
@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from bench.diagnosis.traffic import GATEWAYS, MODELS, Fault, Load, main_client
+from bench.diagnosis.traffic import GATEWAYS, MODELS, SERVERS, Fault, Load, main_client
 from streamgauge.analytics.diagnosis.aggregates import metrics
 from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
 from streamgauge.analytics.schema.objectives import DEFAULT
@@ -172,6 +172,13 @@ def strict_clients(rng: Draw, onset_s: float, length_s: float) -> Incident:
     return Incident((fault,), (Expected(("violation",), where, onset_s, "breaks OpenAI SDK for Python"),))
 
 
+def one_server(rng: Draw, onset_s: float, length_s: float, *, fails: bool) -> Incident:
+    where = {"server": f"{_gateway(rng)}-{rng.integers(SERVERS)}"}
+    if not fails:
+        return _one("ttft", where, onset_s, ttft=rng.uniform(1.8, 4))
+    return _one("failure", where, onset_s, outcome="http_error", status=503, share=rng.uniform(0.15, 0.6))
+
+
 def healthy(number: int, length_s: float) -> Incident:
     """Traffic without an incident: plain, with growth, longer prompts, day and night, or a client that always reads slowly."""
     rng, kind = np.random.default_rng(number), number % 5
@@ -208,6 +215,8 @@ INCIDENTS: dict[str, Callable[[Draw, float, float], Incident]] = {
     "slow client, small answers": partial(slow_client, is_hidden=True),
     "cache lost, same TTFT": lost_cache_same_ttft,
     "strict clients break": strict_clients,
+    "one server slow": partial(one_server, fails=False),
+    "one server fails": partial(one_server, fails=True),
 }
 
 

@@ -116,6 +116,13 @@ def test_incident_of_one_value_of_a_label_is_named(
     assert set(found.causes[0].unaffected) <= {f"team={name}" for name in TEAMS if name != team}
 
 
+def test_one_slow_server_of_a_healthy_gateway_is_named(streams: Streams) -> None:
+    where = {"server": "direct-0"}
+    streams.put(traffic(Fault(where=where, onset_s=LENGTH_S / 2, ttft=2.5), rate=2.0))
+    found = streams.diagnose()
+    assert [c.where for c in found.causes] == [where], headline(found)
+
+
 def test_healthy_range_takes_one_query(streams: Streams) -> None:
     streams.put(traffic())
     found = streams.diagnose()
