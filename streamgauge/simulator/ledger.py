@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from streamgauge.simulator.response_plan import ResponsePlan
-from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter, Usage
+from streamgauge.simulator.response_writer import BodyPart, ResponseWriter, Usage
 
 MAX_OUTPUT_TIMES = 1000
 
@@ -148,7 +148,7 @@ class RowBuilder:
         row = self.row
         row.model, row.speaker, row.streamed = plan.model, plan.vendor, plan.streamed
         row.fault, row.choices, row.coding = plan.fault, plan.choices, plan.coding
-        row.response_id = getattr(writer, "id", plan.token)
+        row.response_id = writer.id
         row.input_tokens, row.cached_input_tokens = plan.input_tokens, plan.cached_tokens
 
     def wrote(
@@ -206,9 +206,9 @@ class RowBuilder:
     def copy_totals(self, writer: ResponseWriter) -> None:
         row = self.row
         row.output_tokens, row.visible_tokens = writer.output_tokens, writer.visible_tokens
-        row.reasoning_tokens, row.tool_calls = writer.reasoning_tokens, len(writer.tools)
+        row.reasoning_tokens, row.tool_calls = writer.reasoning_tokens, writer.tool_calls
         if self.keep_text:
-            row.text, row.reasoning = writer.text[0], writer.reasoning
+            row.text, row.reasoning = writer.text_of("text", "audio"), writer.text_of("reasoning")
 
     def fault_occurred(self, at_ns: int) -> None:
         self.row.fault_ns, self.row.fault_after = at_ns, self.row.output_events

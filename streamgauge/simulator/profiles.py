@@ -18,7 +18,7 @@ class Profile:
 
     model: str
     vendor: str
-    """Key of `streamgauge.simulator.response_writers.RESPONSE_WRITERS`."""
+    """Key of `streamgauge.simulator.written_streams.WRITTEN_STREAMS`."""
     path: str
     """The vendor's endpoint."""
     ttft_s: float = 0.35

@@ -24,7 +24,7 @@ import msgspec
 
 from streamgauge.simulator.connection import Request
 from streamgauge.simulator.response_sender import Planned
-from streamgauge.simulator.response_writers.realtime import BYTES_PER_S, Realtime
+from streamgauge.simulator.response_writer import BYTES_PER_S
 from streamgauge.simulator.sockets import CONNECTION_LIMIT, AnswerSender, Socket
 
 SOCKET_LIMIT_S = 3600
@@ -239,7 +239,7 @@ class RealtimeSession(Session):
         sender = self.asked(body, asked_ns)
         sender.row.asked_by_server = by_server
         sender.row.unframed = 1  # a cancellation of the client counts as an event, and may come too late
-        if isinstance(sender.writer, Realtime) and body["output_modalities"] == ["audio"]:
+        if body["output_modalities"] == ["audio"]:
             sender.writer.audio_format = self._output["format"]["type"]
         if self._in_progress is not None:
             text = "Conversation already has an active response in progress."
