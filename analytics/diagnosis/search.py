@@ -40,9 +40,11 @@ from streamgauge.analytics.diagnosis.aggregates import (
     Array,
     Metric,
     Table,
+    metrics,
     with_totals,
 )
 from streamgauge.analytics.schema.dimensions import LABEL
+from streamgauge.analytics.schema.objectives import Objective
 
 MAX_PER_METRIC = 3
 MAX_CAUSES = 5
@@ -52,7 +54,7 @@ NARROWER = 1.25
 """Least ratio of the score of a tap or server instance to that of the place."""
 NARROWER_LABEL = 1.1
 """As `NARROWER`. A client is often most of a label, and no place has the streams of the others."""
-METRICS_COMPARED = 23
+_METRICS_COMPARED = len(metrics([Objective("with all limits", ttft_ns=1, itl_ns=1)]))
 CANDIDATES = 30
 LENGTHS = (1, 2, 3, 4, 6, 8, 16)
 INTERVALS_AT_ONCE = 48
@@ -72,7 +74,7 @@ def _intervals() -> Intervals:
 
 
 INTERVALS = _intervals()
-LEAST_SCORE = math.log(METRICS_COMPARED * len(INTERVALS[0]) / CHANCE)
+LEAST_SCORE = math.log(_METRICS_COMPARED * len(INTERVALS[0]) / CHANCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +98,10 @@ class Found:
     score: float
 
 
-def search(tables: Mapping[str, Table], metrics: Mapping[str, Metric]) -> list[Found]:
+def search(tables: Mapping[str, Table], compared: Mapping[str, Metric]) -> list[Found]:
     """All changes for the worse, highest score first."""
     found: list[Found] = []
-    for metric in metrics.values():
+    for metric in compared.values():
         part = "tap" if metric.family == "loss" else "cube"
         table = tables[part]
         narrower = {

@@ -34,7 +34,7 @@ from streamgauge.analytics.measures.latency import inter_chunk_gaps, output_wait
 from streamgauge.analytics.measures.open_streams import Phase, Silence, longest
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.budgets import SPEND_WINDOWS
-from streamgauge.analytics.schema.dimensions import INFERENCE, NO_REQUESTS
+from streamgauge.analytics.schema.dimensions import INFERENCE, NO_REQUESTS, OTHER
 from streamgauge.analytics.schema.objectives import BURN_COLUMNS, BURN_WINDOWS
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS, REFUSED
 from streamgauge.analytics.telemetry.metric_definitions import (
@@ -54,7 +54,7 @@ from streamgauge.analytics.telemetry.metric_series import (
     with_metrics,
 )
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
-from streamgauge.analytics.telemetry.semconv import NAMESPACE, OTHER, UNKNOWN_MODALITY, Names, operation_name
+from streamgauge.analytics.telemetry.semconv import NAMESPACE, UNKNOWN_MODALITY, Names, operation_name
 from streamgauge.ingest.guards import Guards
 
 log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ from streamgauge.ingest.listening import bind, join_address, split_address
 from streamgauge.ingest.private_files import write_json
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.ledger import Ledger, LedgerRow, RowBuilder
-from streamgauge.simulator.profiles import DEFAULT_VENDOR, PROFILES, api_of_path, profile_for
+from streamgauge.simulator.profiles import PROFILES, api_of_path, default_vendor, profile_for
 from streamgauge.simulator.response_plan import draw_plan, read_simulate_header
 from streamgauge.simulator.response_sender import Planned, ResponseSender
 from streamgauge.simulator.response_writer import ResponseWriter
@@ -240,7 +240,7 @@ class Simulator:
         self, connection: Connection, row_builder: RowBuilder, api: str | None, refused: _Refused
     ) -> None:
         row = row_builder.row
-        stream = WRITTEN_STREAMS[DEFAULT_VENDOR[api or "chat"]]
+        stream = WRITTEN_STREAMS[default_vendor(api or "chat")]
         data, kind = stream.http_error(refused.status, refused.message)
         row.status, row.fault = refused.status, f"http_{refused.status}"
         row.error_type = kind or str(refused.status)

@@ -4,6 +4,8 @@ A file is a list of blocks separated by empty lines. The first line of a block i
 vendor sends, or a fragment of JSON. A line that begins with a space continues the line before it. The first block has settings:
 
     : like NAME                      the blocks of another file, unless this file has some of the same name; one without text removes
+    : api NAME, : path PATH          API, and endpoint
+    : credential NAME: VALUE         header of a request
     : id TEXT                        id of the response
     : header NAME: VALUE             response header
     : finish REASON WORD             the vendor's word for a finish reason of OpenAI
@@ -20,10 +22,12 @@ Blocks that are sent:
     last-text                        the last output, if it has the finish reason
     socket-error                     an error as a message of a WebSocket
 
-Other blocks: `whole` (the body without streaming), `http-error`, `usage`, `first-usage`, `item-KIND` and `item-choice` (elements of
-`$items`, `$calls` and `$choices`) and `let-NAME`, which `@NAME` includes. Words after a name: `each_choice` (repeated), `if=NAME`
-and `unless=NAME` (left out), `usage` (final totals), `terminal`, `finish` (has the finish reason), `output` (counts as output),
-`apart` (no event of the response), `unframed` (outside SSE), `whole` (one event has all arguments of a tool call).
+Other blocks: `request`, `session` (of a WebSocket), `whole` (the body without streaming), `http-error`, `usage`, `first-usage`,
+`item-KIND` and `item-choice` (elements of `$items`, `$calls` and `$choices`) and `let-NAME`, which `@NAME` includes.
+
+Words after a name: `each_choice` (repeated), `if=NAME` and `unless=NAME` (left out), `usage` (final totals), `terminal`, `finish` (has
+the finish reason), `output` (counts as output), `apart` (no event of the response), `unframed` (outside SSE), `whole` (one event has
+all arguments of a tool call).
 
 In a text, `$NAME` is a value as JSON, `<NAME>` a value within a string, `(?NAME …?)` is left out unless the value is true, and
 `(!NAME …!)` unless it is false. The names are those of `response_writer`.
@@ -32,14 +36,14 @@ In a text, `$NAME` is a value as JSON, `<NAME>` a value within a string, `(?NAME
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 _FOLDER = Path(__file__).with_name("streams")
-_COMMON = "common"
+_COMMON = "_common"
 """Name of the file that all others are like."""
 _PLACEHOLDER = re.compile(r"\$(\w+)|<(\w+)>|\(\?(\w+) (.*?)\?\)|\(!(\w+) (.*?)!\)")
 OUTPUTS = {"text", "last-text", "reasoning", "refusal", "tool", "audio"}
@@ -127,17 +131,21 @@ class WrittenStream:
             if not name.startswith("let-")
         }
         self.id = Template(self.settings["id"][0])
+        self.api = self.settings["api"][0]
         self.finish = dict(line.split(" ", 1) for line in self.settings["finish"])
-        self.headers = [
-            (name, value) for name, _, value in (h.partition(": ") for h in self.setting("header"))
-        ]
+        self.headers = self.header_lines("header")
         self._refusals = {status: words for status, *words in (r.split() for r in self.settings["refusal"])}
         usages = [block.template for name in ("usage", "first-usage") for block in self.blocks.get(name, ())]
         self.usage_names = {name for template in usages for name in template.names}
         self.usage_conditions = {name for template in usages for name in template.conditions}
 
-    def setting(self, name: str) -> list[str]:
-        return self.settings.get(name, [])
+    def header_lines(self, setting: str) -> list[tuple[str, str]]:
+        """Name and value of each header of a setting."""
+        return [(name, value) for name, value in (h.split(": ") for h in self.settings.get(setting, ()))]
+
+    def write(self, block: str, values: Mapping[str, Any]) -> bytes:
+        """A block that does not depend on a response."""
+        return self.blocks[block][0].template.write(values.__getitem__)
 
     def has(self, name: str) -> bool:
         """Whether the format has a property or a block."""
@@ -146,7 +154,7 @@ class WrittenStream:
     def http_error(self, status: int, message: str) -> tuple[bytes, str | None]:
         """The body of an error response, and its type or code; None if the vendor sends neither."""
         values = self.error_values(status, message)
-        return self.blocks["http-error"][0].template.write(values.__getitem__), values["error_type"]
+        return self.write("http-error", values), values["error_type"]
 
     def error_values(self, status: int, message: str) -> dict[str, Any]:
         """The placeholders of an error response."""
@@ -176,11 +184,8 @@ def _read(name: str) -> tuple[dict[str, list[str]], dict[str, list[tuple[list[st
 
 
 WRITTEN_STREAMS = {
-    vendor: WrittenStream(vendor)
-    for vendor in (
-        "openai", "azure", "xerotier", "endless", "fireworks", "vllm", "sglang", "llamacpp", "ollama", "openrouter", "deepseek",
-        "groq", "mistral", "xai", "together", "completions", "fireworks_completions", "anthropic", "friendli",
-        "fireworks_messages", "responses", "realtime", "lmstudio", "cohere", "gemini",
-    )
-}  # fmt: skip
+    path.stem: WrittenStream(path.stem)
+    for path in sorted(_FOLDER.glob("*.sse"))
+    if not path.stem.startswith("_")  # what several vendors have in common
+}
 """By vendor."""

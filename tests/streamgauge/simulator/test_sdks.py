@@ -11,7 +11,6 @@ import openai
 import pytest
 
 from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.profiles import api_of_vendor
 from streamgauge.simulator.server import Simulator
 from streamgauge.simulator.written_streams import WRITTEN_STREAMS
 from tests.streamgauge.simulator.conftest import ended
@@ -49,7 +48,9 @@ def claude(simulator: Simulator) -> Iterator[anthropic.Anthropic]:
 MESSAGES: Any = [{"role": "user", "content": "How high is the water?"}]
 
 
-@pytest.mark.parametrize("speaker", [vendor for vendor in WRITTEN_STREAMS if api_of_vendor(vendor) == "chat"])
+@pytest.mark.parametrize(
+    "speaker", [vendor for vendor, stream in WRITTEN_STREAMS.items() if stream.api == "chat"]
+)
 def test_openai_chat_stream(simulator: Simulator, chat: openai.OpenAI, speaker: str) -> None:
     request_ = ScriptedRequest(simulator, speaker=speaker, tool_calls=1)
     text, arguments, names, usage, chunks = "", "", [], None, 0
