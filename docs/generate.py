@@ -199,6 +199,8 @@ def _layers() -> list[str]:
     for contract in settings.get("contracts", ()):
         if contract["type"] == "layers":
             title = ", ".join(contract.get("containers", [])) or "packages"
+            if "exhaustive_ignores" in contract:  # one of several for these containers
+                title = f"streamgauge.{contract['name']}"
             lines += [f"**{title}**", "", "```", *contract["layers"], "```", ""]
         else:
             others.append(f"- {contract['name']}.")

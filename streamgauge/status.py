@@ -188,8 +188,7 @@ def faults(data: Path) -> dict[str, list[str]]:
         pass
     found["disk"] = full_disks(data)
     if unreported := unreported_streams(data / "log"):
-        found["tap"] = [
-            *found["tap"],
+        found["tap"] += [
             f"{unreported} streams are lost without a row in `losses`: a run that ended could not write them to {data / 'log'}. "
             "The next run of the tap reports them",
         ]
@@ -280,7 +279,7 @@ def _as_json(
     tap: Mapping[str, int] | None,
 ) -> dict[str, Any]:
     streams_captured: Captured = reconciliation.captured
-    ship = ready_file.read_ready_file(data / "run" / "ship.json")
+    files = {part: ready_file.read_ready_file(data / "run" / f"{part}.json") for part in PARTS_OF_UP}
     return {
         **{
             name: getattr(reconciliation, name)
@@ -291,18 +290,13 @@ def _as_json(
         "in_flight": reconciliation.open + reconciliation.in_log,
         "lost": reconciliation.lost + reconciliation.unreported,
         "unknown": list(reconciliation.unknown),
-        "stages": _stages(counts, unread, runs, ship),
-        "parts": {
-            name: content["pid"]
-            for name in PARTS_OF_UP
-            if (content := ready_file.read_ready_file(data / "run" / f"{name}.json"))
-        },
+        "stages": _stages(counts, unread, runs, files["ship"]),
+        "parts": {part: content["pid"] for part, content in files.items() if content},
         "silent_parts": silent_parts(data),
         "failed_parts": failed_parts(data),
         "faults": faults(data),
         "tap": dict(tap) if tap is not None else None,
-        "ship": ship,
-        "capture": ready_file.read_ready_file(data / "run" / "capture.json"),
+        **{part: files[part] for part in ("ship", "capture")},
         "tap_runs": [
             {name: getattr(run, name) for name in ("tap", "worker", "incarnation", "stopped", "counters")}
             for run in counts.taps

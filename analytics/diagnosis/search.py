@@ -33,16 +33,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from streamgauge.analytics.diagnosis.aggregates import (
-    ALL_BUCKETS,
-    EARLIER_BUCKETS,
-    SINGLE,
-    Array,
-    Metric,
-    Table,
-    metrics,
-    with_totals,
-)
+from streamgauge.analytics.diagnosis.aggregates import ALL_BUCKETS, EARLIER_BUCKETS, SINGLE, Metric, metrics
+from streamgauge.analytics.diagnosis.cell_tables import Array, Table, with_totals
 from streamgauge.analytics.schema.dimensions import LABEL
 from streamgauge.analytics.schema.objectives import Objective
 

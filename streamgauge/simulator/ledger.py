@@ -132,6 +132,21 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     interrupted_ns: int | None = None
     """Time of the user's speech or the cancellation that ended the answer."""
 
+    @property
+    def span_ns(self) -> int | None:
+        """Time from the first to the last output. None if there are fewer than two, or several choices."""
+        if self.first_output_ns is None or self.last_output_ns is None:
+            return None
+        return (
+            None if self.output_events < 2 or self.choices > 1 else self.last_output_ns - self.first_output_ns
+        )
+
+    @property
+    def itl_ns(self) -> float | None:
+        """The inter-token latency of the sent response. None if it is undefined."""
+        span_ns, tokens = self.span_ns, self.visible_tokens or 0
+        return None if span_ns is None or tokens < 2 else span_ns / (tokens - 1)
+
 
 _encode = msgspec.json.Encoder().encode
 
