@@ -165,7 +165,7 @@ class WrittenStream:
 
 def _read(name: str) -> tuple[dict[str, list[str]], dict[str, list[tuple[list[str], str]]]]:
     """Settings and blocks of a file and of those that it is like."""
-    head, *rest = (_FOLDER / f"{name}.sse").read_text().strip().split("\n\n")
+    head, *rest = (_FOLDER / f"{name}.sse").read_text("utf-8").strip().split("\n\n")
     own: dict[str, list[str]] = {}
     for line in head.split("\n"):
         setting, _, value = line.removeprefix(": ").partition(" ")

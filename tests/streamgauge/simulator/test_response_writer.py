@@ -80,6 +80,17 @@ def test_every_placeholder_of_a_written_stream_has_a_value(vendor: str) -> None:
     assert used <= set(PLACEHOLDERS) | failures
 
 
+WORDS = {"each_choice", "usage", "terminal", "finish", "output", "apart", "unframed", "whole"}
+
+
+@pytest.mark.parametrize("vendor", WRITTEN_STREAMS)
+def test_every_word_of_a_written_stream_is_known(vendor: str) -> None:
+    for name, blocks in WRITTEN_STREAMS[vendor].blocks.items():
+        for block in blocks:
+            words = {word for word in block.words if not word.startswith(("if=", "unless="))}
+            assert words - ({block.argument} if name in ("start", "error") else set()) <= WORDS, name
+
+
 KNOWN_VIOLATIONS = {
     # Azure's filter sends choices without a delta. The API without [DONE] calls its chunks chat.completion and names no role.
     "gpt-sim-azure": ["missing_delta"],
