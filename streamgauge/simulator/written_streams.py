@@ -47,7 +47,7 @@ _COMMON = "_common"
 """Name of the file that all others are like."""
 _PLACEHOLDER = re.compile(r"\$(\w+)|<(\w+)>|\(\?(\w+) (.*?)\?\)|\(!(\w+) (.*?)!\)")
 OUTPUTS = {"text", "last-text", "reasoning", "refusal", "tool", "audio"}
-"""Blocks whose events are output. Others are with the word `output`."""
+"""Blocks whose events are output. Other blocks have `output` after their name."""
 Values = Callable[[str], Any]
 
 
