@@ -53,8 +53,8 @@ from streamgauge.analytics.storage.replaced_tables import replace_rows
 from streamgauge.analytics.storage.store import Store
 from streamgauge.analytics.storage.upkeep import Upkeep
 from streamgauge.analytics.storage.websocket_states import WebSocketStates
-from streamgauge.analytics.telemetry.analytics_metrics import READ_EVERY_S
 from streamgauge.analytics.telemetry.export_queue import PluginExporters
+from streamgauge.analytics.telemetry.objective_gauges import READ_EVERY_S
 from streamgauge.analytics.telemetry.prometheus import recording_probe
 from streamgauge.analytics.telemetry.telemetry import Telemetry
 from streamgauge.ingest.guards import Guards

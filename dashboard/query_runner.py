@@ -34,7 +34,6 @@ P = ParamSpec("P")
 
 CACHED_S = 2.0
 CACHED_CATALOG_S = 30.0
-CACHED_MONTH_S = 300.0
 MAX_RESULTS = 128
 """Maximum number of cached results. Nearly all have fewer than 1,000 rows, none more than `MAX_ROWS`."""
 MAX_ROWS = 20_000
@@ -91,36 +90,23 @@ def answer(sql: str, data: str) -> pl.DataFrame:
     return with_client_names(run(sql, data), _client_names(data))
 
 
-# Three functions with the same work: Streamlit finds the cache of a function by its name and source, so one function cannot have three.
-# `data` is a part of the key, because tests show several data folders with one process.
-@st.cache_data(ttl=CACHED_S, max_entries=MAX_RESULTS, show_spinner=False)
-def _cached(sql: str, data: str) -> pl.DataFrame:
-    return answer(sql, data)
+def _cached_query(name: str, kept_s: float, most: int) -> Callable[[str], pl.DataFrame]:
+    """A function with its own cache that answers a query. Raises QueryError."""
+
+    # `data` is a part of the key, because tests show several data folders with one process.
+    def answered(sql: str, data: str) -> pl.DataFrame:
+        return answer(sql, data)
+
+    answered.__qualname__ = name  # Streamlit finds the cache of a function by its name and source
+    cached = st.cache_data(ttl=kept_s, max_entries=most, show_spinner=False)(answered)
+    return lambda sql: cached(sql, str(data_dir()))
 
 
-@st.cache_data(ttl=CACHED_CATALOG_S, max_entries=16, show_spinner=False)
-def _cached_catalog(sql: str, data: str) -> pl.DataFrame:
-    return answer(sql, data)
-
-
-@st.cache_data(ttl=CACHED_MONTH_S, max_entries=16, show_spinner=False)
-def _cached_month(sql: str, data: str) -> pl.DataFrame:
-    return answer(sql, data)
-
-
-def query(sql: str) -> pl.DataFrame:
-    """The result of a query, at most 2 s old. Raises QueryError."""
-    return _cached(sql, str(data_dir()))
-
-
-def query_catalog(sql: str) -> pl.DataFrame:
-    """The result of a query for columns or filter options, at most 30 s old. Raises QueryError."""
-    return _cached_catalog(sql, str(data_dir()))
-
-
-def query_month(sql: str) -> pl.DataFrame:
-    """The result of a query that reads the streams of a month, at most 5 min old. Raises QueryError."""
-    return _cached_month(sql, str(data_dir()))
+query = _cached_query("query", CACHED_S, MAX_RESULTS)
+query_catalog = _cached_query("query_catalog", CACHED_CATALOG_S, 16)
+"""For columns and filter options."""
+query_month = _cached_query("query_month", 300.0, 16)
+"""For queries that read the streams of a month."""
 
 
 class _Prefetch(Generic[T]):

@@ -42,7 +42,7 @@ from streamgauge.flags import flag
 from streamgauge.ingest.records import Cause
 from streamgauge.ingest.tap.exchanges import states
 from streamgauge.ingest.tap.process import metrics as tap_metrics
-from streamgauge.mcp_server.server import INSTRUCTIONS, new_server
+from streamgauge.mcp_server.server import TEXTS, new_server
 from streamgauge.mcp_server.tools import Tools
 from streamgauge.settings import REMOVED, RENAMED, Settings, variable
 
@@ -199,6 +199,8 @@ def _layers() -> list[str]:
     for contract in settings.get("contracts", ()):
         if contract["type"] == "layers":
             title = ", ".join(contract.get("containers", [])) or "packages"
+            if "exhaustive_ignores" in contract:  # one of several for these containers
+                title = f"streamgauge.{contract['name']}"
             lines += [f"**{title}**", "", "```", *contract["layers"], "```", ""]
         else:
             others.append(f"- {contract['name']}.")
@@ -397,7 +399,7 @@ def _mcp() -> str:
         "",
         f"The tools of `streamgauge mcp` ([how to use them](../how-to/use-from-agents.md)). {GENERATED}",
         "",
-        *_paragraphs(INSTRUCTIONS),
+        *_paragraphs(TEXTS["instructions"]),
     ]
     for tool in asyncio.run(new_server(tools, "").list_tools()):
         rows = [

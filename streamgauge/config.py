@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -171,88 +172,13 @@ def _described(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_INTRODUCTION = """\
-# Configuration
-
-This page is generated from the code by `make reference`.
-
-Every setting is a flag, an environment variable, and a key of `streamgauge.toml` in the working directory: `--tap-name`,
-`STREAMGAUGE_TAP_NAME`, `tap_name`. `--config` or `STREAMGAUGE_CONFIG` names another file. Precedence: flags, environment,
-secrets folder, file, default. `streamgauge config check` prints the effective settings with their sources, and the faults with
-which a part would not start. Unknown keys and misspelt variables are errors. A command refuses invalid values only of settings
-that it uses, and invalid flags.
-
-| type | values |
-|---|---|
-| `BYTES` | a number of bytes, or a size: `64MiB`, `2GiB`, `500kB` |
-| `DURATION` | `500ms`, `30s`, `5m`, `2h`, `7d`, `2w`. A plain number is seconds, except for ages, which require a unit |
-
-Pass secrets in files: flags are visible in the process list. `STREAMGAUGE_SECRETS_DIR` names a folder with a file for each
-setting, such as `streamgauge_client_key` for `client_key`. Kubernetes and Docker secrets mounted as a volume, and systemd's
-`LoadCredential=` (detected automatically), are such folders. No command prints secrets.
-
-In the file, several upstreams are a list: `upstream = ["litellm=http://localhost:4000", "vllm=http://localhost:8000"]`. In
-the environment they are separated by spaces.
-
-An objective is a table in the file, and JSON in the flag and in the environment. A stream has the first objective whose globs
-(`*` and `?`) match its model, gateway, client id and one of its labels (`team=search`). An objective without globs is that of all
-other streams; limits that it omits have the values of the default objective. Keys: `name` (by default the globs), `model`, `gateway`,
-`client`, `label`, and at least one of the limits `ttft`, `itl`, `error_rate` (highest share of failed streams) and `goodput` (lowest
-share of streams that meet the limits). `severity` is the highest of [alerts](../how-to/alerts.md) about missing it: `page`, `ticket`
-or `none`.
-
-```toml
-[[objectives]]
-model = "gpt-*"
-gateway = "litellm"
-ttft = "800ms"
-itl = "50ms"
-error_rate = 0.01
-goodput = 0.95
-```
-
-A budget is also a table in the file, and JSON in the flag. A request counts in each budget whose globs match its model, gateway,
-client (name or id) and label. Required keys: `period` (`day`, `week` from Monday, or `month`), `amount` and `currency`. Optional keys:
-`name` (by default the globs and the period), `model`, `gateway`, `client`, `label` (`team=search-*`), `time_zone` (in which the
-periods begin, by default UTC) and `severity` (highest of its [alerts](../how-to/spend.md#set-budgets)).
-
-```toml
-[[budgets]]
-client = "search-*"
-period = "month"
-amount = 500
-currency = "USD"
-```
-
-The table `clients` names client ids (keyed hashes of API keys). The dashboard and `streamgauge top` show the names, and the
-[table `clients`](tables.md#clients) has them. Put tables at the end of the file.
-
-```toml
-[clients]
-9f86d081884c7d659a2feaa0c55ad015 = "billing"
-```
-
-A label is a table in the file, and `NAME=SOURCE` in the flag and in the environment ([how to label traffic](../how-to/label-traffic.md)).
-
-```toml
-[[labels]]
-name = "team"
-source = "header:x-team"
-plain = true
-```
-
-The table `saved_views` names addresses of the dashboard, as copied from the browser. The sidebar lists them.
-
-```toml
-[saved_views]
-"rate limits" = "streams?status=429&range=24h"
-```
-"""
+_INTRODUCTION = Path(__file__).with_name("configuration.md")
+"""The beginning of the configuration reference."""
 
 
 def reference_text() -> str:
     """The configuration reference: a table for each group of settings."""
-    lines = [_INTRODUCTION]
+    lines = [_INTRODUCTION.read_text("utf-8")]
     for group in GROUPS:
         lines += [
             f"## {group}",

@@ -38,7 +38,7 @@ from streamgauge.ingest.identifiers import is_answer
 from streamgauge.ingest.private_files import MOVABLE
 from streamgauge.ingest.record_log.reader_cursors import read_cursors
 from streamgauge.ingest.record_log.run_totals import RunTotals, read_run_totals, unreported_streams
-from streamgauge.settings import Settings
+from streamgauge.settings import PARTS_OF_UP, Settings
 from streamgauge.sql import StoreClient
 from streamgauge.values import format_option, print_report
 
@@ -47,7 +47,6 @@ FULL_BYTES = 2**20
 """A disk with less free space is full: an append of the log, a commit or a file of it may fail."""
 Kafka = tuple[str, str, Mapping[str, Any]]
 """Brokers, topic, client options."""
-PARTS = ("tap", "capture", "ship", "analyze", "serve", "dashboard")
 
 
 @click.command("status")
@@ -163,13 +162,13 @@ def full_disks(data: Path) -> list[str]:
 
 def failed_parts(data: Path) -> dict[str, str]:
     """Why each part of a running `up` that does not run has ended, or cannot start."""
-    found = {part: (ready_file.part_of_up(data, part) or {}).get("failure") for part in PARTS}
+    found = {part: (ready_file.part_of_up(data, part) or {}).get("failure") for part in PARTS_OF_UP}
     return {part: why for part, why in found.items() if why is not None}
 
 
 def silent_parts(data: Path) -> list[str]:
     """A sentence for each part that does not respond or does not run."""
-    return [found for part in PARTS if (found := ready_file.silence(data, part)) is not None]
+    return [found for part in PARTS_OF_UP if (found := ready_file.silence(data, part)) is not None]
 
 
 def faults(data: Path) -> dict[str, list[str]]:
@@ -177,7 +176,7 @@ def faults(data: Path) -> dict[str, list[str]]:
 
     Parts write them to their ready files. The tap is also asked, because it cannot write on a full disk.
     """
-    found = {part: fault_lines(ready_file.written_faults(data, part)) for part in PARTS}
+    found = {part: fault_lines(ready_file.written_faults(data, part)) for part in PARTS_OF_UP}
     tap = ready_file.read_of_running(data / "run" / "tap.json") or {}
     try:
         with urllib.request.urlopen(f"{tap['admin']}/recordingz", timeout=5):  # noqa: S310  our own tap's URL
@@ -189,8 +188,7 @@ def faults(data: Path) -> dict[str, list[str]]:
         pass
     found["disk"] = full_disks(data)
     if unreported := unreported_streams(data / "log"):
-        found["tap"] = [
-            *found["tap"],
+        found["tap"] += [
             f"{unreported} streams are lost without a row in `losses`: a run that ended could not write them to {data / 'log'}. "
             "The next run of the tap reports them",
         ]
@@ -281,7 +279,7 @@ def _as_json(
     tap: Mapping[str, int] | None,
 ) -> dict[str, Any]:
     streams_captured: Captured = reconciliation.captured
-    ship = ready_file.read_ready_file(data / "run" / "ship.json")
+    files = {part: ready_file.read_ready_file(data / "run" / f"{part}.json") for part in PARTS_OF_UP}
     return {
         **{
             name: getattr(reconciliation, name)
@@ -292,18 +290,13 @@ def _as_json(
         "in_flight": reconciliation.open + reconciliation.in_log,
         "lost": reconciliation.lost + reconciliation.unreported,
         "unknown": list(reconciliation.unknown),
-        "stages": _stages(counts, unread, runs, ship),
-        "parts": {
-            name: content["pid"]
-            for name in PARTS
-            if (content := ready_file.read_ready_file(data / "run" / f"{name}.json"))
-        },
+        "stages": _stages(counts, unread, runs, files["ship"]),
+        "parts": {part: content["pid"] for part, content in files.items() if content},
         "silent_parts": silent_parts(data),
         "failed_parts": failed_parts(data),
         "faults": faults(data),
         "tap": dict(tap) if tap is not None else None,
-        "ship": ship,
-        "capture": ready_file.read_ready_file(data / "run" / "capture.json"),
+        **{part: files[part] for part in ("ship", "capture")},
         "tap_runs": [
             {name: getattr(run, name) for name in ("tap", "worker", "incarnation", "stopped", "counters")}
             for run in counts.taps

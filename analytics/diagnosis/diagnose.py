@@ -17,17 +17,16 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from streamgauge.analytics.diagnosis import aggregates, incidents
+from streamgauge.analytics.diagnosis import aggregates, cell_tables, incidents
 from streamgauge.analytics.diagnosis.aggregates import (
     ALL_BUCKETS,
     EARLIER_BUCKETS,
-    Array,
     Candidate,
     Metric,
-    Table,
     all_failures,
     metrics,
 )
+from streamgauge.analytics.diagnosis.cell_tables import Array, Table
 from streamgauge.analytics.diagnosis.diagnosis import (
     FAILURES,
     GEOMETRIC_MEAN,
@@ -67,7 +66,7 @@ def diagnose(
     """
     compared = metrics(objectives)
     frame = query(aggregates.cells(chosen, objectives, labels))
-    tables = aggregates.read(frame, compared.values())
+    tables = cell_tables.read(frame, compared.values())
     streams, measured = _measured(frame, objectives)
     answer = Diagnosis(
         state="healthy", since=chosen.since, until=chosen.until, measured=measured, streams=streams

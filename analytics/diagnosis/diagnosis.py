@@ -13,9 +13,9 @@ from streamgauge.analytics.schema.dimensions import DIMENSIONS, LABEL
 from streamgauge.analytics.schema.objectives import DEFAULT
 
 State = Literal["healthy", "incident", "unclear", "no_data"]
+"""`incident`: at least one cause is named. `unclear`: an objective is missed, and the data do not support a cause."""
 PLACE_DIMENSIONS = ("gateway", "model", "client", "app", "tap", "server", LABEL)
 """The dimensions of `Cause.where`, in the order in which a text names them."""
-"""`incident`: at least one cause is named. `unclear`: an objective is missed, and the data do not support a cause."""
 Kind = Literal["step", "drift", "constant", "traffic"]
 """`step`: changed at `onset`. `drift`: gets worse slowly since `onset`. `constant`: it was so in the whole range. `traffic`: the
 mix of requests changed, and no model, gateway or client got worse."""

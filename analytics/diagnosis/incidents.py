@@ -19,15 +19,8 @@ from datetime import datetime
 import numpy as np
 import numpy.typing as npt
 
-from streamgauge.analytics.diagnosis.aggregates import (
-    ALL_BUCKETS,
-    EARLIER_BUCKETS,
-    FAMILIES,
-    Array,
-    Metric,
-    Table,
-    with_totals,
-)
+from streamgauge.analytics.diagnosis.aggregates import ALL_BUCKETS, EARLIER_BUCKETS, FAMILIES, Metric
+from streamgauge.analytics.diagnosis.cell_tables import Array, Table, with_totals
 from streamgauge.analytics.diagnosis.diagnosis import PLACE_DIMENSIONS, Cause, Effect
 from streamgauge.analytics.diagnosis.search import (
     LEAST_BASELINE,

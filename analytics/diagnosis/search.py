@@ -34,16 +34,10 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from streamgauge.analytics.diagnosis.aggregates import (
-    ALL_BUCKETS,
-    EARLIER_BUCKETS,
-    SINGLE,
-    Array,
-    Metric,
-    Table,
-    with_totals,
-)
+from streamgauge.analytics.diagnosis.aggregates import ALL_BUCKETS, EARLIER_BUCKETS, SINGLE, Metric, metrics
+from streamgauge.analytics.diagnosis.cell_tables import Array, Table, with_totals
 from streamgauge.analytics.schema.dimensions import LABEL
+from streamgauge.analytics.schema.objectives import Objective
 
 ALONE = ("server", LABEL)
 """Dimensions that are searched alone if no place of the cube is found."""
@@ -56,7 +50,7 @@ NARROWER = 1.25
 NARROWER_LABEL = 1.1
 """As `NARROWER`. A client is often most of a label, and no place has the streams of the others."""
 MOST_EXCESS = 0.8
-METRICS_COMPARED = 23
+_METRICS_COMPARED = len(metrics([Objective("with all limits", ttft_ns=1, itl_ns=1)]))
 CANDIDATES = 30
 LENGTHS = (1, 2, 3, 4, 6, 8, 16)
 INTERVALS_AT_ONCE = 48
@@ -76,7 +70,7 @@ def _intervals() -> Intervals:
 
 
 INTERVALS = _intervals()
-LEAST_SCORE = math.log(METRICS_COMPARED * len(INTERVALS[0]) / CHANCE)
+LEAST_SCORE = math.log(_METRICS_COMPARED * len(INTERVALS[0]) / CHANCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +94,10 @@ class Found:
     score: float
 
 
-def search(tables: Mapping[str, Table], metrics: Mapping[str, Metric]) -> list[Found]:
+def search(tables: Mapping[str, Table], compared: Mapping[str, Metric]) -> list[Found]:
     """All changes for the worse, highest score first."""
     found: list[Found] = []
-    for metric in metrics.values():
+    for metric in compared.values():
         part = "tap" if metric.family == "loss" else "cube"
         table = tables[part]
         narrower = {

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from streamgauge.analytics.schema.event_kinds import OUTPUT_KINDS as OUTPUT_KINDS
+from streamgauge.analytics.schema.event_kinds import OutputKind
+
 EventKind = Literal[
-    # output: at least one non-empty fragment of generated content
-    "text", "reasoning", "refusal", "tool_call", "audio", "image",
-    # not output
+    OutputKind,
     "start",       # role-only, message_start, response.created, chat.start …
     "finish",      # finish reason without output
     "usage",       # usage without output
@@ -25,8 +26,6 @@ EventKind = Literal[
     "malformed",
     "other",       # an event that the dialect does not know; the last one of a stream may be an error without a label
 ]  # fmt: skip
-
-OUTPUT_KINDS: frozenset[str] = frozenset({"text", "reasoning", "refusal", "tool_call", "audio", "image"})
 
 
 class ToolCallDelta(msgspec.Struct, gc=False):

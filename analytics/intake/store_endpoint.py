@@ -32,6 +32,7 @@ from streamgauge.analytics.intake.commit_queue import (
 )
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.tables import Table
+from streamgauge.analytics.storage.replaced_tables import stored_value
 from streamgauge.ingest.listening import is_loopback
 
 MAX_BODY_BYTES = 8192
@@ -83,16 +84,12 @@ def item_queue(table: Table, clock: Callable[[], float] = time.monotonic) -> Com
 
     return CommitQueue(
         table.name,
-        lambda items: frame_of_rows(table, [[*map(_stored, astuple(item))] for item in items]),
+        lambda items: frame_of_rows(table, [[*map(stored_value, astuple(item))] for item in items]),
         name=table.name,
         counters=("stored", "refused"),
         max_items=MAX_WAITING,
         may_enter=may_enter,
     )
-
-
-def _stored(value: Any) -> Any:
-    return round(value.timestamp() * 1e6) if isinstance(value, dt.datetime) else value
 
 
 def _shown(value: Any) -> Any:

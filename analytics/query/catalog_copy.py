@@ -20,9 +20,8 @@ from pathlib import Path
 
 from streamgauge.analytics.query.errors import StoreUnavailable, no_tables
 from streamgauge.analytics.schema.sql_quoting import identifier
-from streamgauge.analytics.storage.location import TABLES_FOLDER, StoreLocation
+from streamgauge.analytics.storage.location import CATALOG_FILE, TABLES_FOLDER, StoreLocation
 
-FILE = "catalog.sqlite"
 INTERNAL_PREFIX = "streamgauge_"
 LOCK_WAIT_S = 5.0
 MTIME_STEP_NS = 20_000_000
@@ -37,7 +36,7 @@ class CatalogCopy:
 
     def __init__(self, catalog: Path, folder: Path) -> None:
         """`folder` is used by this copy only."""
-        self.path = folder / FILE
+        self.path = folder / CATALOG_FILE
         self._catalog = catalog.absolute()
         self._lock = threading.Lock()
         self._state: tuple[_FileState, ...] | None = None

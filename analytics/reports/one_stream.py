@@ -14,6 +14,7 @@ import polars as pl
 
 from streamgauge.analytics.reports import Query
 from streamgauge.analytics.schema.dimensions import is_one_of
+from streamgauge.analytics.schema.event_kinds import IS_OUTPUT
 
 State = Literal["finished", "in_flight"]
 TABLES: Mapping[State, str] = {"finished": "streams", "in_flight": "open_streams"}
@@ -42,7 +43,7 @@ def events(query: Query, stream_id: UUID, *, most: int = 4000) -> tuple[pl.DataF
     frame = query(f"""
         WITH e AS (
                 SELECT seq, read_seq, at_ns, kind, event_name, choice, chars, tokens, bytes, finish_reason,
-                    kind IN ('text', 'reasoning', 'refusal', 'tool_call', 'audio', 'image') AS is_output
+                    {IS_OUTPUT} AS is_output
                 FROM events WHERE stream_id = '{stream_id}'::UUID),
             s AS (
                 SELECT *, count(*) OVER () AS total,

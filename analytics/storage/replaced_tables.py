@@ -29,7 +29,7 @@ def replace_rows(store: Store, table: Table, given: Sequence[DataclassInstance])
     columns = [*table.types]
     has_order = columns[0] == "priority"
     values = sorted(
-        (number, *map(_stored, astuple(row)))[not has_order :] for number, row in enumerate(given)
+        (number, *map(stored_value, astuple(row)))[not has_order :] for number, row in enumerate(given)
     )
     rows = frame_of_rows(table, values)
     cursor = store.cursor()
@@ -48,6 +48,6 @@ def replace_rows(store: Store, table: Table, given: Sequence[DataclassInstance])
     log.info("the store has %d %s from the settings", len(rows), table.name)
 
 
-def _stored(value: Any) -> Any:
+def stored_value(value: Any) -> Any:
     """Instants as data frames of a table have them."""
     return round(value.timestamp() * 1e6) if isinstance(value, datetime) else value

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import duckdb
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
@@ -33,9 +32,7 @@ from streamgauge.analytics.dialects.server_stats import reported_ttft_ns
 from streamgauge.analytics.measures.latency import inter_chunk_gaps, output_waits
 from streamgauge.analytics.measures.open_streams import Phase, Silence, longest
 from streamgauge.analytics.measures.outcome import LOST
-from streamgauge.analytics.schema.budgets import SPEND_WINDOWS
-from streamgauge.analytics.schema.dimensions import INFERENCE, NO_REQUESTS
-from streamgauge.analytics.schema.objectives import BURN_COLUMNS, BURN_WINDOWS
+from streamgauge.analytics.schema.dimensions import INFERENCE, NO_REQUESTS, OTHER
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS, REFUSED
 from streamgauge.analytics.telemetry.metric_definitions import (
     HOP_HISTOGRAMS,
@@ -53,8 +50,9 @@ from streamgauge.analytics.telemetry.metric_series import (
     SeriesSet,
     with_metrics,
 )
+from streamgauge.analytics.telemetry.objective_gauges import GAUGES, ObjectiveGauges
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
-from streamgauge.analytics.telemetry.semconv import NAMESPACE, OTHER, UNKNOWN_MODALITY, Names, operation_name
+from streamgauge.analytics.telemetry.semconv import NAMESPACE, UNKNOWN_MODALITY, Names, operation_name
 from streamgauge.ingest.guards import Guards
 
 log = logging.getLogger(__name__)
@@ -383,97 +381,3 @@ def _sample(row: Mapping[str, Any], now_ns: int) -> Sample | None:
     if not row.get("trace_id") or not (row.get("trace_flags") or 0) & 1:
         return None
     return int(row["trace_id"], 16), int(row["span_id"], 16), now_ns
-
-
-READ_EVERY_S = 60.0
-VALID_S = 5 * READ_EVERY_S
-MAX_SOURCES = 200
-"""Combinations of objective, indicator, gateway and model."""
-_BURN = (
-    f"SELECT objective, indicator, gateway, model, {BURN_COLUMNS} FROM burn_rates "
-    f"ORDER BY burn_1h DESC NULLS LAST, burn_3d DESC NULLS LAST, objective, indicator, gateway, model LIMIT {MAX_SOURCES}"
-)
-_SPENT = "SELECT objective, indicator, spent FROM error_budgets ORDER BY ALL"
-_SPEND = f"""
-SELECT name, {", ".join(f"burn_{window}" for window in SPEND_WINDOWS)}, spent / amount, forecast_low / amount, forecast / amount,
-    forecast_high / amount
-FROM budget_spend"""
-SPEND_EVERY_S = 300.0
-"""The view reads the streams of a month."""
-GAUGES = (
-    "objective.burn_rate",
-    "objective.budget_spent",
-    "budget.burn_rate",
-    "budget.spent",
-    "budget.forecast",
-)
-
-Series = tuple[float, dict[str, Any]]
-
-
-# One thread reads the views, the exporters' threads observe. Only the `MAX_SOURCES` rows that burn fastest are series, because every
-# series costs the metrics backend money. In a shared store only the process elected for upkeep reads: the values of a process that
-# lost the election would stay forever, so they expire after `VALID_S`.
-class ObjectiveGauges:
-    """Values and attributes of the last readings."""
-
-    def __init__(self, names: Names, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._names, self._clock_s = names, clock_s
-        self._read: dict[str, tuple[float, list[Series]]] = {}
-        """(time of reading, series) by gauge. Entries are replaced as a whole."""
-
-    def read(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        """Read the views. Raises duckdb.Error."""
-        burn: list[Series] = []
-        for objective, indicator, gateway, model, *rates in cursor.execute(_BURN).fetchall():
-            source = {**_budget(objective, indicator), NAMESPACE + "gateway": gateway or "unknown"}
-            if model is not None:
-                source[self._names.request_model] = model
-            burn += _series(source, "window", BURN_WINDOWS, rates)
-        spent: list[Series] = [
-            (share, _budget(objective, indicator))
-            for objective, indicator, share in cursor.execute(_SPENT).fetchall()
-            if share is not None
-        ]
-        now_s = self._clock_s()
-        self._read |= {"objective.burn_rate": (now_s, burn), "objective.budget_spent": (now_s, spent)}
-        if now_s - self._read.get("budget.spent", (float("-inf"),))[0] >= SPEND_EVERY_S:
-            self._read_budgets(cursor, now_s)
-
-    def _read_budgets(self, cursor: duckdb.DuckDBPyConnection, now_s: float) -> None:
-        burn, spent, forecast = list[Series](), list[Series](), list[Series]()
-        known = cursor.execute("FROM budgets LIMIT 1").fetchone() is not None
-        for name, *values in cursor.execute(_SPEND).fetchall() if known else ():
-            source = {NAMESPACE + "budget": name}
-            burn += _series(source, "window", SPEND_WINDOWS, values)
-            share, *ends = values[len(SPEND_WINDOWS) :]
-            spent.append((share, source))
-            forecast += _series(source, "bound", ("low", "middle", "high"), ends)
-        self._read |= {
-            "budget.burn_rate": (now_s, burn),
-            "budget.spent": (now_s, spent),
-            "budget.forecast": (now_s, forecast),
-        }
-
-    def observe(self, gauge: str, _: CallbackOptions) -> list[Observation]:
-        """One of `GAUGES`."""
-        read_s, series = self._read.get(gauge, (float("-inf"), []))
-        valid_s = VALID_S + SPEND_EVERY_S * gauge.startswith("budget.")
-        if self._clock_s() - read_s > valid_s:
-            return []
-        return [Observation(value, attributes) for value, attributes in series]
-
-
-def _budget(objective: str, indicator: str) -> dict[str, Any]:
-    return {NAMESPACE + "objective": objective, NAMESPACE + "indicator": indicator}
-
-
-def _series(
-    source: Mapping[str, Any], key: str, names: Iterable[str], values: Iterable[float | None]
-) -> list[Series]:
-    """A series for each known value."""
-    return [
-        (value, {**source, NAMESPACE + key: name})
-        for name, value in zip(names, values, strict=False)
-        if value is not None
-    ]

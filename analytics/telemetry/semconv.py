@@ -27,8 +27,6 @@ SERVER_TPOT_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0
 
 NAMESPACE = "streamgauge."
 """Prefix of names outside the conventions."""
-OTHER = "_other"
-"""Replaces attribute values beyond the limit."""
 
 
 @dataclass(frozen=True, slots=True)

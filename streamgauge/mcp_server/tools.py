@@ -15,13 +15,14 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, TypedDict, cast
+from typing import Annotated, Any, TypedDict, cast
 from uuid import UUID
 
 import polars as pl
 from polars.exceptions import PanicException
 from pydantic import Field
 
+from streamgauge.analytics.diagnosis.diagnosis import State
 from streamgauge.analytics.diagnosis.report import as_json, read_report
 from streamgauge.analytics.query.child_process import MIB, UNTRUSTED
 from streamgauge.analytics.query.errors import QueryRejected
@@ -68,7 +69,7 @@ class Rows(TypedDict):
 class Verdict(TypedDict):
     """Answer of `diagnose`."""
 
-    state: Literal["healthy", "incident", "unclear", "no_data"]
+    state: State
     headline: str
     since: str
     until: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,7 +22,7 @@ class Incident:
     """The model or the client's API key."""
     share: float = 1.0
     """Share of the requests of the place that are affected."""
-    forced: Mapping[str, object]
+    forced: Mapping[str, Any]
     """Values of the header `x-simulate`."""
 
     def header(self, rng: Random, *, model: str, key: str) -> str | None:
@@ -31,27 +32,8 @@ class Incident:
         return msgspec.json.encode(self.forced).decode()
 
 
-def _of_model(model: str, text: str, share: float = 1.0, **forced: object) -> Incident:
-    return Incident(text=text, dimension="model", value=model, share=share, forced=forced)
-
-
-INCIDENTS: dict[str, Incident] = {
-    "slow-first-token": _of_model("gpt-sim-large", "the first token takes four times as long", ttft_factor=4),
-    "rate-limited": _of_model("claude-sim-large", "most requests get HTTP 429", 0.7, fault="http_429"),
-    "short-answers": _of_model(
-        "gpt-sim-mini", "most responses end after 20 tokens with finish reason length", 0.8, tokens=20, finish="length"
-    ),
-    "client-rejected": Incident(
-        text="most requests get HTTP 401", dimension="client", value="sk-demo-batch", share=0.8, forced={"fault": "http_401"}
-    ),
-    "slow-tokens": _of_model("gpt-sim-large", "tokens take four times as long", gap_factor=4),
-    "broken-tools": _of_model(
-        "gpt-sim-mini", "most responses end with an error within a tool call", 0.6, tokens=0, tool_calls=1, fault="inband_error",
-        fault_after=2,
-    ),
-    "truncated": _of_model("claude-sim-large", "half of the responses end without a finish", 0.5, fault="truncate"),
-    "refusals": _of_model("gpt-sim-mini", "most responses are refusals", 0.7, tokens=15, refusal=True),
-    "stalls": _of_model("gpt-sim-large", "most responses pause for seconds", 0.7, fault="stall"),
-}  # fmt: skip
+INCIDENTS = msgspec.toml.decode(
+    Path(__file__).with_name("incidents.toml").read_bytes(), type=dict[str, Incident]
+)
 """By kind, in the order in which the demo stages them."""
 INCIDENT_MODELS = tuple(dict.fromkeys(i.value for i in INCIDENTS.values() if i.dimension == "model"))

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from streamgauge.simulator.response_plan import ResponsePlan
-from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter, Usage
+from streamgauge.simulator.response_writer import BodyPart, ResponseWriter, Usage
 
 MAX_OUTPUT_TIMES = 1000
 
@@ -132,6 +132,21 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     interrupted_ns: int | None = None
     """Time of the user's speech or the cancellation that ended the answer."""
 
+    @property
+    def span_ns(self) -> int | None:
+        """Time from the first to the last output. None if there are fewer than two, or several choices."""
+        if self.first_output_ns is None or self.last_output_ns is None:
+            return None
+        return (
+            None if self.output_events < 2 or self.choices > 1 else self.last_output_ns - self.first_output_ns
+        )
+
+    @property
+    def itl_ns(self) -> float | None:
+        """The inter-token latency of the sent response. None if it is undefined."""
+        span_ns, tokens = self.span_ns, self.visible_tokens or 0
+        return None if span_ns is None or tokens < 2 else span_ns / (tokens - 1)
+
 
 _encode = msgspec.json.Encoder().encode
 
@@ -148,7 +163,7 @@ class RowBuilder:
         row = self.row
         row.model, row.speaker, row.streamed = plan.model, plan.vendor, plan.streamed
         row.fault, row.choices, row.coding = plan.fault, plan.choices, plan.coding
-        row.response_id = getattr(writer, "id", plan.token)
+        row.response_id = writer.id
         row.input_tokens, row.cached_input_tokens = plan.input_tokens, plan.cached_tokens
 
     def wrote(
@@ -206,9 +221,9 @@ class RowBuilder:
     def copy_totals(self, writer: ResponseWriter) -> None:
         row = self.row
         row.output_tokens, row.visible_tokens = writer.output_tokens, writer.visible_tokens
-        row.reasoning_tokens, row.tool_calls = writer.reasoning_tokens, len(writer.tools)
+        row.reasoning_tokens, row.tool_calls = writer.reasoning_tokens, writer.tool_calls
         if self.keep_text:
-            row.text, row.reasoning = writer.text[0], writer.reasoning
+            row.text, row.reasoning = writer.text_of("text", "audio"), writer.text_of("reasoning")
 
     def fault_occurred(self, at_ns: int) -> None:
         self.row.fault_ns, self.row.fault_after = at_ns, self.row.output_events

@@ -82,7 +82,7 @@ def check_measurements(
     `tap_may_lose` accepts missing streams and the outcome `tap_lost`, for tests that kill the tap.
     """
     bounds = bounds or Bounds()
-    clients_by_id = {c.request_id: c for c in clients} if clients is not None else None
+    clients_by_id = {c.request_id: c for c in clients or ()}
     simulated: dict[str, list[LedgerRow]] = defaultdict(list)
     for row in ledger:
         simulated[row.request_id].append(row)
@@ -95,7 +95,7 @@ def check_measurements(
     ttft_late: list[int] = []
     span_off: list[int] = []
     for request_id, rows in simulated.items():
-        client = clients_by_id.get(request_id) if clients_by_id is not None else None
+        client = clients_by_id.get(request_id)
         in_order = sorted(rows, key=lambda r: (r.response_index or 0, r.received_ns))
         streams_of = sorted(
             measured.pop(request_id, []), key=lambda s: (s["response_index"] or 0, s["started_at"])
@@ -137,13 +137,11 @@ def _of_socket(
 
 
 def _unknown(
-    measured: Mapping[str | None, Sequence[Row]], clients_by_id: Mapping[str, ClientRow] | None
+    measured: Mapping[str | None, Sequence[Row]], clients_by_id: Mapping[str, ClientRow]
 ) -> Iterable[Discrepancy]:
     """Streams without a simulated request. A client may abort, or the tap refuse, before it is forwarded."""
     for request_id, streams in measured.items():
-        client = (
-            clients_by_id.get(request_id) if clients_by_id is not None and request_id is not None else None
-        )
+        client = clients_by_id.get(request_id or "")
         for stream in streams:
             before_upstream = client is not None and client.aborted and stream["outcome"] == "client_abort"
             is_request = stream["method"] == "POST" or stream["response_index"] is not None
@@ -308,28 +306,21 @@ class _Comparison:
 
     def _gaps(self) -> None:
         row, stream = self.row, self.stream
-        if (
-            row.first_output_ns is None
-            or row.last_output_ns is None
-            or row.output_events < 2
-            or row.choices > 1
-        ):
+        simulated_ns = row.span_ns
+        if simulated_ns is None or stream["ttft_ns"] is None or stream["last_output_ns"] is None:
             return
-        if stream["ttft_ns"] is None or stream["last_output_ns"] is None:
-            return
-        simulated_ns = row.last_output_ns - row.first_output_ns
         span_ns = stream["last_output_ns"] - stream["ttft_ns"]
         self.span_off_ns = span_ns - simulated_ns
         if abs(self.span_off_ns) > self.bounds.span_each_ns:
             self._differs("span", simulated_ns, span_ns, f"ns; more than {self.bounds.span_each_ns} apart")
-        n = row.visible_tokens
-        if row.usage is None or not row.usage_final or n is None or n < 2:
+        n, sent_itl_ns = row.visible_tokens or 0, row.itl_ns
+        if row.usage is None or not row.usage_final or sent_itl_ns is None:
             return
         itl_ns = stream["itl_ns"]
         waits_ns = (stream["waited_client_ns"] or 0) + (stream["tap_delay_ns"] or 0)
         if itl_ns is None or not 0 <= span_ns - itl_ns * (n - 1) + 1_000 + n <= waits_ns + 2 * (1_000 + n):
             note = f"(last - first output) / (N - 1) with N = {n}, minus waits of at most {waits_ns} ns"
-            self._differs("itl_ns", simulated_ns / (n - 1), itl_ns, note)
+            self._differs("itl_ns", sent_itl_ns, itl_ns, note)
 
     def _transparency(self) -> None:
         """Check that the client received exactly the bytes that were sent."""
@@ -425,9 +416,7 @@ def _line(model: str, pairs: Sequence[tuple[LedgerRow, Mapping[str, Any]]]) -> t
     timed = [(row, s) for row, s in pairs if row.first_output_ns is not None and s["ttft_ns"] is not None]
     simulated_ttft_ns = [(row.first_output_ns or 0) - row.complete_ns for row, _ in timed]
     paced = [
-        (sent_ns, s["itl_ns"])
-        for row, s in timed
-        if s["itl_ns"] is not None and (sent_ns := simulated_itl_ns(row))
+        (sent_ns, s["itl_ns"]) for row, s in timed if s["itl_ns"] is not None and (sent_ns := row.itl_ns)
     ]
     rates = [1e9 / s["itl_ns"] for s in streams if s["itl_ns"]]
     return (
@@ -443,16 +432,6 @@ def _line(model: str, pairs: Sequence[tuple[LedgerRow, Mapping[str, Any]]]) -> t
         _ms([sent_ns for sent_ns, _ in paced], 0.5, 2),
         f"{median(rates):.0f}" if rates else "–",
     )
-
-
-def simulated_itl_ns(row: LedgerRow) -> float | None:
-    """The inter-token latency of the sent response, or None if it is undefined."""
-    n = row.visible_tokens
-    if row.first_output_ns is None or row.last_output_ns is None or n is None:
-        return None
-    if n < 2 or row.output_events < 2 or row.choices > 1:
-        return None
-    return (row.last_output_ns - row.first_output_ns) / (n - 1)
 
 
 def _ms(values_ns: Iterable[float], q: float, digits: int = 0) -> str:

@@ -42,7 +42,7 @@ class ResponsePlan:
     token: str
     """Hex digits for the ids of the response."""
     vendor: str
-    """Key of `RESPONSE_WRITERS`."""
+    """Key of `WRITTEN_STREAMS`."""
     model: str
     streamed: bool
     input_tokens: int

@@ -12,12 +12,10 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import msgspec
-
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.ledger import RowBuilder
 from streamgauge.simulator.response_plan import Piece, ResponsePlan, http_fault_status
-from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter
+from streamgauge.simulator.response_writer import BodyPart, ResponseWriter
 
 _YIELD_EVERY = 64
 """Consecutive writes without a wait before the sender yields to other streams."""
@@ -119,7 +117,7 @@ class ResponseSender:
             ("content-type", content_type),
             ("cache-control", "no-cache"),
             ("x-request-id", self.plan.request_id),
-            *self.writer.response_headers,
+            *self.writer.stream.headers,
             *more,
         ]
         if not self.request.keep_alive or self.plan.framing == "close":
@@ -159,8 +157,7 @@ class ResponseSender:
     # responses
 
     def _http_error(self, status: int) -> None:
-        body, kind = self.writer.http_error(status, MESSAGES.get(status, "The request failed."))
-        data = msgspec.json.encode(body)
+        data, kind = self.writer.stream.http_error(status, MESSAGES.get(status, "The request failed."))
         more = [("retry-after", "1")] if status in (429, 503) else []
         headers = self._headers(status, "application/json", more)
         self.row.error_type = kind or str(status)
@@ -175,8 +172,7 @@ class ResponseSender:
             self.writer.add_piece(piece)
             total_s += next(gaps)
         await self._until(total_s)
-        body, usage = self.writer.whole_body()
-        data = msgspec.json.encode(body)
+        data, usage = self.writer.whole_body()
         headers = self._headers(200, "application/json", [])
         body_part = BodyPart(data=data, events=0, usage=usage, final_usage=True, terminal=True)
         self.row_builder.wrote([body_part], data, time.monotonic_ns())
@@ -184,7 +180,7 @@ class ResponseSender:
 
     def _pieces(self) -> Iterator[Piece]:
         for piece in self.plan.pieces():
-            if piece.kind == "refusal" and not self.writer.has_refusals:
+            if piece.kind == "refusal" and not self.writer.stream.has("refusal"):
                 piece = Piece(kind="text", text=piece.text, tokens=piece.tokens, choice=piece.choice)
             yield piece
 
@@ -201,7 +197,7 @@ class ResponseSender:
             if self._held is None:
                 await self._until_with_keepalives(due_s)
             self.writer.add_piece(piece)
-            body_parts = self.writer.write_piece(piece, is_last)
+            body_parts = self.writer.write_piece(is_last)
             self._write(body_parts)
             self._sent_outputs += sum(part.piece is not None for part in body_parts)
         await self._until(due_s)
@@ -229,7 +225,7 @@ class ResponseSender:
         more = [] if plan.framing == "close" else [("transfer-encoding", "chunked")]
         if plan.coding != "identity":
             more.append(("content-encoding", plan.coding))
-        self.connection.respond(200, self._headers(200, self.writer.content_type, more), None)
+        self.connection.respond(200, self._headers(200, "text/event-stream", more), None)
 
     async def _fault(self, due_s: float) -> tuple[float, bool]:
         """Execute the planned fault. Returns the new due time, and whether the stream continues."""

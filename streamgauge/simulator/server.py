@@ -35,13 +35,13 @@ from streamgauge.ingest.listening import bind, join_address, split_address
 from streamgauge.ingest.private_files import write_json
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.ledger import Ledger, LedgerRow, RowBuilder
-from streamgauge.simulator.profiles import DEFAULT_VENDOR, PROFILES, api_of_path, profile_for
+from streamgauge.simulator.profiles import PROFILES, api_of_path, default_vendor, profile_for
 from streamgauge.simulator.response_plan import draw_plan, read_simulate_header
 from streamgauge.simulator.response_sender import Planned, ResponseSender
-from streamgauge.simulator.response_writers import RESPONSE_WRITERS
-from streamgauge.simulator.response_writers.responses import Responses
+from streamgauge.simulator.response_writer import ResponseWriter
 from streamgauge.simulator.socket_sessions import RealtimeSession, ResponsesSession
 from streamgauge.simulator.sockets import Socket
+from streamgauge.simulator.written_streams import WRITTEN_STREAMS
 from streamgauge.values import Address, Duration, Number, WholeNumber
 
 log = logging.getLogger("streamgauge.simulator")
@@ -155,8 +155,8 @@ class Simulator:
             row.response_index, row.status = index, 101
             try:
                 planned = self._plan(request, body, path, api, row_builder)
-                if not isinstance(planned.writer, Responses):
-                    raise _Refused(400, f"{planned.writer.vendor} has no WebSockets")
+                if not planned.writer.stream.has("websocket"):
+                    raise _Refused(400, f"{planned.writer.stream.vendor} has no WebSockets")
             except _Refused:
                 row.fault, row.error_type = "inband_error", "invalid_request_error"
                 row_builder.fault_occurred(time.monotonic_ns())
@@ -203,9 +203,9 @@ class Simulator:
             forced = read_simulate_header(request.headers.get("x-simulate"))
         except ValueError as e:
             raise _Refused(400, str(e)) from None
-        if forced.speaker is not None and forced.speaker not in RESPONSE_WRITERS:
+        if forced.speaker is not None and forced.speaker not in WRITTEN_STREAMS:
             raise _Refused(
-                400, f"x-simulate: unknown speaker {forced.speaker!r}: one of {', '.join(RESPONSE_WRITERS)}"
+                400, f"x-simulate: unknown speaker {forced.speaker!r}: one of {', '.join(WRITTEN_STREAMS)}"
             )
         if api == "gemini":
             body = {**body, "model": path.rpartition("/")[2].partition(":")[0]}
@@ -213,8 +213,8 @@ class Simulator:
         else:
             streamed = body.get("stream") is True or row.response_index is not None
         profile = profile_for(body.get("model"), path, api)
-        writer_class = RESPONSE_WRITERS[forced.speaker or profile.vendor]
-        if not writer_class.supports_choices:
+        stream = WRITTEN_STREAMS[forced.speaker or profile.vendor]
+        if not stream.has("choices"):
             body = {key: value for key, value in body.items() if key != "n"}
         plan = draw_plan(
             seed=self.options.seed,
@@ -228,11 +228,11 @@ class Simulator:
             rate_faults=self.options.rate_faults,
             time_scale=self.options.time_scale,
         )
-        if plan.reasoning == "hidden" and not writer_class.reports_hidden_reasoning:
+        if plan.reasoning == "hidden" and not stream.has("hidden_reasoning"):
             plan = replace(plan, reasoning="visible")
         if plan.choices > 1 or api == "completions":  # text only
             plan = replace(plan, tool_calls=0, refusal=False, reasoning="none", reasoning_tokens=0)
-        writer = writer_class(plan, int(time.time()))
+        writer = ResponseWriter(stream, plan, int(time.time()))
         row_builder.copy_plan(plan, writer)
         return Planned(request, plan, writer, row_builder)
 
@@ -240,12 +240,11 @@ class Simulator:
         self, connection: Connection, row_builder: RowBuilder, api: str | None, refused: _Refused
     ) -> None:
         row = row_builder.row
-        writer_class = RESPONSE_WRITERS[DEFAULT_VENDOR[api or "chat"]]
-        body, kind = writer_class.http_error(refused.status, refused.message)
+        stream = WRITTEN_STREAMS[default_vendor(api or "chat")]
+        data, kind = stream.http_error(refused.status, refused.message)
         row.status, row.fault = refused.status, f"http_{refused.status}"
         row.error_type = kind or str(refused.status)
         row.head_ns = row.first_byte_ns = time.monotonic_ns()
-        data = msgspec.json.encode(body)
         row.body_bytes = len(data)
         connection.respond(
             refused.status, [("content-type", "application/json"), ("x-request-id", row.request_id)], data

@@ -24,8 +24,9 @@ import msgspec
 
 from streamgauge.simulator.connection import Request
 from streamgauge.simulator.response_sender import Planned
-from streamgauge.simulator.response_writers.realtime import BYTES_PER_S, Realtime
+from streamgauge.simulator.response_writer import BYTES_PER_S
 from streamgauge.simulator.sockets import CONNECTION_LIMIT, AnswerSender, Socket
+from streamgauge.simulator.written_streams import WRITTEN_STREAMS
 
 SOCKET_LIMIT_S = 3600
 SILENCE = 500
@@ -139,20 +140,10 @@ class RealtimeSession(Session):
         self._position_ms = self._loud_ms = 0.0
         self._speech: str | None = None
         """Id of the item of the speech in progress."""
-        pcm = {"type": "audio/pcm", "rate": 24_000}
-        self._input: Message = {
-            "format": pcm, "transcription": None, "noise_reduction": None,
-            "turn_detection": {
-                "type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300, "silence_duration_ms": 500,
-                "create_response": True, "interrupt_response": True,
-            },
-        }  # fmt: skip
-        self._output: Message = {"format": pcm, "voice": "marin", "speed": 1.0}
-        self._session: Message = {
-            "type": "realtime", "object": "realtime.session", "model": model, "output_modalities": ["audio"],
-            "id": f"sess_{self.socket.request.headers['x-request-id']}", "instructions": "", "tools": [], "tool_choice": "auto",
-            "max_output_tokens": "inf", "audio": {"input": self._input, "output": self._output},
-        }  # fmt: skip
+        values = {"model": model, "session_id": f"sess_{self.socket.request.headers['x-request-id']}"}
+        self._session: Message = msgspec.json.decode(WRITTEN_STREAMS["realtime"].write("session", values))
+        self._input: Message = self._session["audio"]["input"]
+        self._output: Message = self._session["audio"]["output"]
         self._send("session.created", session=self._session)
 
     def _send(self, kind: str, **members: Any) -> int:
@@ -239,7 +230,7 @@ class RealtimeSession(Session):
         sender = self.asked(body, asked_ns)
         sender.row.asked_by_server = by_server
         sender.row.unframed = 1  # a cancellation of the client counts as an event, and may come too late
-        if isinstance(sender.writer, Realtime) and body["output_modalities"] == ["audio"]:
+        if body["output_modalities"] == ["audio"]:
             sender.writer.audio_format = self._output["format"]["type"]
         if self._in_progress is not None:
             text = "Conversation already has an active response in progress."

@@ -17,9 +17,7 @@ from wsproto.frame_protocol import CloseReason
 
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.response_sender import MESSAGES, Planned, ResponseSender
-from streamgauge.simulator.response_writers.realtime import Realtime
-from streamgauge.simulator.response_writers.response_writer import BodyPart
-from streamgauge.simulator.response_writers.responses import Responses
+from streamgauge.simulator.response_writer import BodyPart
 from streamgauge.simulator.socket_traffic import events
 
 CONNECTION_LIMIT = "websocket_connection_limit_reached"
@@ -82,7 +80,6 @@ class Socket:
 class AnswerSender(ResponseSender):
     """Sends one answer as messages of a socket. A fault that ends the stream ends the socket."""
 
-    writer: Responses
     task: asyncio.Task[None]
 
     def __init__(self, socket: Socket, planned: Planned, stream_id: str | None) -> None:
@@ -103,7 +100,7 @@ class AnswerSender(ResponseSender):
         try:
             await super()._run()
         except asyncio.CancelledError:
-            if self.interruption is None or not isinstance(self.writer, Realtime):
+            if self.interruption is None:
                 raise
             self._held = None
             self._write(self.writer.interrupted(self.interruption))

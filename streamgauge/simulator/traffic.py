@@ -14,7 +14,6 @@ import math
 import time
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 from urllib.parse import urlsplit
 
 import httptools
@@ -24,9 +23,10 @@ from wsproto.extensions import PerMessageDeflate
 
 from streamgauge.simulator.incidents import Incident
 from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.profiles import HTTP_MODELS, PROFILES, Profile, api_of_vendor
+from streamgauge.simulator.profiles import HTTP_MODELS, PROFILES, Profile
 from streamgauge.simulator.response_plan import words
 from streamgauge.simulator.socket_traffic import converse, realtime_script, responses_script
+from streamgauge.simulator.written_streams import WRITTEN_STREAMS
 
 KEYS = ("sk-demo-search", "sk-demo-support", "sk-demo-batch", "sk-demo-app", "sk-demo-intern")
 """API keys of the clients."""
@@ -303,21 +303,6 @@ class Traffic:
             response.feed(data, at_ns)
 
 
-_ARGUMENTS = {"type": "object", "properties": {"station": {"type": "string"}, "days": {"type": "integer"}}}
-_TOOL = {"name": "read_gauge", "description": "Read the water level at a station."}
-_FUNCTION = {**_TOOL, "parameters": _ARGUMENTS}
-_TOOLS: dict[str, Any] = {
-    "chat": {"type": "function", "function": _FUNCTION},
-    "cohere": {"type": "function", "function": _FUNCTION},
-    "messages": {**_TOOL, "input_schema": _ARGUMENTS},
-    "responses": {"type": "function", **_FUNCTION},
-    "realtime": {"type": "function", **_FUNCTION},
-    "lmstudio": _TOOL["name"],
-    "gemini": {"functionDeclarations": [_FUNCTION]},
-}
-"""By API. The others have no tools."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRequest:
     """One request."""
@@ -343,65 +328,46 @@ def draw_request(
     rng: Random, profile: Profile, request_id: str, key: str, *, stream_share: float = 0.93
 ) -> ClientRequest:
     """Draw a request to a model from the client with API key `key`."""
-    api = api_of_vendor(profile.vendor)
+    stream = WRITTEN_STREAMS[profile.vendor]
     size = min(4000, 1 + int(rng.lognormvariate(math.log(150), 1.1)))
     prompt = words(rng, size).strip()
     streamed = rng.random() < stream_share
     tools = rng.random() < 0.4
     limit = rng.choice((None, None, None, 40, 300))
-    path = profile.path
-    body = _body(api, profile.model, prompt, tools=tools)
-    if api != "gemini":
-        body["stream"] = streamed
-        if limit is not None and api in ("chat", "completions"):
-            body["max_tokens"] = limit
-    elif not streamed:
-        path = path.replace(":streamGenerateContent?alt=sse", ":generateContent")
-    if api in ("chat", "completions") and streamed:
-        options: dict[str, bool] = {}
+    options: dict[str, bool] = {}
+    drawn = {
+        "model": profile.model,
+        "prompt": prompt,
+        "streamed": streamed,
+        "tools": tools,
+        "limit": limit,
+        "options": options,
+    }
+    drawn |= dict.fromkeys(("n", "logprobs"))
+    if stream.api in ("chat", "completions") and streamed:
         if rng.random() < 0.9:
             options["include_usage"] = True
         if profile.vendor in ("vllm", "sglang") and rng.random() < 0.5:
             options["continuous_usage_stats"] = True
-        if options:
-            body["stream_options"] = options
         if profile.vendor in ("openai", "vllm") and rng.random() < 0.04:
-            body["n"] = rng.choice((2, 3))
-        if api == "chat" and rng.random() < 0.05:
-            body["logprobs"] = True
-    headers = [("content-type", "application/json"), ("x-request-id", request_id), *_credentials(api, key)]
+            drawn["n"] = rng.choice((2, 3))
+        if stream.api == "chat" and rng.random() < 0.05:
+            drawn["logprobs"] = True
+    headers = [("content-type", "application/json"), ("x-request-id", request_id)]
+    headers += [(name, value.replace("<key>", key)) for name, value in stream.header_lines("credential")]
     variant = rng.random()
     if variant < 0.02 and streamed:
         headers.append(("x-simulate", '{"coding":"gzip"}'))
     elif variant < 0.04 and streamed:
         headers.append(("x-simulate", '{"framing":"close"}'))
+    path = profile.path
+    if not streamed:
+        path = path.replace(":streamGenerateContent?alt=sse", ":generateContent")
     return ClientRequest(
         request_id=request_id,
         model=profile.model,
         path=path,
         headers=tuple(headers),
-        body=msgspec.json.encode(body),
+        body=stream.write("request", drawn),
         streamed=streamed,
     )
-
-
-def _credentials(api: str, key: str) -> list[tuple[str, str]]:
-    if api == "messages":
-        return [("x-api-key", key), ("anthropic-version", "2023-06-01")]
-    if api == "gemini":
-        return [("x-goog-api-key", key)]
-    return [("authorization", f"Bearer {key}")]
-
-
-def _body(api: str, model: str, prompt: str, *, tools: bool) -> dict[str, Any]:
-    messages = [{"role": "user", "content": prompt}]
-    bodies: dict[str, dict[str, Any]] = {
-        "gemini": {"contents": [{"role": "user", "parts": [{"text": prompt}]}]},
-        "completions": {"model": model, "prompt": prompt},
-        "messages": {"model": model, "max_tokens": 4096, "messages": messages},
-        "responses": {"model": model, "input": prompt},
-        "realtime": {"input": prompt},
-        "lmstudio": {"model": model, "input": prompt},
-    }
-    body = bodies.get(api) or {"model": model, "messages": messages}
-    return body | ({"tools": [_TOOLS[api]]} if tools and api in _TOOLS else {})

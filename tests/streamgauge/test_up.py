@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from streamgauge import up
+from streamgauge import part_process, up
 from streamgauge.ingest.ready_file import read_ready_file
+from streamgauge.part_process import Part, PartProgress
 from streamgauge.process_logging import LastError
 from streamgauge.settings import Settings
-from streamgauge.up import Part, PartProgress, Pipeline
+from streamgauge.up import Pipeline
 from tests.deadline import until
 from tests.guard_injection import Fault, derived, methods
 
@@ -50,7 +51,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up, "OBSERVE_S", 0.1)
     monkeypatch.setattr(up, "SILENT_AFTER_S", 1.0)
     monkeypatch.setattr(up, "WAITING_S", 0.3)
-    monkeypatch.setattr(up, "WINDOW_S", 0.5)
+    monkeypatch.setattr(part_process, "WINDOW_S", 0.5)
 
 
 REPLACEMENT = [
@@ -216,7 +217,7 @@ def test_start_continues_if_the_system_has_no_process_left(
 ) -> None:
     supervised = supervisor(tmp_path)
     popen, refusals = (
-        up.subprocess.Popen,
+        part_process.subprocess.Popen,
         iter([OSError(errno.EAGAIN, "Resource temporarily unavailable")] * 2),
     )
 
@@ -225,7 +226,7 @@ def test_start_continues_if_the_system_has_no_process_left(
             raise refusal
         return popen(*args, **options)
 
-    monkeypatch.setattr(up.subprocess, "Popen", refuse)
+    monkeypatch.setattr(part_process.subprocess, "Popen", refuse)
     with watching(supervised) as part:
         until(lambda: part.is_ready, "the part to be ready")
         assert part.restarts == 2

@@ -10,10 +10,10 @@ from streamgauge.analytics.diagnosis.aggregates import (
     ALL_BUCKETS,
     EARLIER_BUCKETS,
     Metric,
-    Table,
     edges,
     metrics,
 )
+from streamgauge.analytics.diagnosis.cell_tables import Table
 from streamgauge.analytics.diagnosis.incidents import combine
 from streamgauge.analytics.diagnosis.search import Found, search
 from streamgauge.analytics.reports.selection import Selection

@@ -9,14 +9,9 @@ import duckdb
 import pytest
 from opentelemetry.sdk.resources import Resource
 
-from streamgauge.analytics.telemetry import analytics_metrics
-from streamgauge.analytics.telemetry.analytics_metrics import (
-    GAUGES,
-    SPEND_EVERY_S,
-    VALID_S,
-    Metrics,
-    ObjectiveGauges,
-)
+from streamgauge.analytics.telemetry import objective_gauges
+from streamgauge.analytics.telemetry.analytics_metrics import Metrics
+from streamgauge.analytics.telemetry.objective_gauges import GAUGES, SPEND_EVERY_S, VALID_S, ObjectiveGauges
 from streamgauge.analytics.telemetry.semconv import names_of
 from tests.analytics.schema.prices import price, set_prices
 from tests.analytics.stores import plain_tables
@@ -102,9 +97,9 @@ def test_old_values_expire_and_the_fastest_sources_are_kept(
     con: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        analytics_metrics,
+        objective_gauges,
         "_BURN",
-        analytics_metrics._BURN.replace(f"LIMIT {analytics_metrics.MAX_SOURCES}", "LIMIT 1"),
+        objective_gauges._BURN.replace(f"LIMIT {objective_gauges.MAX_SOURCES}", "LIMIT 1"),
     )
     now_s = 0.0
     gauges = ObjectiveGauges(names_of("1.41"), lambda: now_s)

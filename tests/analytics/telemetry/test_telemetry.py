@@ -22,12 +22,12 @@ from streamgauge.analytics.intake.otlp_receiver import OtlpReceiver
 from streamgauge.analytics.intake.received_spans import span_queue
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.open_streams import Silence
-from streamgauge.analytics.schema.dimensions import NO_REQUESTS
+from streamgauge.analytics.schema.dimensions import NO_REQUESTS, OTHER
 from streamgauge.analytics.telemetry.analytics_metrics import MAX_VALUES, Metrics
 from streamgauge.analytics.telemetry.export_queue import ExportQueue
 from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, prometheus_name
-from streamgauge.analytics.telemetry.semconv import OTHER, PROFILES, SECONDS_BOUNDS, names_of
+from streamgauge.analytics.telemetry.semconv import PROFILES, SECONDS_BOUNDS, names_of
 from streamgauge.analytics.telemetry.telemetry import Telemetry, resource_of
 from streamgauge.ingest.records import AnyRecord, Closed, Frames, Request
 from tests import host_headers

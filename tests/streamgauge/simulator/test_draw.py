@@ -16,7 +16,8 @@ from streamgauge.simulator.response_plan import (
     http_fault_status,
     read_simulate_header,
 )
-from streamgauge.simulator.response_writers import RESPONSE_WRITERS
+from streamgauge.simulator.response_writer import ResponseWriter
+from streamgauge.simulator.written_streams import WRITTEN_STREAMS
 
 
 def plan(
@@ -39,7 +40,7 @@ def plan(
 
 
 def billed_tokens(drawn: ResponsePlan) -> int:
-    writer = RESPONSE_WRITERS[drawn.vendor](drawn, 0)
+    writer = ResponseWriter(WRITTEN_STREAMS[drawn.vendor], drawn, 0)
     for piece in drawn.pieces():
         writer.add_piece(piece)
     return writer.output_tokens

@@ -16,7 +16,7 @@ from streamgauge.simulator.measurement_check import (
     report_discrepancies,
     ttft_overhead,
 )
-from streamgauge.simulator.response_writers.response_writer import Usage
+from streamgauge.simulator.response_writer import Usage
 from streamgauge.simulator.traffic import ClientRow
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

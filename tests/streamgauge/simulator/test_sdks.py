@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.response_writers.chat import CHAT_WRITERS
 from streamgauge.simulator.server import Simulator
+from streamgauge.simulator.written_streams import WRITTEN_STREAMS
 from tests.streamgauge.simulator.conftest import ended
 
 
@@ -48,7 +48,9 @@ def claude(simulator: Simulator) -> Iterator[anthropic.Anthropic]:
 MESSAGES: Any = [{"role": "user", "content": "How high is the water?"}]
 
 
-@pytest.mark.parametrize("speaker", [writer.vendor for writer in CHAT_WRITERS])
+@pytest.mark.parametrize(
+    "speaker", [vendor for vendor, stream in WRITTEN_STREAMS.items() if stream.api == "chat"]
+)
 def test_openai_chat_stream(simulator: Simulator, chat: openai.OpenAI, speaker: str) -> None:
     request_ = ScriptedRequest(simulator, speaker=speaker, tool_calls=1)
     text, arguments, names, usage, chunks = "", "", [], None, 0

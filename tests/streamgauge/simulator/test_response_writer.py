@@ -10,8 +10,9 @@ import pytest
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.simulator.profiles import HTTP_MODELS, PROFILES
-from streamgauge.simulator.response_writers import RESPONSE_WRITERS
+from streamgauge.simulator.response_writer import PLACEHOLDERS
 from streamgauge.simulator.server import Simulator
+from streamgauge.simulator.written_streams import WRITTEN_STREAMS
 from tests.analytics.redacted_streams import assert_same, exchange
 from tests.streamgauge.simulator.conftest import Script
 
@@ -65,6 +66,29 @@ def test_answers_have_the_same_measures_after_redaction(script: Script, model: s
         response, body, _ = script(model, path, tokens=12, **more)
         headers = [("content-type", response.headers["content-type"])]
         assert_same(exchange(body.splitlines(keepends=True), path=path, headers=headers))
+
+
+@pytest.mark.parametrize("vendor", WRITTEN_STREAMS)
+def test_every_placeholder_of_a_written_stream_has_a_value(vendor: str) -> None:
+    stream = WRITTEN_STREAMS[vendor]
+    failures = set(stream.error_values(500, ""))
+    failures.add("is_refusal")
+    used = stream.id.names
+    others = ("request", "session")  # their values are not those of a response
+    for block in (block for name, blocks in stream.blocks.items() if name not in others for block in blocks):
+        used |= block.template.names | block.template.conditions | {*block.wanted, *block.unwanted}
+    assert used <= set(PLACEHOLDERS) | failures
+
+
+WORDS = {"each_choice", "usage", "terminal", "finish", "output", "apart", "unframed", "whole"}
+
+
+@pytest.mark.parametrize("vendor", WRITTEN_STREAMS)
+def test_every_word_of_a_written_stream_is_known(vendor: str) -> None:
+    for name, blocks in WRITTEN_STREAMS[vendor].blocks.items():
+        for block in blocks:
+            words = {word for word in block.words if not word.startswith(("if=", "unless="))}
+            assert words - ({block.argument} if name in ("start", "error") else set()) <= WORDS, name
 
 
 KNOWN_VIOLATIONS = {
@@ -131,7 +155,7 @@ def test_every_vendor_has_a_model_or_a_path(script: Script) -> None:
         "fireworks_completions": "/inference/v1/completions",
         "fireworks_messages": "/inference/v1/messages",
     }
-    assert offered | set(by_path) == set(RESPONSE_WRITERS)
+    assert offered | set(by_path) == set(WRITTEN_STREAMS)
     for vendor, path in by_path.items():
         _, _, row = script("kimi-sim", path)
         assert row.speaker == vendor

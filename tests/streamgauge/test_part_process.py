@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamgauge import background, up
-from streamgauge.up import WINDOW_S, PartProgress
+from streamgauge import background, part_process
+from streamgauge.part_process import WINDOW_S, PartProgress
 from tests.deadline import until
 
 
@@ -61,7 +61,7 @@ def test_pause_of_the_observer_counts_as_one_interval(descriptor: int) -> None:
     os.utime(descriptor, (1, 1))
     progress.observe(1.0)
     progress.observe(86_400.0)
-    assert progress.silent_s == up.MAX_INTERVAL_S
+    assert progress.silent_s == part_process.MAX_INTERVAL_S
 
 
 @pytest.mark.parametrize("works_silently", [True, False])
@@ -78,7 +78,7 @@ def test_work_without_heartbeats_is_progress_only_for_analytics(
 def test_work_without_heartbeats_has_a_limit(
     busy: subprocess.Popen[bytes], descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(up, "LONGEST_WORK_S", WINDOW_S)
+    monkeypatch.setattr(part_process, "LONGEST_WORK_S", WINDOW_S)
     progress = PartProgress(busy.pid, descriptor, works_silently=True)
     os.utime(descriptor, (1, 1))
     progress.observe(1.0)
@@ -100,7 +100,7 @@ def test_starting_part_makes_progress_until_it_is_stopped(
 def test_starting_part_makes_progress_while_others_use_its_cpu(
     busy: subprocess.Popen[bytes], descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(up, "WINDOW_S", 1.0)
+    monkeypatch.setattr(part_process, "WINDOW_S", 1.0)
     cpu = {min(os.sched_getaffinity(0))}
     os.sched_setaffinity(busy.pid, cpu)
     os.sched_setscheduler(busy.pid, os.SCHED_IDLE, os.sched_param(0))
