@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from importlib import resources
 from string import Template
 
 from streamgauge.analytics.schema import (
@@ -19,6 +18,7 @@ from streamgauge.analytics.schema import (
     strict_clients,
 )
 from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.tables import schema_sql
 
 TABLES_VERSION = 3
 """Version of the tables, stored in the catalog. Add 1 if an older version of the program must not use them any more, and a step if
@@ -53,8 +53,7 @@ def schema_digest() -> str:
 
 
 def _texts() -> list[str]:
-    here = resources.files("streamgauge.analytics.schema")
-    return [(here / f"{name}.sql").read_text() for name in ("schema", "views")]
+    return [schema_sql(name) for name in ("schema", "views")]
 
 
 def view_names(views: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The tables of the store: everything that other modules need to know about a table, beside its columns in schema.sql.
 
 Creating, retention, export, rebuild, merging and compaction follow from `TABLES`. A new table is a described CREATE TABLE in
-schema.sql and a `Table` here. Requires neither DuckDB nor polars.
+schema.sql and a `Table` here. The columns of `streams` are in `stream_columns`. Requires neither DuckDB nor polars.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import cache, partial
 from importlib import resources
+
+from streamgauge.analytics.schema.stream_columns import StreamRow, create_table
 
 
 class Retention(StrEnum):
@@ -69,10 +71,16 @@ class Table:
 
 
 @cache
+def schema_sql(name: str = "schema") -> str:
+    """The text of a file of statements, with the table that is declared in Python."""
+    text = (resources.files("streamgauge.analytics.schema") / f"{name}.sql").read_text()
+    return text.replace("$STREAMS", create_table("streams", StreamRow))
+
+
+@cache
 def ddl_columns() -> dict[str, dict[str, str]]:
     """The columns of each table in schema.sql and open_streams.sql."""
-    here = resources.files("streamgauge.analytics.schema")
-    return columns_of("".join((here / file).read_text() for file in ("schema.sql", "open_streams.sql")))
+    return columns_of(schema_sql() + schema_sql("open_streams"))
 
 
 def columns_of(sql: str) -> dict[str, dict[str, str]]:

@@ -22,6 +22,14 @@ from streamgauge.analytics.dialects.mcp import METHODS as MCP_METHODS
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.dimensions import WEBSOCKET
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS
+from streamgauge.analytics.schema.stream_columns import (
+    ATTRIBUTE,
+    TRACED,
+    Attribute,
+    Convention,
+    values_of,
+    with_hint,
+)
 from streamgauge.analytics.telemetry import semconv
 
 MAX_CHOICES = 32
@@ -29,44 +37,13 @@ MAX_CHOICES = 32
 Row = Mapping[str, Any]
 Attributes = dict[str, Any]
 
-_STREAMGAUGE_COLUMNS = tuple(
-    (name, semconv.NAMESPACE + name.removesuffix("_ns").replace("icl_p", "icl.p"), name.endswith("_ns"))
-    for name in (
-        "outcome", "error_phase", "gateway", "dialect", "server_instance", "client_id", "request_id", "token_source",
-        "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "stall_count", "stalled_ns",
-        "tps_user", "tps_e2e", "burstiness", "event_count", "output_event_count", "tool_call_count", "response_bytes",
-        "lost_bytes", "parent_session_id", "connection_id", "response_index", "first_audio_ns", "audio_ns", "silence_ns",
-    )
-)  # fmt: skip
-_CONVENTIONAL = {
-    # column of `streams` → field of `Names`
-    "request_model": "request_model",
-    "response_model": "response_model",
-    "response_id": "response_id",
-    "session_id": "conversation_id",
-    "input_tokens": "input_tokens",
-    "output_tokens": "output_tokens",
-    "cached_input_tokens": "cache_read_tokens",
-    "cache_write_tokens": "cache_write_tokens",
-    "reasoning_tokens": "reasoning_tokens",
-    "input_audio_tokens": "audio_input_tokens",
-    "output_audio_tokens": "audio_output_tokens",
-    "cached_audio_tokens": "audio_cache_read_tokens",
-    "input_image_tokens": "image_input_tokens",
-    "output_image_tokens": "image_output_tokens",
+_OWN = {name: semconv.NAMESPACE + name.removesuffix("_ns") for name in with_hint(ATTRIBUTE)} | {
+    name: attribute.name for name, attribute in values_of(Attribute).items()
 }
-_PLAIN = {
-    "server_address": "server.address",
-    "server_port": "server.port",
-    "http_status": "http.response.status_code",
-}
-COLUMNS = (
-    *_CONVENTIONAL,
-    *_PLAIN,
-    *(name for name, _, _ in _STREAMGAUGE_COLUMNS),
-    *("operation", "provider", "transport", "ttfc_ns", "streamed", "path", "error_type", "aborted_after_terminal", "malformed_events"),
-)  # fmt: skip
-"""Columns of `streams` used for attributes."""
+"""Column → attribute that is the same in all profiles."""
+_CONVENTIONS = values_of(Convention)
+COLUMNS = (*with_hint(TRACED), *_OWN, *_CONVENTIONS)
+"""Columns of `streams` used for spans."""
 
 
 def failed(row: Row) -> bool:
@@ -80,11 +57,8 @@ class SpanAttributes:
 
     def __init__(self, names: semconv.Names, *, content: bool = False) -> None:
         self._names, self._content = names, content
-        columns = [
-            (column, name, False) for column, field in _CONVENTIONAL.items() for name in names.every(field)
-        ]
-        columns += [(column, attribute, False) for column, attribute in _PLAIN.items()]
-        self._columns = (*columns, *_STREAMGAUGE_COLUMNS)
+        named = [(column, name) for column, of in _CONVENTIONS.items() for name in names.every(of.field)]
+        self._columns = [(*one, one[0].endswith("_ns")) for one in (*named, *_OWN.items())]
 
     def of(self, stream: FinishedStream, row: Row) -> Attributes:
         names, get = self._names, row.get

@@ -29,7 +29,6 @@ from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.measures import latency
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.telemetry import span_attributes
 from streamgauge.analytics.telemetry.semconv import NAMESPACE, Names
 from streamgauge.analytics.telemetry.span_attributes import Attributes, Row, SpanAttributes, failed
 
@@ -45,16 +44,6 @@ UNSET = Status(StatusCode.UNSET)
 Mark = tuple[int, str, Attributes]
 """A span event: ns since the span's start, name, attributes."""
 _at = itemgetter(0)
-COLUMNS = tuple(
-    dict.fromkeys(
-        (
-            *span_attributes.COLUMNS, "trace_id", "span_id", "parent_span_id", "trace_flags", "operation", "request_model",
-            "outcome", "error_type", "error_message", "stall_count", "icl_p50_ns", "connected_ns", "headers_ns", "end_ns",
-            "streamed",
-        )
-    )
-)  # fmt: skip
-"""Columns of `streams` used for spans."""
 
 
 class StreamSpan(ReadableSpan):

@@ -27,7 +27,7 @@ from streamgauge.analytics.measures.open_streams import Silence
 from streamgauge.analytics.schema.frames import frame_of_rows
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.tables import SPANS
-from streamgauge.analytics.telemetry import analytics_metrics, otlp_export, spans
+from streamgauge.analytics.telemetry import analytics_metrics, otlp_export, span_attributes, spans
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
 from streamgauge.analytics.telemetry.semconv import names_of
 from streamgauge.ingest.guards import Guards
@@ -36,7 +36,7 @@ from streamgauge.ingest.labels import Label
 log = logging.getLogger(__name__)
 
 _DEFAULT_STALL = StallLimit()
-_COLUMNS = tuple(dict.fromkeys((*spans.COLUMNS, *analytics_metrics.COLUMNS)))
+_COLUMNS = tuple(dict.fromkeys((*span_attributes.COLUMNS, *analytics_metrics.COLUMNS)))
 
 
 @dataclass(frozen=True, slots=True)
