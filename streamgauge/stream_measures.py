@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.dialects.events import OUTPUT_KINDS
 from streamgauge.analytics.measures import latency
@@ -132,12 +132,12 @@ def measure(events: Any, *, output_tokens: int | None = None) -> Measures:
     return _measures(columns, chunks, row)
 
 
-def measures_of_decoder(decoder: StreamDecoder, verdict: Verdict) -> Measures:
+def measures_of_body(body: DecodedBody, verdict: Verdict) -> Measures:
     """The measures of a decoded response with times."""
-    chunks, row = latency.chunk_latencies(decoder.events, _DEFAULT_STALL), empty_row()
-    row["last_output_ns"] = latency.last_output_ns(decoder.events)
-    add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok")
-    return _measures(decoder.events, chunks, row)
+    chunks, row = latency.chunk_latencies(body.events, _DEFAULT_STALL), empty_row()
+    row["last_output_ns"] = latency.last_output_ns(body.events)
+    add_tokens(row, body, chunks, ended_ok=verdict.outcome == "ok")
+    return _measures(body.events, chunks, row)
 
 
 def _measures(columns: EventColumns, chunks: latency.ChunkLatencies, row: StreamRow) -> Measures:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from streamgauge.analytics.decoding.decoded_body import first_output_ns as first_output_ns
 from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.dialects.events import OUTPUT_KINDS
 from streamgauge.analytics.measures.waits import Cause, WaitedTime, waits_between
@@ -45,12 +46,6 @@ BURST_NS = 1_000_000
 def first_event_ns(events: EventColumns) -> int | None:
     """Time of the first event with data (ttfc)."""
     return events.at_ns[0] if events.at_ns else None
-
-
-def first_output_ns(events: EventColumns) -> int | None:
-    """Time of the first output event of any kind (ttft)."""
-    # `map` and `compress` run in C: a stream has thousands of events, and this is called for each stream and each observation.
-    return next(compress(events.at_ns, map(OUTPUT_KINDS.__contains__, events.kind)), None)
 
 
 def first_nonreasoning_output_ns(events: EventColumns) -> int | None:

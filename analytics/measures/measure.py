@@ -33,7 +33,7 @@ import msgspec
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.dialects.events import ServerStat, Usage
 from streamgauge.analytics.dialects.usage import details_in, faults_in, hidden_output, term
@@ -59,7 +59,6 @@ from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.stream_columns import (
     CHUNKS,
     CLOSED,
-    DECODED,
     EXCHANGE,
     OPENED,
     READS,
@@ -87,14 +86,12 @@ _DEFAULT_OBJECTIVES = Objectives()
 _encode_lines = msgspec.json.Encoder().encode_lines
 _EMPTY_ROW = cast("StreamRow", dict.fromkeys(STREAMS.types))
 _in_order = itemgetter(*STREAMS.types)
-_OPENED, _CLOSED, _DECODED, _CHUNKS = (with_hint(h) for h in (OPENED, CLOSED, DECODED, CHUNKS))
-_of_opened, _of_closed, _of_decoder, _of_chunks = (
-    attrgetter(*names) for names in (_OPENED, _CLOSED, _DECODED, _CHUNKS)
-)
+_OPENED, _CLOSED, _CHUNKS = (with_hint(hint) for hint in (OPENED, CLOSED, CHUNKS))
+_of_opened, _of_closed, _of_chunks = (attrgetter(*names) for names in (_OPENED, _CLOSED, _CHUNKS))
 _UNKNOWN: dict[Times, tuple[str, ...]] = {
     "reads": (),
-    "exchange": with_hint(READS),
-    "none": with_hint(READS, EXCHANGE),
+    "exchange": with_hint(READS, CHUNKS),
+    "none": with_hint(READS, CHUNKS, EXCHANGE),
 }
 """Columns without a value, by what is timed."""
 
@@ -152,23 +149,23 @@ def _row(
     _add_opened(row, stream)
     _add_transport(row, stream)
     _add_verdict(row, verdict)
-    decoder = stream.decoder
-    if decoder is not None:
-        events = decoder.events
+    body = stream.body
+    if body is not None:
+        events = body.events
         chunks = latency.NO_OUTPUT
         if events:
             chunks = latency.chunk_latencies(events, stall, latency.output_waits(events, stream.closed))
-        row["dialect"] = decoder.dialect
-        row["provider"] = decoder.provider
-        row["operation"] = decoder.operation or row["operation"]
-        row["response_id"] = decoder.response_id
-        row["response_model"] = decoder.response_model
+        row["dialect"] = body.dialect
+        row["provider"] = body.provider
+        row["operation"] = body.operation or row["operation"]
+        row["response_id"] = body.response_id
+        row["response_model"] = body.response_model
         if not verdict.is_lost:
-            _add_body(row, stream, decoder, chunks)
+            _add_body(row, stream, body, chunks)
             if not stream.uncaptured_bytes:
-                row["output_fingerprint"], row["tool_fingerprint"] = fingerprints(decoder, fingerprint_key)
-                add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok", counters=counters)
-                _add_billing(row, decoder)
+                row["output_fingerprint"], row["tool_fingerprint"] = fingerprints(body, fingerprint_key)
+                add_tokens(row, body, chunks, ended_ok=verdict.outcome == "ok", counters=counters)
+                _add_billing(row, body)
     asked_for = stream.request
     row["service_tier"] = row["service_tier"] or term(asked_for.service_tier)
     row["speed"] = row["speed"] or term(asked_for.speed)
@@ -278,12 +275,12 @@ def add_chunks(row: StreamRow, chunks: latency.ChunkLatencies) -> None:
 
 
 def _add_body(
-    row: StreamRow, stream: FinishedStream, decoder: StreamDecoder, chunks: latency.ChunkLatencies
+    row: StreamRow, stream: FinishedStream, body: DecodedBody, chunks: latency.ChunkLatencies
 ) -> None:
     """Columns of the decoded body of a complete stream."""
-    row["streamed"] = decoder.streamed if stream.response is not None else None
-    events = decoder.events
-    row["ttfb_ns"] = decoder.first_byte_ns
+    row["streamed"] = body.streamed if stream.response is not None else None
+    events = body.events
+    row["ttfb_ns"] = body.first_byte_ns
     if row["ttfb_ns"] is None and stream.closed is not None:
         row["ttfb_ns"] = stream.closed.first_byte_ns
     add_first_times(row, events)
@@ -293,23 +290,23 @@ def _add_body(
     kinds = events.kind
     row["terminator_ns"] = events.at_ns[kinds.index("terminal")] if "terminal" in kinds else None
     row["last_output_ns"] = latency.last_output_ns(events)
-    _set(row, dict(zip(_DECODED, _of_decoder(decoder), strict=True)))
+    _set(row, body.columns)
     add_chunks(row, chunks)
-    row["violations"] = decoder.violations(ended=row["outcome"] == OK and not row["aborted_after_terminal"])
-    audio = decoder.audio
+    row["violations"] = body.violations[row["outcome"] == OK and not row["aborted_after_terminal"]]
+    audio = body.audio
     row["first_audio_ns"], row["audio_ns"] = audio.first_ns, audio.length_ns or None
     row["silence_ns"] = audio.silence_ns if row["finish_reason"] in INTERRUPTED else None
     if row["outcome"] == OK:  # a stream that ended early may end within the arguments
-        row["malformed_tool_call_count"] = malformed_tool_calls(decoder.output_start)
+        row["malformed_tool_call_count"] = malformed_tool_calls(body.output_start)
     if stream.capture_content:
-        row["output_text"] = _text(decoder.text)
-        row["reasoning_text"] = _text(decoder.reasoning)
+        row["output_text"] = _text(body.text)
+        row["reasoning_text"] = _text(body.reasoning)
 
 
-def _add_billing(row: StreamRow, decoder: StreamDecoder) -> None:
+def _add_billing(row: StreamRow, body: DecodedBody) -> None:
     """What changes the price of the request, stated outside of the usage report."""
     known = cast("Mapping[str, Any]", row)
-    _set(row, {column: known[column] or value for column, value in decoder.billing.items()})
+    _set(row, {column: known[column] or value for column, value in body.billing.items()})
     if row["dialect"] == "openai_chat" and row["web_searches"] is None and row["output_tokens"]:
         model = row["response_model"] or row["request_model"] or ""
         row["web_searches"] = 1 if _ALWAYS_SEARCHES.search(model) else None
@@ -317,20 +314,20 @@ def _add_billing(row: StreamRow, decoder: StreamDecoder) -> None:
 
 def add_tokens(
     row: StreamRow,
-    decoder: StreamDecoder,
+    body: DecodedBody,
     chunks: latency.ChunkLatencies,
     *,
     ended_ok: bool,
     counters: Counter[str] | None = None,
 ) -> None:
     """Set the columns of tokens and rates. `row` has `last_output_ns`, and None as `output_tokens`."""
-    usage = decoder.usage
+    usage = body.usage
     n: int | None = None
     if usage is not None:
         output, reasoning = _count(usage.output_tokens), _count(usage.reasoning_tokens)
-        row["input_tokens"] = None if decoder.usage_denies_input else _count(usage.input_tokens)
+        row["input_tokens"] = None if body.usage_denies_input else _count(usage.input_tokens)
         row["cached_input_tokens"] = _count(usage.cached_input_tokens)
-        counted = decoder.counted_usage or usage
+        counted = body.counted_usage or usage
         details = details_in(counted.raw)
         _set(row, details)
         if usage.raw is not counted.raw:  # the last report has no counts, but may name the tier
@@ -339,13 +336,13 @@ def add_tokens(
         if "total_cost" in faults:
             row["reported_cost"] = None
         if faults and counters is not None:
-            counters.update(f"usage_inconsistent.{decoder.dialect}.{member}" for member in faults)
-        row["output_tokens"] = output = None if decoder.usage_denies_output else output
+            counters.update(f"usage_inconsistent.{body.dialect}.{member}" for member in faults)
+        row["output_tokens"] = output = None if body.usage_denies_output else output
         row["reasoning_tokens"] = reasoning
-        row["token_source"] = _token_source(decoder, row["input_tokens"], output, faults)
+        row["token_source"] = _token_source(body, row["input_tokens"], output, faults)
         row["unexplained_tokens"] = sum(faults.values()) or None
-        if output is not None and (ended_ok or _usage_covers_output(decoder, chunks)):
-            n = output if not reasoning or decoder.reasoning_seen else output - reasoning
+        if output is not None and (ended_ok or _usage_covers_output(body, chunks)):
+            n = output if not reasoning or body.columns["reasoning_chars"] else output - reasoning
             n -= hidden_output(counted.raw)
     listed = _count(chunks.listed_tokens)
     if row["output_tokens"] is None and listed:
@@ -358,22 +355,22 @@ def add_tokens(
 
 
 def _token_source(
-    decoder: StreamDecoder, input_tokens: int | None, output_tokens: int | None, faults: Collection[str]
+    body: DecodedBody, input_tokens: int | None, output_tokens: int | None, faults: Collection[str]
 ) -> str | None:
-    if decoder.usage_denies_output or decoder.usage_denies_input:
+    if body.usage_denies_output or body.usage_denies_input:
         return "reported_zero"
     if faults:
         return "usage_inconsistent"
-    if output_tokens is not None and not decoder.usage_is_final:
+    if output_tokens is not None and not body.usage_is_final:
         return "usage_delta"
     return None if output_tokens is None and input_tokens is None else "usage"
 
 
-def _usage_covers_output(decoder: StreamDecoder, chunks: latency.ChunkLatencies) -> bool:
+def _usage_covers_output(body: DecodedBody, chunks: latency.ChunkLatencies) -> bool:
     """Whether the last report of output tokens arrived with or after the last output."""
     last = chunks.last_output_seq
     return last is None or any(
-        seq >= last for seq, _, usage in reversed(decoder.usage_reports) if usage.output_tokens is not None
+        seq >= last for seq, _, usage in reversed(body.usage_reports) if usage.output_tokens is not None
     )
 
 
@@ -383,8 +380,8 @@ def _output_waits(finished: Sequence[FinishedStream]) -> pl.DataFrame:
         [
             (stream.stream_id, *wait)
             for stream in finished
-            if stream.decoder is not None and stream.closed is not None and stream.closed.waits
-            for wait in latency.output_waits(stream.decoder.events, stream.closed)
+            if stream.body is not None and stream.closed is not None and stream.closed.waits
+            for wait in latency.output_waits(stream.body.events, stream.closed)
         ],
     )
 
@@ -394,8 +391,8 @@ def _usage_reports(finished: Sequence[FinishedStream], counters: Counter[str]) -
     stream_ids: list[str] = []
     captured: list[bool] = []
     for stream in finished:
-        if stream.decoder is not None:
-            new = stream.decoder.usage_reports
+        if stream.body is not None:
+            new = stream.body.usage_reports
             reports += new
             stream_ids += [stream.stream_id] * len(new)
             captured += [stream.capture_content] * len(new)
@@ -418,8 +415,8 @@ def _server_stats(finished: Sequence[FinishedStream]) -> pl.DataFrame:
     found = [
         (s.stream_id, seq, stat if s.capture_content or stat.value is not None else _known_words(stat))
         for s in finished
-        if s.decoder
-        for seq, stat in s.decoder.server_stats
+        if s.body
+        for seq, stat in s.body.server_stats
     ]
     name = identifiers.name
     return frame_of_rows(
@@ -480,9 +477,7 @@ _LISTS = ("read_seq", "at_ns", "kind", "event_name", "choice", "chars", "tokens"
 
 def event_frame(finished: Sequence[FinishedStream], counters: Counter[str] | None = None) -> pl.DataFrame:
     """The events of finished streams, in order."""
-    sources = [
-        (s.stream_id, s.decoder.events) for s in finished if s.decoder is not None and s.decoder.events
-    ]
+    sources = [(s.stream_id, s.body.events) for s in finished if s.body is not None and s.body.events]
     owners = pl.DataFrame(
         {"stream_id": [stream_id for stream_id, _ in sources], "n": [len(columns) for _, columns in sources]},
         schema={"stream_id": pl.String, "n": pl.Int64},

@@ -22,7 +22,7 @@ from streamgauge.analytics.schema.frames import with_all_columns
 from streamgauge.analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
 from streamgauge.analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.stream_columns import HISTOGRAM, with_hint
+from streamgauge.analytics.schema.stream_columns import Histogram, values_of
 from streamgauge.analytics.schema.tables import (
     CLIENT_MINUTES,
     HISTOGRAM_MINUTES,
@@ -32,7 +32,7 @@ from streamgauge.analytics.schema.tables import (
     Table,
 )
 
-METRICS = with_hint(HISTOGRAM)
+METRICS = tuple(values_of(Histogram))
 """Columns of `streams` with a histogram. The pooled gaps have one too, `icl_ns`."""
 _SOURCE = ("minute", "gateway", "provider", "model")
 _MAX_SUMMAND = 2**47

@@ -187,7 +187,7 @@ class Sessions:
         found.anatomy = asked
         found.goes_on = row["outcome"] != OK or row["tool_call_count"] != 0
         found.waits = row["outcome"] == OK and bool(row["tool_call_count"])
-        calls = stream.decoder.tool_times if found.waits and stream.decoder is not None else ()
+        calls = stream.body.tool_times if found.waits and stream.body is not None else ()
         found.call_ids = frozenset(identifier(call.id) for call in calls if call.id)
         if len(self._unnamed) >= MAX_REMEMBERED:
             del self._unnamed[next(iter(self._unnamed))]

@@ -18,6 +18,7 @@ from streamgauge.analytics.schema import (
     strict_clients,
 )
 from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.stream_columns import Histogram, values_of
 from streamgauge.analytics.schema.tables import schema_sql
 
 TABLES_VERSION = 3
@@ -38,6 +39,7 @@ def statements() -> tuple[str, str, str]:
         budgets, dimensions, outcomes, histogram_buckets, model_names, objectives, prices, server_timing_names, strict_clients,
     )  # fmt: skip
     constants = {name: value for module in modules for name, value in vars(module).items()}
+    constants |= _quantiles()
     constants |= {"TABLES_VERSION": TABLES_VERSION, "SCHEMA_DIGEST": schema_digest()}
     tables, views = (Template(text).substitute(constants) for text in _texts())
     described = comments(tables + views)
@@ -45,6 +47,20 @@ def statements() -> tuple[str, str, str]:
     # version writes: rows of former versions have NULL in later columns.
     tables = _DESCRIPTION.sub("", tables).replace(" NOT NULL", "")
     return tables, _DESCRIPTION.sub("", views), described
+
+
+def _quantiles() -> dict[str, str]:
+    """SQL of the quantiles of `latency_by_minute`, those of all gaps last."""
+    of = {
+        name: histogram.quantiles for name, histogram in values_of(Histogram).items() if histogram.quantiles
+    }
+    of["icl_ns"] = "p50 p95 p99"
+    columns = [
+        f"max({q}) FILTER (metric = '{name}') AS {name.removesuffix('_ns')}_{q}{'_ns' * name.endswith('_ns')}"
+        for name, quantiles in of.items()
+        for q in quantiles.split()
+    ]
+    return {"QUANTILES": ",\n    ".join(columns), "QUANTILE_METRICS": ", ".join(map(literal, of))}
 
 
 def schema_digest() -> str:

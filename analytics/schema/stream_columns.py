@@ -14,7 +14,6 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import cache
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
@@ -29,35 +28,36 @@ Number = Annotated[float | None, "DOUBLE"]
 Flag = Annotated[bool | None, "BOOLEAN"]
 
 
-class Hint(Enum):
-    """What follows from a column."""
-
-    OPENED = auto()
-    """The value is the attribute of the record `Opened` with this name."""
-    CLOSED = auto()
-    """As `OPENED`, of the record `Closed`."""
-    DECODED = auto()
-    """As `OPENED`, of the decoded body."""
-    CHUNKS = auto()
-    """As `OPENED`, of the latencies between the output events."""
-    READS = auto()
-    """Unknown unless the reads of the body are timed."""
-    EXCHANGE = auto()
-    """Unknown unless the exchange is timed."""
-    HISTOGRAM = auto()
-    """The roll-ups have its histogram by minute."""
-    ATTRIBUTE = auto()
-    """Spans have the attribute `streamgauge.` with this name, without `_ns`. Times are in seconds."""
-    TRACED = auto()
-    """Spans depend on it, and have no attribute of this name."""
+class Hint:
+    """What follows from a column, besides what the other classes of hints say."""
 
 
-(
-    OPENED, CLOSED, DECODED, CHUNKS, READS, EXCHANGE, HISTOGRAM, ATTRIBUTE, TRACED,
-) = Hint  # fmt: skip
+OPENED = Hint()
+"""The value is the attribute of the record `Opened` with this name."""
+CLOSED = Hint()
+"""As `OPENED`, of the record `Closed`."""
+DECODED = Hint()
+"""As `OPENED`, of the decoded body."""
+CHUNKS = Hint()
+"""As `OPENED`, of the latencies between the output events. Unknown unless the reads of the body are timed."""
+READS = Hint()
+"""Unknown unless the reads of the body are timed."""
+EXCHANGE = Hint()
+"""Unknown unless the exchange is timed."""
+ATTRIBUTE = Hint()
+"""Spans have the attribute `streamgauge.` with this name, without `_ns`. Times are in seconds. `icl_p50_ns` is `icl.p50`."""
+TRACED = Hint()
+"""Spans depend on it, and have no attribute of this name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class Histogram:
+    """The roll-ups have its histogram by minute, and the view `latency_by_minute` these quantiles."""
+
+    quantiles: str = ""
+
+
+@dataclass(frozen=True)
 class Metric:
     """Pages show its distribution, in this place of the list of metrics."""
 
@@ -65,14 +65,14 @@ class Metric:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Attribute:
     """As `ATTRIBUTE`, with this name."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Convention:
     """Spans have the attribute that the conventions name: a field of `streamgauge.analytics.telemetry.semconv.Names`."""
 
@@ -149,23 +149,23 @@ class StreamRow(TypedDict):
     """Last reported finish reason of choice 0, also if more output followed it."""
     client_start_ns: Annotated[Integer, OPENED, EXCHANGE]
     """ns from t0 to the first byte of the request at the tap: 0 or negative."""
-    connected_ns: Annotated[Integer, CLOSED, EXCHANGE, HISTOGRAM, Metric("connect", 11), TRACED]
+    connected_ns: Annotated[Integer, CLOSED, EXCHANGE, Histogram(), Metric("connect", 11), TRACED]
     """ns from t0 to an open connection to the upstream, about 0 for a reused one."""
     request_sent_ns: Annotated[Integer, CLOSED, EXCHANGE]
     """ns from t0 to the last byte of the request sent to the upstream."""
     headers_ns: Annotated[Integer, EXCHANGE, TRACED]
     """ns from t0 to the complete headers of the response."""
-    ttfb_ns: Annotated[Integer, READS, HISTOGRAM, Metric("first byte", 5)]
+    ttfb_ns: Annotated[Integer, READS, Histogram("p50"), Metric("first byte", 5)]
     """Time to first byte: ns from t0 to the first body byte. NULL without a body.
 
     Time to first byte: first byte of the response body − t0.
     """
-    ttfc_ns: Annotated[Integer, READS, HISTOGRAM, Metric("first chunk", 6), TRACED]
+    ttfc_ns: Annotated[Integer, READS, Histogram(), Metric("first chunk", 6), TRACED]
     """Time to first chunk: ns from t0 to the first event with data. NULL without an event.
 
     Time to first chunk: first dispatched event with data − t0, whether or not it contains output.
     """
-    ttft_ns: Annotated[Integer, READS, HISTOGRAM, Metric("TTFT", 0), ATTRIBUTE]
+    ttft_ns: Annotated[Integer, READS, Histogram("p50 p95 p99"), Metric("TTFT", 0), ATTRIBUTE]
     """Time to first token: ns from t0 to the first output event (text, reasoning, refusal, tool call, audio or image). NULL without
     output.
 
@@ -173,14 +173,14 @@ class StreamRow(TypedDict):
     connection. Output is text, reasoning, refusal, tool call, audio or image. Role-only and empty chunks do not count. Quantiles are
     over streams.
     """
-    ttfo_ns: Annotated[Integer, READS, HISTOGRAM, Metric("first answer token", 7), ATTRIBUTE]
+    ttfo_ns: Annotated[Integer, READS, Histogram("p50"), Metric("first answer token", 7), ATTRIBUTE]
     """ns from t0 to the first output event that is not reasoning. NULL without one.
 
     Time to first answer token: first non-reasoning output − t0.
     """
-    ttst_ns: Annotated[Integer, READS, HISTOGRAM, Metric("second token after the first", 8), ATTRIBUTE]
+    ttst_ns: Annotated[Integer, READS, Histogram(), Metric("second token after the first", 8), ATTRIBUTE]
     """Time to second token: ns from the first to the second output event of the choice that began first. NULL with fewer than 2."""
-    last_output_ns: Annotated[Integer, READS, HISTOGRAM]
+    last_output_ns: Annotated[Integer, READS, Histogram()]
     """Generation time: ns from t0 to the last output event. NULL without output."""
     first_audio_ns: Annotated[Integer, READS, Metric("first audio", 9), ATTRIBUTE]
     """ns from t0 to the first audio. For an answer to speech, t0 is the end of the speech as the server detected it. NULL without
@@ -198,7 +198,7 @@ class StreamRow(TypedDict):
     """
     terminator_ns: Annotated[Integer, READS]
     """ns from t0 to the first terminal event ([DONE], message_stop, chat.end …). NULL without one; the stream may still be ok."""
-    end_ns: Annotated[Integer, CLOSED, EXCHANGE, HISTOGRAM, Metric("end to end", 12), TRACED]
+    end_ns: Annotated[Integer, CLOSED, EXCHANGE, Histogram("p50 p95"), Metric("end to end", 12), TRACED]
     """End-to-end time: ns from t0 to the end of the body or of the failed attempt. NULL if the end was not recorded.
 
     End to end: end of the response body − t0.
@@ -262,7 +262,7 @@ class StreamRow(TypedDict):
     unexplained_tokens: Integer
     """Tokens that the report's own total has beyond input_tokens and output_tokens; negative: that it lacks. NULL unless it
     contradicts them."""
-    itl_ns: Annotated[Number, READS, HISTOGRAM, Metric("ITL", 1), ATTRIBUTE]
+    itl_ns: Annotated[Number, READS, Histogram("p50 p95 p99"), Metric("ITL", 1), ATTRIBUTE]
     """Inter-token latency: (last - first output - output_waits) / (N - 1) in ns. NULL if N < 2 or unknown, with fewer than 2 outputs
     or several choices.
 
@@ -270,43 +270,31 @@ class StreamRow(TypedDict):
     two output events, or with several choices. Quantiles are over streams.
     """
     icl_p50_ns: Annotated[
-        Number,
-        CHUNKS,
-        READS,
-        HISTOGRAM,
-        Metric("inter-chunk, median of the stream", 2),
-        Attribute("streamgauge.icl.p50"),
+        Number, CHUNKS, Histogram(), Metric("inter-chunk, median of the stream", 2), ATTRIBUTE
     ]
     """Inter-chunk latency: median gap between output events of one choice in ns, without output_waits. NULL with fewer than 2."""
-    icl_p95_ns: Annotated[
-        Number,
-        CHUNKS,
-        READS,
-        HISTOGRAM,
-        Metric("inter-chunk, p95 of the stream", 3),
-        Attribute("streamgauge.icl.p95"),
-    ]
+    icl_p95_ns: Annotated[Number, CHUNKS, Histogram(), Metric("inter-chunk, p95 of the stream", 3), ATTRIBUTE]
     """95th percentile of the gaps between output events in ns."""
-    icl_p99_ns: Annotated[Number, CHUNKS, READS, Attribute("streamgauge.icl.p99")]
+    icl_p99_ns: Annotated[Number, CHUNKS, ATTRIBUTE]
     """99th percentile of the gaps between output events in ns."""
-    icl_max_ns: Annotated[Integer, CHUNKS, READS, HISTOGRAM, Metric("longest gap", 4)]
+    icl_max_ns: Annotated[Integer, CHUNKS, Histogram(), Metric("longest gap", 4)]
     """Longest gap between output events in ns."""
-    stall_count: Annotated[Int32, CHUNKS, READS, ATTRIBUTE]
+    stall_count: Annotated[Int32, CHUNKS, ATTRIBUTE]
     """Stalls caused by the upstream: gaps in which it took more than max(500 ms, 5 x the stream's median gap); both limits are
     settings. NULL without output."""
-    stalled_ns: Annotated[Integer, CHUNKS, READS, ATTRIBUTE]
+    stalled_ns: Annotated[Integer, CHUNKS, ATTRIBUTE]
     """Time in ns that the upstream took in these stalls."""
-    tps_user: Annotated[Number, READS, HISTOGRAM, ATTRIBUTE]
+    tps_user: Annotated[Number, READS, Histogram("p50"), ATTRIBUTE]
     """Tokens per second seen by the reader: 1 / itl. NULL if itl is NULL or 0.
 
     Tokens per second of one stream: 1 / ITL. Quantiles are over streams.
     """
-    tps_e2e: Annotated[Number, READS, HISTOGRAM, ATTRIBUTE]
+    tps_e2e: Annotated[Number, READS, Histogram("p50"), ATTRIBUTE]
     """Tokens per second of generation time: N / (last output - t0). NULL if N is unknown.
 
     Output tokens / (last output − t0), which includes the wait for the first token.
     """
-    burstiness: Annotated[Number, CHUNKS, READS, HISTOGRAM, ATTRIBUTE]
+    burstiness: Annotated[Number, CHUNKS, Histogram(), ATTRIBUTE]
     """Share of output bytes in the largest read, or in reads at most 1 ms apart. Near 1: not streamed. NULL with fewer than 2
     outputs.
 
@@ -398,7 +386,10 @@ class StreamRow(TypedDict):
     """JSON object of allow-listed response header fields. A part of a value that is not in the grammar of its field is hashed."""
 
 
-@dataclass(frozen=True, slots=True)
+_HINTS = (Hint, Histogram, Metric, Attribute, Convention)
+
+
+@dataclass(frozen=True)
 class Column:
     """A column of a table. `help` is that of its metric on pages, or empty."""
 
@@ -415,7 +406,7 @@ def columns_of(row: type) -> Mapping[str, Column]:
     found, texts = {}, field_texts(row)
     for name, declared in get_type_hints(row, include_extras=True).items():
         sql_type, *hints = declared.__metadata__
-        if not all(isinstance(hint, Hint | Metric | Attribute | Convention) for hint in hints):
+        if not all(isinstance(hint, _HINTS) for hint in hints):
             raise TypeError(f"column {name}: unknown hint among {hints}")
         text, _, metric_help = texts[name].partition("\n\n")
         found[name] = Column(sql_type, _one_line(text), _one_line(metric_help), tuple(hints))
@@ -448,7 +439,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-_Kind = TypeVar("_Kind", Metric, Attribute, Convention)
+_Kind = TypeVar("_Kind")
 
 
 def with_hint(*hints: Hint) -> tuple[str, ...]:

@@ -74,28 +74,14 @@ WITH parts AS (
     FROM internal.bounded_minutes
     UNION ALL
     SELECT minute, gateway, provider, model, NULL, NULL, NULL, metric, p50, p95, p99 FROM internal.histograms
-    WHERE metric IN ('ttfb_ns', 'ttft_ns', 'ttfo_ns', 'itl_ns', 'icl_ns', 'end_ns', 'tps_user', 'tps_e2e')
+    WHERE metric IN ($QUANTILE_METRICS)
 )
 SELECT
     minute, gateway, provider, model,
     sum(streams)::BIGINT AS streams,
     sum(streams_with_output)::BIGINT AS streams_with_output,
-    max(p50) FILTER (metric = 'ttfb_ns') AS ttfb_p50_ns,
-    max(p50) FILTER (metric = 'ttft_ns') AS ttft_p50_ns,
-    max(p95) FILTER (metric = 'ttft_ns') AS ttft_p95_ns,
-    max(p99) FILTER (metric = 'ttft_ns') AS ttft_p99_ns,
-    max(p50) FILTER (metric = 'ttfo_ns') AS ttfo_p50_ns,
-    max(p50) FILTER (metric = 'itl_ns') AS itl_p50_ns,
-    max(p95) FILTER (metric = 'itl_ns') AS itl_p95_ns,
-    max(p99) FILTER (metric = 'itl_ns') AS itl_p99_ns,
-    max(p50) FILTER (metric = 'icl_ns') AS icl_p50_ns,
-    max(p95) FILTER (metric = 'icl_ns') AS icl_p95_ns,
-    max(p99) FILTER (metric = 'icl_ns') AS icl_p99_ns,
     max(icl_max_ns) AS icl_max_ns,
-    max(p50) FILTER (metric = 'end_ns') AS end_p50_ns,
-    max(p95) FILTER (metric = 'end_ns') AS end_p95_ns,
-    max(p50) FILTER (metric = 'tps_user') AS tps_user_p50,
-    max(p50) FILTER (metric = 'tps_e2e') AS tps_e2e_p50
+    $QUANTILES
 FROM parts GROUP BY minute, gateway, provider, model;
 
 -- Per minute, gateway, provider and model: streams by outcome; error_rate = errors / (streams - client_abort - tap_lost - refused).

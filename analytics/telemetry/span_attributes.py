@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.dialects.mcp import METHODS as MCP_METHODS
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.dimensions import WEBSOCKET
-from streamgauge.analytics.schema.outcomes import NOT_ERRORS
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS, OK
 from streamgauge.analytics.schema.stream_columns import (
     ATTRIBUTE,
     TRACED,
@@ -37,8 +37,9 @@ MAX_CHOICES = 32
 Row = Mapping[str, Any]
 Attributes = dict[str, Any]
 
-_OWN = {name: semconv.NAMESPACE + name.removesuffix("_ns") for name in with_hint(ATTRIBUTE)} | {
-    name: attribute.name for name, attribute in values_of(Attribute).items()
+_OWN = {
+    **{name: attribute.name for name, attribute in values_of(Attribute).items()},
+    **{c: semconv.NAMESPACE + c.removesuffix("_ns").replace("icl_p", "icl.p") for c in with_hint(ATTRIBUTE)},
 }
 """Column → attribute that is the same in all profiles."""
 _CONVENTIONS = values_of(Convention)
@@ -90,11 +91,11 @@ class SpanAttributes:
             found[semconv.NAMESPACE + "aborted_after_terminal"] = True
         if get("malformed_events"):
             found[semconv.NAMESPACE + "malformed_events"] = get("malformed_events")
-        decoder = stream.decoder
+        body = stream.body
         if (
-            decoder is not None
+            body is not None
             and get("outcome") != LOST.outcome
-            and (reasons := self._finish_reasons(decoder, row))
+            and (reasons := self._finish_reasons(body, row))
         ):
             found[names.finish_reasons] = reasons
         self._add_request(found, stream)
@@ -102,14 +103,11 @@ class SpanAttributes:
             self._add_content(found, stream)
         return found
 
-    def _finish_reasons(self, decoder: StreamDecoder, row: Row) -> list[str] | None:
+    def _finish_reasons(self, body: DecodedBody, row: Row) -> list[str] | None:
         """One per choice. A missing reason is omitted or replaced by the profile's value."""
-        missing = self._names.missing_finish_reason
-        if missing is None or row.get("outcome") == "ok":
-            found = decoder.finish_reasons
-        else:
-            found = [c["finish_reason"] or missing for c in decoder.choices] or [missing]
-        return list(found[:MAX_CHOICES]) or None
+        missing = self._names.missing_finish_reason if row.get("outcome") != OK else None
+        found = [reason for choice in body.choices if (reason := choice["finish_reason"] or missing)]
+        return found[:MAX_CHOICES] or ([missing] if missing else None)
 
     def _add_request(self, found: Attributes, stream: FinishedStream) -> None:
         request, names = stream.request, self._names
@@ -143,8 +141,8 @@ class SpanAttributes:
             found[names.input_messages] = prompt.messages
         if prompt.system_instructions is not None:
             found[names.system_instructions] = prompt.system_instructions
-        if stream.decoder is not None:
-            found[names.output_messages] = _output_messages(stream.decoder.choices)
+        if stream.body is not None:
+            found[names.output_messages] = _output_messages(stream.body.choices)
 
 
 def _output_messages(choices: Sequence[Mapping[str, Any]]) -> str:

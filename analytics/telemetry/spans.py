@@ -155,8 +155,8 @@ class SpanBuilder:
     # -- events of the operation's span ------------------------------------------------------------------------------
 
     def _marks(self, stream: FinishedStream, row: Row, attributes: Attributes) -> list[Mark]:
-        decoder = stream.decoder
-        if decoder is None:
+        body = stream.body
+        if body is None:
             return []
         marks: list[Mark] = []
 
@@ -164,14 +164,14 @@ class SpanBuilder:
             if at_ns is not None:
                 marks.append((at_ns, NAMESPACE + name, more or {}))
 
-        columns = decoder.events
+        columns = body.events
         mark(latency.first_event_ns(columns), "first_chunk")
-        if decoder.reasoning_seen:
+        if body.columns["reasoning_chars"]:
             mark(_time_of("reasoning", columns.kind, columns.at_ns), "first_reasoning")
         mark(latency.first_nonreasoning_output_ns(columns), "first_output")
-        mark(decoder.audio.first_ns, "first_audio")
-        if decoder.tool_call_count and row.get("outcome") != LOST.outcome:
-            tools = decoder.tool_times
+        mark(body.audio.first_ns, "first_audio")
+        tools = body.tool_times
+        if tools and row.get("outcome") != LOST.outcome:
             for tool in tools[:MAX_TOOL_CALLS]:
                 mark(tool.began_ns, "tool_call", {self._names.tool_name: tool.name} if tool.name else None)
             if len(tools) > MAX_TOOL_CALLS:
@@ -184,9 +184,9 @@ class SpanBuilder:
                 mark(at_ns, "stall", more)
             if len(stalls) > MAX_STALLS:
                 attributes[NAMESPACE + "stalls_not_shown"] = len(stalls) - MAX_STALLS
-        if decoder.error is not None:
-            mark(decoder.error_ns, "error", {"error.type": row.get("error_type") or "error"})
-        mark(decoder.terminal_ns, "terminal")
+        if body.error is not None:
+            mark(body.error_ns, "error", {"error.type": row.get("error_type") or "error"})
+        mark(body.terminal_ns, "terminal")
         marks.sort(key=_at)
         return marks
 
@@ -212,18 +212,13 @@ class SpanBuilder:
                 add("connect", 0, connected if connected is not None else end_ns)
             if connected is not None or headers is not None:
                 add("wait for headers", connected or 0, headers if headers is not None else end_ns)
-        decoder = stream.decoder
-        if (
-            decoder is None
-            or row.get("outcome") == LOST.outcome
-            or headers is None
-            or not row.get("streamed")
-        ):
+        body = stream.body
+        if body is None or row.get("outcome") == LOST.outcome or headers is None or not row.get("streamed"):
             return found
-        columns = decoder.events
+        columns = body.events
         first, last = latency.first_output_ns(columns), latency.last_output_ns(columns)
-        add("wait for first output", headers, first if first is not None else decoder.terminal_ns or end_ns)
-        if decoder.dialect.startswith("lmstudio"):
+        add("wait for first output", headers, first if first is not None else body.terminal_ns or end_ns)
+        if body.dialect.startswith("lmstudio"):
             loading = [
                 at
                 for at, n in zip(columns.at_ns, columns.event_name, strict=True)
@@ -231,22 +226,20 @@ class SpanBuilder:
             ]
             if loading:
                 add("model load", loading[0], loading[-1])
-        began = _time_of("reasoning", columns.kind, columns.at_ns) if decoder.reasoning_seen else None
+        began = (
+            _time_of("reasoning", columns.kind, columns.at_ns) if body.columns["reasoning_chars"] else None
+        )
         if began is not None:
             add("reasoning", began, _time_of("reasoning", columns.kind[::-1], columns.at_ns[::-1]))
         output_ns = latency.first_nonreasoning_output_ns(columns)
         if output_ns is not None:
             add("output", output_ns, last)
-        if decoder.tool_call_count:
-            for tool in decoder.tool_times[:MAX_TOOL_CALLS]:
-                if tool.began_ns is not None:
-                    more = {
-                        self._names.tool_name: tool.name or None,
-                        self._names.tool_call_id: tool.id or None,
-                    }
-                    kept = {k: v for k, v in more.items() if v}
-                    add(f"tool call {tool.name}".rstrip(), tool.began_ns, tool.last_ns, kept)
-        terminal = decoder.terminal_ns
+        for tool in body.tool_times[:MAX_TOOL_CALLS]:
+            if tool.began_ns is not None:
+                more = {self._names.tool_name: tool.name, self._names.tool_call_id: tool.id}
+                kept = {name: value for name, value in more.items() if value}
+                add(f"tool call {tool.name}".rstrip(), tool.began_ns, tool.last_ns, kept)
+        terminal = body.terminal_ns
         if terminal is not None and end_ns - terminal >= MIN_LINGER_NS:
             add("linger", terminal, end_ns)
         return found
@@ -271,8 +264,8 @@ def _end_ns(stream: FinishedStream, row: Row) -> int:
     end_ns: int | None = row.get("end_ns")
     if end_ns is not None:
         return max(0, end_ns)
-    last = stream.decoder.last_event_ns if stream.decoder is not None else None
-    return max(0, last or 0, row.get("headers_ns") or 0)
+    at_ns = stream.body.events.at_ns if stream.body is not None else ()
+    return max(0, *at_ns[-1:], row.get("headers_ns") or 0)
 
 
 def _status(row: Row) -> Status:
