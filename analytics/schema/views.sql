@@ -225,18 +225,7 @@ WITH names(source, name, meaning) AS (VALUES $SERVER_NAMES),
 reported AS (
     SELECT
         stream_id, string_agg(DISTINCT source, ', ' ORDER BY source) AS source,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'queue_ns') AS queue_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'prefill_ns') AS own_prefill_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'prefill_start_ns') AS prefill_start_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'prefill_end_ns') AS prefill_end_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'decode_ns') AS own_decode_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'ttft_ns') AS own_ttft_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'total_ns') AS own_total_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'kv_cache_hit_tokens') AS kv_cache_hit_tokens,
-        arg_max(value, coalesce(seq, -1)) FILTER (meaning = 'kv_cache_hit_share') AS kv_cache_hit_share,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'draft_tokens') AS draft_tokens,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'accepted_draft_tokens') AS accepted_draft_tokens,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'output_tokens') AS output_tokens
+        $SERVER_VALUES
     FROM server_stats JOIN names USING (source, name) WHERE value BETWEEN 0 AND $MAX_VALUE GROUP BY stream_id
 ), phases AS (
     SELECT *,

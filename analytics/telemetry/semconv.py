@@ -101,16 +101,11 @@ class Names:
 
 
 REQUEST_PARAMETERS: Mapping[str, str] = {
-    "stream": "gen_ai.request.stream",
-    "temperature": "gen_ai.request.temperature",
-    "top_p": "gen_ai.request.top_p",
-    "top_k": "gen_ai.request.top_k",
-    "max_tokens": "gen_ai.request.max_tokens",
-    "seed": "gen_ai.request.seed",
-    "frequency_penalty": "gen_ai.request.frequency_penalty",
-    "presence_penalty": "gen_ai.request.presence_penalty",
-    "stop_sequences": "gen_ai.request.stop_sequences",
-}
+    name: f"gen_ai.request.{name}"
+    for name in (
+        "stream", "temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty", "stop_sequences",
+    )
+}  # fmt: skip
 """Attribute names by field of `streamgauge.analytics.decoding.request_body.RequestParameters`."""
 UNKNOWN_MODALITY = "unknown"
 """The conventions' value for tokens without a reported modality."""
