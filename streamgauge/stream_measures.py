@@ -66,24 +66,16 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     event_count: int
     output_event_count: int
     ttfc_ns: int | None
-    """Time to the first event."""
     ttft_ns: int | None
-    """Time to first token: the first output event of any kind."""
     ttfo_ns: int | None
-    """Time to the first output other than reasoning."""
     ttst_ns: int | None
-    """Time between the first two output events of the choice that began first."""
     last_output_ns: int | None
     output_tokens: int | None
     """Tokens of the rates: as passed, reported by the server or listed by every output event."""
     itl_ns: float | None
-    """Inter-token latency: first to last output, divided by tokens - 1."""
     tps_user: float | None
-    """Tokens per second after the first: 1 / `itl_ns`."""
     tps_e2e: float | None
-    """Tokens per second from the request to the last output."""
     icl_p50_ns: float | None
-    """Median inter-chunk latency: gap between two output events of one choice."""
     icl_p95_ns: float | None
     icl_p99_ns: float | None
     icl_max_ns: int | None
@@ -91,7 +83,6 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """Gaps longer than 500 ms and 5 times the median gap."""
     stalled_ns: int | None
     burstiness: float | None
-    """Share of output bytes in the largest read, or in reads within 1 ms of another one. Near 1: not really streamed."""
 
 
 def measure(events: Any, *, output_tokens: int | None = None) -> Measures:

@@ -14,7 +14,6 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 Uuid = Annotated[str | None, "UUID"]
@@ -50,6 +49,10 @@ TRACED = Hint()
 """Spans depend on it, and have no attribute of this name."""
 
 
+LIVE = Hint()
+"""Streams in flight have it, too, with its value so far: a column of `open_streams`."""
+
+
 @dataclass(frozen=True)
 class Histogram:
     """The roll-ups have its histogram by minute, and the view `latency_by_minute` these quantiles."""
@@ -83,25 +86,25 @@ class StreamRow(TypedDict):
     """One row per finished request. Columns *_ns are nanoseconds from t0, when the tap begins to connect to the upstream. Unknown
     values are NULL, never 0."""
 
-    stream_id: Annotated[str, "UUID NOT NULL"]
+    stream_id: Annotated[str, "UUID NOT NULL", LIVE]
     """Id of the request: a UUIDv7 created by the tap, so it sorts by time."""
-    gateway: Annotated[Text, OPENED, ATTRIBUTE]
+    gateway: Annotated[Text, OPENED, ATTRIBUTE, LIVE]
     """Name of the upstream."""
-    tap: Annotated[Text, OPENED]
+    tap: Annotated[Text, OPENED, LIVE]
     """Name of the tap."""
-    client_id: Annotated[Text, OPENED, ATTRIBUTE]
+    client_id: Annotated[Text, OPENED, ATTRIBUTE, LIVE]
     """Keyed hash of the client's API key. NULL without a key."""
-    labels: TextMap
+    labels: Annotated[TextMap, LIVE]
     """Labels of the request by name (table labels). Values are hashed unless the label is plain. NULL without any."""
-    client_app: Text
+    client_app: Annotated[Text, LIVE]
     """Program of the client, name/version, from its header User-Agent (name: originator if sent). NULL if unknown."""
     server_instance: Annotated[Text, ATTRIBUTE]
     """Worker, replica or pod of the upstream that answered, from a response header (x-…-worker-id and similar)."""
     provider: Annotated[Text, TRACED]
     """Vendor of the API, detected from host, headers or stream."""
-    dialect: Annotated[Text, ATTRIBUTE]
+    dialect: Annotated[Text, ATTRIBUTE, LIVE]
     """Format of the stream (docs/reference/dialects.md). An 'unknown' stream has byte and event measures only."""
-    operation: Annotated[Text, TRACED]
+    operation: Annotated[Text, TRACED, LIVE]
     """Kind: chat, embeddings, count_tokens, warm_up …; side_call: of an agent without its tools; web: page, icon, HEAD; websocket:
     the connection; MCP: its method."""
     method: Annotated[Text, OPENED]
@@ -112,26 +115,26 @@ class StreamRow(TypedDict):
     """Of an answer on a WebSocket: stream_id of the WebSocket. NULL for HTTP."""
     response_index: Annotated[Int32, OPENED, ATTRIBUTE]
     """Number of the answer on its WebSocket, from 0. NULL for HTTP."""
-    path: Annotated[Text, OPENED, TRACED]
+    path: Annotated[Text, OPENED, TRACED, LIVE]
     """Path of the request to the upstream, without parameters, fragment and query except ?alt=sse. A segment that is no identifier is
     hashed."""
-    request_model: Annotated[Text, Convention("request_model")]
+    request_model: Annotated[Text, Convention("request_model"), LIVE]
     """Requested model. Here and in other columns of names and ids, hashed:… replaces a value that is no identifier."""
-    response_model: Annotated[Text, Convention("response_model")]
+    response_model: Annotated[Text, Convention("response_model"), LIVE]
     """Model named in the response."""
     response_id: Annotated[Text, Convention("response_id")]
     """Id in the response."""
     request_id: Annotated[Text, ATTRIBUTE]
     """The client's x-request-id header, else the server's request id."""
-    trace_id: Annotated[Text, OPENED, TRACED]
+    trace_id: Annotated[Text, OPENED, TRACED, LIVE]
     """W3C trace id: the caller's, else created by the tap."""
     span_id: Annotated[Text, OPENED, TRACED]
     """Span id created by the tap and sent to the upstream as the parent."""
     parent_span_id: Annotated[Text, OPENED, TRACED]
     """The caller's span id. NULL if the tap started the trace."""
-    started_at: Annotated[int, "TIMESTAMPTZ NOT NULL"]
+    started_at: Annotated[int, "TIMESTAMPTZ NOT NULL", LIVE]
     """Time of t0."""
-    http_status: Annotated[Int16, Attribute("http.response.status_code")]
+    http_status: Annotated[Int16, Attribute("http.response.status_code"), LIVE]
     """HTTP status of the upstream's response. NULL without a response."""
     streamed: Annotated[Flag, TRACED]
     """Whether the response was a stream of events. NULL without a response."""
@@ -165,7 +168,7 @@ class StreamRow(TypedDict):
 
     Time to first chunk: first dispatched event with data − t0, whether or not it contains output.
     """
-    ttft_ns: Annotated[Integer, READS, Histogram("p50 p95 p99"), Metric("TTFT", 0), ATTRIBUTE]
+    ttft_ns: Annotated[Integer, READS, Histogram("p50 p95 p99"), Metric("TTFT", 0), ATTRIBUTE, LIVE]
     """Time to first token: ns from t0 to the first output event (text, reasoning, refusal, tool call, audio or image). NULL without
     output.
 
@@ -180,7 +183,7 @@ class StreamRow(TypedDict):
     """
     ttst_ns: Annotated[Integer, READS, Histogram(), Metric("second token after the first", 8), ATTRIBUTE]
     """Time to second token: ns from the first to the second output event of the choice that began first. NULL with fewer than 2."""
-    last_output_ns: Annotated[Integer, READS, Histogram()]
+    last_output_ns: Annotated[Integer, READS, Histogram(), LIVE]
     """Generation time: ns from t0 to the last output event. NULL without output."""
     first_audio_ns: Annotated[Integer, READS, Metric("first audio", 9), ATTRIBUTE]
     """ns from t0 to the first audio. For an answer to speech, t0 is the end of the speech as the server detected it. NULL without
@@ -205,7 +208,7 @@ class StreamRow(TypedDict):
     """
     input_tokens: Annotated[Integer, Convention("input_tokens")]
     """Reported input tokens, including cached ones. NULL if 0 was reported for a prompt."""
-    output_tokens: Annotated[Integer, Convention("output_tokens")]
+    output_tokens: Annotated[Integer, Convention("output_tokens"), LIVE]
     """Reported output tokens, including reasoning. NULL if 0 was reported despite output."""
     reasoning_tokens: Annotated[Integer, Convention("reasoning_tokens")]
     """Reported reasoning tokens, part of output_tokens."""
@@ -300,9 +303,9 @@ class StreamRow(TypedDict):
 
     Share of output bytes that arrived in the largest read or in reads ≤ 1 ms apart. Near 1: the response arrived almost at once.
     """
-    event_count: Annotated[Integer, DECODED, ATTRIBUTE]
+    event_count: Annotated[Integer, DECODED, ATTRIBUTE, LIVE]
     """Events with data."""
-    output_event_count: Annotated[Integer, DECODED, ATTRIBUTE]
+    output_event_count: Annotated[Integer, DECODED, ATTRIBUTE, LIVE]
     """Events with generated output. One event may hold several tokens."""
     text_chars: Annotated[Integer, DECODED]
     """Characters of generated text in all choices."""
@@ -314,7 +317,7 @@ class StreamRow(TypedDict):
     """Characters of the arguments of tool calls by the model in all choices, also of calls that the provider runs."""
     comment_count: Annotated[Integer, DECODED]
     """SSE comments (heartbeats)."""
-    response_bytes: Annotated[Integer, CLOSED, ATTRIBUTE]
+    response_bytes: Annotated[Integer, CLOSED, ATTRIBUTE, LIVE]
     """Body bytes received from the upstream."""
     malformed_events: Annotated[Integer, DECODED, TRACED]
     """Events that could not be parsed."""
@@ -386,6 +389,17 @@ class StreamRow(TypedDict):
     """JSON object of allow-listed response header fields. A part of a value that is not in the grammar of its field is hashed."""
 
 
+class OpenStreamRow(TypedDict):
+    """Streams in flight, at most half a second old. Columns of streams have their values so far."""
+
+    last_event_ns: Integer
+    """ns from t0 to the newest event."""
+    waits_for_client: Flag
+    """Whether the client does not read the response, has not received all of it, or still sends the request. At most 2 s old."""
+    updated_at: Annotated[int, "TIMESTAMPTZ NOT NULL"]
+    """Time of the newest record."""
+
+
 _HINTS = (Hint, Histogram, Metric, Attribute, Convention)
 
 
@@ -400,8 +414,7 @@ class Column:
     hints: tuple[Any, ...]
 
 
-@cache
-def columns_of(row: type) -> Mapping[str, Column]:
+def columns_of(row: type) -> dict[str, Column]:
     """The columns that a TypedDict declares, by name. Raises TypeError for an unknown hint."""
     found, texts = {}, field_texts(row)
     for name, declared in get_type_hints(row, include_extras=True).items():
@@ -426,34 +439,29 @@ def field_texts(cls: type) -> dict[str, str]:
     }
 
 
-def create_table(name: str, row: type) -> str:
-    """SQL of a table with the descriptions, as in schema.sql."""
-    columns = [(f"{column} {of.sql_type}", of.text) for column, of in columns_of(row).items()]
-    lines = [f"    {declared}, -- {text}" for declared, text in columns[:-1]]
-    lines += [f"    {declared} -- {text}" for declared, text in columns[-1:]]
-    head = f"-- {_one_line(row.__doc__ or '')}\nCREATE TABLE IF NOT EXISTS {name} (\n"
-    return head + "\n".join(lines) + "\n);"
+def create_table(name: str, text: str, columns: Mapping[str, Column]) -> str:
+    """SQL of a table with descriptions, as in schema.sql."""
+    *lines, last = (f"    {column} {of.sql_type}, -- {of.text}" for column, of in columns.items())
+    head = f"-- {_one_line(text)}\nCREATE TABLE IF NOT EXISTS {name} ("
+    return "\n".join([head, *lines, last.replace(", -- ", " -- ", 1), ");"])
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+STREAMS = columns_of(StreamRow)
+OPEN_STREAMS = {name: column for name, column in STREAMS.items() if LIVE in column.hints} | columns_of(
+    OpenStreamRow
+)
 _Kind = TypeVar("_Kind")
 
 
 def with_hint(*hints: Hint) -> tuple[str, ...]:
     """The names of the columns with one of these hints, in order."""
-    return tuple(
-        name for name, column in columns_of(StreamRow).items() if any(h in column.hints for h in hints)
-    )
+    return tuple(name for name, column in STREAMS.items() if any(h in column.hints for h in hints))
 
 
 def values_of(kind: type[_Kind]) -> dict[str, _Kind]:
     """The hint of this kind by column."""
-    return {
-        name: hint
-        for name, column in columns_of(StreamRow).items()
-        for hint in column.hints
-        if isinstance(hint, kind)
-    }
+    return {name: hint for name, column in STREAMS.items() for hint in column.hints if isinstance(hint, kind)}

@@ -12,7 +12,8 @@ from enum import Enum, StrEnum
 from functools import cache, partial
 from importlib import resources
 
-from streamgauge.analytics.schema.stream_columns import StreamRow, create_table
+from streamgauge.analytics.schema import stream_columns
+from streamgauge.analytics.schema.stream_columns import OpenStreamRow, StreamRow, create_table
 
 
 class Retention(StrEnum):
@@ -74,13 +75,17 @@ class Table:
 def schema_sql(name: str = "schema") -> str:
     """The text of a file of statements, with the table that is declared in Python."""
     text = (resources.files("streamgauge.analytics.schema") / f"{name}.sql").read_text()
-    return text.replace("$STREAMS", create_table("streams", StreamRow))
+    return text.replace("$STREAMS", create_table("streams", str(StreamRow.__doc__), stream_columns.STREAMS))
 
 
 @cache
 def ddl_columns() -> dict[str, dict[str, str]]:
-    """The columns of each table in schema.sql and open_streams.sql."""
-    return columns_of(schema_sql() + schema_sql("open_streams"))
+    """The columns of each table in schema.sql and `OPEN_STREAMS_SQL`."""
+    return columns_of(schema_sql() + OPEN_STREAMS_SQL)
+
+
+OPEN_STREAMS_SQL = create_table("open_streams", str(OpenStreamRow.__doc__), stream_columns.OPEN_STREAMS)
+"""Not a table of the store: analytics writes files (`streamgauge.analytics.storage.open_streams_file`), and readers have a view."""
 
 
 def columns_of(sql: str) -> dict[str, dict[str, str]]:

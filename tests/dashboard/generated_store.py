@@ -30,7 +30,7 @@ from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.budgets import Budget
 from streamgauge.analytics.schema.frames import polars_types
 from streamgauge.analytics.schema.objectives import Objective
-from streamgauge.analytics.schema.tables import OPEN_STREAMS, schema_sql
+from streamgauge.analytics.schema.tables import OPEN_STREAMS, OPEN_STREAMS_SQL, schema_sql
 from streamgauge.analytics.storage.location import SQLITE, TABLES_FOLDER, locate
 from streamgauge.analytics.storage.open_streams_file import ENDING, FOLDER
 from streamgauge.analytics.storage.store import Store
@@ -325,7 +325,7 @@ def empty_tables() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(schema_sql())
-        connection.execute(schema_sql("open_streams"))
+        connection.execute(OPEN_STREAMS_SQL)
         yield connection
 
 

@@ -7,7 +7,15 @@ import polars as pl
 import pytest
 
 from streamgauge.analytics.schema.frames import polars_types
-from streamgauge.analytics.schema.tables import OPEN_STREAMS, TABLES, Retention, Rows, Table, schema_sql
+from streamgauge.analytics.schema.tables import (
+    OPEN_STREAMS,
+    OPEN_STREAMS_SQL,
+    TABLES,
+    Retention,
+    Rows,
+    Table,
+    schema_sql,
+)
 
 ALL = [*TABLES, OPEN_STREAMS]
 DUCKDB_TYPES = {
@@ -29,8 +37,7 @@ DUCKDB_TYPES = {
 @pytest.fixture(scope="module")
 def con() -> duckdb.DuckDBPyConnection:
     con = duckdb.connect()
-    for name in ("schema", "open_streams"):
-        con.execute(schema_sql(name))
+    con.execute(schema_sql() + OPEN_STREAMS_SQL)
     return con
 
 
