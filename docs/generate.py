@@ -28,7 +28,7 @@ from streamgauge.analytics.dialects.openai_completions import PROVIDER_FIELDS
 from streamgauge.analytics.schema import strict_clients
 from streamgauge.analytics.schema.ddl import comments, statements
 from streamgauge.analytics.schema.server_timing_names import SERVER_TIMING_NAMES
-from streamgauge.analytics.schema.stream_columns import STREAMS, field_texts
+from streamgauge.analytics.schema.stream_columns import STREAM_COLUMNS, field_texts
 from streamgauge.analytics.schema.tables import OPEN_STREAMS_SQL
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
@@ -512,7 +512,7 @@ def _docstring(documented: object) -> list[str]:
 
 def _fields(struct: type[msgspec.Struct]) -> list[str]:
     """A table of the fields, with the docstring below each."""
-    kinds, columns = struct.__annotations__, STREAMS if struct in (Measures, Response) else {}
+    kinds, columns = struct.__annotations__, STREAM_COLUMNS if struct in (Measures, Response) else {}
     rows = []
     for name, text in field_texts(struct).items():
         meaning = text or (columns[name].text.replace("NULL", "None") if name in columns else "")

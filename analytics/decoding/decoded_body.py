@@ -68,7 +68,9 @@ _columns_of, _fields_of = attrgetter(*_DECODED), attrgetter(*DecodedBody.__struc
 
 def body_of(decoder: StreamDecoder) -> DecodedBody:
     """What a decoder found so far."""
-    violations = {ended: decoder.violations(ended=ended) for ended in (False, True)}
+    at_end = decoder.violations(ended=True)
+    # Most streams break no rule, and then none if they are cut.
+    violations = {True: at_end, False: at_end and decoder.violations(ended=False)}
     columns = dict(zip(_DECODED, _columns_of(decoder), strict=True))
     return DecodedBody(columns, violations, first_output_ns(decoder.events), *_fields_of(decoder))
 

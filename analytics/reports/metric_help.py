@@ -5,10 +5,10 @@ The database's column comments (`reports.table_columns`) describe single columns
 
 from __future__ import annotations
 
-from streamgauge.analytics.schema.stream_columns import STREAMS
+from streamgauge.analytics.schema.stream_columns import STREAM_COLUMNS
 
 HELP: dict[str, str] = {
-    **{name.removesuffix("_ns"): column.help for name, column in STREAMS.items() if column.help},
+    **{name.removesuffix("_ns"): column.help for name, column in STREAM_COLUMNS.items() if column.help},
     "requests": "Finished requests that started in the time range, without those refused by the tap. "
     "Requests in flight are counted under In flight.",
     "diagnosis": "The places (model, gateway, client, tap, server instance) whose errors, answers, TTFT, ITL, stalls, losses, cache hits "

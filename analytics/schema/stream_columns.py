@@ -439,19 +439,26 @@ def field_texts(cls: type) -> dict[str, str]:
     }
 
 
-def create_table(name: str, text: str, columns: Mapping[str, Column]) -> str:
-    """SQL of a table with descriptions, as in schema.sql."""
-    *lines, last = (f"    {column} {of.sql_type}, -- {of.text}" for column, of in columns.items())
-    head = f"-- {_one_line(text)}\nCREATE TABLE IF NOT EXISTS {name} ("
-    return "\n".join([head, *lines, last.replace(", -- ", " -- ", 1), ");"])
+def create_table(name: str, row: type, shared: Mapping[str, Column] | None = None) -> str:
+    """SQL of a table with the descriptions, as in schema.sql: the shared columns, then those of the row."""
+    columns = [(f"{n} {of.sql_type}", of.text) for n, of in {**(shared or {}), **columns_of(row)}.items()]
+    return table_sql(name, row.__doc__ or "", columns)
+
+
+def table_sql(name: str, text: str, columns: Sequence[tuple[str, str]]) -> str:
+    """SQL of a table with its description, and declarations and descriptions of its columns."""
+    lines = [f"    {declared}, -- {_one_line(about)}" for declared, about in columns[:-1]]
+    lines += [f"    {declared} -- {_one_line(about)}" for declared, about in columns[-1:]]
+    head = f"-- {_one_line(text)}\nCREATE TABLE IF NOT EXISTS {name} (\n"
+    return head + "\n".join(lines) + "\n);"
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-STREAMS = columns_of(StreamRow)
-OPEN_STREAMS = {name: column for name, column in STREAMS.items() if LIVE in column.hints} | columns_of(
+STREAM_COLUMNS = columns_of(StreamRow)
+OPEN_STREAMS = {name: column for name, column in STREAM_COLUMNS.items() if LIVE in column.hints} | columns_of(
     OpenStreamRow
 )
 _Kind = TypeVar("_Kind")
@@ -459,9 +466,14 @@ _Kind = TypeVar("_Kind")
 
 def with_hint(*hints: Hint) -> tuple[str, ...]:
     """The names of the columns with one of these hints, in order."""
-    return tuple(name for name, column in STREAMS.items() if any(h in column.hints for h in hints))
+    return tuple(name for name, column in STREAM_COLUMNS.items() if any(h in column.hints for h in hints))
 
 
 def values_of(kind: type[_Kind]) -> dict[str, _Kind]:
     """The hint of this kind by column."""
-    return {name: hint for name, column in STREAMS.items() for hint in column.hints if isinstance(hint, kind)}
+    return {
+        name: hint
+        for name, column in STREAM_COLUMNS.items()
+        for hint in column.hints
+        if isinstance(hint, kind)
+    }

@@ -12,8 +12,14 @@ from enum import Enum, StrEnum
 from functools import cache, partial
 from importlib import resources
 
-from streamgauge.analytics.schema import stream_columns
-from streamgauge.analytics.schema.stream_columns import OpenStreamRow, StreamRow, create_table
+from streamgauge.analytics.schema.stream_columns import (
+    LIVE,
+    STREAM_COLUMNS,
+    OpenStreamRow,
+    StreamRow,
+    create_table,
+    with_hint,
+)
 
 
 class Retention(StrEnum):
@@ -75,7 +81,7 @@ class Table:
 def schema_sql(name: str = "schema") -> str:
     """The text of a file of statements, with the table that is declared in Python."""
     text = (resources.files("streamgauge.analytics.schema") / f"{name}.sql").read_text()
-    return text.replace("$STREAMS", create_table("streams", str(StreamRow.__doc__), stream_columns.STREAMS))
+    return text.replace("$STREAMS", create_table("streams", StreamRow))
 
 
 @cache
@@ -84,7 +90,9 @@ def ddl_columns() -> dict[str, dict[str, str]]:
     return columns_of(schema_sql() + OPEN_STREAMS_SQL)
 
 
-OPEN_STREAMS_SQL = create_table("open_streams", str(OpenStreamRow.__doc__), stream_columns.OPEN_STREAMS)
+OPEN_STREAMS_SQL = create_table(
+    "open_streams", OpenStreamRow, {n: STREAM_COLUMNS[n] for n in with_hint(LIVE)}
+)
 """Not a table of the store: analytics writes files (`streamgauge.analytics.storage.open_streams_file`), and readers have a view."""
 
 
