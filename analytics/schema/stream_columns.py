@@ -458,9 +458,6 @@ def _one_line(text: str) -> str:
 
 
 STREAM_COLUMNS = columns_of(StreamRow)
-OPEN_STREAMS = {name: column for name, column in STREAM_COLUMNS.items() if LIVE in column.hints} | columns_of(
-    OpenStreamRow
-)
 _Kind = TypeVar("_Kind")
 
 
@@ -471,9 +468,5 @@ def with_hint(*hints: Hint) -> tuple[str, ...]:
 
 def values_of(kind: type[_Kind]) -> dict[str, _Kind]:
     """The hint of this kind by column."""
-    return {
-        name: hint
-        for name, column in STREAM_COLUMNS.items()
-        for hint in column.hints
-        if isinstance(hint, kind)
-    }
+    found = ((name, hint) for name, column in STREAM_COLUMNS.items() for hint in column.hints)
+    return {name: hint for name, hint in found if isinstance(hint, kind)}

@@ -22,7 +22,7 @@ COLUMNS = '''
     """Added by a test: closed."""
     content_event_count: Annotated[Integer, DECODED, ATTRIBUTE]
     """Added by a test: decoded."""
-    output_ns: Annotated[Integer, READS, Histogram("p50"), Metric("length of the output", 99), ATTRIBUTE]
+    generation_ns: Annotated[Integer, READS, Histogram("p50"), Metric("length of the output", 99), ATTRIBUTE]
     """Added by a test: computed.
 
     Help of the metric.
@@ -30,7 +30,7 @@ COLUMNS = '''
 '''
 """The first three are attributes of records and of the decoded body that no column has so far."""
 BEFORE = "\n    _set(row, body.columns)\n"
-COMPUTED = '\n    row["output_ns"] = chunks.output_span_ns'
+COMPUTED = '\n    row["generation_ns"] = chunks.output_span_ns'
 
 
 def test_column_of_each_source_is_in_sql_docs_spans_pages_and_python(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ ADDED: dict[str, tuple[str, Any]] = {
     "tap_worker": ("opened", 0),
     "reused_connection": ("closed", False),
     "content_event_count": ("decoded", 3),
-    "output_ns": ("computed", 20_000_000),
+    "generation_ns": ("computed", 20_000_000),
 }
 """Column → (source, its value in the stream)."""
 NAMES, VALUES = ", ".join(ADDED), tuple(value for _, value in ADDED.values())
@@ -52,7 +52,9 @@ def use(data: Path) -> None:
     # SQL and Python
     with streamgauge.connect(data) as connection:
         assert connection.sql(f"SELECT {NAMES} FROM streams").fetchall() == [VALUES]
-        assert connection.sql("SELECT output_p50_ns > 19e6 FROM latency_by_minute").fetchall() == [(True,)]
+        assert connection.sql("SELECT generation_p50_ns > 19e6 FROM latency_by_minute").fetchall() == [
+            (True,)
+        ]
         described = connection.sql(
             "SELECT column_name, comment FROM duckdb_columns() WHERE starts_with(comment, 'Added by a test')"
         ).fetchall()
@@ -61,12 +63,12 @@ def use(data: Path) -> None:
     row = tables["streams"].row(0, named=True)
     *_, attributes, _ = span_rows(SpanBuilder(names_of("1.41"), Resource({})).build(finished[0], row))[0]
     found = json.loads(attributes)
-    assert found["streamgauge.output"] == 0.02
+    assert found["streamgauge.generation"] == 0.02
     for name in [*ADDED][:3]:
         assert found[f"streamgauge.{name}"] == ADDED[name][1]
     # pages
-    assert latency.METRICS["length of the output"] == "output_ns"
-    assert metric_help("output") == "Help of the metric."
+    assert latency.METRICS["length of the output"] == "generation_ns"
+    assert metric_help("generation") == "Help of the metric."
     app = AppTest.from_file(APP, default_timeout=60)
     app.query_params["id"] = str(row["stream_id"])
     os.environ["STREAMGAUGE_DATA"] = str(data)
