@@ -61,21 +61,15 @@ def last_output_ns(events: EventColumns) -> int | None:
     return next(compress(reversed(events.at_ns), map(OUTPUT_KINDS.__contains__, reversed(events.kind))), None)
 
 
-class TokenRates(NamedTuple):
-    """Columns of `streams`, as far as they are defined."""
-
-    itl_ns: float | None = None
-    tps_user: float | None = None
-    tps_e2e: float | None = None
-
-
-def token_rates(tokens: int, last_output_ns: int, output_span_ns: int | None) -> TokenRates:
-    """The rates of a number of output tokens."""
+def token_rates(
+    tokens: int, last_output_ns: int, output_span_ns: int | None
+) -> tuple[float | None, float | None, float | None]:
+    """Columns itl_ns, tps_user and tps_e2e for a number of output tokens, as far as they are defined."""
     tps_e2e = tokens * 1e9 / last_output_ns if last_output_ns > 0 else None
     if tokens < 2 or output_span_ns is None:
-        return TokenRates(tps_e2e=tps_e2e)
+        return None, None, tps_e2e
     tps_user = 1e9 * (tokens - 1) / output_span_ns if output_span_ns else None
-    return TokenRates(output_span_ns / (tokens - 1), tps_user, tps_e2e)
+    return output_span_ns / (tokens - 1), tps_user, tps_e2e
 
 
 # -- between output events -------------------------------------------------------------------------------------------

@@ -472,7 +472,8 @@ def _json(value: Any) -> str | None:
         return None
 
 
-_LISTS = ("read_seq", "at_ns", "kind", "event_name", "choice", "chars", "tokens", "bytes", "finish_reason")
+_LISTS = [*EVENTS.types][2:]
+"""Columns of `events` after the id and the number."""
 
 
 def event_frame(finished: Sequence[FinishedStream], counters: Counter[str] | None = None) -> pl.DataFrame:

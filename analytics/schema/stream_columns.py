@@ -45,10 +45,10 @@ EXCHANGE = Hint()
 """Unknown unless the exchange is timed."""
 ATTRIBUTE = Hint()
 """Spans have the attribute `streamgauge.` with this name, without `_ns`. Times are in seconds. `icl_p50_ns` is `icl.p50`."""
+CONVENTION = Hint()
+"""Spans have the attribute that the conventions name: a field of `streamgauge.analytics.telemetry.semconv.Names` with this name."""
 TRACED = Hint()
 """Spans depend on it, and have no attribute of this name."""
-
-
 LIVE = Hint()
 """Streams in flight have it, too, with its value so far: a column of `open_streams`."""
 
@@ -73,13 +73,6 @@ class Attribute:
     """As `ATTRIBUTE`, with this name."""
 
     name: str
-
-
-@dataclass(frozen=True)
-class Convention:
-    """Spans have the attribute that the conventions name: a field of `streamgauge.analytics.telemetry.semconv.Names`."""
-
-    field: str
 
 
 class StreamRow(TypedDict):
@@ -118,11 +111,11 @@ class StreamRow(TypedDict):
     path: Annotated[Text, OPENED, TRACED, LIVE]
     """Path of the request to the upstream, without parameters, fragment and query except ?alt=sse. A segment that is no identifier is
     hashed."""
-    request_model: Annotated[Text, Convention("request_model"), LIVE]
+    request_model: Annotated[Text, CONVENTION, LIVE]
     """Requested model. Here and in other columns of names and ids, hashed:… replaces a value that is no identifier."""
-    response_model: Annotated[Text, Convention("response_model"), LIVE]
+    response_model: Annotated[Text, CONVENTION, LIVE]
     """Model named in the response."""
-    response_id: Annotated[Text, Convention("response_id")]
+    response_id: Annotated[Text, CONVENTION]
     """Id in the response."""
     request_id: Annotated[Text, ATTRIBUTE]
     """The client's x-request-id header, else the server's request id."""
@@ -206,29 +199,29 @@ class StreamRow(TypedDict):
 
     End to end: end of the response body − t0.
     """
-    input_tokens: Annotated[Integer, Convention("input_tokens")]
+    input_tokens: Annotated[Integer, CONVENTION]
     """Reported input tokens, including cached ones. NULL if 0 was reported for a prompt."""
-    output_tokens: Annotated[Integer, Convention("output_tokens"), LIVE]
+    output_tokens: Annotated[Integer, CONVENTION, LIVE]
     """Reported output tokens, including reasoning. NULL if 0 was reported despite output."""
-    reasoning_tokens: Annotated[Integer, Convention("reasoning_tokens")]
+    reasoning_tokens: Annotated[Integer, CONVENTION]
     """Reported reasoning tokens, part of output_tokens."""
-    cached_input_tokens: Annotated[Integer, Convention("cache_read_tokens")]
+    cached_input_tokens: Annotated[Integer, CONVENTION]
     """Reported input tokens read from a cache, part of input_tokens."""
-    cached_audio_tokens: Annotated[Integer, Convention("audio_cache_read_tokens")]
+    cached_audio_tokens: Annotated[Integer, CONVENTION]
     """Reported audio tokens among cached_input_tokens."""
     cached_image_tokens: Integer
     """Reported image tokens among cached_input_tokens."""
-    cache_write_tokens: Annotated[Integer, Convention("cache_write_tokens")]
+    cache_write_tokens: Annotated[Integer, CONVENTION]
     """Reported input tokens written to a cache, part of input_tokens."""
     cache_write_1h_tokens: Integer
     """Of them, those written for an hour. The others are kept for 5 minutes, or as long as the vendor keeps them."""
-    input_audio_tokens: Annotated[Integer, Convention("audio_input_tokens")]
+    input_audio_tokens: Annotated[Integer, CONVENTION]
     """Reported audio tokens, part of input_tokens."""
-    input_image_tokens: Annotated[Integer, Convention("image_input_tokens")]
+    input_image_tokens: Annotated[Integer, CONVENTION]
     """Reported image tokens, part of input_tokens."""
-    output_audio_tokens: Annotated[Integer, Convention("audio_output_tokens")]
+    output_audio_tokens: Annotated[Integer, CONVENTION]
     """Reported audio tokens, part of output_tokens."""
-    output_image_tokens: Annotated[Integer, Convention("image_output_tokens")]
+    output_image_tokens: Annotated[Integer, CONVENTION]
     """Reported image tokens, part of output_tokens."""
     web_searches: Int32
     """Web searches of the server that are billed, as its usage report counts them, else as the response shows them. NULL if
@@ -338,7 +331,7 @@ class StreamRow(TypedDict):
     """Time in ns that the tap waited for the client: for its request, or for it to read the response."""
     tap_delay_ns: Integer
     """Time in ns by which the tap delayed the stream because its event loop or relay thread was blocked."""
-    session_id: Annotated[Text, Convention("conversation_id")]
+    session_id: Annotated[Text, CONVENTION]
     """Session of the request, hashed unless its header is declared safe. Else the id of the response that began its chain, which may
     be its own."""
     parent_session_id: Annotated[Text, ATTRIBUTE]
@@ -400,7 +393,7 @@ class OpenStreamRow(TypedDict):
     """Time of the newest record."""
 
 
-_HINTS = (Hint, Histogram, Metric, Attribute, Convention)
+_HINTS = (Hint, Histogram, Metric, Attribute)
 
 
 @dataclass(frozen=True)

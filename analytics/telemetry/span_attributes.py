@@ -24,9 +24,9 @@ from streamgauge.analytics.schema.dimensions import WEBSOCKET
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS, OK
 from streamgauge.analytics.schema.stream_columns import (
     ATTRIBUTE,
+    CONVENTION,
     TRACED,
     Attribute,
-    Convention,
     values_of,
     with_hint,
 )
@@ -42,8 +42,7 @@ _OWN = {
     **{c: semconv.NAMESPACE + c.removesuffix("_ns").replace("icl_p", "icl.p") for c in with_hint(ATTRIBUTE)},
 }
 """Column → attribute that is the same in all profiles."""
-_CONVENTIONS = values_of(Convention)
-COLUMNS = (*with_hint(TRACED), *_OWN, *_CONVENTIONS)
+COLUMNS = (*with_hint(TRACED, CONVENTION), *_OWN)
 """Columns of `streams` used for spans."""
 
 
@@ -58,7 +57,7 @@ class SpanAttributes:
 
     def __init__(self, names: semconv.Names, *, content: bool = False) -> None:
         self._names, self._content = names, content
-        named = [(column, name) for column, of in _CONVENTIONS.items() for name in names.every(of.field)]
+        named = [(column, name) for column in with_hint(CONVENTION) for name in names.every(column)]
         self._columns = [(*one, one[0].endswith("_ns")) for one in (*named, *_OWN.items())]
 
     def of(self, stream: FinishedStream, row: Row) -> Attributes:
