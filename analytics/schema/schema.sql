@@ -318,33 +318,7 @@ CREATE TABLE IF NOT EXISTS gateway_stalls (
     seq INTEGER NOT NULL
 );
 
--- One row per pair of an outer stream (client to gateway) and an inner stream (gateway to model) of the same request. An outer stream with several inner ones has one row per attempt.
-CREATE TABLE IF NOT EXISTS hops (
-    outer_stream_id UUID NOT NULL, -- Stream between client and gateway.
-    inner_stream_id UUID NOT NULL, -- Stream between gateway and model server.
-    outer_started_at TIMESTAMPTZ NOT NULL, -- Start of the outer stream.
-    outer_gateway VARCHAR, -- Upstream of the outer stream: the gateway.
-    inner_gateway VARCHAR, -- Upstream of the inner stream: the model server.
-    model VARCHAR, -- Model that the client requested, else the one in the response.
-    matched_by VARCHAR NOT NULL, -- Evidence: span, trace, response_id, request_id or fingerprint.
-    attempt INTEGER NOT NULL, -- Number of the inner stream among those of the outer one, from 1 by start.
-    inner_outcome VARCHAR NOT NULL, -- Outcome of the inner stream.
-    inner_error_type VARCHAR, -- error_type of the inner stream.
-    lost_ns BIGINT, -- Time in ns from the start of this attempt to the start of the next one. NULL for the last attempt.
-    gateway_before_ns BIGINT, -- ns from the start of the outer stream to the start of this attempt.
-    added_ttft_ns BIGINT, -- Time to first token of the outer stream minus that of the inner one. NULL for failed attempts.
-    added_tail_ns BIGINT, -- ns from the end of the inner stream to the end of the outer one. NULL for failed attempts.
-    added_event_p50_ns BIGINT, -- Median delay of the output events by the gateway in ns, aligned by cumulative characters. NULL if the gateway changed the text.
-    added_event_p95_ns BIGINT, -- 95th percentile of the delays in ns.
-    added_event_max_ns BIGINT, -- Longest delay in ns.
-    aligned_event_count BIGINT, -- Outer output events with a known delay.
-    merged_event_count BIGINT, -- Inner output events that share an outer event with an earlier one.
-    split_event_count BIGINT, -- Outer output events that continue an inner event.
-    buffered_share DOUBLE, -- Share of the reads of the inner stream whose output the gateway held until the next one, beyond the shortest delay of the stream.
-    gateway_stall_count INTEGER, -- Stalls of the outer stream that the gateway caused.
-    clock_offset_ns BIGINT, -- Estimated clock of the inner tap minus that of the outer tap in ns. 0 with one clock.
-    clock_error_ns BIGINT -- Bound of the error of clock_offset_ns in ns, and of all columns that compare both clocks. 0 with one clock.
-);
+$HOPS
 
 -- Changes by the gateway: one row per difference between the outer and the inner stream of a hop.
 CREATE TABLE IF NOT EXISTS hop_changes (

@@ -12,11 +12,13 @@ from enum import Enum, StrEnum
 from functools import cache, partial
 from importlib import resources
 
+from streamgauge.analytics.schema.hop_columns import HopClocks, HopMatch, HopMeasures
 from streamgauge.analytics.schema.stream_columns import (
     LIVE,
     STREAM_COLUMNS,
     OpenStreamRow,
     StreamRow,
+    columns_of,
     create_table,
     with_hint,
 )
@@ -81,13 +83,14 @@ class Table:
 def schema_sql(name: str = "schema") -> str:
     """The text of a file of statements, with the table that is declared in Python."""
     text = (resources.files("streamgauge.analytics.schema") / f"{name}.sql").read_text()
-    return text.replace("$STREAMS", create_table("streams", StreamRow))
+    hops = create_table("hops", HopClocks, columns_of(HopMatch) | columns_of(HopMeasures))
+    return text.replace("$STREAMS", create_table("streams", StreamRow)).replace("$HOPS", hops)
 
 
 @cache
 def ddl_columns() -> dict[str, dict[str, str]]:
     """The columns of each table in schema.sql and `OPEN_STREAMS_SQL`."""
-    return columns_of(schema_sql() + OPEN_STREAMS_SQL)
+    return declared_columns(schema_sql() + OPEN_STREAMS_SQL)
 
 
 OPEN_STREAMS_SQL = create_table(
@@ -96,7 +99,7 @@ OPEN_STREAMS_SQL = create_table(
 """Not a table of the store: analytics writes files (`streamgauge.analytics.storage.open_streams_file`), and readers have a view."""
 
 
-def columns_of(sql: str) -> dict[str, dict[str, str]]:
+def declared_columns(sql: str) -> dict[str, dict[str, str]]:
     """SQL types by column, in order, of each CREATE TABLE."""
     text = re.sub(r"--.*", "", sql)
     return {
