@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -27,6 +27,7 @@ from streamgauge.analytics.schema.stream_columns import (
     CONVENTION,
     TRACED,
     Attribute,
+    StreamRow,
     values_of,
     with_hint,
 )
@@ -34,7 +35,7 @@ from streamgauge.analytics.telemetry import semconv
 
 MAX_CHOICES = 32
 
-Row = Mapping[str, Any]
+Row = StreamRow
 Attributes = dict[str, Any]
 
 _OWN = {
@@ -48,7 +49,7 @@ COLUMNS = (*with_hint(TRACED, CONVENTION), *_OWN)
 
 def failed(row: Row) -> bool:
     """Whether the upstream failed. A client abort or a lost stream is not an error of the operation."""
-    outcome = row.get("outcome")
+    outcome = row["outcome"]
     return outcome not in NOT_ERRORS
 
 
@@ -61,39 +62,39 @@ class SpanAttributes:
         self._columns = [(*one, one[0].endswith("_ns")) for one in (*named, *_OWN.items())]
 
     def of(self, stream: FinishedStream, row: Row) -> Attributes:
-        names, get = self._names, row.get
+        names, get = self._names, cast("Mapping[str, Any]", row).get
         found: Attributes = {
-            names.operation: semconv.operation_name(get("operation")),
-            names.provider: get("provider") or "unknown",
+            names.operation: semconv.operation_name(row["operation"]),
+            names.provider: row["provider"] or "unknown",
             semconv.NAMESPACE + "stream_id": stream.stream_id,
         }
         for column, attribute, is_time in self._columns:
             value = get(column)
             if value is not None:
                 found[attribute] = value / 1e9 if is_time else value
-        ttfc_ns = get("ttfc_ns")
-        if ttfc_ns is not None and get("streamed") is not False:
+        ttfc_ns = row["ttfc_ns"]
+        if ttfc_ns is not None and row["streamed"] is not False:
             found[names.time_to_first_chunk] = ttfc_ns / 1e9
-        if api_type := semconv.openai_api_type(get("dialect"), get("path")):
+        if api_type := semconv.openai_api_type(row["dialect"], row["path"]):
             found[names.openai_api_type] = api_type
-        if get("transport") == WEBSOCKET:
+        if row["transport"] == WEBSOCKET:
             found["network.protocol.name"] = WEBSOCKET
-        if get("operation") in MCP_METHODS:
-            found["mcp.method.name"] = get("operation")
+        if row["operation"] in MCP_METHODS:
+            found["mcp.method.name"] = row["operation"]
             if stream.conversation is not None and stream.conversation.tool:
                 found[names.tool_name] = stream.conversation.tool
-        if get("parent_session_id"):
-            found[names.agent_id] = get("session_id")
+        if row["parent_session_id"]:
+            found[names.agent_id] = row["session_id"]
         if failed(row):
-            found["error.type"] = get("error_type") or get("outcome")
-        if get("aborted_after_terminal"):
+            found["error.type"] = row["error_type"] or row["outcome"]
+        if row["aborted_after_terminal"]:
             found[semconv.NAMESPACE + "aborted_after_terminal"] = True
-        if get("malformed_events"):
-            found[semconv.NAMESPACE + "malformed_events"] = get("malformed_events")
+        if row["malformed_events"]:
+            found[semconv.NAMESPACE + "malformed_events"] = row["malformed_events"]
         body = stream.body
         if (
             body is not None
-            and get("outcome") != LOST.outcome
+            and row["outcome"] != LOST.outcome
             and (reasons := self._finish_reasons(body, row))
         ):
             found[names.finish_reasons] = reasons
@@ -104,7 +105,7 @@ class SpanAttributes:
 
     def _finish_reasons(self, body: DecodedBody, row: Row) -> list[str] | None:
         """One per choice. A missing reason is omitted or replaced by the profile's value."""
-        missing = self._names.missing_finish_reason if row.get("outcome") != OK else None
+        missing = self._names.missing_finish_reason if row["outcome"] != OK else None
         found = [reason for choice in body.choices if (reason := choice["finish_reason"] or missing)]
         return found[:MAX_CHOICES] or ([missing] if missing else None)
 
