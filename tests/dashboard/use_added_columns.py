@@ -27,7 +27,7 @@ from streamgauge.analytics.telemetry.spans import SpanBuilder, span_rows
 from tests.analytics.stream_records import stream_id, whole_stream
 from tests.dashboard.app_test import APP, page_text, table
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 ADDED: dict[str, tuple[str, Any]] = {
     "tap_worker": ("opened", 0),
     "reused_connection": ("closed", False),
