@@ -246,8 +246,8 @@ class Consumer:
         for stream in self._assembler.take_finished():
             self._finished.append(stream)
             self._owned.changed.add(stream.partition)
-            if stream.decoder is not None:
-                self._finished_events += len(stream.decoder.events)
+            if stream.body is not None:
+                self._finished_events += len(stream.body.events)
 
     def _end_silent_partitions(self) -> None:
         """A live tap writes `Alive` records. A local log without entries for `lost_after_s` has no live writer."""

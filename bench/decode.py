@@ -27,6 +27,7 @@ from bench._streams import RNG, WORKLOADS, Workload, reads_of
 from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.assembly.partition import MAX_PENDING_FRAMES
+from streamgauge.analytics.decoding.decoded_body import body_of
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects import all_dialects
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
@@ -155,7 +156,7 @@ def measuring(workload: Workload, bodies: list[list[bytes]], streams: int) -> Ca
     def work() -> None:
         for at in range(0, streams, STREAMS_PER_BATCH):
             numbers = [number % len(bodies) for number in range(at, min(at + STREAMS_PER_BATCH, streams))]
-            rows = measure([replace(ended[n], decoder=_decoded(exchange, batches[n])) for n in numbers])
+            rows = measure([replace(ended[n], body=body_of(_decoded(exchange, batches[n]))) for n in numbers])
             if len(rows["streams"]) != len(numbers):
                 raise ValueError("not every stream was measured")
 

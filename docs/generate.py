@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import csv
 import importlib
@@ -14,10 +13,8 @@ import json
 import re
 import socket
 import sys
-import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,6 +28,8 @@ from streamgauge.analytics.dialects.openai_completions import PROVIDER_FIELDS
 from streamgauge.analytics.schema import strict_clients
 from streamgauge.analytics.schema.ddl import comments, statements
 from streamgauge.analytics.schema.server_timing_names import SERVER_TIMING_NAMES
+from streamgauge.analytics.schema.stream_columns import STREAM_COLUMNS, field_texts
+from streamgauge.analytics.schema.tables import OPEN_STREAMS_SQL
 from streamgauge.analytics.storage.location import SQLITE, locate
 from streamgauge.analytics.telemetry.metric_definitions import metric_definitions
 from streamgauge.analytics.telemetry.prometheus import prometheus_name
@@ -44,7 +43,9 @@ from streamgauge.ingest.tap.exchanges import states
 from streamgauge.ingest.tap.process import metrics as tap_metrics
 from streamgauge.mcp_server.server import TEXTS, new_server
 from streamgauge.mcp_server.tools import Tools
+from streamgauge.recorded_response import Response
 from streamgauge.settings import REMOVED, RENAMED, Settings, variable
+from streamgauge.stream_measures import Measures
 
 DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"
@@ -429,8 +430,7 @@ def _tables() -> str:
         "",
     ]
     con = duckdb.connect()
-    open_streams = (resources.files("streamgauge.analytics.schema") / "open_streams.sql").read_text()
-    for part in (*statements(), open_streams, comments(open_streams)):
+    for part in (*statements(), OPEN_STREAMS_SQL, comments(OPEN_STREAMS_SQL)):
         con.execute(part)
     relations = con.execute(
         "SELECT table_name, comment, false FROM duckdb_tables() WHERE schema_name = 'main' "
@@ -514,16 +514,11 @@ def _docstring(documented: object) -> list[str]:
 
 def _fields(struct: type[msgspec.Struct]) -> list[str]:
     """A table of the fields, with the docstring below each."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
-    assert isinstance(tree, ast.ClassDef)
+    kinds, columns = struct.__annotations__, STREAM_COLUMNS if struct in (Measures, Response) else {}
     rows = []
-    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
-            continue
-        text = ""
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            text = " ".join(str(after.value.value).split())
-        rows.append((f"`{node.target.id}`", f"`{ast.unparse(node.annotation)}`", text))
+    for name, text in field_texts(struct).items():
+        meaning = text or (columns[name].text.replace("NULL", "None") if name in columns else "")
+        rows.append((f"`{name}`", f"`{kinds[name]}`", " ".join(meaning.split())))
     return [*_table(("field", "type", "meaning"), rows), ""]
 
 

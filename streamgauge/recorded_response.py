@@ -24,13 +24,14 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from streamgauge.analytics.decoding.decoded_body import body_of
 from streamgauge.analytics.decoding.dialect_selection import UNKNOWN
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
-from streamgauge.analytics.measures.outcome import Transport, facts_of, judge
+from streamgauge.analytics.measures.outcome import Transport, judge
 from streamgauge.ingest.files.exchange_log import Exchange
 from streamgauge.ingest.records import coding_of
-from streamgauge.stream_measures import Event, Measures, measures_of_decoder
+from streamgauge.stream_measures import Event, Measures, measures_of_body
 from streamgauge.values import WholeNumber, format_option
 
 _T = TypeVar("_T")
@@ -243,7 +244,8 @@ def _response(
     is_timed: bool,
 ) -> Response:
     transport = Transport(status=exchange.status, headers_ns=0, end_ns=end_ns)
-    verdict = judge(transport, facts_of(decoder), capture_content=True)
+    body = body_of(decoder)
+    verdict = judge(transport, body, capture_content=True)
     usage = decoder.usage
     found: dict[str, Any] = {
         "file": file,
@@ -266,7 +268,7 @@ def _response(
         "error": decoder.error.raw if decoder.error else None,
         "notes": _notes(decoder, exchange) + notes,
         "events": Event.of_columns(decoder.events, is_timed=is_timed),
-        "measures": measures_of_decoder(decoder, verdict) if is_timed else None,
+        "measures": measures_of_body(body, verdict) if is_timed else None,
     }
     of_decoder = {name: getattr(decoder, name) for name in Response.__struct_fields__ if name not in found}
     return Response(**found, **of_decoder)

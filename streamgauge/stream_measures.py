@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.dialects.events import OUTPUT_KINDS
 from streamgauge.analytics.measures import latency
-from streamgauge.analytics.measures.measure import add_tokens
+from streamgauge.analytics.measures.measure import add_chunks, add_first_times, add_tokens, empty_row
 from streamgauge.analytics.measures.outcome import Verdict
 from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.schema.stream_columns import StreamRow
 
 _DEFAULT_STALL = StallLimit()
 _REQUIRED = ("at_ns", "kind")
@@ -65,24 +66,16 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     event_count: int
     output_event_count: int
     ttfc_ns: int | None
-    """Time to the first event."""
     ttft_ns: int | None
-    """Time to first token: the first output event of any kind."""
     ttfo_ns: int | None
-    """Time to the first output other than reasoning."""
     ttst_ns: int | None
-    """Time between the first two output events of the choice that began first."""
     last_output_ns: int | None
     output_tokens: int | None
     """Tokens of the rates: as passed, reported by the server or listed by every output event."""
     itl_ns: float | None
-    """Inter-token latency: first to last output, divided by tokens - 1."""
     tps_user: float | None
-    """Tokens per second after the first: 1 / `itl_ns`."""
     tps_e2e: float | None
-    """Tokens per second from the request to the last output."""
     icl_p50_ns: float | None
-    """Median inter-chunk latency: gap between two output events of one choice."""
     icl_p95_ns: float | None
     icl_p99_ns: float | None
     icl_max_ns: int | None
@@ -90,7 +83,6 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """Gaps longer than 500 ms and 5 times the median gap."""
     stalled_ns: int | None
     burstiness: float | None
-    """Share of output bytes in the largest read, or in reads within 1 ms of another one. Near 1: not really streamed."""
 
 
 def measure(events: Any, *, output_tokens: int | None = None) -> Measures:
@@ -122,33 +114,29 @@ def measure(events: Any, *, output_tokens: int | None = None) -> Measures:
     columns = _columns_of(_rows_of(events))
     chunks = latency.chunk_latencies(columns, _DEFAULT_STALL)
     tokens = chunks.listed_tokens or None if output_tokens is None else output_tokens
-    last_ns = latency.last_output_ns(columns)
-    rates = (
-        latency.token_rates(tokens, last_ns, chunks.output_span_ns) if tokens and last_ns is not None else {}
-    )
-    return _measures(columns, chunks, {"output_tokens": tokens, **rates})
+    row = empty_row()
+    last_ns = row["last_output_ns"] = latency.last_output_ns(columns)
+    row["output_tokens"] = tokens
+    if tokens and last_ns is not None:
+        rates = latency.token_rates(tokens, last_ns, chunks.output_span_ns)
+        row["itl_ns"], row["tps_user"], row["tps_e2e"] = rates
+    return _measures(columns, chunks, row)
 
 
-def measures_of_decoder(decoder: StreamDecoder, verdict: Verdict) -> Measures:
+def measures_of_body(body: DecodedBody, verdict: Verdict) -> Measures:
     """The measures of a decoded response with times."""
-    chunks = latency.chunk_latencies(decoder.events, _DEFAULT_STALL)
-    row: dict[str, Any] = {"last_output_ns": latency.last_output_ns(decoder.events), "output_tokens": None}
-    add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok")
-    return _measures(decoder.events, chunks, row)
+    chunks, row = latency.chunk_latencies(body.events, _DEFAULT_STALL), empty_row()
+    row["last_output_ns"] = latency.last_output_ns(body.events)
+    add_tokens(row, body, chunks, ended_ok=verdict.outcome == "ok")
+    return _measures(body.events, chunks, row)
 
 
-def _measures(columns: EventColumns, chunks: latency.ChunkLatencies, tokens: Mapping[str, Any]) -> Measures:
-    known = chunks._asdict() | {
-        **tokens,
-        "event_count": len(columns),
-        "output_event_count": sum(map(OUTPUT_KINDS.__contains__, columns.kind)),
-        "ttfc_ns": latency.first_event_ns(columns),
-        "ttft_ns": latency.first_output_ns(columns),
-        "ttfo_ns": latency.first_nonreasoning_output_ns(columns),
-        "last_output_ns": latency.last_output_ns(columns),
-    }
-    fields: dict[str, Any] = {name: known.get(name) for name in Measures.__struct_fields__}
-    return Measures(**fields)
+def _measures(columns: EventColumns, chunks: latency.ChunkLatencies, row: StreamRow) -> Measures:
+    row["event_count"] = len(columns)
+    row["output_event_count"] = sum(map(OUTPUT_KINDS.__contains__, columns.kind))
+    add_first_times(row, columns)
+    add_chunks(row, chunks)
+    return msgspec.convert(row, Measures)
 
 
 def _rows_of(events: Any) -> list[Mapping[str, Any]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.decoding.request_body import RequestParameters
-from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.ingest.records import Closed, Conversation, Opened, ResponseHeaders
 
 MISSING = "missing"
@@ -37,7 +37,7 @@ class FinishedStream:
     """Stop sequences are removed unless content is captured, because clients choose them."""
     response: ResponseHeaders | None
     closed: Closed | None
-    decoder: StreamDecoder | None
+    body: DecodedBody | None
     """None if neither a body nor `Opened` was read."""
     conversation: Conversation | None = None
     """None without a request in JSON."""

@@ -15,6 +15,7 @@ from streamgauge.analytics.assembly.finished_stream import MISSING, FinishedStre
 from streamgauge.analytics.assembly.record_validation import Failure
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
 from streamgauge.analytics.decoding.conversation import ConversationReader
+from streamgauge.analytics.decoding.decoded_body import body_of
 from streamgauge.analytics.decoding.request_body import (
     NO_PARAMETERS,
     RequestParameters,
@@ -232,7 +233,7 @@ class OpenStream:
             request=self.request if captured else msgspec.structs.replace(self.request, stop_sequences=None),
             response=self.response,
             closed=closed,
-            decoder=self.decoder,
+            body=body_of(self.decoder) if self.decoder is not None else None,
             conversation=self.conversation,
             record_gaps=self.record_gaps,
             lost_bytes=self._lost_bytes(closed),

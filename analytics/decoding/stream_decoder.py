@@ -357,12 +357,6 @@ class StreamDecoder:
         return sorted((c for c in calls if c.began_ns is not None), key=lambda c: c.began_ns or 0)
 
     @property
-    def finish_reasons(self) -> list[str]:
-        """The finish reasons of all choices, by index."""
-        choices = self._accumulator.choices
-        return [reason for index in sorted(choices) if (reason := choices[index].finish_reason)]
-
-    @property
     def choices(self) -> list[dict[str, Any]]:
         """Every choice: index, text, reasoning, refusal, tool_calls, finish_reason."""
         return [
@@ -380,10 +374,6 @@ class StreamDecoder:
     @property
     def choice_count(self) -> int:
         return len(self._accumulator.choices)
-
-    @property
-    def reasoning_seen(self) -> bool:
-        return self._accumulator.reasoning_chars > 0
 
     @property
     def dialect(self) -> str:

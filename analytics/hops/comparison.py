@@ -21,6 +21,7 @@ from streamgauge.analytics.hops.changes import CHANGE_COLUMNS, Change, changes
 from streamgauge.analytics.hops.matching import Match
 from streamgauge.analytics.measures.latency import BURST_NS, quantile
 from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.hop_columns import HopClocks, HopMatch, HopMeasures
 from streamgauge.analytics.schema.tables import GATEWAY_STALLS, HOP_CHANGES, HOPS
 
 STREAM_COLUMNS = (*CHANGE_COLUMNS, "ttft_ns", "end_ns")
@@ -47,25 +48,10 @@ class Stream(NamedTuple):
     stalls: Sequence[Stall] = ()
 
 
-class Measures(NamedTuple):
-    """The columns of `hops` with the same names."""
-
-    added_ttft_ns: int | None = None
-    added_tail_ns: int | None = None
-    added_event_p50_ns: int | None = None
-    added_event_p95_ns: int | None = None
-    added_event_max_ns: int | None = None
-    aligned_event_count: int | None = None
-    merged_event_count: int | None = None
-    split_event_count: int | None = None
-    buffered_share: float | None = None
-    gateway_stall_count: int | None = None
-
-
 class Comparison(NamedTuple):
     """The result of `compare`."""
 
-    measures: Measures = Measures()
+    measures: HopMeasures = HopMeasures()
     gateway_stall_seqs: Sequence[int] = ()
     """`Stall.seq` of the outer stalls that the gateway caused."""
     changes: Sequence[Change] = ()
@@ -124,12 +110,12 @@ def _added_tail(outer: Mapping[str, Any], inner: Mapping[str, Any], inner_start_
     return int(outer["end_ns"] - inner_start_ns - inner["end_ns"])
 
 
-def _measures(channels: Sequence[AlignedChannel], transit_ns: int) -> Measures:
+def _measures(channels: Sequence[AlignedChannel], transit_ns: int) -> HopMeasures:
     if not channels:
-        return Measures()
+        return HopMeasures()
     delays_ns = sorted(chain.from_iterable(c.delays_ns for c in channels))
     held = [is_held for c in channels for is_held in _held(c, transit_ns)]
-    return Measures(
+    return HopMeasures(
         added_event_p50_ns=_whole(quantile(delays_ns, 0.5)),
         added_event_p95_ns=_whole(quantile(delays_ns, 0.95)),
         added_event_max_ns=delays_ns[-1],
@@ -206,7 +192,7 @@ class HopRows:
     def __init__(self, offsets: ClockOffsets) -> None:
         self._offsets = offsets
         self._hops: list[Row] = []
-        self._changes: list[Row] = []
+        self._changes: list[tuple[Any, ...]] = []
         self._stalls: set[tuple[str, int]] = set()
 
     def add(self, attempts: Sequence[Match], streams: Mapping[str, Stream]) -> None:
@@ -219,35 +205,31 @@ class HopRows:
             match, offset = attempts[n], offsets[n]
             outer, inner = streams[match.outer.stream_id], streams[match.inner.stream_id]
             found = compare(outer, inner, begin_ns, offset.error_ns)
-            key = {
+            matched: HopMatch = {
                 "outer_stream_id": match.outer.stream_id,
                 "inner_stream_id": match.inner.stream_id,
                 "outer_started_at": match.outer.wall_ns // 1000,
+                "outer_gateway": match.outer.gateway,
+                "inner_gateway": match.inner.gateway,
+                "model": outer.row["request_model"] or outer.row["response_model"],
+                "matched_by": match.matched_by,
+                "attempt": number,
+                "inner_outcome": match.inner.outcome,
+                "inner_error_type": inner.row["error_type"],
+                "lost_ns": ordered[number][0] - begin_ns if number < len(ordered) else None,
+                "gateway_before_ns": begin_ns,
             }
-            self._hops.append(
-                key
-                | found.measures._asdict()
-                | {
-                    "outer_gateway": match.outer.gateway,
-                    "inner_gateway": match.inner.gateway,
-                    "model": outer.row["request_model"] or outer.row["response_model"],
-                    "matched_by": match.matched_by,
-                    "attempt": number,
-                    "inner_outcome": match.inner.outcome,
-                    "inner_error_type": inner.row["error_type"],
-                    "lost_ns": ordered[number][0] - begin_ns if number < len(ordered) else None,
-                    "gateway_before_ns": begin_ns,
-                    "clock_offset_ns": offset.ns,
-                    "clock_error_ns": offset.error_ns,
-                }
-            )
-            self._changes += (key | change._asdict() for change in found.changes)
+            clocks: HopClocks = {"clock_offset_ns": offset.ns, "clock_error_ns": offset.error_ns}
+            self._hops.append({**matched, **found.measures._asdict(), **clocks})
+            key = [matched["outer_stream_id"], matched["inner_stream_id"], matched["outer_started_at"]]
+            self._changes += ((*key, *change) for change in found.changes)
             self._stalls.update((match.outer.stream_id, seq) for seq in found.gateway_stall_seqs)
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """The rows by table."""
-        found = {
-            table.name: frame_of_rows(table, [tuple(map(row.get, table.types)) for row in rows])
-            for table, rows in ((HOPS, self._hops), (HOP_CHANGES, self._changes))
+        hops = [tuple(map(row.__getitem__, HOPS.types)) for row in self._hops]
+        return {
+            "hops": frame_of_rows(HOPS, hops),
+            "hop_changes": frame_of_rows(HOP_CHANGES, self._changes),
+            "gateway_stalls": frame_of_rows(GATEWAY_STALLS, sorted(self._stalls)),
         }
-        return found | {"gateway_stalls": frame_of_rows(GATEWAY_STALLS, sorted(self._stalls))}

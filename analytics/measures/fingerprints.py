@@ -12,22 +12,22 @@ from collections.abc import Iterable
 
 import msgspec
 
-from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.decoding.stream_output import KEPT_CHARS, OutputStart
 from streamgauge.ingest.redaction.filler import is_filler
 
 _DIGEST_BYTES = 8
 
 
-def fingerprints(stream: StreamDecoder, key: bytes) -> tuple[str | None, str | None]:
+def fingerprints(body: DecodedBody, key: bytes) -> tuple[str | None, str | None]:
     """Columns output_fingerprint (of the text, without text of the reasoning) and tool_fingerprint."""
-    if stream.choice_count != 1:
+    columns, start = body.columns, body.output_start
+    if columns["choice_count"] != 1:
         return None, None
-    start = stream.output_start
-    if stream.text_chars:
-        output = _fingerprint("".join(start.text)[:KEPT_CHARS], stream.text_chars, key)
+    if columns["text_chars"]:
+        output = _fingerprint("".join(start.text)[:KEPT_CHARS], columns["text_chars"], key)
     else:
-        output = _fingerprint("".join(start.reasoning)[:KEPT_CHARS], stream.reasoning_chars, key)
+        output = _fingerprint("".join(start.reasoning)[:KEPT_CHARS], columns["reasoning_chars"], key)
     return output, _of_arguments(start, key) if start.arguments else None
 
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.decoding.decoded_body import first_output_ns as first_output_ns
 from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.dialects.events import OUTPUT_KINDS
 from streamgauge.analytics.measures.waits import Cause, WaitedTime, waits_between
@@ -43,25 +43,9 @@ BURST_NS = 1_000_000
 # -- first times and rates -------------------------------------------------------------------------------------------
 
 
-def times_to_first(decoder: StreamDecoder) -> dict[str, int | None]:
-    """Columns ttfb_ns, ttfc_ns, ttft_ns and ttfo_ns. Later data never changes them."""
-    return {
-        "ttfb_ns": decoder.first_byte_ns,
-        "ttfc_ns": first_event_ns(decoder.events),
-        "ttft_ns": first_output_ns(decoder.events),
-        "ttfo_ns": first_nonreasoning_output_ns(decoder.events),
-    }
-
-
 def first_event_ns(events: EventColumns) -> int | None:
     """Time of the first event with data (ttfc)."""
     return events.at_ns[0] if events.at_ns else None
-
-
-def first_output_ns(events: EventColumns) -> int | None:
-    """Time of the first output event of any kind (ttft)."""
-    # `map` and `compress` run in C: a stream has thousands of events, and this is called for each stream and each observation.
-    return next(compress(events.at_ns, map(OUTPUT_KINDS.__contains__, events.kind)), None)
 
 
 def first_nonreasoning_output_ns(events: EventColumns) -> int | None:
@@ -77,15 +61,15 @@ def last_output_ns(events: EventColumns) -> int | None:
     return next(compress(reversed(events.at_ns), map(OUTPUT_KINDS.__contains__, reversed(events.kind))), None)
 
 
-def token_rates(tokens: int, last_output_ns: int, output_span_ns: int | None) -> dict[str, float | None]:
+def token_rates(
+    tokens: int, last_output_ns: int, output_span_ns: int | None
+) -> tuple[float | None, float | None, float | None]:
     """Columns itl_ns, tps_user and tps_e2e for a number of output tokens, as far as they are defined."""
-    rates: dict[str, float | None] = {}
-    if last_output_ns > 0:
-        rates["tps_e2e"] = tokens * 1e9 / last_output_ns
-    if tokens >= 2 and output_span_ns is not None:
-        rates["itl_ns"] = output_span_ns / (tokens - 1)
-        rates["tps_user"] = 1e9 * (tokens - 1) / output_span_ns if output_span_ns else None
-    return rates
+    tps_e2e = tokens * 1e9 / last_output_ns if last_output_ns > 0 else None
+    if tokens < 2 or output_span_ns is None:
+        return None, None, tps_e2e
+    tps_user = 1e9 * (tokens - 1) / output_span_ns if output_span_ns else None
+    return output_span_ns / (tokens - 1), tps_user, tps_e2e
 
 
 # -- between output events -------------------------------------------------------------------------------------------

@@ -25,15 +25,16 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import polars as pl
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.decoding.decoded_body import DecodedBody
+from streamgauge.analytics.decoding.stream_output import EventColumns
 from streamgauge.analytics.dialects.events import ServerStat, Usage
 from streamgauge.analytics.dialects.usage import details_in, faults_in, hidden_output, term
 from streamgauge.analytics.measures import latency
@@ -55,6 +56,15 @@ from streamgauge.analytics.schema.frames import frame, frame_of_rows, polars_typ
 from streamgauge.analytics.schema.objectives import Objectives
 from streamgauge.analytics.schema.outcomes import OK
 from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.schema.stream_columns import (
+    CHUNKS,
+    CLOSED,
+    EXCHANGE,
+    OPENED,
+    READS,
+    StreamRow,
+    with_hint,
+)
 from streamgauge.analytics.schema.tables import (
     COUNTER_PARTS,
     EVENTS,
@@ -74,39 +84,16 @@ _ALWAYS_SEARCHES = re.compile(r"-search-(preview|api)\b")
 _DEFAULT_STALL = StallLimit()
 _DEFAULT_OBJECTIVES = Objectives()
 _encode_lines = msgspec.json.Encoder().encode_lines
-_UNKNOWN_WITHOUT_UPSTREAM = ("gateway", "provider", "server_address", "server_port", "end_ns")
-_EMPTY_ROW: dict[str, Any] = dict.fromkeys(STREAMS.types)
+_EMPTY_ROW = cast("StreamRow", dict.fromkeys(STREAMS.types))
 _in_order = itemgetter(*STREAMS.types)
-_OPENED = (
-    "gateway", "tap", "client_id", "method", "path", "trace_id", "span_id", "parent_span_id", "trace_flags",
-    "server_address", "server_port", "client_start_ns", "connection_id", "response_index",
-)  # fmt: skip
-_CLOSED = (
-    "end_ns", "connected_ns", "request_sent_ns", "request_bytes", "response_bytes", "delivered_bytes", "client_drain_ns",
-    "delivered_ns",
-)  # fmt: skip
-_DECODED = (
-    "finish_reason", "event_count", "output_event_count", "text_chars", "reasoning_chars", "tool_call_count",
-    "comment_count", "malformed_events", "choice_count", "unterminated_tail", "tool_failure_count",
-    "refusal_chars", "tool_call_chars",
-)  # fmt: skip
-_CHUNKS = ("icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "icl_max_ns", "stall_count", "stalled_ns", "burstiness")
-"""Columns with the names of attributes."""
-_OF_READS = (
-    "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns", "ttst_ns", "last_output_ns", "first_audio_ns", "silence_ns", "terminator_ns",
-    *_CHUNKS,
-    "itl_ns", "tps_user", "tps_e2e",
-)  # fmt: skip
-_OF_EXCHANGE = ("client_start_ns", "connected_ns", "request_sent_ns", "headers_ns", "end_ns")
-_UNKNOWN: dict[Times, dict[str, None]] = {
-    "reads": {},
-    "exchange": dict.fromkeys(_OF_READS),
-    "none": dict.fromkeys((*_OF_READS, *_OF_EXCHANGE)),
+_OPENED, _CLOSED, _CHUNKS = (with_hint(hint) for hint in (OPENED, CLOSED, CHUNKS))
+_of_opened, _of_closed, _of_chunks = (attrgetter(*names) for names in (_OPENED, _CLOSED, _CHUNKS))
+_UNKNOWN: dict[Times, tuple[str, ...]] = {
+    "reads": (),
+    "exchange": with_hint(READS, CHUNKS),
+    "none": with_hint(READS, CHUNKS, EXCHANGE),
 }
 """Columns without a value, by what is timed."""
-_of_opened, _of_closed, _of_decoder, _of_chunks = (
-    attrgetter(*names) for names in (_OPENED, _CLOSED, _DECODED, _CHUNKS)
-)
 
 
 def measure(
@@ -132,6 +119,7 @@ def measure(
     for row in rows:
         if row["operation"] not in NO_REQUESTS:
             _add_objective(row, objectives)
+        assert len(row) == len(_EMPTY_ROW), f"unknown columns: {row.keys() - _EMPTY_ROW.keys()}"
     tables = {
         "streams": frame(
             STREAMS,
@@ -150,7 +138,7 @@ def measure(
 
 def _row(
     stream: FinishedStream, stall: StallLimit, fingerprint_key: bytes, counters: Counter[str]
-) -> dict[str, Any]:
+) -> StreamRow:
     verdict = verdict_of(stream)
     # Copying a dict with all columns and reading it with one `itemgetter` takes less time than a class with a field for each.
     row = _EMPTY_ROW.copy()
@@ -161,25 +149,27 @@ def _row(
     _add_opened(row, stream)
     _add_transport(row, stream)
     _add_verdict(row, verdict)
-    decoder = stream.decoder
-    if decoder is not None:
-        events = decoder.events
+    body = stream.body
+    if body is not None:
+        events = body.events
         chunks = latency.NO_OUTPUT
         if events:
             chunks = latency.chunk_latencies(events, stall, latency.output_waits(events, stream.closed))
-        row["dialect"] = decoder.dialect
-        row["provider"] = decoder.provider
-        row["operation"] = decoder.operation or row["operation"]
-        row["response_id"] = decoder.response_id
-        row["response_model"] = decoder.response_model
+        row["dialect"] = body.dialect
+        row["provider"] = body.provider
+        row["operation"] = body.operation or row["operation"]
+        row["response_id"] = body.response_id
+        row["response_model"] = body.response_model
         if not verdict.is_lost:
-            _add_body(row, stream, decoder, chunks)
+            _add_body(row, stream, body, chunks)
             if not stream.uncaptured_bytes:
-                row["output_fingerprint"], row["tool_fingerprint"] = fingerprints(decoder, fingerprint_key)
-                add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok", counters=counters)
-                _add_billing(row, decoder)
-    for column in ("service_tier", "speed", "inference_region"):
-        row[column] = row[column] or term(getattr(stream.request, column))
+                row["output_fingerprint"], row["tool_fingerprint"] = fingerprints(body, fingerprint_key)
+                add_tokens(row, body, chunks, ended_ok=verdict.outcome == "ok", counters=counters)
+                _add_billing(row, body)
+    asked_for = stream.request
+    row["service_tier"] = row["service_tier"] or term(asked_for.service_tier)
+    row["speed"] = row["speed"] or term(asked_for.speed)
+    row["inference_region"] = row["inference_region"] or term(asked_for.inference_region)
     asked = stream.conversation
     # A request that continues a response may leave out the tools, which the server keeps.
     has_tools = asked.has_tools if asked is not None and asked.previous_response_id is None else None
@@ -194,14 +184,19 @@ def _row(
     if asked is not None and asked.traceparent:
         _join_trace(row, asked.traceparent)
     if stream.opened is not None and not stream.opened.gateway:  # refused before it had an upstream
-        row.update(dict.fromkeys(_UNKNOWN_WITHOUT_UPSTREAM))
+        row["gateway"] = row["provider"] = row["server_address"] = row["server_port"] = row["end_ns"] = None
         row["method"], row["path"] = row["method"] or None, row["path"] or None
-    if stream.opened is not None:
-        row.update(_UNKNOWN[stream.opened.times])
+    if stream.opened is not None and stream.opened.times != "reads":
+        _set(row, dict.fromkeys(_UNKNOWN[stream.opened.times]))
     return row
 
 
-def _join_trace(row: dict[str, Any], traceparent: str) -> None:
+def _set(row: StreamRow, values: Mapping[str, Any]) -> None:
+    """Set columns with names that follow from the catalogue or from a report."""
+    cast("dict[str, Any]", row).update(values)
+
+
+def _join_trace(row: StreamRow, traceparent: str) -> None:
     """Join the trace that a message names.
 
     A header of the same trace stays: its parent is the request of the message. That of a WebSocket is not of its messages.
@@ -213,7 +208,7 @@ def _join_trace(row: dict[str, Any], traceparent: str) -> None:
         row["trace_id"], row["parent_span_id"], row["trace_flags"] = caller
 
 
-def _add_objective(row: dict[str, Any], objectives: Objectives) -> None:
+def _add_objective(row: StreamRow, objectives: Objectives) -> None:
     found = objectives.of(
         row["request_model"] or row["response_model"], row["gateway"], row["client_id"], row["labels"]
     )
@@ -222,7 +217,7 @@ def _add_objective(row: dict[str, Any], objectives: Objectives) -> None:
         row["meets_objective"] = found.meets(row["outcome"], row["ttft_ns"], row["itl_ns"])
 
 
-def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
+def _add_opened(row: StreamRow, stream: FinishedStream) -> None:
     opened = stream.opened
     response_headers = stream.response.headers if stream.response is not None else []
     row["server_instance"] = server_instance_of(response_headers)
@@ -234,18 +229,18 @@ def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
     row["client_app"] = client_app_of(opened.headers)
     row["operation"] = operation_of(opened.path)
     row["transport"] = transport_of(opened, stream.response)
-    row.update(zip(_OPENED, _of_opened(opened), strict=True))
+    _set(row, dict(zip(_OPENED, _of_opened(opened), strict=True)))
     row["clock_id"] = opened.clock_id or opened.incarnation
     row["clock_ns"] = opened.mono_ns
 
 
-def _add_transport(row: dict[str, Any], stream: FinishedStream) -> None:
+def _add_transport(row: StreamRow, stream: FinishedStream) -> None:
     if stream.response is not None:
         row["http_status"] = stream.response.status
         if stream.opened is None or stream.opened.connection_id is None:
             row["headers_ns"] = stream.response.headers_ns
     if stream.closed is not None:
-        row.update(zip(_CLOSED, _of_closed(stream.closed), strict=True))
+        _set(row, dict(zip(_CLOSED, _of_closed(stream.closed), strict=True)))
         if stream.closed.waits is not None:
             row["waited_upstream_ns"], row["waited_client_ns"], row["tap_delay_ns"] = split_stream(
                 stream.closed.waits, stream.closed.end_ns
@@ -254,7 +249,7 @@ def _add_transport(row: dict[str, Any], stream: FinishedStream) -> None:
             row["http_status"] = stream.closed.refused_status
 
 
-def _add_verdict(row: dict[str, Any], verdict: Verdict) -> None:
+def _add_verdict(row: StreamRow, verdict: Verdict) -> None:
     row["outcome"] = verdict.outcome
     row["error_type"] = verdict.error_type
     row["error_phase"] = verdict.error_phase
@@ -262,100 +257,120 @@ def _add_verdict(row: dict[str, Any], verdict: Verdict) -> None:
     row["aborted_after_terminal"] = None if verdict.is_lost else verdict.aborted_after_terminal
 
 
+def empty_row() -> StreamRow:
+    """A row without values."""
+    return _EMPTY_ROW.copy()
+
+
+def add_first_times(row: StreamRow, events: EventColumns) -> None:
+    row["ttfc_ns"] = latency.first_event_ns(events)
+    row["ttft_ns"] = latency.first_output_ns(events)
+    row["ttfo_ns"] = latency.first_nonreasoning_output_ns(events)
+
+
+def add_chunks(row: StreamRow, chunks: latency.ChunkLatencies) -> None:
+    """Set the columns of the times between output events."""
+    row["ttst_ns"] = chunks.ttst_ns
+    _set(row, dict(zip(_CHUNKS, _of_chunks(chunks), strict=True)))
+
+
 def _add_body(
-    row: dict[str, Any], stream: FinishedStream, decoder: StreamDecoder, chunks: latency.ChunkLatencies
+    row: StreamRow, stream: FinishedStream, body: DecodedBody, chunks: latency.ChunkLatencies
 ) -> None:
     """Columns of the decoded body of a complete stream."""
-    row["streamed"] = decoder.streamed if stream.response is not None else None
-    row.update(latency.times_to_first(decoder))
+    row["streamed"] = body.streamed if stream.response is not None else None
+    events = body.events
+    row["ttfb_ns"] = body.first_byte_ns
     if row["ttfb_ns"] is None and stream.closed is not None:
         row["ttfb_ns"] = stream.closed.first_byte_ns
+    add_first_times(row, events)
     row["ttst_ns"] = chunks.ttst_ns
     if stream.uncaptured_bytes:
         return
-    kinds = decoder.events.kind
-    row["terminator_ns"] = decoder.events.at_ns[kinds.index("terminal")] if "terminal" in kinds else None
-    row["last_output_ns"] = latency.last_output_ns(decoder.events)
-    row.update(zip(_DECODED, _of_decoder(decoder), strict=True))
-    row.update(zip(_CHUNKS, _of_chunks(chunks), strict=True))
-    row["violations"] = decoder.violations(ended=row["outcome"] == OK and not row["aborted_after_terminal"])
-    audio = decoder.audio
+    kinds = events.kind
+    row["terminator_ns"] = events.at_ns[kinds.index("terminal")] if "terminal" in kinds else None
+    row["last_output_ns"] = latency.last_output_ns(events)
+    _set(row, body.columns)
+    add_chunks(row, chunks)
+    row["violations"] = body.violations[row["outcome"] == OK and not row["aborted_after_terminal"]]
+    audio = body.audio
     row["first_audio_ns"], row["audio_ns"] = audio.first_ns, audio.length_ns or None
     row["silence_ns"] = audio.silence_ns if row["finish_reason"] in INTERRUPTED else None
     if row["outcome"] == OK:  # a stream that ended early may end within the arguments
-        row["malformed_tool_call_count"] = malformed_tool_calls(decoder.output_start)
+        row["malformed_tool_call_count"] = malformed_tool_calls(body.output_start)
     if stream.capture_content:
-        row["output_text"] = _text(decoder.text)
-        row["reasoning_text"] = _text(decoder.reasoning)
+        row["output_text"] = _text(body.text)
+        row["reasoning_text"] = _text(body.reasoning)
 
 
-def _add_billing(row: dict[str, Any], decoder: StreamDecoder) -> None:
+def _add_billing(row: StreamRow, body: DecodedBody) -> None:
     """What changes the price of the request, stated outside of the usage report."""
-    for column, value in decoder.billing.items():
-        row[column] = row[column] or value
+    known = cast("Mapping[str, Any]", row)
+    _set(row, {column: known[column] or value for column, value in body.billing.items()})
     if row["dialect"] == "openai_chat" and row["web_searches"] is None and row["output_tokens"]:
         model = row["response_model"] or row["request_model"] or ""
         row["web_searches"] = 1 if _ALWAYS_SEARCHES.search(model) else None
 
 
 def add_tokens(
-    row: dict[str, Any],
-    decoder: StreamDecoder,
+    row: StreamRow,
+    body: DecodedBody,
     chunks: latency.ChunkLatencies,
     *,
     ended_ok: bool,
     counters: Counter[str] | None = None,
 ) -> None:
     """Set the columns of tokens and rates. `row` has `last_output_ns`, and None as `output_tokens`."""
-    usage = decoder.usage
+    usage = body.usage
     n: int | None = None
     if usage is not None:
         output, reasoning = _count(usage.output_tokens), _count(usage.reasoning_tokens)
-        row["input_tokens"] = None if decoder.usage_denies_input else _count(usage.input_tokens)
+        row["input_tokens"] = None if body.usage_denies_input else _count(usage.input_tokens)
         row["cached_input_tokens"] = _count(usage.cached_input_tokens)
-        counted = decoder.counted_usage or usage
+        counted = body.counted_usage or usage
         details = details_in(counted.raw)
-        row |= details
+        _set(row, details)
         if usage.raw is not counted.raw:  # the last report has no counts, but may name the tier
-            row |= {name: value for name, value in details_in(usage.raw).items() if value is not None}
+            _set(row, {name: value for name, value in details_in(usage.raw).items() if value is not None})
         faults = faults_in(counted, details)
         if "total_cost" in faults:
             row["reported_cost"] = None
         if faults and counters is not None:
-            counters.update(f"usage_inconsistent.{decoder.dialect}.{member}" for member in faults)
-        row["output_tokens"] = output = None if decoder.usage_denies_output else output
+            counters.update(f"usage_inconsistent.{body.dialect}.{member}" for member in faults)
+        row["output_tokens"] = output = None if body.usage_denies_output else output
         row["reasoning_tokens"] = reasoning
-        row["token_source"] = _token_source(decoder, row["input_tokens"], output, faults)
+        row["token_source"] = _token_source(body, row["input_tokens"], output, faults)
         row["unexplained_tokens"] = sum(faults.values()) or None
-        if output is not None and (ended_ok or _usage_covers_output(decoder, chunks)):
-            n = output if not reasoning or decoder.reasoning_seen else output - reasoning
+        if output is not None and (ended_ok or _usage_covers_output(body, chunks)):
+            n = output if not reasoning or body.columns["reasoning_chars"] else output - reasoning
             n -= hidden_output(counted.raw)
     listed = _count(chunks.listed_tokens)
     if row["output_tokens"] is None and listed:
         row["output_tokens"] = n = listed
-        row |= {"token_source": "chunks"}
+        row["token_source"] = "chunks"  # noqa: S105 (tokens of text)
     last_ns = row["last_output_ns"]
     if n is not None and n > 0 and last_ns is not None:
-        row.update(latency.token_rates(n, last_ns, chunks.output_span_ns))
+        rates = latency.token_rates(n, last_ns, chunks.output_span_ns)
+        row["itl_ns"], row["tps_user"], row["tps_e2e"] = rates
 
 
 def _token_source(
-    decoder: StreamDecoder, input_tokens: int | None, output_tokens: int | None, faults: Collection[str]
+    body: DecodedBody, input_tokens: int | None, output_tokens: int | None, faults: Collection[str]
 ) -> str | None:
-    if decoder.usage_denies_output or decoder.usage_denies_input:
+    if body.usage_denies_output or body.usage_denies_input:
         return "reported_zero"
     if faults:
         return "usage_inconsistent"
-    if output_tokens is not None and not decoder.usage_is_final:
+    if output_tokens is not None and not body.usage_is_final:
         return "usage_delta"
     return None if output_tokens is None and input_tokens is None else "usage"
 
 
-def _usage_covers_output(decoder: StreamDecoder, chunks: latency.ChunkLatencies) -> bool:
+def _usage_covers_output(body: DecodedBody, chunks: latency.ChunkLatencies) -> bool:
     """Whether the last report of output tokens arrived with or after the last output."""
     last = chunks.last_output_seq
     return last is None or any(
-        seq >= last for seq, _, usage in reversed(decoder.usage_reports) if usage.output_tokens is not None
+        seq >= last for seq, _, usage in reversed(body.usage_reports) if usage.output_tokens is not None
     )
 
 
@@ -365,8 +380,8 @@ def _output_waits(finished: Sequence[FinishedStream]) -> pl.DataFrame:
         [
             (stream.stream_id, *wait)
             for stream in finished
-            if stream.decoder is not None and stream.closed is not None and stream.closed.waits
-            for wait in latency.output_waits(stream.decoder.events, stream.closed)
+            if stream.body is not None and stream.closed is not None and stream.closed.waits
+            for wait in latency.output_waits(stream.body.events, stream.closed)
         ],
     )
 
@@ -376,8 +391,8 @@ def _usage_reports(finished: Sequence[FinishedStream], counters: Counter[str]) -
     stream_ids: list[str] = []
     captured: list[bool] = []
     for stream in finished:
-        if stream.decoder is not None:
-            new = stream.decoder.usage_reports
+        if stream.body is not None:
+            new = stream.body.usage_reports
             reports += new
             stream_ids += [stream.stream_id] * len(new)
             captured += [stream.capture_content] * len(new)
@@ -400,8 +415,8 @@ def _server_stats(finished: Sequence[FinishedStream]) -> pl.DataFrame:
     found = [
         (s.stream_id, seq, stat if s.capture_content or stat.value is not None else _known_words(stat))
         for s in finished
-        if s.decoder
-        for seq, stat in s.decoder.server_stats
+        if s.body
+        for seq, stat in s.body.server_stats
     ]
     name = identifiers.name
     return frame_of_rows(
@@ -457,14 +472,13 @@ def _json(value: Any) -> str | None:
         return None
 
 
-_LISTS = ("read_seq", "at_ns", "kind", "event_name", "choice", "chars", "tokens", "bytes", "finish_reason")
+_LISTS = [*EVENTS.types][2:]
+"""Columns of `events` after the id and the number."""
 
 
 def event_frame(finished: Sequence[FinishedStream], counters: Counter[str] | None = None) -> pl.DataFrame:
     """The events of finished streams, in order."""
-    sources = [
-        (s.stream_id, s.decoder.events) for s in finished if s.decoder is not None and s.decoder.events
-    ]
+    sources = [(s.stream_id, s.body.events) for s in finished if s.body is not None and s.body.events]
     owners = pl.DataFrame(
         {"stream_id": [stream_id for stream_id, _ in sources], "n": [len(columns) for _, columns in sources]},
         schema={"stream_id": pl.String, "n": pl.Int64},

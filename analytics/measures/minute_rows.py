@@ -22,6 +22,7 @@ from streamgauge.analytics.schema.frames import with_all_columns
 from streamgauge.analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
 from streamgauge.analytics.schema.outcomes import NOT_COUNTED, NOT_ERRORS, OK
 from streamgauge.analytics.schema.stall_limit import StallLimit
+from streamgauge.analytics.schema.stream_columns import Histogram, values_of
 from streamgauge.analytics.schema.tables import (
     CLIENT_MINUTES,
     HISTOGRAM_MINUTES,
@@ -31,10 +32,7 @@ from streamgauge.analytics.schema.tables import (
     Table,
 )
 
-METRICS = (
-    "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_max_ns",
-    "connected_ns", "last_output_ns", "end_ns", "tps_user", "tps_e2e", "burstiness",
-)  # fmt: skip
+METRICS = tuple(values_of(Histogram))
 """Columns of `streams` with a histogram. The pooled gaps have one too, `icl_ns`."""
 _SOURCE = ("minute", "gateway", "provider", "model")
 _MAX_SUMMAND = 2**47
@@ -92,6 +90,12 @@ def _sums(**columns: str) -> list[pl.Expr]:
     return [_known_sum(pl.col(column), name) for name, column in columns.items()]
 
 
+def _same_sums(table: Table) -> list[pl.Expr]:
+    """Sums of the columns of `streams` that the roll-up has by the same name. A count of streams is no sum, and is never NULL."""
+    counts = {*table.key.split(", "), "icl_max_ns", "aborted_after_terminal"}
+    return _sums(**{name: name for name in table.types if name in STREAMS.types and name not in counts})
+
+
 def _counts(**conditions: str) -> list[pl.Expr]:
     """Numbers of streams for which a condition in SQL holds."""
     return [
@@ -112,9 +116,7 @@ _CLIENT_COUNTS = [
     (~pl.col("outcome").is_in(NOT_COUNTED)).sum().cast(pl.Int64).alias("counted"),
     (~pl.col("outcome").is_in(NOT_ERRORS)).sum().cast(pl.Int64).alias("errors"),
     _MEETING.sum().cast(pl.Int64).alias("meeting_objective"),
-    *_sums(
-        input_tokens="input_tokens", cached_input_tokens="cached_input_tokens", output_tokens="output_tokens"
-    ),
+    *_same_sums(CLIENT_MINUTES),
 ]
 _COUNTS = [
     pl.lit(value=False).alias("settled"),
@@ -125,37 +127,23 @@ _COUNTS = [
     _MEETING.sum().cast(pl.Int64).alias("meeting_objective"),
     pl.col("stall_count").count().cast(pl.Int64).alias("streams_with_stalls_known"),
     (pl.col("stall_count") > 0).sum().cast(pl.Int64).alias("stalled_streams"),
-    *_sums(
-        stalls="stall_count", stalled_ns="stalled_ns", waited_upstream_ns="waited_upstream_ns",
-        waited_client_ns="waited_client_ns", tap_delay_ns="tap_delay_ns",
-    ),
-    _known_sum(
-        pl.when(pl.col("stall_count").is_not_null()).then(pl.col("last_output_ns") - pl.col("ttft_ns")),
-        "output_ns",
-    ),
     pl.col("icl_max_ns").max(),
-    *_sums(input_tokens="input_tokens", cached_input_tokens="cached_input_tokens"),
+    *_same_sums(STREAM_MINUTES),
+    *_sums(stalls="stall_count", events="event_count", output_events="output_event_count", tool_calls="tool_call_count"),
     # the denominator of a share: only streams whose numerator is known
-    _known_sum(
-        pl.when(pl.col("cached_input_tokens").is_not_null()).then("input_tokens"),
-        "input_tokens_with_cache_known",
-    ),
-    *_sums(output_tokens="output_tokens", reasoning_tokens="reasoning_tokens"),
-    _known_sum(
-        pl.when(pl.col("reasoning_tokens").is_not_null()).then("output_tokens"),
-        "output_tokens_with_reasoning_known",
+    *(
+        _known_sum(pl.when(pl.col(known).is_not_null()).then(value), name)
+        for name, known, value in (
+            ("output_ns", "stall_count", pl.col("last_output_ns") - pl.col("ttft_ns")),
+            ("input_tokens_with_cache_known", "cached_input_tokens", pl.col("input_tokens")),
+            ("output_tokens_with_reasoning_known", "reasoning_tokens", pl.col("output_tokens")),
+        )
     ),
     *_counts(
         complete_answers=quality.IS_ANSWER, cut_answers=quality.is_affected("length"), refusals=quality.is_affected("refusal"),
         empty_answers=quality.is_affected("empty"), answers_with_tools=quality.is_affected("tool_calls"),
         streams_with_malformed_tools=quality.is_affected("tool_arguments"), streams_with_tools=quality.MEASURES["tool_failure"].known,
         failed_with_tools=quality.is_affected("tool_failure"),
-    ),
-    *_sums(
-        events="event_count", output_events="output_event_count", text_chars="text_chars",
-        reasoning_chars="reasoning_chars", tool_calls="tool_call_count", malformed_events="malformed_events",
-        request_bytes="request_bytes", response_bytes="response_bytes", delivered_bytes="delivered_bytes",
-        lost_bytes="lost_bytes",
     ),
     pl.col("started_at").min().alias("first_at"),
     pl.col("started_at").max().alias("last_at"),

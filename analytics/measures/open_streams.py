@@ -23,11 +23,12 @@ from streamgauge.analytics.measures.latency import first_output_ns, last_output_
 from streamgauge.analytics.measures.operation import is_websocket, operation_of
 from streamgauge.analytics.schema.dimensions import INFERENCE, WEBSOCKET
 from streamgauge.analytics.schema.frames import frame
+from streamgauge.analytics.schema.stream_columns import OPENED, with_hint
 from streamgauge.analytics.schema.tables import OPEN_STREAMS
 from streamgauge.ingest.labels import Label, labels_of
 from streamgauge.ingest.records import Alive
 
-_OPENED = ("gateway", "tap", "client_id", "path", "trace_id")
+_OPENED = [name for name in with_hint(OPENED) if name in OPEN_STREAMS.types]
 _DECODED = ("dialect", "operation", "response_model", "last_event_ns")
 """Columns with the names of attributes."""
 

@@ -21,15 +21,13 @@ and so is an empty response to a request for a stream.
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.dialects.events import ErrorReport
-from streamgauge.analytics.measures.latency import first_output_ns
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.records import Cause, Refusal
 
@@ -77,27 +75,8 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     """The client asked for a WebSocket."""
     partial: bool = False
     """Part of the body is not recorded, by rule."""
-
-
-class Facts(msgspec.Struct, frozen=True):
-    """The relevant facts of the decoded body. Times in ns since t0, None if not seen."""
-
-    dialect: str = "unknown"
-    streamed: bool = True
-    open_ended: bool = False
-    """No terminal is expected, and either side may leave at any time."""
-    terminal_ns: int | None = None
-    terminal_seq: int | None = None
-    """Number of the terminal event if known. It orders the terminal and an error of the same read."""
-    error: ErrorReport | None = None
-    error_ns: int | None = None
-    error_seq: int | None = None
-    output_after_finish: bool = False
-    """`terminal_ns` is that of a finish reason, and output followed an earlier one."""
-    stream_is_missing: bool = False
-    """There is no event and no other body although the request asked for a stream."""
-    malformed_events: int = 0
-    first_output_ns: int | None = None
+    first_byte_ns: int | None = None
+    """First byte of a body that is not recorded. It stands for its first output."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -115,16 +94,8 @@ class Verdict(msgspec.Struct, frozen=True):
         return self.outcome == "tap_lost"
 
 
-_of_decoder = attrgetter(*Facts.__struct_fields__[:-1])
-
-
-def facts_of(decoder: StreamDecoder) -> Facts:
-    facts: tuple[Any, ...] = *_of_decoder(decoder), first_output_ns(decoder.events)
-    return Facts(*facts)
-
-
-NO_BODY = Facts(streamed=False)
-"""The facts of an exchange without a response body."""
+NO_BODY = DecodedBody(streamed=False)
+"""That of an exchange without a response body."""
 
 LOST = Verdict("tap_lost", "tap_lost")
 """The verdict on a stream with missing records. Its phase is unknown."""
@@ -144,51 +115,49 @@ def verdict_of(stream: FinishedStream) -> Verdict:
         tunnel=closed.tunnel,
         upgrade=stream.opened is not None and stream.opened.asks_for_websocket,
         partial=stream.uncaptured_bytes > 0,
+        first_byte_ns=closed.first_byte_ns,
     )
-    facts = facts_of(stream.decoder) if stream.decoder is not None and response is not None else NO_BODY
-    # The first byte of a body that is not recorded stands for its first output.
-    if facts.first_output_ns is None:
-        facts = msgspec.structs.replace(facts, first_output_ns=closed.first_byte_ns)
-    return judge(transport, facts, capture_content=stream.capture_content)
+    body = stream.body if stream.body is not None and response is not None else NO_BODY
+    return judge(transport, body, capture_content=stream.capture_content)
 
 
-def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool = False) -> Verdict:
+def judge(transport: Transport, body: DecodedBody = NO_BODY, *, capture_content: bool = False) -> Verdict:
     """The verdict on an exchange. `capture_content`: the provider's message may be kept."""
     status = transport.status
     if status is None:
         return _without_response(transport)
     if status >= 400:
-        return _http_error(transport, facts, status, capture_content)
-    terminal_ns = _terminal_ns(transport, facts)
-    error, error_ns = facts.error, facts.error_ns
+        return _http_error(transport, body, status, capture_content)
+    terminal_ns = _terminal_ns(transport, body)
+    error, error_ns = body.error, body.error_ns
     client_left_ns = transport.client_left_ns
-    open_ended = transport.tunnel or facts.open_ended
+    open_ended = transport.tunnel or body.open_ended
     if client_left_ns is None and transport.cause == "client_left" and not open_ended:
         client_left_ns = transport.end_ns
-    if error is not None and _error_counts(facts, error_ns, terminal_ns):
+    if error is not None and _error_counts(body, error_ns, terminal_ns):
         if client_left_ns is not None and error_ns is not None and client_left_ns < error_ns:
-            return _client_abort(transport, _phase(facts, client_left_ns))
+            return _client_abort(transport, _phase(transport, body, client_left_ns))
         error_type = identifiers.error_type(error.type) or "inband_error"
         message = _message(error, capture_content)
-        return Verdict("inband_error", error_type, _phase(facts, error_ns), message)
+        return Verdict("inband_error", error_type, _phase(transport, body, error_ns), message)
     if (
         client_left_ns is not None
         and (terminal_ns is None or client_left_ns < terminal_ns)
         and not open_ended
     ):
-        return _client_abort(transport, _phase(facts, client_left_ns))
+        return _client_abort(transport, _phase(transport, body, client_left_ns))
     if terminal_ns is not None:
         aborted = client_left_ns is not None or transport.cause not in ("complete", "client_left")
         aborted = aborted and not transport.tunnel  # the tap decided that the end of a tunnel was clean
         phase: Phase | None = "post_finish" if aborted or error is not None else None
-        return Verdict("ok", error_phase=phase, aborted_after_terminal=aborted and facts.streamed)
-    if transport.cause != "complete" and not (facts.open_ended and transport.cause == "client_left"):
-        return _by_cause(transport, transport.cause, _phase(facts, transport.end_ns))
-    if facts.malformed_events:
-        return Verdict("malformed", "malformed_stream", _phase(facts, transport.end_ns))
-    has_terminal = facts.dialect != "unknown" or facts.stream_is_missing
-    if facts.streamed and has_terminal and not transport.partial and not open_ended:
-        return Verdict("truncated", "stream_truncated", _phase(facts, transport.end_ns))
+        return Verdict("ok", error_phase=phase, aborted_after_terminal=aborted and body.streamed)
+    if transport.cause != "complete" and not (body.open_ended and transport.cause == "client_left"):
+        return _by_cause(transport, transport.cause, _phase(transport, body, transport.end_ns))
+    if body.malformed_events:
+        return Verdict("malformed", "malformed_stream", _phase(transport, body, transport.end_ns))
+    has_terminal = body.dialect != "unknown" or body.stream_is_missing
+    if body.streamed and has_terminal and not transport.partial and not open_ended:
+        return Verdict("truncated", "stream_truncated", _phase(transport, body, transport.end_ns))
     return Verdict("ok")
 
 
@@ -218,38 +187,40 @@ def _client_abort(transport: Transport, phase: Phase) -> Verdict:
     return Verdict("client_abort", "client_abort", phase, identifiers.name(transport.detail))
 
 
-def _http_error(transport: Transport, facts: Facts, status: int, capture_content: bool) -> Verdict:
+def _http_error(transport: Transport, body: DecodedBody, status: int, capture_content: bool) -> Verdict:
     client_left_ns, headers_ns = transport.client_left_ns, transport.headers_ns
     if client_left_ns is not None and headers_ns is not None and client_left_ns < headers_ns:
         return _client_abort(transport, "pre_headers")
     if transport.upgrade and status in NO_WEBSOCKET:
         return Verdict("refused", "websocket", "pre_headers")
-    error = facts.error
+    error = body.error
     error_type = identifiers.error_type(error.type) if error is not None else None
     return Verdict("http_error", error_type or str(status), "pre_headers", _message(error, capture_content))
 
 
-def _terminal_ns(transport: Transport, facts: Facts) -> int | None:
+def _terminal_ns(transport: Transport, body: DecodedBody) -> int | None:
     """When the response was complete. A non-streamed body is complete at its clean end."""
     clean = transport.cause == "complete" and transport.client_left_ns is None
-    if facts.streamed:
-        return facts.terminal_ns if clean or not facts.output_after_finish else None
-    if transport.cause == "complete" and not facts.malformed_events:
+    if body.streamed:
+        return body.terminal_ns if clean or not body.output_after_finish else None
+    if transport.cause == "complete" and not body.malformed_events:
         return transport.end_ns
     return None
 
 
-def _error_counts(facts: Facts, error_ns: int | None, terminal_ns: int | None) -> bool:
+def _error_counts(body: DecodedBody, error_ns: int | None, terminal_ns: int | None) -> bool:
     """Whether the error arrived before or with the terminal."""
-    if not facts.streamed or terminal_ns is None or error_ns is None:
+    if not body.streamed or terminal_ns is None or error_ns is None:
         return True
-    if facts.error_seq is not None and facts.terminal_seq is not None:
-        return facts.error_seq <= facts.terminal_seq
+    if body.error_seq is not None and body.terminal_seq is not None:
+        return body.error_seq <= body.terminal_seq
     return error_ns <= terminal_ns
 
 
-def _phase(facts: Facts, at_ns: int | None) -> Phase:
-    first = facts.first_output_ns
+def _phase(transport: Transport, body: DecodedBody, at_ns: int | None) -> Phase:
+    first = body.first_output_ns
+    if first is None:
+        first = transport.first_byte_ns
     return "pre_first_output" if first is None or (at_ns is not None and at_ns < first) else "mid_stream"
 
 

@@ -30,6 +30,7 @@ from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.measures.operation import is_agent
 from streamgauge.analytics.schema.dimensions import INFERENCE, MCP, SIDE_OPERATIONS, WARM_UP
 from streamgauge.analytics.schema.outcomes import OK
+from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.ingest.identifiers import identifier
 from streamgauge.ingest.keyed_ids import RECORDED, RECORDED_AGENT
 from streamgauge.ingest.records import Conversation, RequestAnatomy
@@ -38,7 +39,6 @@ MAX_REMEMBERED = 50_000
 MAX_TURN = 2**31 - 1
 _CHAINED = ("openai_responses", "lmstudio_chat")
 """Dialects whose responses can be continued by their id."""
-_COLUMNS = ("session_id", "parent_session_id", "turn")
 _UNKNOWN = Conversation()
 MAX_IDLE_NS = 30 * 60 * 10**9
 MAX_PARALLEL = 64
@@ -91,7 +91,7 @@ class Sessions:
         """Response id, or session id of a conversation that the server keeps → (session, turn)."""
         self._unnamed: dict[tuple[Any, ...], list[_Unnamed]] = {}
         """Tap, program, client and session in the body → its conversations, the latest last."""
-        self._batch: dict[str, tuple[Any, ...]] = {}
+        self._batch: dict[str, tuple[str | None, str | None, int | None]] = {}
         """Columns of the streams of the last call, which may be measured again one by one."""
 
     def restore(self, responses: Iterable[tuple[str, str, int | None]]) -> None:
@@ -99,16 +99,16 @@ class Sessions:
         for response_id, session, turn in responses:
             self._remember(response_id, session, turn)
 
-    def add_to(self, rows: Sequence[dict[str, Any]], finished: Sequence[FinishedStream]) -> None:
+    def add_to(self, rows: Sequence[StreamRow], finished: Sequence[FinishedStream]) -> None:
         """Set `session_id` and `turn` of rows of `streams`."""
         if any(row["stream_id"] not in self._batch for row in rows):
             self._batch = {}
             self._add_new(rows, finished)
-            self._batch = {row["stream_id"]: tuple(map(row.get, _COLUMNS)) for row in rows}
+            self._batch = {r["stream_id"]: (r["session_id"], r["parent_session_id"], r["turn"]) for r in rows}
         for row in rows:
-            row.update(zip(_COLUMNS, self._batch[row["stream_id"]], strict=True))
+            row["session_id"], row["parent_session_id"], row["turn"] = self._batch[row["stream_id"]]
 
-    def _add_new(self, rows: Sequence[dict[str, Any]], finished: Sequence[FinishedStream]) -> None:
+    def _add_new(self, rows: Sequence[StreamRow], finished: Sequence[FinishedStream]) -> None:
         pairs = zip(rows, finished, strict=True)
         # By start: a request that continues a response must find it, even if both ended in one commit.
         for row, stream in sorted(pairs, key=lambda pair: pair[1].started_wall_ns):
@@ -138,7 +138,7 @@ class Sessions:
                 self._of_program(row, stream, conversation.anatomy or _NO_ANATOMY)
 
     def _session_of(
-        self, row: dict[str, Any], conversation: Conversation, named: str | None
+        self, row: StreamRow, conversation: Conversation, named: str | None
     ) -> tuple[str | None, int | None]:
         previous, response_id = conversation.previous_response_id, row["response_id"]
         session = named
@@ -162,11 +162,11 @@ class Sessions:
             if previous is None:
                 self._remember(session, session, turn)
         turn = turn if turn is not None and 0 <= turn <= MAX_TURN else None
-        if is_chained and session is not None:
+        if is_chained and session is not None and response_id is not None:
             self._remember(response_id, session, turn)
         return session, turn
 
-    def _of_program(self, row: dict[str, Any], stream: FinishedStream, asked: RequestAnatomy) -> None:
+    def _of_program(self, row: StreamRow, stream: FinishedStream, asked: RequestAnatomy) -> None:
         at_ns, turn, named = stream.started_wall_ns, row["turn"], row["session_id"]
         key = row["tap"], row["client_app"], row["client_id"], named
         recent = [one for one in self._unnamed.pop(key, ()) if at_ns - one.at_ns < MAX_IDLE_NS]
@@ -176,10 +176,8 @@ class Sessions:
                 [one for one in recent if one.waits and one.ended_ns <= at_ns] if asked.user_messages else []
             )
             calling.sort(key=lambda one: one.ended_ns)
-            is_first = named is not None and not calling
-            found = _Unnamed(
-                named if is_first else row["stream_id"], [(one, one.requests) for one in calling]
-            )
+            session = row["stream_id"] if named is None or calling else named
+            found = _Unnamed(session, [(one, one.requests) for one in calling])
         # A caller that went on before this request did not wait for it. Within a session in the body, there is no other program.
         waiting = [(one, n) for one, n in found.callers if one.requests == n]
         if waiting or named is None:
@@ -189,7 +187,7 @@ class Sessions:
         found.anatomy = asked
         found.goes_on = row["outcome"] != OK or row["tool_call_count"] != 0
         found.waits = row["outcome"] == OK and bool(row["tool_call_count"])
-        calls = stream.decoder.tool_times if found.waits and stream.decoder is not None else ()
+        calls = stream.body.tool_times if found.waits and stream.body is not None else ()
         found.call_ids = frozenset(identifier(call.id) for call in calls if call.id)
         if len(self._unnamed) >= MAX_REMEMBERED:
             del self._unnamed[next(iter(self._unnamed))]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 
 import duckdb
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from streamgauge.analytics.schema.ddl import comments
 from streamgauge.analytics.schema.sql_quoting import literal
-from streamgauge.analytics.schema.tables import OPEN_STREAMS
+from streamgauge.analytics.schema.tables import OPEN_STREAMS, OPEN_STREAMS_SQL
 from streamgauge.analytics.storage.database import RegisteredRows
 
 NAME = OPEN_STREAMS.name
@@ -26,9 +25,8 @@ PATTERN = "open_streams/*.live"
 """Relative to the tables folder."""
 
 COLUMNS = OPEN_STREAMS.types
-_DDL = (resources.files("streamgauge.analytics.schema") / "open_streams.sql").read_text()
 _COMMENTS = (
-    comments(_DDL)
+    comments(OPEN_STREAMS_SQL)
     .replace(f"TABLE {NAME}", f"VIEW memory.main.{NAME}")
     .replace(f"COLUMN {NAME}", f"COLUMN memory.main.{NAME}")
 )

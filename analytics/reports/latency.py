@@ -18,22 +18,10 @@ from streamgauge.analytics.reports import Query
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
 from streamgauge.analytics.schema.dimensions import HAS_ROLLUPS, is_one_of
 from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.stream_columns import Metric, values_of
 
-METRICS: dict[str, str] = {
-    "TTFT": "ttft_ns",
-    "ITL": "itl_ns",
-    "inter-chunk, median of the stream": "icl_p50_ns",
-    "inter-chunk, p95 of the stream": "icl_p95_ns",
-    "longest gap": "icl_max_ns",
-    "first byte": "ttfb_ns",
-    "first chunk": "ttfc_ns",
-    "first answer token": "ttfo_ns",
-    "second token after the first": "ttst_ns",
-    "first audio": "first_audio_ns",
-    "interruption to silence": "silence_ns",
-    "connect": "connected_ns",
-    "end to end": "end_ns",
-}
+_METRICS = sorted(values_of(Metric).items(), key=lambda metric: metric[1].place)
+METRICS = {metric.label: column for column, metric in _METRICS}
 """Metric → column of `streams`, in ns."""
 
 PROMPT_SIZE = """CASE WHEN input_tokens IS NULL THEN 'unknown' WHEN input_tokens < 256 THEN '< 256'

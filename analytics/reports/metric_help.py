@@ -1,11 +1,14 @@
 """Help texts of metrics over many streams. docs/reference/metrics.md has the full definitions.
 
-The database's column comments (`reports.table_columns`) describe single columns.
+The database's column comments (`reports.table_columns`) describe single columns. Metrics of one column have the help that it declares.
 """
 
 from __future__ import annotations
 
+from streamgauge.analytics.schema.stream_columns import STREAM_COLUMNS
+
 HELP: dict[str, str] = {
+    **{name.removesuffix("_ns"): column.help for name, column in STREAM_COLUMNS.items() if column.help},
     "requests": "Finished requests that started in the time range, without those refused by the tap. "
     "Requests in flight are counted under In flight.",
     "diagnosis": "The places (model, gateway, client, tap, server instance) whose errors, answers, TTFT, ITL, stalls, losses, cache hits "
@@ -17,29 +20,15 @@ HELP: dict[str, str] = {
     "aborts": "The client disconnected before the terminal event (`client_abort`). Not an error of the upstream.",
     "refused": "The tap refused the request (`refused`): see `error_type`. Not an error of the upstream.",
     "tap_lost": "The tap died or dropped data, so the outcome is unknown (`tap_lost`). Not an error of the upstream.",
-    "ttft": "Time to first token: first output event − t0. t0 is when the tap starts to contact the upstream, before it "
-    "reuses or opens a connection. Output is text, reasoning, refusal, tool call, audio or image. Role-only and empty chunks do not count. "
-    "Quantiles are over streams.",
-    "ttfb": "Time to first byte: first byte of the response body − t0.",
-    "ttfc": "Time to first chunk: first dispatched event with data − t0, whether or not it contains output.",
-    "first_audio": "First audio − t0. For an answer to speech, t0 is the end of the speech as the server detected it.",
-    "silence": "From the interruption of an answer to the last audio after it. What the client plays is not known.",
-    "ttfo": "Time to first answer token: first non-reasoning output − t0.",
-    "itl": "Inter-token latency of a stream: (last output − first output) / (output tokens − 1). Unknown without token "
-    "counts, with fewer than two output events, or with several choices. Quantiles are over streams.",
     "icl": "Inter-chunk latency: the gap between two output events of one choice. A chunk is not a token. "
     "Quantiles are over streams, with one value per stream.",
     "icl_pooled": "Inter-chunk latency: the gaps between two output events of one choice, of all streams together, by the minute "
     "in which their stream started. From roll-ups by minute, model and gateway. Quantiles are within 1 %.",
-    "tps_user": "Tokens per second of one stream: 1 / ITL. Quantiles are over streams.",
-    "tps_e2e": "Output tokens / (last output − t0), which includes the wait for the first token.",
     "tps_total": "Output tokens / seconds of the time range since the first stored data, over the streams that started in it and "
     "reported usage.",
     "goodput": "Streams per second that meet their objective (table `objectives`), as it was when they were stored. An unknown "
     "TTFT or ITL counts as a miss, and so does any outcome except ok.",
     "stall": "A gap between output events above max(500 ms, 5 × the median gap of the stream). Both numbers are configurable.",
-    "burstiness": "Share of output bytes that arrived in the largest read or in reads ≤ 1 ms apart. "
-    "Near 1: the response arrived almost at once.",
     "undelivered": "Output tokens from the upstream that were not delivered, because the client had disconnected: the output "
     "tokens of an aborted stream × the undelivered share of its bytes. Known only if tokens were reported before the abort. "
     "Wasted tokens (Throughput, `wasted_tokens`) also have failed attempts, repeated requests and errors after output.",
@@ -96,7 +85,6 @@ HELP: dict[str, str] = {
     "burn_rate": "Share of bad streams / error budget of the objective (`objectives`). 1 spends the budget exactly in its 30 days. "
     "Shown if a short and a long window burn too fast: page above 14.4 (1 h) or 6 (6 h), ticket above 1 (3 d).",
     "concurrency": "Streams open at the same time, counted from their starts and ends.",
-    "end": "End to end: end of the response body − t0.",
 }
 
 

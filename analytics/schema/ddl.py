@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from importlib import resources
 from string import Template
 
 from streamgauge.analytics.schema import (
@@ -19,6 +18,8 @@ from streamgauge.analytics.schema import (
     strict_clients,
 )
 from streamgauge.analytics.schema.sql_quoting import literal
+from streamgauge.analytics.schema.stream_columns import Histogram, values_of
+from streamgauge.analytics.schema.tables import schema_sql
 
 TABLES_VERSION = 3
 """Version of the tables, stored in the catalog. Add 1 if an older version of the program must not use them any more, and a step if
@@ -38,6 +39,7 @@ def statements() -> tuple[str, str, str]:
         budgets, dimensions, outcomes, histogram_buckets, model_names, objectives, prices, server_timing_names, strict_clients,
     )  # fmt: skip
     constants = {name: value for module in modules for name, value in vars(module).items()}
+    constants |= _quantiles()
     constants |= {"TABLES_VERSION": TABLES_VERSION, "SCHEMA_DIGEST": schema_digest()}
     tables, views = (Template(text).substitute(constants) for text in _texts())
     described = comments(tables + views)
@@ -47,14 +49,27 @@ def statements() -> tuple[str, str, str]:
     return tables, _DESCRIPTION.sub("", views), described
 
 
+def _quantiles() -> dict[str, str]:
+    """SQL of the quantiles of `latency_by_minute`, those of all gaps last."""
+    of = {
+        name: histogram.quantiles for name, histogram in values_of(Histogram).items() if histogram.quantiles
+    }
+    of["icl_ns"] = "p50 p95 p99"
+    columns = [
+        f"max({q}) FILTER (metric = '{name}') AS {name.removesuffix('_ns')}_{q}{'_ns' * name.endswith('_ns')}"
+        for name, quantiles in of.items()
+        for q in quantiles.split()
+    ]
+    return {"QUANTILES": ",\n    ".join(columns), "QUANTILE_METRICS": ", ".join(map(literal, of))}
+
+
 def schema_digest() -> str:
     """A digest of the declared tables and views, with their descriptions."""
     return hashlib.sha256("".join(_texts()).encode()).hexdigest()
 
 
 def _texts() -> list[str]:
-    here = resources.files("streamgauge.analytics.schema")
-    return [(here / f"{name}.sql").read_text() for name in ("schema", "views")]
+    return [schema_sql(name) for name in ("schema", "views")]
 
 
 def view_names(views: str) -> list[str]:

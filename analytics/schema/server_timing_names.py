@@ -87,3 +87,11 @@ SERVER_NAMES = ", ".join(
     for name, column in names.items()
 )
 """Rows of (source, name, column name) as SQL."""
+_VALUES = {name: None for names in SERVER_TIMING_NAMES.values() for name in names.values()}
+_REPLACED = ("prefill_ns", "decode_ns", "ttft_ns", "total_ns")
+SERVER_VALUES = ",\n        ".join(
+    f"arg_max(value{'' if name.endswith('_share') else '::BIGINT'}, coalesce(seq, -1)) FILTER (meaning = '{name}') "
+    f"AS {'own_' * (name in _REPLACED)}{name}"
+    for name in _VALUES
+)
+"""The last value of each name as SQL. Those that the view may compute from others have the prefix `own_`."""

@@ -1,7 +1,7 @@
 """The tables of the store: everything that other modules need to know about a table, beside its columns in schema.sql.
 
 Creating, retention, export, rebuild, merging and compaction follow from `TABLES`. A new table is a described CREATE TABLE in
-schema.sql and a `Table` here. Requires neither DuckDB nor polars.
+schema.sql and a `Table` here. The columns of `streams` are in `stream_columns`. Requires neither DuckDB nor polars.
 """
 
 from __future__ import annotations
@@ -11,6 +11,17 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import cache, partial
 from importlib import resources
+
+from streamgauge.analytics.schema.hop_columns import HopClocks, HopMatch, HopMeasures
+from streamgauge.analytics.schema.stream_columns import (
+    LIVE,
+    STREAM_COLUMNS,
+    OpenStreamRow,
+    StreamRow,
+    columns_of,
+    create_table,
+    with_hint,
+)
 
 
 class Retention(StrEnum):
@@ -69,13 +80,26 @@ class Table:
 
 
 @cache
+def schema_sql(name: str = "schema") -> str:
+    """The text of a file of statements, with the table that is declared in Python."""
+    text = (resources.files("streamgauge.analytics.schema") / f"{name}.sql").read_text()
+    hops = create_table("hops", HopClocks, columns_of(HopMatch) | columns_of(HopMeasures))
+    return text.replace("$STREAMS", create_table("streams", StreamRow)).replace("$HOPS", hops)
+
+
+@cache
 def ddl_columns() -> dict[str, dict[str, str]]:
-    """The columns of each table in schema.sql and open_streams.sql."""
-    here = resources.files("streamgauge.analytics.schema")
-    return columns_of("".join((here / file).read_text() for file in ("schema.sql", "open_streams.sql")))
+    """The columns of each table in schema.sql and `OPEN_STREAMS_SQL`."""
+    return declared_columns(schema_sql() + OPEN_STREAMS_SQL)
 
 
-def columns_of(sql: str) -> dict[str, dict[str, str]]:
+OPEN_STREAMS_SQL = create_table(
+    "open_streams", OpenStreamRow, {n: STREAM_COLUMNS[n] for n in with_hint(LIVE)}
+)
+"""Not a table of the store: analytics writes files (`streamgauge.analytics.storage.open_streams_file`), and readers have a view."""
+
+
+def declared_columns(sql: str) -> dict[str, dict[str, str]]:
     """SQL types by column, in order, of each CREATE TABLE."""
     text = re.sub(r"--.*", "", sql)
     return {

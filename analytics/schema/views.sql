@@ -74,28 +74,14 @@ WITH parts AS (
     FROM internal.bounded_minutes
     UNION ALL
     SELECT minute, gateway, provider, model, NULL, NULL, NULL, metric, p50, p95, p99 FROM internal.histograms
-    WHERE metric IN ('ttfb_ns', 'ttft_ns', 'ttfo_ns', 'itl_ns', 'icl_ns', 'end_ns', 'tps_user', 'tps_e2e')
+    WHERE metric IN ($QUANTILE_METRICS)
 )
 SELECT
     minute, gateway, provider, model,
     sum(streams)::BIGINT AS streams,
     sum(streams_with_output)::BIGINT AS streams_with_output,
-    max(p50) FILTER (metric = 'ttfb_ns') AS ttfb_p50_ns,
-    max(p50) FILTER (metric = 'ttft_ns') AS ttft_p50_ns,
-    max(p95) FILTER (metric = 'ttft_ns') AS ttft_p95_ns,
-    max(p99) FILTER (metric = 'ttft_ns') AS ttft_p99_ns,
-    max(p50) FILTER (metric = 'ttfo_ns') AS ttfo_p50_ns,
-    max(p50) FILTER (metric = 'itl_ns') AS itl_p50_ns,
-    max(p95) FILTER (metric = 'itl_ns') AS itl_p95_ns,
-    max(p99) FILTER (metric = 'itl_ns') AS itl_p99_ns,
-    max(p50) FILTER (metric = 'icl_ns') AS icl_p50_ns,
-    max(p95) FILTER (metric = 'icl_ns') AS icl_p95_ns,
-    max(p99) FILTER (metric = 'icl_ns') AS icl_p99_ns,
     max(icl_max_ns) AS icl_max_ns,
-    max(p50) FILTER (metric = 'end_ns') AS end_p50_ns,
-    max(p95) FILTER (metric = 'end_ns') AS end_p95_ns,
-    max(p50) FILTER (metric = 'tps_user') AS tps_user_p50,
-    max(p50) FILTER (metric = 'tps_e2e') AS tps_e2e_p50
+    $QUANTILES
 FROM parts GROUP BY minute, gateway, provider, model;
 
 -- Per minute, gateway, provider and model: streams by outcome; error_rate = errors / (streams - client_abort - tap_lost - refused).
@@ -239,18 +225,7 @@ WITH names(source, name, meaning) AS (VALUES $SERVER_NAMES),
 reported AS (
     SELECT
         stream_id, string_agg(DISTINCT source, ', ' ORDER BY source) AS source,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'queue_ns') AS queue_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'prefill_ns') AS own_prefill_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'prefill_start_ns') AS prefill_start_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'prefill_end_ns') AS prefill_end_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'decode_ns') AS own_decode_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'ttft_ns') AS own_ttft_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'total_ns') AS own_total_ns,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'kv_cache_hit_tokens') AS kv_cache_hit_tokens,
-        arg_max(value, coalesce(seq, -1)) FILTER (meaning = 'kv_cache_hit_share') AS kv_cache_hit_share,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'draft_tokens') AS draft_tokens,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'accepted_draft_tokens') AS accepted_draft_tokens,
-        arg_max(value::BIGINT, coalesce(seq, -1)) FILTER (meaning = 'output_tokens') AS output_tokens
+        $SERVER_VALUES
     FROM server_stats JOIN names USING (source, name) WHERE value BETWEEN 0 AND $MAX_VALUE GROUP BY stream_id
 ), phases AS (
     SELECT *,

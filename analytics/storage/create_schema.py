@@ -25,7 +25,7 @@ import polars as pl
 
 from streamgauge.analytics.schema.ddl import TABLES_VERSION, statements, view_names
 from streamgauge.analytics.schema.sql_quoting import identifier, literal
-from streamgauge.analytics.schema.tables import TABLES, Rows, columns_of
+from streamgauge.analytics.schema.tables import TABLES, Rows, declared_columns
 from streamgauge.analytics.storage.catalog import NAME, Catalog
 from streamgauge.analytics.storage.database import data_path_of, lake_files, newer, transaction
 from streamgauge.analytics.storage.ducklake_format import (
@@ -110,7 +110,7 @@ def _version(catalog: Catalog, location: StoreLocation, meta: Mapping[str, str],
         if version > TABLES_VERSION:
             raise OSError(newer(location, version))
         return version
-    declared = columns_of(tables)
+    declared = declared_columns(tables)
     unknown = [
         f"{name}.{column}"
         for name, layout in read_layouts(catalog).items()
@@ -187,7 +187,7 @@ def _add_tables(connection: duckdb.DuckDBPyConnection, catalog: Catalog, tables:
     """Add what is declared and missing, also after an interruption."""
     layouts = read_layouts(catalog)
     with transaction(connection):
-        for name, columns in columns_of(tables).items():
+        for name, columns in declared_columns(tables).items():
             for column, kind in columns.items() if name in layouts else ():
                 if (
                     column not in layouts[name].columns

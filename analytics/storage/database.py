@@ -18,7 +18,7 @@ import duckdb
 from streamgauge.analytics.extras import missing_package
 from streamgauge.analytics.schema.ddl import TABLES_VERSION, schema_digest, statements, view_names
 from streamgauge.analytics.schema.sql_quoting import literal
-from streamgauge.analytics.schema.tables import columns_of
+from streamgauge.analytics.schema.tables import declared_columns
 from streamgauge.analytics.storage.location import ALIAS, StoreLocation, without_password
 from streamgauge.analytics.storage.s3_account import account
 
@@ -111,7 +111,9 @@ def check_version(connection: duckdb.DuckDBPyConnection, location: StoreLocation
         raise OSError(newer(location, number))
     tables, view_statements, _ = statements()
     views = view_names(view_statements)
-    declared = {f"{table}.{column}" for table, columns in columns_of(tables).items() for column in columns}
+    declared = {
+        f"{table}.{column}" for table, columns in declared_columns(tables).items() for column in columns
+    }
     rows = connection.execute(
         "SELECT if(schema_name = 'main', '', schema_name || '.') || unnest([table_name, table_name || '.' || column_name]) "
         "FROM duckdb_columns() WHERE database_name = ?",

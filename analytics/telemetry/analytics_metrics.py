@@ -247,8 +247,8 @@ class Metrics:
                     group.cache_hits.value += cached
                     group.cache_input.value += row.get("input_tokens") or 0
                 _add_drift(group, stream, row, sample)
-                if group.chunks and stream.decoder is not None:
-                    events = stream.decoder.events
+                if group.chunks and stream.body is not None:
+                    events = stream.body.events
                     # All gaps of a stream at once, sorted: a stream has hundreds, and one search per bucket replaces
                     # one per gap.
                     gaps = inter_chunk_gaps(events, output_waits(events, stream.closed))
@@ -370,9 +370,9 @@ class Metrics:
 
 def _add_drift(group: _Group, stream: FinishedStream, row: Mapping[str, Any], sample: Sample | None) -> None:
     ttft_ns = row.get("ttft_ns")
-    if group.ttft_drift is None or ttft_ns is None or stream.decoder is None:
+    if group.ttft_drift is None or ttft_ns is None or stream.body is None:
         return
-    reported_ns = reported_ttft_ns(stream.decoder.server_stats)
+    reported_ns = reported_ttft_ns(stream.body.server_stats)
     if reported_ns is not None:
         group.ttft_drift.add(max(0.0, (ttft_ns - reported_ns) / 1e9), sample)
 

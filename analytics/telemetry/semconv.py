@@ -40,7 +40,7 @@ class Names:
     request_model: str = "gen_ai.request.model"
     response_model: str = "gen_ai.response.model"
     response_id: str = "gen_ai.response.id"
-    conversation_id: str = "gen_ai.conversation.id"
+    session_id: str = "gen_ai.conversation.id"
     agent_id: str = "gen_ai.agent.id"
     finish_reasons: str = "gen_ai.response.finish_reasons"
     time_to_first_chunk: str = "gen_ai.response.time_to_first_chunk"
@@ -50,14 +50,14 @@ class Names:
     system_instructions: str = "gen_ai.system_instructions"
     input_tokens: str = "gen_ai.usage.input_tokens"
     output_tokens: str = "gen_ai.usage.output_tokens"
-    cache_read_tokens: str = "gen_ai.usage.cache_read.input_tokens"
+    cached_input_tokens: str = "gen_ai.usage.cache_read.input_tokens"
     cache_write_tokens: str = "gen_ai.usage.cache_creation.input_tokens"
     reasoning_tokens: str = "gen_ai.usage.reasoning.output_tokens"
-    audio_input_tokens: str | None = None
-    audio_output_tokens: str | None = None
-    audio_cache_read_tokens: str | None = None
-    image_input_tokens: str | None = None
-    image_output_tokens: str | None = None
+    input_audio_tokens: str | None = None
+    output_audio_tokens: str | None = None
+    cached_audio_tokens: str | None = None
+    input_image_tokens: str | None = None
+    output_image_tokens: str | None = None
     previous_response_id: str | None = None
     choice_count: str = "gen_ai.request.choice.count"
     """Attribute that is set if the count is not 1."""
@@ -99,16 +99,11 @@ class Names:
 
 
 REQUEST_PARAMETERS: Mapping[str, str] = {
-    "stream": "gen_ai.request.stream",
-    "temperature": "gen_ai.request.temperature",
-    "top_p": "gen_ai.request.top_p",
-    "top_k": "gen_ai.request.top_k",
-    "max_tokens": "gen_ai.request.max_tokens",
-    "seed": "gen_ai.request.seed",
-    "frequency_penalty": "gen_ai.request.frequency_penalty",
-    "presence_penalty": "gen_ai.request.presence_penalty",
-    "stop_sequences": "gen_ai.request.stop_sequences",
-}
+    name: f"gen_ai.request.{name}"
+    for name in (
+        "stream", "temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty", "stop_sequences",
+    )
+}  # fmt: skip
 """Attribute names by field of `streamgauge.analytics.decoding.request_body.RequestParameters`."""
 UNKNOWN_MODALITY = "unknown"
 """The conventions' value for tokens without a reported modality."""
@@ -122,11 +117,11 @@ PROFILES: Mapping[str, Names] = {
         token_type=None,
         token_modality="gen_ai.token.modality",  # noqa: S106
         reasoning_level="gen_ai.request.reasoning.level",
-        audio_input_tokens="gen_ai.usage.audio.input_tokens",
-        audio_output_tokens="gen_ai.usage.audio.output_tokens",
-        audio_cache_read_tokens="gen_ai.usage.audio.cache_read.input_tokens",
-        image_input_tokens="gen_ai.usage.image.input_tokens",
-        image_output_tokens="gen_ai.usage.image.output_tokens",
+        input_audio_tokens="gen_ai.usage.audio.input_tokens",
+        output_audio_tokens="gen_ai.usage.audio.output_tokens",
+        cached_audio_tokens="gen_ai.usage.audio.cache_read.input_tokens",
+        input_image_tokens="gen_ai.usage.image.input_tokens",
+        output_image_tokens="gen_ai.usage.image.output_tokens",
         previous_response_id="gen_ai.request.previous_response.id",
         missing_finish_reason="error",
         whole_top_k=True,

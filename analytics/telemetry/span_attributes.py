@@ -12,66 +12,44 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
-from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
+from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.dialects.mcp import METHODS as MCP_METHODS
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.dimensions import WEBSOCKET
-from streamgauge.analytics.schema.outcomes import NOT_ERRORS
+from streamgauge.analytics.schema.outcomes import NOT_ERRORS, OK
+from streamgauge.analytics.schema.stream_columns import (
+    ATTRIBUTE,
+    CONVENTION,
+    TRACED,
+    Attribute,
+    StreamRow,
+    values_of,
+    with_hint,
+)
 from streamgauge.analytics.telemetry import semconv
 
 MAX_CHOICES = 32
 
-Row = Mapping[str, Any]
+Row = StreamRow
 Attributes = dict[str, Any]
 
-_STREAMGAUGE_COLUMNS = tuple(
-    (name, semconv.NAMESPACE + name.removesuffix("_ns").replace("icl_p", "icl.p"), name.endswith("_ns"))
-    for name in (
-        "outcome", "error_phase", "gateway", "dialect", "server_instance", "client_id", "request_id", "token_source",
-        "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "stall_count", "stalled_ns",
-        "tps_user", "tps_e2e", "burstiness", "event_count", "output_event_count", "tool_call_count", "response_bytes",
-        "lost_bytes", "parent_session_id", "connection_id", "response_index", "first_audio_ns", "audio_ns", "silence_ns",
-    )
-)  # fmt: skip
-_CONVENTIONAL = {
-    # column of `streams` → field of `Names`
-    "request_model": "request_model",
-    "response_model": "response_model",
-    "response_id": "response_id",
-    "session_id": "conversation_id",
-    "input_tokens": "input_tokens",
-    "output_tokens": "output_tokens",
-    "cached_input_tokens": "cache_read_tokens",
-    "cache_write_tokens": "cache_write_tokens",
-    "reasoning_tokens": "reasoning_tokens",
-    "input_audio_tokens": "audio_input_tokens",
-    "output_audio_tokens": "audio_output_tokens",
-    "cached_audio_tokens": "audio_cache_read_tokens",
-    "input_image_tokens": "image_input_tokens",
-    "output_image_tokens": "image_output_tokens",
+_OWN = {
+    **{name: attribute.name for name, attribute in values_of(Attribute).items()},
+    **{c: semconv.NAMESPACE + c.removesuffix("_ns").replace("icl_p", "icl.p") for c in with_hint(ATTRIBUTE)},
 }
-_PLAIN = {
-    "server_address": "server.address",
-    "server_port": "server.port",
-    "http_status": "http.response.status_code",
-}
-COLUMNS = (
-    *_CONVENTIONAL,
-    *_PLAIN,
-    *(name for name, _, _ in _STREAMGAUGE_COLUMNS),
-    *("operation", "provider", "transport", "ttfc_ns", "streamed", "path", "error_type", "aborted_after_terminal", "malformed_events"),
-)  # fmt: skip
-"""Columns of `streams` used for attributes."""
+"""Column → attribute that is the same in all profiles."""
+COLUMNS = (*with_hint(TRACED, CONVENTION), *_OWN)
+"""Columns of `streams` used for spans."""
 
 
 def failed(row: Row) -> bool:
     """Whether the upstream failed. A client abort or a lost stream is not an error of the operation."""
-    outcome = row.get("outcome")
+    outcome = row["outcome"]
     return outcome not in NOT_ERRORS
 
 
@@ -80,47 +58,44 @@ class SpanAttributes:
 
     def __init__(self, names: semconv.Names, *, content: bool = False) -> None:
         self._names, self._content = names, content
-        columns = [
-            (column, name, False) for column, field in _CONVENTIONAL.items() for name in names.every(field)
-        ]
-        columns += [(column, attribute, False) for column, attribute in _PLAIN.items()]
-        self._columns = (*columns, *_STREAMGAUGE_COLUMNS)
+        named = [(column, name) for column in with_hint(CONVENTION) for name in names.every(column)]
+        self._columns = [(*one, one[0].endswith("_ns")) for one in (*named, *_OWN.items())]
 
     def of(self, stream: FinishedStream, row: Row) -> Attributes:
-        names, get = self._names, row.get
+        names, get = self._names, cast("Mapping[str, Any]", row).get
         found: Attributes = {
-            names.operation: semconv.operation_name(get("operation")),
-            names.provider: get("provider") or "unknown",
+            names.operation: semconv.operation_name(row["operation"]),
+            names.provider: row["provider"] or "unknown",
             semconv.NAMESPACE + "stream_id": stream.stream_id,
         }
         for column, attribute, is_time in self._columns:
             value = get(column)
             if value is not None:
                 found[attribute] = value / 1e9 if is_time else value
-        ttfc_ns = get("ttfc_ns")
-        if ttfc_ns is not None and get("streamed") is not False:
+        ttfc_ns = row["ttfc_ns"]
+        if ttfc_ns is not None and row["streamed"] is not False:
             found[names.time_to_first_chunk] = ttfc_ns / 1e9
-        if api_type := semconv.openai_api_type(get("dialect"), get("path")):
+        if api_type := semconv.openai_api_type(row["dialect"], row["path"]):
             found[names.openai_api_type] = api_type
-        if get("transport") == WEBSOCKET:
+        if row["transport"] == WEBSOCKET:
             found["network.protocol.name"] = WEBSOCKET
-        if get("operation") in MCP_METHODS:
-            found["mcp.method.name"] = get("operation")
+        if row["operation"] in MCP_METHODS:
+            found["mcp.method.name"] = row["operation"]
             if stream.conversation is not None and stream.conversation.tool:
                 found[names.tool_name] = stream.conversation.tool
-        if get("parent_session_id"):
-            found[names.agent_id] = get("session_id")
+        if row["parent_session_id"]:
+            found[names.agent_id] = row["session_id"]
         if failed(row):
-            found["error.type"] = get("error_type") or get("outcome")
-        if get("aborted_after_terminal"):
+            found["error.type"] = row["error_type"] or row["outcome"]
+        if row["aborted_after_terminal"]:
             found[semconv.NAMESPACE + "aborted_after_terminal"] = True
-        if get("malformed_events"):
-            found[semconv.NAMESPACE + "malformed_events"] = get("malformed_events")
-        decoder = stream.decoder
+        if row["malformed_events"]:
+            found[semconv.NAMESPACE + "malformed_events"] = row["malformed_events"]
+        body = stream.body
         if (
-            decoder is not None
-            and get("outcome") != LOST.outcome
-            and (reasons := self._finish_reasons(decoder, row))
+            body is not None
+            and row["outcome"] != LOST.outcome
+            and (reasons := self._finish_reasons(body, row))
         ):
             found[names.finish_reasons] = reasons
         self._add_request(found, stream)
@@ -128,14 +103,11 @@ class SpanAttributes:
             self._add_content(found, stream)
         return found
 
-    def _finish_reasons(self, decoder: StreamDecoder, row: Row) -> list[str] | None:
+    def _finish_reasons(self, body: DecodedBody, row: Row) -> list[str] | None:
         """One per choice. A missing reason is omitted or replaced by the profile's value."""
-        missing = self._names.missing_finish_reason
-        if missing is None or row.get("outcome") == "ok":
-            found = decoder.finish_reasons
-        else:
-            found = [c["finish_reason"] or missing for c in decoder.choices] or [missing]
-        return list(found[:MAX_CHOICES]) or None
+        missing = self._names.missing_finish_reason if row["outcome"] != OK else None
+        found = [reason for choice in body.choices if (reason := choice["finish_reason"] or missing)]
+        return found[:MAX_CHOICES] or ([missing] if missing else None)
 
     def _add_request(self, found: Attributes, stream: FinishedStream) -> None:
         request, names = stream.request, self._names
@@ -169,8 +141,8 @@ class SpanAttributes:
             found[names.input_messages] = prompt.messages
         if prompt.system_instructions is not None:
             found[names.system_instructions] = prompt.system_instructions
-        if stream.decoder is not None:
-            found[names.output_messages] = _output_messages(stream.decoder.choices)
+        if stream.body is not None:
+            found[names.output_messages] = _output_messages(stream.body.choices)
 
 
 def _output_messages(choices: Sequence[Mapping[str, Any]]) -> str:

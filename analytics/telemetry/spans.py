@@ -29,7 +29,6 @@ from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.measures import latency
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.telemetry import span_attributes
 from streamgauge.analytics.telemetry.semconv import NAMESPACE, Names
 from streamgauge.analytics.telemetry.span_attributes import Attributes, Row, SpanAttributes, failed
 
@@ -45,16 +44,6 @@ UNSET = Status(StatusCode.UNSET)
 Mark = tuple[int, str, Attributes]
 """A span event: ns since the span's start, name, attributes."""
 _at = itemgetter(0)
-COLUMNS = tuple(
-    dict.fromkeys(
-        (
-            *span_attributes.COLUMNS, "trace_id", "span_id", "parent_span_id", "trace_flags", "operation", "request_model",
-            "outcome", "error_type", "error_message", "stall_count", "icl_p50_ns", "connected_ns", "headers_ns", "end_ns",
-            "streamed",
-        )
-    )
-)  # fmt: skip
-"""Columns of `streams` used for spans."""
 
 
 class StreamSpan(ReadableSpan):
@@ -137,17 +126,17 @@ class SpanBuilder:
 
     def build(self, stream: FinishedStream, row: Row) -> list[StreamSpan]:
         """The spans of one stream, the operation's first. A stream without `Opened` has no ids and no spans."""
-        trace_id, span_id = hex_id(row.get("trace_id"), 32), hex_id(row.get("span_id"), 16)
+        trace_id, span_id = hex_id(row["trace_id"], 32), hex_id(row["span_id"], 16)
         if trace_id is None or span_id is None:
             return []
         t0, end_ns = stream.started_wall_ns, _end_ns(stream, row)
-        flags, resource, scope = row.get("trace_flags") or 0, self._resource, self._scope
+        flags, resource, scope = row["trace_flags"] or 0, self._resource, self._scope
         attributes = self._attributes(stream, row)
         marks = self._marks(stream, row, attributes)
         tool = stream.conversation.tool if stream.conversation is not None else None
         operation = StreamSpan(
-            " ".join(filter(None, (row.get("operation") or "request", row.get("request_model") or tool))),
-            (trace_id, span_id, hex_id(row.get("parent_span_id"), 16), flags),
+            " ".join(filter(None, (row["operation"] or "request", row["request_model"] or tool))),
+            (trace_id, span_id, hex_id(row["parent_span_id"], 16), flags),
             (t0, t0 + end_ns),
             attributes,
             (resource, scope),
@@ -166,8 +155,8 @@ class SpanBuilder:
     # -- events of the operation's span ------------------------------------------------------------------------------
 
     def _marks(self, stream: FinishedStream, row: Row, attributes: Attributes) -> list[Mark]:
-        decoder = stream.decoder
-        if decoder is None:
+        body = stream.body
+        if body is None:
             return []
         marks: list[Mark] = []
 
@@ -175,29 +164,30 @@ class SpanBuilder:
             if at_ns is not None:
                 marks.append((at_ns, NAMESPACE + name, more or {}))
 
-        columns = decoder.events
+        columns = body.events
         mark(latency.first_event_ns(columns), "first_chunk")
-        if decoder.reasoning_seen:
+        if body.columns["reasoning_chars"]:
             mark(_time_of("reasoning", columns.kind, columns.at_ns), "first_reasoning")
         mark(latency.first_nonreasoning_output_ns(columns), "first_output")
-        mark(decoder.audio.first_ns, "first_audio")
-        if decoder.tool_call_count and row.get("outcome") != LOST.outcome:
-            tools = decoder.tool_times
+        mark(body.audio.first_ns, "first_audio")
+        tools = body.tool_times
+        if tools and row["outcome"] != LOST.outcome:
             for tool in tools[:MAX_TOOL_CALLS]:
                 mark(tool.began_ns, "tool_call", {self._names.tool_name: tool.name} if tool.name else None)
             if len(tools) > MAX_TOOL_CALLS:
                 attributes[NAMESPACE + "tool_calls_not_shown"] = len(tools) - MAX_TOOL_CALLS
         waits = latency.output_waits(columns, stream.closed)
-        if row.get("stall_count") or (waits and row.get("icl_p50_ns") is not None):
-            stalls = latency.stalls_of(columns, row["icl_p50_ns"], self._stall, waits)
+        median_gap_ns = row["icl_p50_ns"]
+        if median_gap_ns is not None and (row["stall_count"] or waits):
+            stalls = latency.stalls_of(columns, median_gap_ns, self._stall, waits)
             for at_ns, gap_ns, cause, _ in stalls[:MAX_STALLS]:
                 more = {NAMESPACE + "stall.duration": gap_ns / 1e9, NAMESPACE + "stall.cause": cause}
                 mark(at_ns, "stall", more)
             if len(stalls) > MAX_STALLS:
                 attributes[NAMESPACE + "stalls_not_shown"] = len(stalls) - MAX_STALLS
-        if decoder.error is not None:
-            mark(decoder.error_ns, "error", {"error.type": row.get("error_type") or "error"})
-        mark(decoder.terminal_ns, "terminal")
+        if body.error is not None:
+            mark(body.error_ns, "error", {"error.type": row["error_type"] or "error"})
+        mark(body.terminal_ns, "terminal")
         marks.sort(key=_at)
         return marks
 
@@ -213,28 +203,23 @@ class SpanBuilder:
             if stop_ns is not None and stop_ns >= start_ns:
                 found.append((name, start_ns, stop_ns, more or {}))
 
-        connected, headers = row.get("connected_ns"), row.get("headers_ns")
+        connected, headers = row["connected_ns"], row["headers_ns"]
         if stream.opened is not None and stream.opened.connection_id is not None:
             headers = (
                 0  # an answer on a WebSocket begins on an open connection, and has no headers of its own
             )
         else:
-            if connected is not None or row.get("outcome") == "connect_error":
+            if connected is not None or row["outcome"] == "connect_error":
                 add("connect", 0, connected if connected is not None else end_ns)
             if connected is not None or headers is not None:
                 add("wait for headers", connected or 0, headers if headers is not None else end_ns)
-        decoder = stream.decoder
-        if (
-            decoder is None
-            or row.get("outcome") == LOST.outcome
-            or headers is None
-            or not row.get("streamed")
-        ):
+        body = stream.body
+        if body is None or row["outcome"] == LOST.outcome or headers is None or not row["streamed"]:
             return found
-        columns = decoder.events
+        columns = body.events
         first, last = latency.first_output_ns(columns), latency.last_output_ns(columns)
-        add("wait for first output", headers, first if first is not None else decoder.terminal_ns or end_ns)
-        if decoder.dialect.startswith("lmstudio"):
+        add("wait for first output", headers, first if first is not None else body.terminal_ns or end_ns)
+        if body.dialect.startswith("lmstudio"):
             loading = [
                 at
                 for at, n in zip(columns.at_ns, columns.event_name, strict=True)
@@ -242,22 +227,20 @@ class SpanBuilder:
             ]
             if loading:
                 add("model load", loading[0], loading[-1])
-        began = _time_of("reasoning", columns.kind, columns.at_ns) if decoder.reasoning_seen else None
+        began = (
+            _time_of("reasoning", columns.kind, columns.at_ns) if body.columns["reasoning_chars"] else None
+        )
         if began is not None:
             add("reasoning", began, _time_of("reasoning", columns.kind[::-1], columns.at_ns[::-1]))
         output_ns = latency.first_nonreasoning_output_ns(columns)
         if output_ns is not None:
             add("output", output_ns, last)
-        if decoder.tool_call_count:
-            for tool in decoder.tool_times[:MAX_TOOL_CALLS]:
-                if tool.began_ns is not None:
-                    more = {
-                        self._names.tool_name: tool.name or None,
-                        self._names.tool_call_id: tool.id or None,
-                    }
-                    kept = {k: v for k, v in more.items() if v}
-                    add(f"tool call {tool.name}".rstrip(), tool.began_ns, tool.last_ns, kept)
-        terminal = decoder.terminal_ns
+        for tool in body.tool_times[:MAX_TOOL_CALLS]:
+            if tool.began_ns is not None:
+                more = {self._names.tool_name: tool.name, self._names.tool_call_id: tool.id}
+                kept = {name: value for name, value in more.items() if value}
+                add(f"tool call {tool.name}".rstrip(), tool.began_ns, tool.last_ns, kept)
+        terminal = body.terminal_ns
         if terminal is not None and end_ns - terminal >= MIN_LINGER_NS:
             add("linger", terminal, end_ns)
         return found
@@ -279,17 +262,17 @@ def _phase_ids(stream_id: str, count: int) -> list[str]:
 
 def _end_ns(stream: FinishedStream, row: Row) -> int:
     """The end of the exchange, else the last known time."""
-    end_ns: int | None = row.get("end_ns")
+    end_ns: int | None = row["end_ns"]
     if end_ns is not None:
         return max(0, end_ns)
-    last = stream.decoder.last_event_ns if stream.decoder is not None else None
-    return max(0, last or 0, row.get("headers_ns") or 0)
+    at_ns = stream.body.events.at_ns if stream.body is not None else ()
+    return max(0, *at_ns[-1:], row["headers_ns"] or 0)
 
 
 def _status(row: Row) -> Status:
     if not failed(row):
         return UNSET
-    return Status(StatusCode.ERROR, row.get("error_message") or row.get("error_type") or row.get("outcome"))
+    return Status(StatusCode.ERROR, row["error_message"] or row["error_type"] or row["outcome"])
 
 
 def _time_of(kind: str, kinds: Sequence[str], at_ns: Sequence[int]) -> int | None:

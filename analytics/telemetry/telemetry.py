@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import polars as pl
@@ -24,10 +24,11 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.commit_hook import CommitHook
 from streamgauge.analytics.measures.open_streams import Silence
-from streamgauge.analytics.schema.frames import frame_of_rows
+from streamgauge.analytics.schema.frames import frame_of_rows, with_all_columns
 from streamgauge.analytics.schema.stall_limit import StallLimit
-from streamgauge.analytics.schema.tables import SPANS
-from streamgauge.analytics.telemetry import analytics_metrics, otlp_export, spans
+from streamgauge.analytics.schema.stream_columns import StreamRow
+from streamgauge.analytics.schema.tables import SPANS, STREAMS
+from streamgauge.analytics.telemetry import analytics_metrics, otlp_export, span_attributes, spans
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
 from streamgauge.analytics.telemetry.semconv import names_of
 from streamgauge.ingest.guards import Guards
@@ -36,7 +37,7 @@ from streamgauge.ingest.labels import Label
 log = logging.getLogger(__name__)
 
 _DEFAULT_STALL = StallLimit()
-_COLUMNS = tuple(dict.fromkeys((*spans.COLUMNS, *analytics_metrics.COLUMNS)))
+_COLUMNS = tuple(dict.fromkeys((*span_attributes.COLUMNS, *analytics_metrics.COLUMNS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +152,12 @@ class Telemetry(CommitHook):
         streams = tables.get("streams")
         if not finished or streams is None:
             return {}
-        columns = [name for name in self._columns if name in streams.columns]
-        self._finished, self._rows = finished, list(streams.select(columns).iter_rows(named=True))
+        rows = with_all_columns(streams, STREAMS).select(self._columns)
+        self._finished, self._rows = finished, list(rows.iter_rows(named=True))
         span_rows: list[tuple[Any, ...]] = []
         for stream, row in zip(finished, self._rows, strict=True):
             try:
-                built = self._build(stream, row)
+                built = self._build(stream, cast("StreamRow", row))
                 span_rows += spans.span_rows(built)
             except Exception as e:
                 self.failures += 1

@@ -159,7 +159,7 @@ def _commits(batches: Iterator[list[AnyRecord]]) -> Iterator[tuple[list[Finished
         assembler.feed("w0", offset, records)
         for stream in assembler.take_finished():
             finished.append(stream)
-            events += len(stream.decoder.events) if stream.decoder is not None else 0
+            events += len(stream.body.events) if stream.body is not None else 0
         if events >= COMMIT_EVENTS:
             yield finished, events
             finished, events = [], 0

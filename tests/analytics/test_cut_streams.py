@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+from streamgauge.analytics.decoding.decoded_body import body_of
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
-from streamgauge.analytics.measures.outcome import Transport, Verdict, facts_of, judge
+from streamgauge.analytics.measures.outcome import Transport, Verdict, judge
 from streamgauge.ingest.records import Cause
 from tests.analytics.corpus import SKIP_REASON, Recording, recordings
 
@@ -56,7 +57,7 @@ def verdicts(exchange: ExchangeInfo, body: bytes) -> Iterator[tuple[str, Verdict
         transport = Transport(
             cause=cause, status=exchange.status, headers_ns=0, end_ns=2, client_left_ns=left_ns
         )
-        yield outcome, judge(transport, facts_of(decoder)), decoder
+        yield outcome, judge(transport, body_of(decoder)), decoder
 
 
 def check(recording: Recording, ends: list[int]) -> None:

@@ -30,7 +30,7 @@ from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.budgets import Budget
 from streamgauge.analytics.schema.frames import polars_types
 from streamgauge.analytics.schema.objectives import Objective
-from streamgauge.analytics.schema.tables import OPEN_STREAMS
+from streamgauge.analytics.schema.tables import OPEN_STREAMS, OPEN_STREAMS_SQL, schema_sql
 from streamgauge.analytics.storage.location import SQLITE, TABLES_FOLDER, locate
 from streamgauge.analytics.storage.open_streams_file import ENDING, FOLDER
 from streamgauge.analytics.storage.store import Store
@@ -38,7 +38,6 @@ from tests.analytics.schema.prices import price, set_prices
 from tests.dashboard.generated_hops import OUTER_GATEWAY, Inner, inner_streams
 from tests.options import alert_options
 
-SCHEMA = Path(__file__).parents[2] / "analytics" / "schema" / "schema.sql"
 MODELS: dict[str, tuple[float, float, str, str]] = {
     # median TTFT s, median ITL s, dialect, provider
     "gpt-4o-mini": (0.35, 0.012, "openai_chat", "openai"),
@@ -325,8 +324,8 @@ def empty_tables() -> Iterator[duckdb.DuckDBPyConnection]:
     """The tables without a store, in memory."""
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        connection.execute(SCHEMA.read_text())
-        connection.execute(SCHEMA.with_name("open_streams.sql").read_text())
+        connection.execute(schema_sql())
+        connection.execute(OPEN_STREAMS_SQL)
         yield connection
 
 

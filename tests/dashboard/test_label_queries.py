@@ -12,10 +12,11 @@ import duckdb
 import pytest
 
 from streamgauge.analytics.reports import errors, hops, latency, overview, spend, stream_lists, throughput
+from streamgauge.analytics.schema.tables import OPEN_STREAMS_SQL
 from streamgauge.dashboard import filters
 from tests.analytics.schema.prices import price, set_prices
 from tests.analytics.stores import plain_tables
-from tests.dashboard.generated_store import SCHEMA, insert, roll_up
+from tests.dashboard.generated_store import insert, roll_up
 from tests.dashboard.test_queries import HOUR, NOON, query_of
 
 TEAMS = ("search", "o'brien & {co}", None)
@@ -25,7 +26,7 @@ MINUTES = "SELECT value, sum(streams) FROM label_minutes GROUP BY ALL ORDER BY A
 @pytest.fixture
 def store() -> Iterator[duckdb.DuckDBPyConnection]:
     with plain_tables() as connection:
-        connection.execute(SCHEMA.with_name("open_streams.sql").read_text())
+        connection.execute(OPEN_STREAMS_SQL)
         rows = [
             {
                 "stream_id": UUID(int=i + 1), "started_at": NOON, "request_model": "m", "gateway": "g", "operation": "chat",

@@ -21,7 +21,7 @@ def test_tables_are_the_public_ones_with_comments(streams_data: Path) -> None:
     in_flight = found[names.index("open_streams")]
     assert (in_flight["kind"], in_flight["comment"]) == (
         "view",
-        "Streams in flight. At most half a second old.",
+        "Streams in flight, at most half a second old. Columns of streams have their values so far.",
     )
     assert ("tap", "VARCHAR", "Name of the tap.") in in_flight["columns"]
 

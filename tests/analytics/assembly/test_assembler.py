@@ -3,7 +3,6 @@
 import hashlib
 import os
 import random
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -16,6 +15,7 @@ from streamgauge.analytics.assembly.open_stream import OpenStream
 from streamgauge.analytics.assembly.record_validation import Failure
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.measures.open_streams import open_stream_frame
+from streamgauge.analytics.schema.tables import OPEN_STREAMS_SQL, schema_sql
 from streamgauge.ingest.records import Alive, AnyRecord, Conversation, Frames, Lost, Opened, Request, pack
 from tests.analytics.stream_records import (
     SECOND_NS,
@@ -799,8 +799,7 @@ def test_data_frames_match_the_schema() -> None:
     lost = Lost(B, 3, 3, "queue_full", START_NS)
     assembler = fed(*whole_stream(A)[:5], *whole_stream(B)[:3], lost, *whole_stream(B)[4:])
     con = duckdb.connect()
-    for name in ("schema", "open_streams"):
-        con.execute((Path(__file__).parents[3] / "analytics" / "schema" / f"{name}.sql").read_text())
+    con.execute(schema_sql() + OPEN_STREAMS_SQL)
     for table, rows in (
         ("open_streams", open_stream_frame(assembler.open_streams())),
         ("losses", assembler.take_losses()),

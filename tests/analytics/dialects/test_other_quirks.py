@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from streamgauge.analytics.decoding.decoded_body import body_of
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.measures.latency import first_output_ns
-from streamgauge.analytics.measures.outcome import Transport, Verdict, facts_of, judge
+from streamgauge.analytics.measures.outcome import Transport, Verdict, judge
 
 MS = 1_000_000
 LM_STUDIO = "/api/v1/chat"
@@ -32,7 +33,7 @@ def decode(path: str, *items: dict[str, Any] | str) -> StreamDecoder:
 
 
 def verdict(decoder: StreamDecoder) -> Verdict:
-    return judge(Transport(status=200, headers_ns=0, end_ns=1000 * MS), facts_of(decoder))
+    return judge(Transport(status=200, headers_ns=0, end_ns=1000 * MS), body_of(decoder))
 
 
 def text_delta(text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Measures of one hop, on made-up streams."""
+"""HopMeasures of one hop, on made-up streams."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from streamgauge.analytics.hops.comparison import Comparison, Measures, Stall, Stream, compare
+from streamgauge.analytics.hops.comparison import Comparison, Stall, Stream, compare
 from streamgauge.analytics.measures.latency import quantile
+from streamgauge.analytics.schema.hop_columns import HopMeasures
 from tests.analytics.hops.hop_streams import MS, stream
 
 START_NS = 10 * MS
 """t0 of the inner streams after that of the outer ones."""
 
 
-def measured(outer: Stream, inner: Stream) -> Measures:
+def measured(outer: Stream, inner: Stream) -> HopMeasures:
     return compare(outer, inner, START_NS).measures
 
 
@@ -31,7 +32,7 @@ def delays_ms(outer: Stream, inner: Stream) -> tuple[float | None, float | None]
 def test_each_event_has_the_delay_to_the_inner_event_with_the_same_characters() -> None:
     inner = stream((10, 5), (20, 5), (30, 5))
     outer = stream((22, 5), (33, 5), (45, 5))
-    assert measured(outer, inner) == Measures(
+    assert measured(outer, inner) == HopMeasures(
         added_ttft_ns=12 * MS,
         added_tail_ns=5 * MS,
         added_event_p50_ns=3 * MS,
@@ -81,7 +82,7 @@ def test_changed_text_has_no_delays_but_the_other_channels_do() -> None:
     outer = stream((23, 5, "reasoning"), (90, 6, "text"))
     assert delays_ms(outer, inner) == (3, 3)
     found = measured(stream((90, 6)), stream((20, 5)))
-    assert found == Measures(added_ttft_ns=70 * MS, added_tail_ns=60 * MS)
+    assert found == HopMeasures(added_ttft_ns=70 * MS, added_tail_ns=60 * MS)
 
 
 def test_what_a_client_received_before_it_left_is_aligned() -> None:
@@ -109,7 +110,7 @@ def test_first_output_older_than_the_inner_stream_has_no_added_ttft() -> None:
 
 def test_streams_without_events_have_only_times() -> None:
     outer, inner = stream(end_ns=30 * MS, streamed=False), stream(end_ns=15 * MS, streamed=False)
-    assert measured(outer, inner) == Measures(added_tail_ns=5 * MS)
+    assert measured(outer, inner) == HopMeasures(added_tail_ns=5 * MS)
 
 
 # -- buffering ---------------------------------------------------------------------------------------------------------
@@ -264,5 +265,5 @@ def test_the_last_attempt_is_measured_if_it_also_failed() -> None:
     outer = stream(outcome="http_error", http_status=500, end_ns=30 * MS)
     inner = stream(outcome="http_error", http_status=429, end_ns=15 * MS)
     found = compare(outer, inner, START_NS)
-    assert found.measures == Measures()
+    assert found.measures == HopMeasures()
     assert ("status", "500", "429") in found.changes

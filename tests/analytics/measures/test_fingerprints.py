@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from streamgauge.analytics.decoding.decoded_body import body_of
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.decoding.stream_output import KEPT_CHARS, MAX_PARTS
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
@@ -32,7 +33,7 @@ def of_events(
         head = b"event: %b\n" % name.encode() if name else b""
         decoder.feed([(n, head + b"data: " + json.dumps(event).encode() + b"\n\n")])
     decoder.finish()
-    return fingerprints(decoder, key)
+    return fingerprints(body_of(decoder), key)
 
 
 def in_parts(text: str, size: int) -> list[dict[str, Any]]:

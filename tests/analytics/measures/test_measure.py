@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import brotli
@@ -16,6 +15,7 @@ from streamgauge.analytics.assembly.assembler import Assembler
 from streamgauge.analytics.measures.measure import measure
 from streamgauge.analytics.measures.minute_rows import rollups
 from streamgauge.analytics.schema.objectives import DEFAULT, Objective, Objectives
+from streamgauge.analytics.schema.tables import schema_sql
 from streamgauge.ingest.identifiers import hashed
 from streamgauge.ingest.records import AnyRecord, Frames, Lost, Request, ResponseHeaders
 from tests.analytics.stream_records import chunk, closed, finish_chunk, head, opened, stream_id, whole_stream
@@ -455,7 +455,7 @@ def test_server_reported_statistics_are_kept() -> None:
 
 def stored(found: dict[str, pl.DataFrame]) -> duckdb.DuckDBPyConnection:
     con = duckdb.connect()
-    con.execute((Path(__file__).parents[3] / "analytics" / "schema" / "schema.sql").read_text())
+    con.execute(schema_sql())
     for table, rows in found.items():
         con.register("appended", rows)
         con.execute(f"INSERT INTO {table} BY NAME FROM appended")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from streamgauge.analytics.decoding.decoded_body import DecodedBody, body_of
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.events import ErrorReport
@@ -12,10 +13,8 @@ from streamgauge.analytics.measures.outcome import (
     LOST,
     MAX_MESSAGE_CHARS,
     NO_BODY,
-    Facts,
     Transport,
     Verdict,
-    facts_of,
     judge,
 )
 from streamgauge.ingest.identifiers import hashed
@@ -23,9 +22,9 @@ from streamgauge.ingest.identifiers import hashed
 OVERLOADED = ErrorReport("overloaded_error", "The prompt was: tell me a secret", {"type": "overloaded_error"})
 
 
-def facts(**values: Any) -> Facts:
-    """Facts of a known dialect with the first output at 100 ns."""
-    return Facts(**{"dialect": "openai_chat", "streamed": True, "first_output_ns": 100, **values})
+def facts(**values: Any) -> DecodedBody:
+    """A body of a known dialect with the first output at 100 ns."""
+    return DecodedBody(**{"dialect": "openai_chat", "streamed": True, "first_output_ns": 100, **values})
 
 
 def transport(cause: Any = "complete", **values: Any) -> Transport:
@@ -34,7 +33,7 @@ def transport(cause: Any = "complete", **values: Any) -> Transport:
 
 FINISHED = {"terminal_ns": 900}
 
-ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
+ROWS: dict[str, tuple[Transport, DecodedBody, Verdict]] = {
     # ok
     "finish seen": (transport(), facts(**FINISHED), Verdict("ok")),
     "finish after output that followed a finish": (
@@ -42,7 +41,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
         facts(**FINISHED, output_after_finish=True),
         Verdict("ok"),
     ),
-    "non-streamed 200": (transport(), Facts(dialect="openai_chat", streamed=False), Verdict("ok")),
+    "non-streamed 200": (transport(), DecodedBody(dialect="openai_chat", streamed=False), Verdict("ok")),
     "no body": (transport(status=204), NO_BODY, Verdict("ok")),
     "redirect": (transport(status=307), NO_BODY, Verdict("ok")),
     "unknown dialect, clean end": (transport(), facts(dialect="unknown"), Verdict("ok")),
@@ -51,7 +50,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     # http_error
     "provider's type": (
         transport(status=529),
-        Facts(streamed=False, error=OVERLOADED),
+        DecodedBody(streamed=False, error=OVERLOADED),
         Verdict("http_error", "overloaded_error", "pre_headers"),
     ),
     "server without WebSocket": (
@@ -76,7 +75,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     ),
     "error without a type": (
         transport(status=400),
-        Facts(streamed=False, error=ErrorReport(None, "x")),
+        DecodedBody(streamed=False, error=ErrorReport(None, "x")),
         Verdict("http_error", "400", "pre_headers"),
     ),
     "reset within an error body": (
@@ -155,7 +154,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     ),
     "error under a non-streamed 200": (
         transport(),
-        Facts(streamed=False, error=OVERLOADED),
+        DecodedBody(streamed=False, error=OVERLOADED),
         Verdict("inband_error", "overloaded_error", "pre_first_output"),
     ),
     "error, then reset": (
@@ -222,7 +221,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     ),
     "reset in a non-streamed body": (
         transport("upstream_reset"),
-        Facts(dialect="openai_chat", streamed=False),
+        DecodedBody(dialect="openai_chat", streamed=False),
         Verdict("upstream_reset", "upstream_reset", "pre_first_output"),
     ),
     "reset of an unknown dialect": (
@@ -232,7 +231,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     ),
     "client left a tunnel": (
         transport("client_left", status=101, tunnel=True, detail="ConnectionResetError"),
-        Facts(streamed=False, first_output_ns=100),
+        DecodedBody(streamed=False, first_output_ns=100),
         Verdict("client_abort", "client_abort", "mid_stream", "ConnectionResetError"),
     ),
     "reset of a tunnel": (
@@ -305,7 +304,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     ),
     "client left a non-streamed answer": (
         transport("client_left", client_left_ns=500),
-        Facts(dialect="openai_chat", streamed=False),
+        DecodedBody(dialect="openai_chat", streamed=False),
         Verdict("client_abort", "client_abort", "pre_first_output"),
     ),
     # malformed
@@ -322,7 +321,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     ),
     "bad JSON body, not streamed": (
         transport(),
-        Facts(dialect="openai_chat", streamed=False, malformed_events=1),
+        DecodedBody(dialect="openai_chat", streamed=False, malformed_events=1),
         Verdict("malformed", "malformed_stream", "pre_first_output"),
     ),
     "answer that is no HTTP": (
@@ -349,7 +348,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     # no body, although the request asked for a stream
     "empty 200": (
         transport(),
-        Facts(dialect="unknown", stream_is_missing=True),
+        DecodedBody(dialect="unknown", stream_is_missing=True),
         Verdict("truncated", "stream_truncated", "pre_first_output"),
     ),
     # tap_lost
@@ -391,7 +390,7 @@ def chat_outcome(reason: str) -> tuple[str, str | None]:
     ):
         decoder.feed([(1, b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode())])
     decoder.finish()
-    verdict = judge(transport(), facts_of(decoder))
+    verdict = judge(transport(), body_of(decoder))
     return verdict.outcome, verdict.error_type
 
 
@@ -414,7 +413,7 @@ def test_providers_message_is_kept_only_with_captured_content() -> None:
     found = facts(error=OVERLOADED, error_ns=200)
     assert judge(transport(), found).error_message is None
     assert judge(transport(), found, capture_content=True).error_message == OVERLOADED.message
-    assert judge(transport(status=400), Facts(streamed=False, error=OVERLOADED)).error_message is None
+    assert judge(transport(status=400), DecodedBody(streamed=False, error=OVERLOADED)).error_message is None
 
 
 def test_upstream_text_is_bounded_and_on_one_line() -> None:

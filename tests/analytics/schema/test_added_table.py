@@ -26,9 +26,15 @@ CREATE TABLE IF NOT EXISTS added (
 END_OF_TABLES = "\nTABLES = "
 
 
-def copy_with_added_table(folder: Path) -> None:
+def copied_package(folder: Path) -> Path:
+    """A copy of the product that a test may change."""
     package = folder / "streamgauge"
     shutil.copytree(ROOT / "streamgauge", package)
+    return package
+
+
+def copy_with_added_table(folder: Path) -> None:
+    package = copied_package(folder)
     for file, added in ADDED.items():
         path = package / "analytics" / "schema" / file
         before, end, after = path.read_text().partition(END_OF_TABLES)

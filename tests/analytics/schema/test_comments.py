@@ -1,22 +1,21 @@
 """Every column of every public table explains itself."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import duckdb
 import pytest
 
 from streamgauge.analytics.schema.ddl import comments
+from streamgauge.analytics.schema.tables import OPEN_STREAMS_SQL
 from tests.analytics.stores import plain_tables
 
-OPEN_STREAMS = Path(__file__).parents[3] / "analytics" / "schema" / "open_streams.sql"
 OF_TABLES = "NOT internal AND table_name NOT IN (SELECT view_name FROM duckdb_views())"
 
 
 @pytest.fixture(scope="module")
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
     with plain_tables() as con:
-        con.execute(OPEN_STREAMS.read_text() + comments(OPEN_STREAMS.read_text()))
+        con.execute(OPEN_STREAMS_SQL + comments(OPEN_STREAMS_SQL))
         yield con
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import duckdb
 import polars as pl
 import pytest
 
 from streamgauge.analytics.schema.frames import polars_types
-from streamgauge.analytics.schema.tables import OPEN_STREAMS, TABLES, Retention, Rows, Table
+from streamgauge.analytics.schema.tables import (
+    OPEN_STREAMS,
+    OPEN_STREAMS_SQL,
+    TABLES,
+    Retention,
+    Rows,
+    Table,
+    schema_sql,
+)
 
-SCHEMA = Path(__file__).parents[3] / "analytics" / "schema"
 ALL = [*TABLES, OPEN_STREAMS]
 DUCKDB_TYPES = {
     pl.String(): {"VARCHAR", "UUID"},
@@ -32,8 +37,7 @@ DUCKDB_TYPES = {
 @pytest.fixture(scope="module")
 def con() -> duckdb.DuckDBPyConnection:
     con = duckdb.connect()
-    for name in ("schema", "open_streams"):
-        con.execute((SCHEMA / f"{name}.sql").read_text())
+    con.execute(schema_sql() + OPEN_STREAMS_SQL)
     return con
 
 

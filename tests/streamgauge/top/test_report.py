@@ -17,8 +17,9 @@ from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis, Effect, 
 from streamgauge.analytics.diagnosis.report import Report, as_json, read_report
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.objectives import DEFAULT, Objectives
+from streamgauge.analytics.schema.tables import OPEN_STREAMS_SQL
 from tests.analytics.stores import plain_tables
-from tests.dashboard.generated_store import SCHEMA, insert
+from tests.dashboard.generated_store import insert
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RANGE = Selection(since=NOON - timedelta(minutes=15), until=NOON)
@@ -61,7 +62,7 @@ def report(**changed: Any) -> Report:
 @pytest.fixture
 def store() -> Iterator[duckdb.DuckDBPyConnection]:
     with plain_tables() as connection:
-        connection.execute(SCHEMA.with_name("open_streams.sql").read_text())
+        connection.execute(OPEN_STREAMS_SQL)
         yield connection
 
 
