@@ -23,7 +23,9 @@ import duckdb
 import msgspec
 
 import streamgauge
-from streamgauge.analytics.dialects import vendors
+from streamgauge.analytics import dialects
+from streamgauge.analytics.decoding import request_body
+from streamgauge.analytics.dialects import kept, vendors
 from streamgauge.analytics.dialects.openai_completions import PROVIDER_FIELDS
 from streamgauge.analytics.schema import strict_clients
 from streamgauge.analytics.schema.ddl import comments, statements
@@ -39,6 +41,7 @@ from streamgauge.config import reference_text
 from streamgauge.dashboard.sql_statements import RECIPES
 from streamgauge.flags import flag
 from streamgauge.ingest.records import Cause
+from streamgauge.ingest.redaction.json_keys import KEYS
 from streamgauge.ingest.tap.exchanges import states
 from streamgauge.ingest.tap.process import metrics as tap_metrics
 from streamgauge.mcp_server.server import TEXTS, new_server
@@ -57,12 +60,14 @@ EXIT_CODES = (
     "0 = done; 1 = `status` or `alerts` found a problem; 2 = wrong use, or the command failed with one line on stderr; "
     "130 = interrupted. A part that an error stops exits with 1."
 )
+UNKNOWN_SYSTEM = "| anything else |  | `unknown` |  | none | end of connection |"
 GENERATED = "This page is generated from the code by `make reference`."
 
 
 def pages() -> dict[Path, str]:
     """The generated pages."""
     return {
+        KEYS: _redaction_keys(),
         REFERENCE / "cli.md": _cli(),
         REFERENCE / "dialects.md": _with_sections(
             REFERENCE / "dialects.md", systems=_systems(), providers=_providers(), timing=_server_timing()
@@ -112,12 +117,22 @@ def _with_recipes(page: Path) -> str:
 
 
 def _systems() -> list[str]:
-    rows = []
-    for row in csv.DictReader((DATA / "systems.csv").open()):
-        endpoints = ", ".join(f"`{path}`" for path in row["endpoints"].split())
-        provider = f"`{row['provider']}`" if row["provider"] else ""
-        rows.append((row["system"], provider, f"`{row['dialect']}`", endpoints, row["usage"], row["end"]))
-    return _table(("system", "provider", "dialect", "endpoints", "usage", "end"), rows)
+    """The rows below `Systems:` in the docstrings of the dialects, those of the dialect with the most systems first."""
+    rows = [
+        re.findall(r"^\|.*(?:\n +.*)*", module.__doc__ or "", re.M) for module in dialects.dialect_modules()
+    ]
+    rows.sort(key=len, reverse=True)
+    found = [" ".join(row.split()) for of in (*rows, [UNKNOWN_SYSTEM]) for row in of]
+    return [*_table(("system", "provider", "dialect", "endpoints", "usage", "end"), ()), *found]
+
+
+def _redaction_keys() -> str:
+    """The allow-list of redaction, from the members that the dialects and the reader of requests declare."""
+    groups = {
+        "response": kept.key_groups(dialects.dialect_modules()),
+        "request": kept.key_groups((request_body.REQUEST, request_body.NESTED)),
+    }
+    return json.dumps(groups, indent=1) + "\n"
 
 
 def _client_rules() -> list[str]:

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from streamgauge.analytics.decoding.content_coding import BodyDecoder
+from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.tolerant_json import FAULTS, compact, member_of
 from streamgauge.ingest import identifiers
 
@@ -55,12 +56,19 @@ class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
     """False: the request only warms up (OpenAI's Responses API)."""
 
 
-_MEMBERS = frozenset({
-    "model", "modelId", "stream", "temperature", "top_p", "p", "top_k", "k", "max_tokens", "max_completion_tokens",
-    "max_output_tokens", "max_new_tokens", "max_tokens_to_sample", "n", "seed", "random_seed", "frequency_penalty",
-    "presence_penalty", "stop", "stop_sequences", "reasoning_effort", "reasoning", "service_tier", "response_format",
-    "generationConfig", "options", "parameters", "jsonrpc", "method", "id", "generate", "serviceTier", "speed", "inference_geo",
-})  # fmt: skip
+REQUEST = kept.members(
+    name="model modelId reasoning_effort reasoning service_tier serviceTier speed inference_geo response_format method",
+    word="jsonrpc id",
+    count="""
+    generate stream temperature top_p p top_k k max_tokens max_completion_tokens max_output_tokens max_new_tokens max_tokens_to_sample
+    n seed random_seed frequency_penalty presence_penalty
+    """,
+    numbers="generationConfig options parameters",
+    content="stop stop_sequences",
+)
+NESTED = kept.members(name="type effort", numbers="stream_options", content="tools functions")
+"""Members of objects, and others for readers of redacted bodies."""
+_MEMBERS = frozenset(REQUEST)
 """The known top-level members."""
 # They are `Any` so that one wrong type does not invalidate the others.
 _Body = msgspec.defstruct("_Body", [(name, Any, None) for name in sorted(_MEMBERS)])

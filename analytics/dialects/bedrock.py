@@ -9,17 +9,23 @@ Bedrock's InvokeModelWithResponseStream: events of the model's vendor. Those of 
 
 Bedrock adds `amazon-bedrock-invocationMetrics` to the last event of every model: the terminal, and usage. Text is decoded of
 models whose event has it in one member: `generation` (Llama), `outputText` (Titan).
+
+Systems:
+
+| Bedrock Converse | `aws.bedrock` | `bedrock_converse` | `/model/m/converse-stream`, `/model/m/converse` | metadata | messageStop |
+| Bedrock, model's own events | `aws.bedrock` | `bedrock_invoke` | `/model/m/invoke-with-response-stream` | invocation metrics |
+    invocation metrics |
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.anthropic import BEDROCK_METRICS, bedrock_stats
-from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, by_path
-from streamgauge.analytics.dialects.errors import failed_event
+from streamgauge.analytics.dialects.dialect import Dialect, by_path
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
@@ -27,17 +33,19 @@ from streamgauge.analytics.dialects.events import (
     TextDelta,
     ToolCallDelta,
     Usage,
+    joined,
 )
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.server_stats import stat_of
 from streamgauge.analytics.dialects.tolerant_json import (
     arguments_of,
-    decode_or_none,
     member_of,
     string_of,
     whole_number,
 )
 from streamgauge.analytics.dialects.usage import term, usage_in
 
+LOOKED_UP = kept.members(id="toolUseId", name="name", content="input", text="text")
 _EVENT_NAMES = frozenset((
     "messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata",
 ))  # fmt: skip
@@ -63,19 +71,15 @@ class _Output(msgspec.Struct):
     message: _Message | None = None
 
 
-class _Event(msgspec.Struct):
+class _Event(Event):
     contentBlockIndex: int | None = None
     start: _Block | None = None
     delta: _Block | None = None
-    stopReason: str | None = None
-    usage: dict[str, Any] | None = None
-    metrics: dict[str, Any] | None = None
-    serviceTier: Any = None
-    output: _Output | None = None
-    error: Any = None
-
-
-_event = msgspec.json.Decoder(_Event)
+    stopReason: kept.Name = None
+    usage: Annotated[dict[str, Any] | None, kept.NUMBERS] = None
+    metrics: Annotated[dict[str, Any] | None, kept.NUMBERS] = None
+    serviceTier: kept.Term = None
+    output: Annotated[_Output | None, kept.OUTPUT] = None
 
 
 def _recognises(name: str, data: bytes) -> int:
@@ -85,47 +89,37 @@ def _recognises(name: str, data: bytes) -> int:
     return 6 if whole_body else 0
 
 
-class BedrockConverseReader(DialectReader):
+class BedrockConverseReader(JSONReader, event=_Event):
     """Decodes one stream."""
 
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        event = decode_or_none(_event, data)
-        if event is None or event.error:
-            return failed_event(event, data, name)
+    def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
         if event.delta is not None or event.start is not None:
             return _block_event(event)
-        if name == "messageStop":
+        if kind == "messageStop":
             delta = ChoiceDelta(finish_reason=event.stopReason)
             return DecodedEvent(kind="finish", deltas=[delta], terminal=True)
-        if name == "metadata":
+        if kind == "metadata":
             return DecodedEvent(
                 kind="usage",
                 usage=_usage(event.usage),
                 server_stats=_stats(event.metrics),
                 billing={"service_tier": term(event.serviceTier)},
             )
-        return DecodedEvent(kind="start" if name == "messageStart" else "other")
+        return DecodedEvent(kind="start" if kind == "messageStart" else "other")
 
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        event = decode_or_none(_event, body)
-        if event is None or event.error:
-            return [failed_event(event, body)]
-        message = event.output.message if event.output is not None else None
-        whole = ChoiceDelta(finish_reason=event.stopReason)
-        for index, block in enumerate((message.content if message is not None else None) or ()):
-            delta = _delta(block, index)
-            whole.text += delta.text
-            whole.reasoning += delta.reasoning
-            whole.images += delta.images
-            whole.tool_calls = [*(whole.tool_calls or ()), *(delta.tool_calls or ())]
+    def body(self, whole: _Event) -> list[DecodedEvent]:
+        message = whole.output.message if whole.output is not None else None
+        blocks = (message.content if message is not None else None) or ()
+        delta = joined(_delta(block, index) for index, block in enumerate(blocks))
+        delta.finish_reason = whole.stopReason
         return [
             DecodedEvent(
                 kind="finish",
-                deltas=[whole],
-                usage=_usage(event.usage),
-                server_stats=_stats(event.metrics),
+                deltas=[delta],
+                usage=_usage(whole.usage),
+                server_stats=_stats(whole.metrics),
                 terminal=True,
-                billing={"service_tier": term(event.serviceTier)},
+                billing={"service_tier": term(whole.serviceTier)},
             )
         ]
 
@@ -183,25 +177,20 @@ _claims = by_path(r"/converse(-stream)?$")
 CONVERSE = Dialect("bedrock_converse", "aws.bedrock", "chat", _claims, _recognises, BedrockConverseReader)
 
 
-class _Chunk(msgspec.Struct):
+class _Chunk(Event):
     generation: str | None = None
     outputText: str | None = None
-    stop_reason: str | None = None
-    completionReason: str | None = None
-    error: Any = None
-    metrics: dict[str, Any] | None = msgspec.field(default=None, name=BEDROCK_METRICS)
+    stop_reason: kept.Name = None
+    completionReason: kept.Name = None
+    metrics: Annotated[dict[str, Any] | None, kept.NUMBERS] = msgspec.field(
+        default=None, name=BEDROCK_METRICS
+    )
 
 
-_chunk = msgspec.json.Decoder(_Chunk)
-
-
-class BedrockInvokeReader(DialectReader):
+class BedrockInvokeReader(JSONReader, event=_Chunk):
     """Decodes one stream."""
 
-    def read(self, name: str, data: bytes) -> DecodedEvent:
-        event = decode_or_none(_chunk, data)
-        if event is None or event.error:
-            return failed_event(event, data, name)
+    def event(self, event: _Chunk, kind: str) -> DecodedEvent:
         text = event.generation or event.outputText or ""
         reason = event.stop_reason or event.completionReason
         delta = ChoiceDelta(text=text, finish_reason=reason) if text or reason else None

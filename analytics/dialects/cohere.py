@@ -6,40 +6,52 @@ from `usage.tokens`, because `billed_units` excludes tokens that Cohere adds. It
 
 v1 chat and generate are JSON lines or SSE; `event_type` names the event. `tool-calls-generation` and the answer in `stream-end`
 repeat what was streamed. Usage is in the `meta` of stream-end: `tokens` takes precedence over `billed_units`.
+
+Systems:
+
+| Cohere v2 | `cohere` | `cohere_v2` | `/v2/chat` | message-end | message-end; finish `ERROR` is an error |
+| Cohere v1 | `cohere` | `cohere_v1` | `/v1/chat`, `/v1/generate` | stream-end | stream-end |
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import error_event, error_from, error_in_event, failed_event
+from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
+from streamgauge.analytics.dialects.errors import error_event, error_from
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     ErrorReport,
+    EventKind,
     TextDelta,
     ToolCallDelta,
     Usage,
+    joined,
     tool_call_event,
 )
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.openai_delta import Call, Function
 from streamgauge.analytics.dialects.tolerant_json import arguments_of, decode_or_none, whole_number
 from streamgauge.analytics.dialects.usage import details_in
 
-_EVENT_NAMES = frozenset({
-    "message-start", "content-start", "content-delta", "content-end", "tool-plan-delta", "tool-call-start",
-    "tool-call-delta", "tool-call-end", "citation-start", "citation-end", "message-end",
-})  # fmt: skip
+_KINDS: dict[str, EventKind] = {
+    "message-start": "start", "content-start": "start", "content-delta": "annotation", "content-end": "annotation",
+    "tool-plan-delta": "annotation", "tool-call-start": "annotation", "tool-call-delta": "annotation",
+    "tool-call-end": "annotation", "citation-start": "annotation", "citation-end": "annotation", "message-end": "annotation",
+}  # fmt: skip
+"""Event → its kind without output."""
+LOOKED_UP = kept.members(numbers="billed_units", text="tokens", count="input_tokens")
 _FAILED = ("ERROR", "TIMEOUT")
 _NOT_ERRORS = frozenset({"ERROR_TOXIC", "ERROR_LIMIT"})
 """Finish reasons for a content filter and a length limit."""
 
 
 class _Content(msgspec.Struct):
-    type: str | None = None
+    type: kept.Title = None
     text: str | None = None
     thinking: str | None = None
 
@@ -52,82 +64,74 @@ class _Message(msgspec.Struct):
 
 class _Ending(msgspec.Struct):
     message: _Message | None = None
-    finish_reason: str | None = None
-    usage: Any = None
+    finish_reason: kept.Name = None
+    usage: kept.Report = None
     error: Any = None
 
 
-class _Event(msgspec.Struct):
-    type: str | None = None
-    id: str | None = None
+class _Event(Event):
+    id: kept.Word = None
     index: int | None = None
     delta: _Ending | None = None
-    error: Any = None
 
 
 class _Body(_Ending):
-    id: str | None = None
-
-
-_event = msgspec.json.Decoder(_Event)
-_body = msgspec.json.Decoder(_Body)
+    id: kept.Word = None
 
 
 def _recognises(name: str, data: bytes) -> int:
-    if name in _EVENT_NAMES:
+    if name in _KINDS:
         return 8
     kind = data.partition(b'"type"')[2].lstrip(b" :")[1:20].partition(b'"')[0]
     if b'"type":"message-start"' in data or b'"type": "message-start"' in data:
         return 8
-    if kind.decode("ascii", "replace") in _EVENT_NAMES:
+    if kind.decode("ascii", "replace") in _KINDS:
         return 6
     return 6 if b'"billed_units"' in data and b'"message"' in data else 0
 
 
-class CohereReader(DialectReader):
+class CohereReader(JSONReader, event=_Event):
     """Decodes one stream; identifies calls by their index."""
 
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        event = decode_or_none(_event, data)
-        if event is None:
-            return failed_event(None, data, name)
-        kind, delta = event.type or name, event.delta
-        message = (delta.message if delta else None) or _Message()
+    def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
+        delta = event.delta or _Ending()
+        message = delta.message or _Message()
         if kind in ("content-delta", "content-start"):
-            return _content(message) or DecodedEvent(
-                kind="start" if kind == "content-start" else "annotation"
-            )
-        if kind == "tool-plan-delta":
-            if not message.tool_plan:
-                return DecodedEvent(kind="annotation")
+            return _content(message) or DecodedEvent(_KINDS[kind])
+        if kind == "tool-plan-delta" and message.tool_plan:
             return DecodedEvent(kind="reasoning", deltas=[ChoiceDelta(tool_plan=message.tool_plan)])
         if kind in ("tool-call-start", "tool-call-delta"):
             return _tool_call_event(message, event.index or 0)
-        if kind == "message-start":
-            return DecodedEvent(kind="start", response_id=event.id)
         if kind == "message-end":
-            return _ended(delta or _Ending())
-        if kind == "error" or event.error:
-            return error_event(data)
-        return DecodedEvent(kind="annotation" if kind in _EVENT_NAMES else "other")
+            return _ended(delta)
+        return DecodedEvent(
+            _KINDS.get(kind, "other"), response_id=event.id if kind == "message-start" else None
+        )
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = decode_or_none(_body, body)
         if whole is None:
             return [DecodedEvent(kind="malformed")]
         if whole.message is None and not whole.finish_reason:
-            return [DecodedEvent(error=error_in_event(body) if whole.error else None)]
+            return [error_event(body) if whole.error else DecodedEvent()]
         message = whole.message or _Message()
-        choice_delta = ChoiceDelta(tool_plan=message.tool_plan or "", tool_calls=[])
-        contents = message.content if isinstance(message.content, list) else [message.content]
-        for content in contents:
-            choice_delta.text += content if isinstance(content, str) else (content and content.text) or ""
-            choice_delta.reasoning += "" if isinstance(content, str) else (content and content.thinking) or ""
+        parts = message.content if isinstance(message.content, list) else [message.content]
         calls = message.tool_calls if isinstance(message.tool_calls, list) else []
-        choice_delta.tool_calls = [_tool_call(call, index) for index, call in enumerate(calls)]
+        delta = joined(map(_part, parts))
+        delta.tool_plan = message.tool_plan or ""
+        delta.tool_calls = [_tool_call(call, index) for index, call in enumerate(calls)]
         ending = _ended(whole)
         ending.response_id = whole.id or None
-        return [DecodedEvent(kind="text", deltas=[choice_delta]), ending]
+        return [DecodedEvent(kind="text", deltas=[delta]), ending]
+
+
+def _part(content: _Content | str | None) -> ChoiceDelta:
+    if isinstance(content, _Content):
+        return ChoiceDelta(text=content.text or "", reasoning=content.thinking or "")
+    return ChoiceDelta(text=content or "")
+
+
+_body = msgspec.json.Decoder(_Body)
 
 
 def _usage(raw: Any) -> Usage | None:
@@ -203,51 +207,46 @@ CHAT_V2 = Dialect("cohere_v2", "cohere", "chat", by_path(r"/v2/chat$"), _recogni
 
 
 class _Meta(msgspec.Struct):
-    billed_units: dict[str, Any] | None = None
+    billed_units: Annotated[dict[str, Any] | None, kept.NUMBERS] = None
     tokens: dict[str, Any] | None = None
 
 
 class _V1Call(msgspec.Struct):
     index: int | None = None
-    name: str | None = None
-    parameters: Any = None
+    name: kept.Name = None
+    parameters: kept.Content = None
 
 
 class _Answer(msgspec.Struct):
-    meta: _Meta | None = None
+    meta: Annotated[_Meta | None, kept.NUMBERS] = None
 
 
-class _V1Event(msgspec.Struct):
-    event_type: str | None = None
+class _V1Event(Event):
+    type: kept.Name = msgspec.field(default=None, name="event_type")
     is_finished: bool | None = None
     index: int | None = None
-    generation_id: str | None = None
+    generation_id: kept.Id = None
     text: str | None = None
     tool_call_delta: _V1Call | None = None
     tool_calls: list[_V1Call] | None = None
-    finish_reason: str | None = None
+    finish_reason: kept.Name = None
     response: _Answer | None = None
-    error: Any = None
 
 
 class _Generation(msgspec.Struct):
     text: str | None = None
-    finish_reason: str | None = None
+    finish_reason: kept.Name = None
 
 
-class _V1Body(msgspec.Struct):
+class _V1Body(Event):
     text: str | None = None
-    generation_id: str | None = None
-    id: str | None = None
-    finish_reason: str | None = None
+    generation_id: kept.Id = None
+    id: kept.Word = None
+    finish_reason: kept.Name = None
     generations: list[_Generation] | None = None
     tool_calls: list[_V1Call] | None = None
-    meta: _Meta | None = None
+    meta: Annotated[_Meta | None, kept.NUMBERS] = None
     message: str | None = None
-
-
-_v1_event = msgspec.json.Decoder(_V1Event)
-_v1_body = msgspec.json.Decoder(_V1Body)
 
 
 def _claims(exchange: ExchangeInfo) -> int:
@@ -261,21 +260,17 @@ def _recognises_v1(name: str, data: bytes) -> int:
     return 6 if b'"generation_id"' in data and b'"meta"' in data else 0
 
 
-class CohereV1Reader(DialectReader):
+class CohereV1Reader(JSONReader, event=_V1Event, body=_V1Body):
     """Decodes one stream; remembers whether its tool calls were streamed."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:
         self._calls_streamed = False
 
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        event = decode_or_none(_v1_event, data)
-        if event is None:
-            return failed_event(None, data, name)
-        kind = event.event_type or name
+    def event(self, event: _V1Event, kind: str) -> DecodedEvent | TextDelta:
         if kind == "text-generation":
-            if event.text:
-                return TextDelta("text", event.text, event.index or 0)
-            return DecodedEvent(kind="annotation")
+            return (
+                TextDelta("text", event.text, event.index or 0) if event.text else DecodedEvent("annotation")
+            )
         if kind == "stream-end" or (event.is_finished and event.finish_reason):
             return _v1_ended(event)
         if kind == "stream-start":
@@ -284,14 +279,9 @@ class CohereV1Reader(DialectReader):
             return self._chunk(event)
         if kind == "tool-calls-generation":
             return self._whole_calls(event.tool_calls or [])
-        if event.error or kind == "stream-error":
-            return error_event(data)
         return DecodedEvent(kind="annotation" if kind else "other")
 
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        whole = decode_or_none(_v1_body, body)
-        if whole is None:
-            return [DecodedEvent(kind="malformed")]
+    def body(self, whole: _V1Body) -> list[DecodedEvent]:
         if whole.text is None and whole.generations is None:
             error = error_from({"message": whole.message}) if whole.message else None
             return [DecodedEvent(error=error)]
@@ -351,7 +341,7 @@ def _v1_ended(event: _V1Event) -> DecodedEvent:
         usage=_v1_usage(meta),
         billing=details_in(msgspec.to_builtins(meta)),
         error=error,
-        terminal=event.event_type == "stream-end",
+        terminal=event.type == "stream-end",
     )
 
 

@@ -3,14 +3,20 @@
 Each event repeats the text so far, unless the client requested increments. An event that does not begin with the previous
 text shows that they are increments. Usage is on every event. The finish reason is "null" until the last. Errors are flat,
 in events named `error`. Endpoints under `/compatible-mode/` send OpenAI's chunks and are decoded by `openai_chat`.
+
+Systems:
+
+| DashScope, native | `alibaba` | `dashscope` | `/api/v1/services/aigc/text-generation/generation`,
+    `/api/v1/services/aigc/multimodal-generation/generation` | every event | finish reason |
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.errors import error_in_event, failed_event
 from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, EventKind, TextDelta, TextSoFar
@@ -33,7 +39,7 @@ class _Message(msgspec.Struct, gc=False):
 class _PlainChoice(msgspec.Struct, gc=False):
     message: _Message | None = None
     index: int = 0
-    finish_reason: str | None = None
+    finish_reason: kept.Name = None
 
 
 class _PlainOutput(msgspec.Struct, gc=False):
@@ -43,16 +49,16 @@ class _PlainOutput(msgspec.Struct, gc=False):
 class _PlainEvent(msgspec.Struct, gc=False):
     """The most frequent event, strictly typed."""
 
-    output: _PlainOutput | None = None
-    usage: dict[str, Any] | None = None
-    code: str | None = None
+    output: Annotated[_PlainOutput | None, kept.OUTPUT] = None
+    usage: Annotated[dict[str, Any] | None, kept.NUMBERS] = None
+    code: kept.Name = None
 
 
 class _Event(msgspec.Struct):
-    output: dict[str, Any] | None = None
-    usage: dict[str, Any] | None = None
-    request_id: str | None = None
-    code: str | None = None
+    output: Annotated[dict[str, Any] | None, kept.OUTPUT] = None
+    usage: Annotated[dict[str, Any] | None, kept.NUMBERS] = None
+    request_id: kept.Id = None
+    code: kept.Name = None
     message: str | None = None
 
 

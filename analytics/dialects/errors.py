@@ -13,6 +13,7 @@ import html
 import re
 from typing import Any
 
+from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, ErrorReport
 from streamgauge.analytics.dialects.tolerant_json import compact, json_or_none, text_of
 
@@ -36,6 +37,17 @@ _FLAT_KEYS = frozenset(
         "title", "request_id", "requestId", "id", "timestamp", "path", "instance", "param", "success", "object",
     }
 )  # fmt: skip
+LOOKED_UP = kept.members(
+    name="status code error_code errorCode __type tpe reason errorcode name status_code object",
+    title="type error_type title",
+    word="id",
+    id="request_id",
+    count="success",
+    text="""
+    message msg Message error_message errorMessage error_msg detail details description faultstring error errors Error fault loc
+    """,
+    content="statusCode requestId timestamp path instance param",
+)
 _WRAPPERS = ("error", "Error", "fault")
 _NO_TYPE = frozenset({"", "error", "none", "null", "object", "about:blank"})
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)

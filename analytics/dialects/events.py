@@ -6,6 +6,7 @@ event does not have the value. Bad data becomes `kind="malformed"`, never an exc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -146,6 +147,25 @@ def as_decoded_event(answer: DecodedEvent | TextDelta) -> DecodedEvent:
     text, reasoning = (answer.text, "") if answer.kind == "text" else ("", answer.text)
     delta = ChoiceDelta(choice=answer.choice, text=text, reasoning=reasoning, tokens=answer.tokens)
     return DecodedEvent(kind=answer.kind, deltas=[delta], usage=answer.usage)
+
+
+def text_event(
+    text: str | None, kind: EventKind = "text", *, tokens: int | None = None, empty: EventKind = "annotation"
+) -> DecodedEvent | TextDelta:
+    """An event with this text or reasoning; without any, its kind is `empty`."""
+    return TextDelta(kind, text, 0, tokens) if text else DecodedEvent(empty)
+
+
+def joined(deltas: Iterable[ChoiceDelta]) -> ChoiceDelta:
+    """The parts of one choice as one part."""
+    whole = ChoiceDelta()
+    for delta in deltas:
+        whole.text += delta.text
+        whole.reasoning += delta.reasoning
+        whole.refusal += delta.refusal
+        whole.images += delta.images
+        whole.tool_calls = [*(whole.tool_calls or ()), *(delta.tool_calls or ())] or None
+    return whole
 
 
 def tool_call_event(*calls: ToolCallDelta) -> DecodedEvent:

@@ -7,18 +7,25 @@ safety ratings and results of executed code are not output.
 Each chunk has cumulative usage: output = candidates + thoughts, unless the total shows that candidates contain them, and input =
 prompt + tool use (pages that a tool read). The finish reason ends a candidate. A blocked prompt has no candidates;
 `promptFeedback.blockReason` ends it.
+
+Systems:
+
+| Gemini | `gcp.gemini` | `gemini` | `/v1beta/models/m:streamGenerateContent`, `/v1beta/models/m:generateContent`,
+    `/v1beta/models/m:countTokens` | every chunk; thoughts added to output | finish reason, or a blocked prompt |
+| Gemini on Vertex AI | `gcp.vertex_ai` | `gemini` | `/v1/projects/p/locations/l/publishers/google/models/m:streamGenerateContent` | the
+    same | the same |
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import failed_event
+from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
@@ -26,37 +33,37 @@ from streamgauge.analytics.dialects.events import (
     TextDelta,
     ToolCallDelta,
     Usage,
-    as_decoded_event,
 )
-from streamgauge.analytics.dialects.tolerant_json import compact, decode_or_none, json_or_none, whole_number
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
+from streamgauge.analytics.dialects.tolerant_json import compact, whole_number
 
 _BILLED_BY_PROMPT = re.compile(r"gemini-(1|2)\b")
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount")
 
 
 class _PartialArgument(msgspec.Struct, gc=False):
-    path: str = msgspec.field(default="", name="jsonPath")
+    path: Annotated[str, kept.PATH] = msgspec.field(default="", name="jsonPath")
     string: str | None = msgspec.field(default=None, name="stringValue")
-    number: int | float | None = msgspec.field(default=None, name="numberValue")
-    boolean: bool | None = msgspec.field(default=None, name="boolValue")
+    number: Annotated[int | float | None, kept.TEXT] = msgspec.field(default=None, name="numberValue")
+    boolean: Annotated[bool | None, kept.TEXT] = msgspec.field(default=None, name="boolValue")
     will_continue: bool | None = msgspec.field(default=None, name="willContinue")
 
 
 class _FunctionCall(msgspec.Struct, gc=False):
-    id: str | None = None
-    name: str | None = None
-    args: Any = None
+    id: kept.Word = None
+    name: kept.Name = None
+    args: kept.Content = None
     partial: list[_PartialArgument] | None = msgspec.field(default=None, name="partialArgs")
     will_continue: bool | None = msgspec.field(default=None, name="willContinue")
 
 
 class _Code(msgspec.Struct, gc=False):
-    id: str | None = None
-    code: str | None = None
+    id: kept.Word = None
+    code: kept.Name = None
 
 
 class _Inline(msgspec.Struct, gc=False):
-    mime_type: str | None = msgspec.field(default=None, name="mimeType")
+    mime_type: Annotated[str | None, kept.MEDIA_TYPE] = msgspec.field(default=None, name="mimeType")
     data: str | None = None
 
 
@@ -64,7 +71,7 @@ class _Part(msgspec.Struct, gc=False):
     text: str | None = None
     thought: bool | None = None
     call: _FunctionCall | None = msgspec.field(default=None, name="functionCall")
-    code: _Code | None = msgspec.field(default=None, name="executableCode")
+    code: Annotated[_Code | None, kept.CODE] = msgspec.field(default=None, name="executableCode")
     inline: _Inline | None = msgspec.field(default=None, name="inlineData")
 
 
@@ -73,28 +80,27 @@ class _Content(msgspec.Struct, gc=False):
 
 
 class _Grounding(msgspec.Struct, gc=False):
-    queries: Any = msgspec.field(default=None, name="webSearchQueries")
+    queries: kept.Content = msgspec.field(default=None, name="webSearchQueries")
 
 
 class _Candidate(msgspec.Struct, gc=False):
     index: int | None = None
     content: _Content | None = None
-    finish_reason: str | None = msgspec.field(default=None, name="finishReason")
+    finish_reason: kept.Name = msgspec.field(default=None, name="finishReason")
     grounding: _Grounding | None = msgspec.field(default=None, name="groundingMetadata")
 
 
 class _Feedback(msgspec.Struct, gc=False):
-    block_reason: str | None = msgspec.field(default=None, name="blockReason")
+    block_reason: kept.Name = msgspec.field(default=None, name="blockReason")
 
 
-class _Chunk(msgspec.Struct, gc=False):
+class _Chunk(Event, gc=False):
     candidates: list[_Candidate] | None = None
-    usage: Any = msgspec.field(default=None, name="usageMetadata")
-    model: str | None = msgspec.field(default=None, name="modelVersion")
-    response_id: str | None = msgspec.field(default=None, name="responseId")
+    usage: kept.Report = msgspec.field(default=None, name="usageMetadata")
+    model: kept.Name = msgspec.field(default=None, name="modelVersion")
+    response_id: kept.Id = msgspec.field(default=None, name="responseId")
     feedback: _Feedback | None = msgspec.field(default=None, name="promptFeedback")
-    error: Any = None
-    total: Any = msgspec.field(default=None, name="totalTokens")
+    total: kept.Count = msgspec.field(default=None, name="totalTokens")
     """Of a prompt (`:countTokens`)."""
 
 
@@ -104,16 +110,13 @@ class _Wrapped(_Chunk):
     response: _Chunk | None = None
 
 
-_chunk = msgspec.json.Decoder(_Wrapped)
-
-
 def _recognises(name: str, data: bytes) -> int:
     if b'"candidates"' in data and (b'"content"' in data or b'"finishReason"' in data):
         return 8
     return 6 if b'"usageMetadata"' in data or b'"promptFeedback"' in data else 0
 
 
-class GeminiReader(DialectReader):
+class GeminiReader(JSONReader, event=_Wrapped):
     """Decodes one stream; numbers its calls and keeps the open one of each candidate."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:
@@ -125,21 +128,10 @@ class GeminiReader(DialectReader):
         self._open: dict[int, tuple[int, ArgumentJoiner]] = {}
         """Candidate → (key, arguments so far) of its open call."""
 
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        whole = decode_or_none(_chunk, data)
-        if whole is None or whole.error:
-            return failed_event(whole, data, name)
+    def event(self, event: _Wrapped, kind: str) -> DecodedEvent | TextDelta:
         if self.operation:
-            return DecodedEvent(kind="usage", usage=Usage(input_tokens=whole_number(whole.total)))
-        return self._chunk(whole.response or whole)
-
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        if body.lstrip()[:1] != b"[":
-            return [as_decoded_event(self.read("", body))]
-        chunks = json_or_none(body)
-        if not isinstance(chunks, list):
-            return [DecodedEvent(kind="malformed")]
-        return [as_decoded_event(self.read("", msgspec.json.encode(chunk))) for chunk in chunks]
+            return DecodedEvent(kind="usage", usage=Usage(input_tokens=whole_number(event.total)))
+        return self._chunk(event.response or event)
 
     def _chunk(self, chunk: _Chunk) -> DecodedEvent | TextDelta:
         # Id and model are on every chunk. Once they are known, chunks with one text take the short way.

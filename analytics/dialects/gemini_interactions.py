@@ -5,25 +5,41 @@ Output: text, thought summaries, function names and arguments, audio, images. No
 finishes, `failed` and `cancelled` errors. Output tokens = output + thoughts, input tokens = input + tool use.
 
 The first preview used the names interaction.start, content.start, content.delta and interaction.complete.
+
+Systems:
+
+| Gemini Interactions | `gcp.gemini` | `gemini_interactions` | `/v1beta/interactions` | interaction.completed | final status |
 """
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import add_final_status, error_event, failed_event
+from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
+from streamgauge.analytics.dialects.errors import add_final_status, failed_event
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
     TextDelta,
     ToolCallDelta,
     Usage,
+    joined,
+    text_event,
     tool_call_event,
 )
-from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none, whole_number
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
+from streamgauge.analytics.dialects.tolerant_json import (
+    arguments_of,
+    compact,
+    decode_or_none,
+    member_of,
+    string_of,
+    whole_number,
+)
 from streamgauge.analytics.dialects.usage import term, usage_in
 
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled"})
@@ -32,21 +48,21 @@ _NAMES = ("interaction.", "step.", "content.")
 
 
 class _DeltaPart(msgspec.Struct):
-    type: str | None = None
+    type: kept.Title = None
     text: str | None = None
     content: Any = None
-    id: str | None = None
-    name: str | None = None
-    arguments: Any = None
+    id: kept.Word = None
+    name: kept.Name = None
+    arguments: kept.Content = None
     data: str | None = None
 
 
 class _Step(msgspec.Struct):
-    type: str | None = None
-    id: str | None = None
-    name: str | None = None
+    type: kept.Title = None
+    id: kept.Word = None
+    name: kept.Name = None
     text: str | None = None
-    arguments: Any = None
+    arguments: kept.Content = None
 
 
 class _WholeStep(_Step):
@@ -54,13 +70,12 @@ class _WholeStep(_Step):
     summary: Any = None
 
 
-class _Interaction(msgspec.Struct):
-    id: str | None = None
-    model: str | None = None
-    status: str | None = None
-    usage: Any = None
-    error: Any = None
-    service_tier: Any = None
+class _Interaction(Event):
+    id: kept.Word = None
+    model: kept.Name = None
+    status: kept.Name = None
+    usage: kept.Report = None
+    service_tier: kept.Term = None
 
 
 class _Whole(_Interaction):
@@ -68,17 +83,15 @@ class _Whole(_Interaction):
     steps: list[_WholeStep] | None = None
 
 
-class _Event(msgspec.Struct):
-    event_type: str | None = None
+class _Event(Event):
+    type: kept.Name = msgspec.field(default=None, name="event_type")
     index: int | None = None
     step: _Step | None = None
     content: _Step | None = None
     delta: _DeltaPart | None = None
     interaction: _Interaction | None = None
-    error: Any = None
 
 
-_event = msgspec.json.Decoder(_Event)
 _whole = msgspec.json.Decoder(_Whole)
 
 
@@ -90,25 +103,19 @@ def _recognises(name: str, data: bytes) -> int:
     return 6 if b'"object":"interaction"' in data or b'"object": "interaction"' in data else 0
 
 
-class InteractionsReader(DialectReader):
+class InteractionsReader(JSONReader, event=_Event):
     """Decodes one stream; keeps the steps that are calls without arguments so far."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:
         self._bare_calls: set[int] = set()
 
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        event = decode_or_none(_event, data)
-        if event is None:
-            return failed_event(None, data, name)
-        kind = event.event_type or name
+    def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
         if kind in ("step.delta", "content.delta"):
             return self._delta(event.delta or _DeltaPart(), event.index or 0)
         if kind in ("step.start", "content.start"):
             return self._start(event.step or event.content or _Step(), event.index or 0)
         if kind in ("step.stop", "content.stop"):
             return self._stop(event.index or 0)
-        if kind == "error" or event.error:
-            return error_event(data)
         if event.interaction is not None:
             return _interaction(
                 event.interaction, created=kind in ("interaction.created", "interaction.start")
@@ -119,25 +126,15 @@ class InteractionsReader(DialectReader):
         whole = decode_or_none(_whole, body)
         if whole is None or (whole.error and not whole.status):
             return [failed_event(whole, body)]
-        choice_delta = ChoiceDelta(tool_calls=[])
-        for key, step in enumerate(whole.steps or whole.outputs or []):
-            if step.type in ("text", "model_output"):
-                choice_delta.text += (step.text or "") + _joined(step.content)
-            elif step.type == "thought":
-                choice_delta.reasoning += _joined(step.summary)
-            elif step.type == "function_call" and choice_delta.tool_calls is not None:
-                arguments = compact(step.arguments or {})
-                choice_delta.tool_calls.append(ToolCallDelta(key, step.id or "", step.name or "", arguments))
-        return [DecodedEvent(kind="text", deltas=[choice_delta]), _interaction(whole)]
+        delta = joined(map(_whole_step, whole.steps or whole.outputs or (), count()))
+        return [DecodedEvent(kind="text", deltas=[delta]), _interaction(whole)]
 
     def _delta(self, delta: _DeltaPart, index: int) -> DecodedEvent | TextDelta:
         if delta.type == "text" and delta.text:
             return TextDelta("text", delta.text)
         if delta.type in ("thought_summary", "thought"):
             thought = delta.content.get("text") if isinstance(delta.content, dict) else delta.text
-            if isinstance(thought, str) and thought:
-                return TextDelta("reasoning", thought)
-            return DecodedEvent(kind="annotation")
+            return text_event(string_of(thought), "reasoning")
         if delta.type in ("arguments_delta", "function_call"):
             arguments = arguments_of(delta.arguments or "")
             tool_call = ToolCallDelta(index, delta.id or "", delta.name or "", arguments)
@@ -165,6 +162,17 @@ class InteractionsReader(DialectReader):
         return tool_call_event(ToolCallDelta(index, inserted_json="{}"))
 
 
+def _whole_step(step: _WholeStep, key: int) -> ChoiceDelta:
+    if step.type in ("text", "model_output"):
+        return ChoiceDelta(text=(step.text or "") + _joined(step.content))
+    if step.type == "thought":
+        return ChoiceDelta(reasoning=_joined(step.summary))
+    if step.type == "function_call":
+        arguments = compact(step.arguments or {})
+        return ChoiceDelta(tool_calls=[ToolCallDelta(key, step.id or "", step.name or "", arguments)])
+    return ChoiceDelta()
+
+
 def _usage(raw: Any) -> Usage | None:
     usage = usage_in(
         raw,
@@ -185,8 +193,7 @@ def _usage(raw: Any) -> Usage | None:
 
 def _joined(parts: Any) -> str:
     """The text of all parts of a step."""
-    texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
-    return "".join(text for text in texts if isinstance(text, str))
+    return "".join(string_of(member_of(part, "text")) for part in parts) if isinstance(parts, list) else ""
 
 
 def _interaction(interaction: _Interaction, *, created: bool = False) -> DecodedEvent:

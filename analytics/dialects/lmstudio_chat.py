@@ -6,87 +6,85 @@
 - `error` is an error even though `chat.end` follows.
 - `model_load.*` and `prompt_processing.*` are progress. Their numbers become server stats. The `stats` of `chat.end` become
   server stats and usage. There is no finish reason: chat.end is the terminal.
+
+Systems:
+
+| LM Studio | `lmstudio` | `lmstudio_chat` | `/api/v1/chat` | `chat.end` stats | chat.end; an `error` before it remains an error |
 """
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import count
+from typing import Annotated
 
 import msgspec
 
-from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import error_event, failed_event
+from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
+    EventKind,
     TextDelta,
     ToolCallDelta,
+    joined,
+    text_event,
     tool_call_event,
 )
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.server_stats import stats_of
 from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none
 from streamgauge.analytics.dialects.usage import usage_in
 
-_PROGRESS = ("model_load.", "prompt_processing.")
-_EVENT_NAMES = frozenset({
-    "chat.start", "chat.end", "reasoning.start", "reasoning.delta", "reasoning.end", "message.start", "message.delta",
-    "message.end", "tool_call.start", "tool_call.arguments", "tool_call.success", "tool_call.failure",
-    "model_load.start", "model_load.progress", "model_load.end",
-    "prompt_processing.start", "prompt_processing.progress", "prompt_processing.end",
-})  # fmt: skip
+_KINDS: dict[str, EventKind] = {
+    "chat.start": "start", "chat.end": "terminal", "reasoning.start": "start", "reasoning.delta": "annotation",
+    "reasoning.end": "annotation", "message.start": "start", "message.delta": "annotation", "message.end": "annotation",
+    "tool_call.start": "annotation", "tool_call.arguments": "annotation", "tool_call.success": "annotation",
+    "tool_call.failure": "annotation", "model_load.start": "progress", "model_load.progress": "progress",
+    "model_load.end": "progress", "prompt_processing.start": "progress", "prompt_processing.progress": "progress",
+    "prompt_processing.end": "progress",
+}  # fmt: skip
+"""Event → its kind without output."""
 
 
 class _Output(msgspec.Struct):
-    type: str = ""
+    type: Annotated[str, kept.TITLE] = ""
     content: str | None = None
-    tool: str | None = None
-    arguments: Any = None
+    tool: kept.Name = None
+    arguments: kept.Content = None
 
 
-class _EndResult(msgspec.Struct):
-    """The result in chat.end, without the output, which was streamed."""
-
-    model_instance_id: str | None = None
-    response_id: str | None = None
-    stats: Any = None
-
-
-class _Result(_EndResult):
-    output: list[_Output] | None = None
-    error: Any = None
+class _Result(Event):
+    model_instance_id: kept.Name = None
+    response_id: kept.Id = None
+    stats: kept.Report = None
+    output: Annotated[msgspec.Raw, kept.OUTPUT] = msgspec.Raw()
+    """Of a stream, it was nearly always streamed before."""
 
 
-class _Event(msgspec.Struct):
-    type: str | None = None
+class _Event(Event):
     content: str | None = None
-    tool: str | None = None
-    arguments: Any = None
-    model_instance_id: str | None = None
-    progress: Any = None
-    load_time_seconds: Any = None
-    result: _EndResult | None = None
-    error: Any = None
-
-
-class _EndEvent(msgspec.Struct):
+    tool: kept.Name = None
+    arguments: kept.Content = None
+    model_instance_id: kept.Name = None
+    progress: kept.Count = None
+    load_time_seconds: kept.Count = None
     result: _Result | None = None
 
 
-_event = msgspec.json.Decoder(_Event)
-_end_event = msgspec.json.Decoder(_EndEvent)
-_result = msgspec.json.Decoder(_Result)
+_outputs = msgspec.json.Decoder(list[_Output])
 
 
 def _recognises(name: str, data: bytes) -> int:
-    if name in _EVENT_NAMES:
+    if name in _KINDS:
         return 8
     kind = data[:300].partition(b'"type"')[2].lstrip(b" :")[1:30].partition(b'"')[0]
-    if kind.decode("ascii", "replace") in _EVENT_NAMES:
+    if kind.decode("ascii", "replace") in _KINDS:
         return 7
     return 6 if b'"model_instance_id"' in data[:300] else 1 if name == "error" else 0
 
 
-class LMStudioReader(DialectReader):
+class LMStudioReader(JSONReader, event=_Event, body=_Result):
     """Decodes one stream; numbers its tool calls, which have no ids."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:
@@ -95,40 +93,28 @@ class LMStudioReader(DialectReader):
         self._open_call: str | None = None
         """Name of the tool whose arguments are expected next."""
 
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        event = decode_or_none(_event, data)
-        if event is None:
-            return failed_event(None, data, name)
-        kind = event.type or name
+    def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
         if kind in ("message.delta", "reasoning.delta"):
-            if not event.content:
-                return DecodedEvent(kind="annotation")
-            self._has_text = True
-            return TextDelta("text" if kind == "message.delta" else "reasoning", event.content)
+            self._has_text |= bool(event.content)
+            return text_event(event.content, "text" if kind == "message.delta" else "reasoning")
         if kind[:10] == "tool_call.":
             return self._tool(kind[10:], event)
         if kind == "chat.end":
-            decoded = _end(event.result or _EndResult())
-            if not self._has_text and not self._call_count:
-                _add_output(data, decoded)
+            result = event.result or _Result()
+            decoded = _end(result)
+            if not self._has_text and not self._call_count and (whole := _join_output(result)) is not None:
+                decoded.deltas, decoded.not_streamed = [whole], True
             return decoded
-        if kind == "error" or event.error:
-            return error_event(data)
-        if kind.startswith(_PROGRESS):
-            return _progress(kind, event)
-        if kind in ("message.end", "reasoning.end"):
-            return DecodedEvent(kind="annotation")
-        if kind in ("chat.start", "message.start", "reasoning.start"):
-            return DecodedEvent(kind="start", model=event.model_instance_id)
-        return DecodedEvent(kind="other")
+        decoded = DecodedEvent(_KINDS.get(kind, "other"), model=event.model_instance_id)
+        if decoded.kind == "progress":
+            numbers = {"progress": event.progress, "load_time_seconds": event.load_time_seconds}
+            decoded.server_stats = stats_of(kind.partition(".")[0], numbers) or None
+        return decoded
 
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        result = decode_or_none(_result, body)
-        if result is None or result.error:
-            return [failed_event(result, body)]
-        if result.output is None and result.stats is None:
+    def body(self, whole: _Result) -> list[DecodedEvent]:
+        if not bytes(whole.output) and whole.stats is None:
             return [DecodedEvent(kind="other")]
-        return [DecodedEvent(kind="text", deltas=[_join_output(result.output or [])]), _end(result)]
+        return [DecodedEvent(kind="text", deltas=[_join_output(whole) or ChoiceDelta()]), _end(whole)]
 
     def _tool(self, step: str, event: _Event) -> DecodedEvent:
         tool = event.tool or ""
@@ -148,35 +134,22 @@ class LMStudioReader(DialectReader):
         return DecodedEvent(kind="annotation", tool_failure=step == "failure")
 
 
-def _join_output(parts: list[_Output]) -> ChoiceDelta:
-    whole = ChoiceDelta(tool_calls=[])
-    for part in parts:
-        if part.type == "reasoning":
-            whole.reasoning += part.content or ""
-        elif part.type == "tool_call" and whole.tool_calls is not None:
-            arguments = compact(part.arguments or {})
-            whole.tool_calls.append(ToolCallDelta(len(whole.tool_calls), "", part.tool or "", arguments))
-        else:
-            whole.text += part.content or ""
-    return whole
+def _join_output(result: _Result) -> ChoiceDelta | None:
+    whole = joined(map(_output, decode_or_none(_outputs, bytes(result.output)) or (), count()))
+    return whole if whole.text or whole.reasoning or whole.tool_calls else None
 
 
-def _add_output(data: bytes, decoded: DecodedEvent) -> None:
-    """Add the output in the result of chat.end, for a stream without earlier output."""
-    event = decode_or_none(_end_event, data)
-    whole = _join_output((event.result.output if event and event.result else None) or [])
-    if whole.text or whole.reasoning or whole.tool_calls:
-        decoded.deltas, decoded.not_streamed = [whole], True
+def _output(part: _Output, key: int) -> ChoiceDelta:
+    if part.type == "reasoning":
+        return ChoiceDelta(reasoning=part.content or "")
+    if part.type == "tool_call":
+        return ChoiceDelta(
+            tool_calls=[ToolCallDelta(key, "", part.tool or "", compact(part.arguments or {}))]
+        )
+    return ChoiceDelta(text=part.content or "")
 
 
-def _progress(kind: str, event: _Event) -> DecodedEvent:
-    phase = kind.partition(".")[0]
-    numbers = {"progress": event.progress, "load_time_seconds": event.load_time_seconds}
-    stats = stats_of(phase, numbers)
-    return DecodedEvent(kind="progress", server_stats=stats or None, model=event.model_instance_id)
-
-
-def _end(result: _EndResult) -> DecodedEvent:
+def _end(result: _Result) -> DecodedEvent:
     return DecodedEvent(
         kind="terminal",
         terminal=True,

@@ -2,16 +2,18 @@
 
 `message.content` or `response` is text, `thinking` is reasoning. Tool calls are sent whole, with their arguments as an object.
 The usage is in the counts and durations of the last line; `eval_count` includes thinking.
+
+Systems:
+
+| Ollama | `ollama` | `ollama` | `/api/chat`, `/api/generate` | last line | `done: true` |
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import failed_event
+from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
@@ -20,22 +22,24 @@ from streamgauge.analytics.dialects.events import (
     ToolCallDelta,
     Usage,
 )
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.server_stats import stat_of
-from streamgauge.analytics.dialects.tolerant_json import arguments_of, decode_or_none
+from streamgauge.analytics.dialects.tolerant_json import arguments_of
 from streamgauge.analytics.dialects.usage import usage_in
 
+LOOKED_UP = kept.members(count="created_at")
 _COUNTS = (
     "total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration",
 )  # fmt: skip
 
 
 class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: Any = None
+    name: kept.Name = None
+    arguments: kept.Content = None
 
 
 class _Call(msgspec.Struct):
-    id: str | None = None
+    id: kept.Word = None
     function: _Function | None = None
 
 
@@ -45,24 +49,20 @@ class _Message(msgspec.Struct):
     tool_calls: list[_Call] | None = None
 
 
-class _Line(msgspec.Struct):
-    model: str | None = None
+class _Line(Event):
+    model: kept.Name = None
     message: _Message | None = None
     response: str | None = None
     thinking: str | None = None
     done: bool | None = None
-    done_reason: str | None = None
+    done_reason: kept.Name = None
     logprobs: list[msgspec.Raw] | None = None
-    error: Any = None
-    total_duration: Any = None
-    load_duration: Any = None
-    prompt_eval_count: Any = None
-    prompt_eval_duration: Any = None
-    eval_count: Any = None
-    eval_duration: Any = None
-
-
-_line = msgspec.json.Decoder(_Line)
+    total_duration: kept.Count = None
+    load_duration: kept.Count = None
+    prompt_eval_count: kept.Count = None
+    prompt_eval_duration: kept.Count = None
+    eval_count: kept.Count = None
+    eval_duration: kept.Count = None
 
 
 def _recognises(name: str, data: bytes) -> int:
@@ -71,43 +71,31 @@ def _recognises(name: str, data: bytes) -> int:
     return 8 if b'"message"' in data or b'"response"' in data else 5
 
 
-class OllamaReader(DialectReader):
+class OllamaReader(JSONReader, event=_Line):
     """Decodes one stream; numbers its tool calls."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:
         self._call_count = 0
         self._model_known = False
 
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        line = decode_or_none(_line, data)
-        if line is None or line.error:
-            return failed_event(line, data, name)
-        message = line.message
-        if self._model_known and not line.done and (message is None or not message.tool_calls):
-            text, thinking = _text_and_thinking(line)
-            tokens = len(line.logprobs) if line.logprobs else None
-            if text and not thinking:
-                return TextDelta("text", text, 0, tokens)
-            if thinking and not text:
-                return TextDelta("reasoning", thinking, 0, tokens)
-        return self._full(line)
-
-    def _full(self, line: _Line) -> DecodedEvent:
-        text, thinking = _text_and_thinking(line)
-        delta = ChoiceDelta(
-            text=text, reasoning=thinking, tokens=len(line.logprobs) if line.logprobs else None
-        )
-        calls = line.message.tool_calls if line.message else None
-        if calls:
-            delta.tool_calls = [self._tool_call(call) for call in calls]
-        delta.finish_reason = (line.done_reason or None) if line.done else None
+    def event(self, event: _Line, kind: str) -> DecodedEvent | TextDelta:
+        message = event.message
+        text = (event.response if message is None else message.content) or ""
+        thinking = (message.thinking if message else None) or event.thinking or ""
+        tokens = len(event.logprobs) if event.logprobs else None
+        calls = message.tool_calls if message else None
+        if self._model_known and not event.done and not calls and bool(text) != bool(thinking):
+            return TextDelta("text" if text else "reasoning", text or thinking, 0, tokens)
         self._model_known = True
-        known = line.message is not None or line.model or line.response is not None
-        decoded = DecodedEvent(kind="start" if known else "other", deltas=[delta], model=line.model)
-        if line.done:
-            decoded.kind = "finish" if line.done_reason else "terminal"
+        delta = ChoiceDelta(text=text, reasoning=thinking, tokens=tokens)
+        delta.tool_calls = [self._tool_call(call) for call in calls] if calls else None
+        known = message is not None or event.model or event.response is not None
+        decoded = DecodedEvent(kind="start" if known else "other", deltas=[delta], model=event.model)
+        if event.done:
+            delta.finish_reason = event.done_reason or None
+            decoded.kind = "finish" if event.done_reason else "terminal"
             decoded.terminal = True
-            decoded.usage, decoded.server_stats = _usage_and_stats(line)
+            decoded.usage, decoded.server_stats = _usage_and_stats(event)
         return decoded
 
     def _tool_call(self, call: _Call) -> ToolCallDelta:
@@ -115,14 +103,6 @@ class OllamaReader(DialectReader):
         function = call.function or _Function()
         arguments = {} if function.arguments is None else function.arguments
         return ToolCallDelta(self._call_count, call.id or "", function.name or "", arguments_of(arguments))
-
-
-def _text_and_thinking(line: _Line) -> tuple[str, str]:
-    """(text, thinking) of chat or generate."""
-    message = line.message
-    if message is None:
-        return line.response or "", line.thinking or ""
-    return message.content or "", message.thinking or line.thinking or ""
 
 
 def _usage_and_stats(line: _Line) -> tuple[Usage | None, list[ServerStat] | None]:

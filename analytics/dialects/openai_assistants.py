@@ -3,16 +3,21 @@
 Output: text of thread.message.delta; names, arguments and generated code of thread.run.step.delta (code interpreter and file
 search are server-side). The finish reason is the run's final status: `requires_action` and `incomplete` are finishes, `failed`,
 `cancelled` and `expired` are errors. The usage is the run's, which includes that of its steps.
+
+Systems:
+
+| OpenAI Assistants | `openai` | `openai_assistants` | `/v1/threads/t/runs`, `/v1/threads/runs` | the run's | the run's final status |
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, by_path
-from streamgauge.analytics.dialects.errors import add_final_status, failed_event
+from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.dialect import Dialect, by_path
+from streamgauge.analytics.dialects.errors import add_final_status
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
@@ -20,8 +25,8 @@ from streamgauge.analytics.dialects.events import (
     ToolCallDelta,
     tool_call_event,
 )
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.openai_delta import Call
-from streamgauge.analytics.dialects.tolerant_json import decode_or_none
 from streamgauge.analytics.dialects.usage import usage_of
 
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled", "expired"})
@@ -33,13 +38,13 @@ class _Value(msgspec.Struct):
 
 
 class _Content(msgspec.Struct):
-    type: str | None = None
+    type: kept.Title = None
     text: _Value | None = None
     refusal: str | None = None
 
 
 class _Code(msgspec.Struct):
-    input: str | None = None
+    input: Annotated[str | None, kept.CONTENT] = None
 
 
 class _Call(Call):
@@ -55,32 +60,27 @@ class _DeltaPart(msgspec.Struct):
     step_details: _Details | None = None
 
 
-class _Object(msgspec.Struct):
-    object: str | None = None
-    id: str | None = None
-    model: str | None = None
-    status: str | None = None
+class _Object(Event):
+    type: kept.Name = msgspec.field(default=None, name="event")
+    """Clients that store events name them so. `type` is that of a step."""
+    object: kept.Name = None
+    id: kept.Word = None
+    model: kept.Name = None
+    status: kept.Name = None
     delta: _DeltaPart | None = None
-    usage: Any = None
+    usage: kept.Report = None
     last_error: Any = None
-    error: Any = None
-
-
-_object = msgspec.json.Decoder(_Object)
 
 
 def _recognises(name: str, data: bytes) -> int:
     return 8 if name.startswith("thread.") else 5 if b'"object":"thread.' in data[:200] else 0
 
 
-class AssistantsReader(DialectReader):
+class AssistantsReader(JSONReader, event=_Object):
     """Decodes one stream; identifies a call by its step and index."""
 
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        event = decode_or_none(_object, data)
-        if event is None or name == "error" or event.error:
-            return failed_event(event, data, name)
-        kind = event.object or name
+    def event(self, event: _Object, kind: str) -> DecodedEvent | TextDelta:
+        name, kind = kind, event.object or kind
         if kind == "thread.message.delta":
             return _message(event.delta)
         if kind == "thread.run.step.delta":

@@ -2,32 +2,30 @@
 
 Deltas are output. `*.done` repeats the text, carries the usage and finishes the stream (finish reason `done`). A segment of a
 diarized transcript repeats its deltas.
+
+Systems:
+
+| OpenAI transcription and speech | `openai` | `openai_audio` | `/v1/audio/transcriptions`, `/v1/audio/speech` | the done event | the done
+    event |
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import error_event, failed_event
+from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.dialects.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.usage import usage_of
 
 
-class _Event(msgspec.Struct):
-    type: str | None = None
+class _Event(Event):
     delta: str | None = None
     audio: str | None = None
     text: str | None = None
     logprobs: list[msgspec.Raw] | None = None
-    usage: Any = None
-    error: Any = None
-
-
-_event = msgspec.json.Decoder(_Event)
+    usage: kept.Report = None
 
 
 def _recognises(name: str, data: bytes) -> int:
@@ -35,42 +33,29 @@ def _recognises(name: str, data: bytes) -> int:
     return 8 if b'"type":"transcript.text.' in head or b'"type":"speech.audio.' in head else 0
 
 
-class AudioReader(DialectReader):
+class AudioReader(JSONReader, event=_Event):
     """Decodes one stream."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:
         self._has_text = False
 
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        event = decode_or_none(_event, data)
-        if event is None:
-            return failed_event(None, data, name)
-        kind = event.type or name
+    def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
         if kind == "transcript.text.delta" and event.delta:
             self._has_text = True
             return TextDelta("text", event.delta, 0, len(event.logprobs) if event.logprobs else None)
         if kind == "speech.audio.delta" and event.audio:
             return DecodedEvent(kind="audio", deltas=[ChoiceDelta(audio_data_chars=len(event.audio))])
         if kind in ("transcript.text.done", "speech.audio.done"):
-            text = "" if self._has_text else event.text or ""
-            return DecodedEvent(
-                deltas=[ChoiceDelta(text=text, finish_reason="done")],
-                usage=usage_of(event.usage),
-                terminal=True,
-                not_streamed=True,
-            )
-        if kind == "error" or event.error:
-            return error_event(data)
+            delta = ChoiceDelta(text="" if self._has_text else event.text or "", finish_reason="done")
+            return DecodedEvent(deltas=[delta], usage=usage_of(event.usage), terminal=True, not_streamed=True)
         return DecodedEvent(kind="annotation" if kind.startswith(("transcript.", "speech.")) else "other")
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
-        whole = decode_or_none(_event, body)
-        if whole is None:  # plain text, subtitles or audio
-            return [DecodedEvent(kind="other")]
-        if whole.error:
-            return [error_event(body)]
-        usage = usage_of(whole.usage)
-        return [DecodedEvent(deltas=[ChoiceDelta(text=whole.text or "")], usage=usage)]
+        # Plain text, subtitles and audio are no JSON.
+        return [DecodedEvent() if e.kind == "malformed" else e for e in super().read_body(body)]
+
+    def body(self, whole: _Event) -> list[DecodedEvent]:
+        return [DecodedEvent(deltas=[ChoiceDelta(text=whole.text or "")], usage=usage_of(whole.usage))]
 
 
 _claims = by_path(r"/audio/(transcriptions|translations|speech)$")

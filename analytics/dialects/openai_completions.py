@@ -10,16 +10,46 @@ path alone the decoder handles 40 % of the events per second, and less than 10 %
 
 `delta` takes precedence over `text` (Together sends both) and over `message` (Writer and Perplexity repeat the content there,
 cumulatively). An id, model or finish reason of "" is ignored.
+
+Systems:
+
+| OpenAI chat | `openai` | `openai_chat` | `/v1/chat/completions` | any chunk | finish reason of every choice |
+| Azure OpenAI | `azure.ai.openai` | `openai_chat` | `/openai/deployments/x/chat/completions`, `/openai/v1/chat/completions` | last chunk
+    | finish reason |
+| Azure AI Foundry | `azure.ai.inference` | `openai_chat` | `/models/chat/completions` | last chunk | finish reason |
+| Xerotier | `xerotier` | `openai_chat` | `/proj_x/y/v1/chat/completions` | finish chunk | finish reason; `event: error`, then `[DONE]` |
+| OpenAI-like, no `[DONE]` | `openai` | `openai_chat` | `/v1/chat/completions` | any chunk, if at all | finish reason; a close without one
+    is `truncated` |
+| Fireworks | `fireworks` | `openai_chat` | `/inference/v1/chat/completions` | last chunk | finish reason |
+| Fireworks | `fireworks` | `openai_completions` | `/inference/v1/completions` | last chunk | finish reason |
+| vLLM, SGLang | `openai` | `openai_chat` | `/v1/chat/completions` | last chunk, or every chunk | finish reason |
+| llama.cpp | `llama.cpp` | `openai_chat` | `/v1/chat/completions` | finish chunk | finish reason |
+| Ollama, OpenAI API | `ollama` | `openai_chat` | `/v1/chat/completions` | last chunk | finish reason |
+| OpenRouter | `openrouter` | `openai_chat` | `/api/v1/chat/completions` | last chunk | finish reason; `error` under 200 |
+| DeepSeek | `deepseek` | `openai_chat` | `/chat/completions` | finish chunk | finish reason |
+| Qwen | `alibaba` | `openai_chat` | `/compatible-mode/v1/chat/completions` | last chunk | finish reason |
+| Groq | `groq` | `openai_chat` | `/openai/v1/chat/completions` | `x_groq.usage` | finish reason |
+| Mistral | `mistral_ai` | `openai_chat` | `/v1/chat/completions` | finish chunk | finish reason |
+| xAI | `x_ai` | `openai_chat` | `/v1/chat/completions` | any chunk; reasoning added to output | finish reason |
+| Together | `together` | `openai_chat` | `/v1/chat/completions` | finish chunk | finish reason |
+| Perplexity | `perplexity` | `openai_chat` | `/chat/completions` | every chunk | finish reason |
+| Writer | `writer` | `openai_chat` | `/v1/chat` | last chunk | finish reason |
+| Databricks | `databricks` | `openai_chat` | `/serving-endpoints/chat/completions` | last chunk | finish reason |
+| Snowflake Cortex | `snowflake` | `openai_chat` | `/api/v2/cortex/v1/chat/completions` | last chunk | finish reason |
+| MiniMax | `minimax` | `openai_chat` | `/v1/chat/completions` | last chunk | finish reason; `base_resp` |
+| LiteLLM proxy | `litellm` | `openai_chat` | `/chat/completions` | last chunk | finish reason |
+| OpenAI completions, vLLM, … | `openai` | `openai_completions` | `/v1/completions` | last chunk | finish reason |
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
 from streamgauge.analytics.dialects.errors import error_from, error_in
 from streamgauge.analytics.dialects.events import (
@@ -75,43 +105,43 @@ class Choice(msgspec.Struct, gc=False):
     index: int = 0
     delta: ChunkDelta | None = None
     text: str | None = None
-    finish_reason: str | None = None
+    finish_reason: kept.Name = None
     logprobs: LogProbs | None = None
     token_ids: list[int] | None = None
     message: Any = None
     error: Any = None
-    usage: Any = None
+    usage: kept.Report = None
 
 
 class NvExt(msgspec.Struct, gc=False):
     """NVIDIA Dynamo's extension."""
 
-    timing: Any = None
+    timing: kept.Report = None
 
 
 class Chunk(msgspec.Struct, gc=False):
     choices: list[Choice] | None = None
-    usage: Any = None
+    usage: kept.Report = None
     error: Any = None
-    perf_metrics: Any = None
-    timings: Any = None
+    perf_metrics: kept.Report = None
+    timings: kept.Report = None
     x_groq: Any = None
-    time_info: Any = None
-    metrics: Any = None
-    stats: Any = None
+    time_info: kept.Report = None
+    metrics: kept.Report = None
+    stats: kept.Report = None
     base_resp: Any = None
-    prompt_progress: Any = None
-    meta_info: Any = None
-    cost: Any = None
-    service_tier: Any = None
+    prompt_progress: kept.Report = None
+    meta_info: kept.Report = None
+    cost: kept.Report = None
+    service_tier: kept.Term = None
     nvext: NvExt | None = None
 
 
 class FirstChunk(Chunk, gc=False):
     """A chunk with id and model, read until they are known."""
 
-    id: Any = None
-    model: Any = None
+    id: Annotated[Any, kept.WORD] = None
+    model: kept.Term = None
 
 
 _decode_first = msgspec.json.Decoder(FirstChunk).decode
@@ -129,6 +159,13 @@ PROVIDER_FIELDS = {
     "obfuscation": "openai",
 }
 _STATS_FIELDS = ("perf_metrics", "timings", "time_info", "metrics", "stats", "meta_info")
+LOOKED_UP = kept.members(
+    name="native_finish_reason provider status_code",
+    word="system_fingerprint backend-host",
+    text="messages base_resp status_msg obfuscation",
+    content="search_results prompt_filter_results content_filter_results",
+    durations="Server-Timing",
+)
 _TRTLLM_EVENT = "trtllm.perf_metrics"
 _USAGE_STATS = frozenset(
     {

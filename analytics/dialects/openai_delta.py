@@ -7,13 +7,17 @@ used only without the others. `content` may be a list of typed parts. Images are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.events import ChoiceDelta, ToolCallDelta
 from streamgauge.analytics.dialects.tolerant_json import arguments_of, string_of
 
+LOOKED_UP = kept.members(
+    text="content reasoning thinking summary custom image transcript data", name="role", content="input"
+)
 IMAGE_PARTS = ("image", "image_url", "output_image")  # a tuple: what is looked up may not be hashable
 
 
@@ -103,13 +107,13 @@ def _nested_text(part: dict[str, Any]) -> str:
 
 
 class Function(msgspec.Struct, gc=False):
-    name: str | None = None
-    arguments: str | None = None
+    name: kept.Name = None
+    arguments: Annotated[str | None, kept.CONTENT] = None
 
 
 class Call(msgspec.Struct, gc=False):
     index: int | None = None
-    id: str | None = None
+    id: kept.Word = None
     function: Function | None = None
 
 

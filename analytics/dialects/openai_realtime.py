@@ -2,14 +2,19 @@
 
 A response that the user or the client interrupts is complete: its finish reason is `turn_detected` or `client_cancelled`.
 `streamgauge.ingest.websockets` adds the interruption to the events of the answer. The length of audio follows from its format.
+
+Systems:
+
+| OpenAI Realtime | `openai` | `openai_realtime` | `/v1/realtime` | response.done | response.done; failed is an error |
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.errors import error_from
 from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
@@ -17,6 +22,12 @@ from streamgauge.analytics.dialects.openai_responses import ResponsesReader
 from streamgauge.analytics.dialects.server_stats import stats_of
 from streamgauge.analytics.dialects.tolerant_json import decode_or_none
 
+LOOKED_UP = kept.members(
+    name="output_audio_format status reason name",
+    title="type",
+    text="audio format status_details error",
+    output="output",
+)
 _PCM = 48_000
 _BYTES_PER_S = {"audio/pcmu": 8_000, "audio/pcma": 8_000, "g711_ulaw": 8_000, "g711_alaw": 8_000}
 """Format of audio → bytes of one second. Others are PCM of 16 bits at 24 kHz."""
@@ -25,9 +36,9 @@ _EVENTS = (b'"type":"response.', b'"type": "response.')
 
 
 class _Event(msgspec.Struct):
-    type: str = ""
+    type: Annotated[str, kept.TITLE] = ""
     response: dict[str, Any] | None = None
-    rate_limits: list[dict[str, Any]] | None = None
+    rate_limits: Annotated[list[dict[str, Any]] | None, kept.NUMBERS] = None
 
 
 _decoder = msgspec.json.Decoder(_Event)

@@ -10,6 +10,12 @@ is not.
 The client runs function and custom tool calls; all built-in tools are server-side. A completed web search is billed; opening a
 page that it found, or a search within that page, is not. The finish reason is the final
 status: `incomplete` is a finish, `failed` and `cancelled` are errors that also end the stream.
+
+Systems:
+
+| Fireworks | `fireworks` | `openai_responses` | `/inference/v1/responses` | final response | final status |
+| OpenAI Responses and compatible | `openai` | `openai_responses` | `/v1/responses`, `/openai/responses`, `/backend-api/codex/responses` |
+    final response | completed, incomplete; failed and cancelled are errors |
 """
 
 from __future__ import annotations

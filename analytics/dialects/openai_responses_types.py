@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+
+from streamgauge.analytics.dialects import kept
 
 
 class Part(msgspec.Struct):
     """A part of a message or of reasoning."""
 
-    type: str = ""
+    type: Annotated[str, kept.TITLE] = ""
     text: str | None = None
     refusal: str | None = None
 
@@ -18,15 +20,15 @@ class Part(msgspec.Struct):
 class Item(msgspec.Struct):
     """An output item in an event; a custom tool has its arguments in `input`."""
 
-    type: str = ""
-    id: str | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: Any = None
-    input: Any = None
+    type: Annotated[str, kept.TITLE] = ""
+    id: kept.Word = None
+    call_id: kept.Id = None
+    name: kept.Name = None
+    arguments: kept.Content = None
+    input: kept.Content = None
     result: Any = None
     """The image that a server tool generated."""
-    status: Any = None
+    status: kept.Term = None
     action: Any = None
     """Of a web search: a search, or a look at a page that it found."""
 
@@ -41,36 +43,36 @@ class WholeItem(Item):
 class Snapshot(msgspec.Struct):
     """A response object in an event, without its output, which was streamed."""
 
-    id: str | None = None
-    model: str | None = None
-    status: str | None = None
-    usage: Any = None
-    metrics: Any = None
+    id: kept.Word = None
+    model: kept.Name = None
+    status: kept.Name = None
+    usage: kept.Report = None
+    metrics: kept.Report = None
     error: Any = None
-    service_tier: Any = None
-    tool_usage: Any = None
+    service_tier: kept.Term = None
+    tool_usage: kept.Report = None
     """Counts of the server's tools."""
 
 
 class Final(Snapshot):
     """A whole response: a body that was not streamed, or the last event of a stream without deltas."""
 
-    object: str | None = None
-    output: list[WholeItem] | None = None
+    object: kept.Name = None
+    output: Annotated[list[WholeItem] | None, kept.OUTPUT] = None
 
 
 class Event(msgspec.Struct, gc=False):
     """Any event. `text` is a str in events, and an object in a bare response."""
 
-    type: str | None = None
+    type: kept.Title = None
     delta: str | dict[str, Any] | None = None
     output_index: int | None = None
-    item_id: str | None = None
+    item_id: kept.Id = None
     content_index: int | None = None
     summary_index: int | None = None
     logprobs: list[msgspec.Raw] | None = None
-    arguments: Any = None
-    input: Any = None
+    arguments: kept.Content = None
+    input: kept.Content = None
     text: Any = None
     refusal: Any = None
     partial_image_b64: Any = None

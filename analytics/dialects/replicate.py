@@ -1,6 +1,10 @@
 """Replicate's streams: `output` events whose data is the text itself, not JSON, then `done`; also `error` and `logs`.
 
 `done` has a reason when the output did not end normally: {"reason": "canceled"} or {"reason": "error"}.
+
+Systems:
+
+| Replicate | `replicate` | `replicate` | `/v1/streams/s` | none | done |
 """
 
 from __future__ import annotations

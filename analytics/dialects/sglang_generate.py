@@ -2,16 +2,19 @@
 
 Only new text is output; a server configured to stream increments sends only new text. `meta_info` is a usage report on
 every event, and its `finish_reason` an object: {"type": "stop" | "length" | "abort", …}; an abort is an error.
+
+Systems:
+
+| SGLang, native | `sglang` | `sglang_generate` | `/generate` | every event | finish reason |
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-import msgspec
-
-from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
-from streamgauge.analytics.dialects.errors import error_from, failed_event
+from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo
+from streamgauge.analytics.dialects.errors import error_from
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
@@ -19,22 +22,21 @@ from streamgauge.analytics.dialects.events import (
     ServerStat,
     TextDelta,
     TextSoFar,
-    as_decoded_event,
     finish_failed,
 )
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.server_stats import stats_of
-from streamgauge.analytics.dialects.tolerant_json import decode_or_none, json_or_none, string_of
+from streamgauge.analytics.dialects.tolerant_json import string_of
 from streamgauge.analytics.dialects.usage import usage_in
 
 
-class _Event(msgspec.Struct):
+class _Event(Event):
     text: str | None = None
     index: int | None = None
-    meta_info: dict[str, Any] | None = None
-    error: Any = None
+    meta_info: Annotated[dict[str, Any] | None, kept.NUMBERS] = None
 
 
-_event = msgspec.json.Decoder(_Event)
+LOOKED_UP = kept.members(text="output_ids", name="finish_reason", title="type", word="id")
 _NOT_STATS = ("id", "finish_reason")
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
@@ -48,26 +50,14 @@ def _recognises(name: str, data: bytes) -> int:
     return 7 if b'"meta_info"' in data and (b'"text"' in data or b'"output_ids"' in data) else 0
 
 
-class SGLangReader(DialectReader):
+class SGLangReader(JSONReader, event=_Event):
     """Decodes one stream; keeps the text so far of each choice, which the next event repeats."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:
         self._id_known = False
         self._texts = TextSoFar()
 
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        event = decode_or_none(_event, data)
-        if event is None or event.error:
-            return failed_event(event, data, name)
-        return self._event(event)
-
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        whole = json_or_none(body)
-        if not isinstance(whole, list):
-            return [as_decoded_event(self.read("", body))]
-        return [as_decoded_event(self.read("", msgspec.json.encode(item))) for item in whole]
-
-    def _event(self, event: _Event) -> DecodedEvent | TextDelta:
+    def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
         index, text = event.index or 0, event.text or ""
         new = self._texts.added(index, text)
         meta = event.meta_info or {}

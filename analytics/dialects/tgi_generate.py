@@ -2,6 +2,10 @@
 
 A token flagged `special` (</s>) is not output. The event with `generated_text` ends the stream; its `details`, if any, hold the
 finish reason and the usage.
+
+Systems:
+
+| TGI, native | `huggingface` | `tgi_generate` | `/generate_stream` | details of the last event | the event with the whole text |
 """
 
 from __future__ import annotations
@@ -10,10 +14,11 @@ from typing import Any
 
 import msgspec
 
-from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
-from streamgauge.analytics.dialects.errors import error_event, failed_event
-from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta, Usage
-from streamgauge.analytics.dialects.tolerant_json import decode_or_none, json_or_none, member_of, string_of
+from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta, text_event
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
+from streamgauge.analytics.dialects.tolerant_json import member_of, string_of
 from streamgauge.analytics.dialects.usage import usage_in
 
 
@@ -22,14 +27,13 @@ class _Token(msgspec.Struct):
     special: bool | None = None
 
 
-class _Event(msgspec.Struct):
+class _Event(Event):
     token: _Token | None = None
     generated_text: str | None = None
     details: Any = None
-    error: Any = None
 
 
-_event = msgspec.json.Decoder(_Event)
+LOOKED_UP = kept.members(name="finish_reason", count="input_length generated_tokens")
 
 
 def _claims(exchange: ExchangeInfo) -> int:
@@ -43,43 +47,27 @@ def _recognises(name: str, data: bytes) -> int:
     return 8 if b'"token"' in data else 4
 
 
-class TGIReader(DialectReader):
+class TGIReader(JSONReader, event=_Event):
     """Decodes one stream."""
 
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        event = decode_or_none(_event, data)
-        if event is None or event.error:
-            return failed_event(event, data, name)
+    def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
         token = event.token
         text = token.text if token and token.text and not token.special else ""
         if event.generated_text is None and not event.details:
-            if token is None:
-                return DecodedEvent()
-            return TextDelta("text", text, 0, 1) if text else DecodedEvent(kind="annotation")
-        delta = ChoiceDelta(text=text, tokens=1 if text else None, finish_reason=_finish(event.details))
-        return DecodedEvent(kind="finish", deltas=[delta], usage=_usage(event.details), terminal=True)
+            return DecodedEvent() if token is None else text_event(text, tokens=1)
+        ended = _ended(ChoiceDelta(text=text, tokens=1 if text else None), event.details)
+        ended.terminal = True
+        return ended
 
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        whole = json_or_none(body)
-        if isinstance(whole, list) and whole:
-            whole = whole[0]
-        if not isinstance(whole, dict):
-            return [DecodedEvent(kind="malformed" if whole is None else "other")]
-        if whole.get("error"):
-            return [error_event(body)]
-        text, details = whole.get("generated_text"), whole.get("details")
-        delta = ChoiceDelta(text=string_of(text), finish_reason=_finish(details))
-        return [DecodedEvent(kind="text", deltas=[delta], usage=_usage(details))]
+    def body(self, whole: _Event) -> list[DecodedEvent]:
+        return [_ended(ChoiceDelta(text=whole.generated_text or ""), whole.details)]
 
 
-def _finish(details: Any) -> str | None:
-    return string_of(member_of(details, "finish_reason")) or None
-
-
-def _usage(details: Any) -> Usage | None:
-    if member_of(details, "generated_tokens") is None:
-        return None
-    return usage_in(details, "input_length", "generated_tokens")
+def _ended(delta: ChoiceDelta, details: Any) -> DecodedEvent:
+    delta.finish_reason = string_of(member_of(details, "finish_reason")) or None
+    counted = member_of(details, "generated_tokens") is not None
+    usage = usage_in(details, "input_length", "generated_tokens") if counted else None
+    return DecodedEvent(kind="finish", deltas=[delta], usage=usage)
 
 
 DIALECT = Dialect("tgi_generate", "huggingface", "text_completion", _claims, _recognises, TGIReader)

@@ -14,10 +14,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.events import Usage
 from streamgauge.analytics.dialects.tolerant_json import finite_number, member_of, string_of, whole_number
 from streamgauge.ingest.identifiers import is_name, name
 
+LOOKED_UP = kept.members(
+    name="modality ttl inference_geo search_context_size trafficType serviceTier service_tier speed"
+)
 _INPUT_DETAILS = (
     "prompt_tokens_details",
     "input_tokens_details",

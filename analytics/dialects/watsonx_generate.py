@@ -2,48 +2,47 @@
 
 `stop_reason` is "not_finished" until the last event; token counts are running totals. Its chat endpoint sends OpenAI's
 chunks and is decoded by `openai_chat`.
+
+Systems:
+
+| IBM watsonx.ai, native | `ibm.watsonx.ai` | `watsonx_generate` | `/ml/v1/text/generation_stream` | running counts | stop reason |
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import error_in_event, failed_event
+from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
 from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
-from streamgauge.analytics.dialects.tolerant_json import decode_or_none, string_of
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
+from streamgauge.analytics.dialects.tolerant_json import string_of
 from streamgauge.analytics.dialects.usage import usage_in
 
+LOOKED_UP = kept.members(
+    text="generated_text", name="stop_reason", count="input_token_count generated_token_count"
+)
 _NOT_FINISHED = ("", "not_finished")
 
 
-class _Event(msgspec.Struct, gc=False):
+class _Event(Event):
     results: list[dict[str, Any]] | None = None
-    model_id: str | None = None
-
-
-_decoder = msgspec.json.Decoder(_Event)
+    model_id: kept.Name = None
 
 
 def _recognises(name: str, data: bytes) -> int:
     return 7 if b'"results"' in data and b'"generated_text"' in data else 0
 
 
-class WatsonxReader(DialectReader):
+class WatsonxReader(JSONReader, event=_Event):
     """Decodes one stream."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:
         self._model_known = False
 
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        event = decode_or_none(_decoder, data)
-        if event is None:
-            return failed_event(None, data, name)
+    def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
         if not event.results:
-            error = error_in_event(data) if name == "error" or b'"error' in data else None
-            return DecodedEvent(error=error, model=event.model_id)
+            return DecodedEvent(model=event.model_id)
         raw = event.results[0]
         text, reason = string_of(raw.pop("generated_text", None)), string_of(raw.get("stop_reason"))
         finish = None if reason in _NOT_FINISHED else reason

@@ -1,7 +1,7 @@
 """Allow-list of JSON keys, and how much of a key and of its value is kept.
 
-The list has the members that analytics reads, and no others (checked by `tests/ingest/redaction/test_json_keys.py`). An
-unknown key is filled with everything under it.
+The list, `json_keys.json`, has the members that analytics reads, and no others: each dialect declares what is kept of its members
+beside their types, and `docs/generate.py` writes the list from the declarations. An unknown key is filled with everything under it.
 
 Words follow the policy of `streamgauge.ingest.identifiers`: a word is kept whole or not at all. Where a read cuts a word, its end is
 unknown: its start is kept up to anything that may become a key.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from enum import IntEnum
+from pathlib import Path
 
 import msgspec
 
@@ -65,77 +66,27 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
 
 TEXT = Rule(Keep.NOTHING, False, Context.NAMED)
 CONTENT = Rule(Keep.NOTHING, False, Context.CONTENT)
-_WORD = Rule(Keep.WORD, True, Context.NAMED)
-_TITLE = Rule(Keep.TITLE, True, Context.NAMED)
-_NAME = Rule(Keep.NAME, True, Context.NAMED)
-_ID = Rule(Keep.WORD, False, Context.NAMED)
-_COUNT = Rule(Keep.NUMBER, True, Context.NAMED)
 NUMBERS = Rule(Keep.NUMBER, True, Context.NUMBERS)
 WORDS_AMONG_NUMBERS = Rule(Keep.NAME, True, Context.NUMBERS)
-_OUTPUT = Rule(Keep.NOTHING, False, Context.REPEATED)
-_CODE = Rule(Keep.NOTHING, False, Context.TEXT)
-_PATH = Rule(Keep.PATH, False, Context.CONTENT)
-_MEDIA_TYPE = Rule(Keep.MEDIA_TYPE, False, Context.CONTENT)
-_DURATIONS = Rule(Keep.DURATIONS, False, Context.CONTENT)
+RULES = {
+    "word": Rule(Keep.WORD, True, Context.NAMED),
+    "name": Rule(Keep.NAME, True, Context.NAMED),
+    "title": Rule(Keep.TITLE, True, Context.NAMED),
+    "id": Rule(Keep.WORD, False, Context.NAMED),
+    "count": Rule(Keep.NUMBER, True, Context.NAMED),
+    "numbers": NUMBERS,
+    "text": TEXT,
+    "output": Rule(Keep.NOTHING, False, Context.REPEATED),
+    "code": Rule(Keep.NOTHING, False, Context.TEXT),
+    "content": CONTENT,
+    "path": Rule(Keep.PATH, False, Context.CONTENT),
+    "media_type": Rule(Keep.MEDIA_TYPE, False, Context.CONTENT),
+    "durations": Rule(Keep.DURATIONS, False, Context.CONTENT),
+}
+"""The rules by the names that declarations of dialects use (`streamgauge.analytics.dialects.kept`)."""
 
-_GROUPS: tuple[tuple[Rule, str], ...] = (
-    (_WORD, "id jsonrpc system_fingerprint backend_host backend-host"),
-    (_NAME, """
-     model model_id modelVersion model_instance_id
-     object event event_type role status stop_reason stopReason completionReason finish_reason finishReason done_reason
-     stop_type blockReason
-     reason code error_code errorCode __type tpe errorcode name tool provider output_audio_format
-     method native_finish_reason status_code service_tier modality inference_geo
-     search_context_size trafficType serviceTier speed ttl
-     """),
-    (_TITLE, "type title error_type"),
-    (_ID, "response_id responseId generation_id toolUseId log_id item_id call_id request_id"),
-    (_COUNT, """
-     index output_index content_index contentBlockIndex summary_index
-     is_finished is_error isError done stop special thought willContinue stopped_eos stopped_limit
-     generated_token_count input_token_count input_tokens totalTokens generated_tokens input_length tokens_evaluated tokens_predicted
-     total_duration load_duration prompt_eval_count prompt_eval_duration eval_count eval_duration
-     progress load_time_seconds load_time created_at id_slot success
-     """),
-    (NUMBERS, """
-     usage usageMetadata stats timings perf_metrics time_info timing metrics meta meta_info billed_units prompt_progress
-     amazon-bedrock-invocationMetrics rate_limits cost tool_usage
-     """),
-    (TEXT, """
-     start toolUse reasoningContent reasoningText generation outputText
-     content text thinking delta partial_json completion reasoning reasoning_content reasoning_text reasoning_details
-     refusal message messages msg Message tool_plan summary outputs output_ids response result results item
-     choices candidates parts transcript value stringValue numberValue boolValue generated_text data audio error errors
-     Error fault detail details description error_message error_msg errorMessage faultstring last_error loc base_resp status_msg
-     status_details format
-     content_block content_part function function_call functionCall custom tool_calls tool_call_delta
-     step steps step_details code_interpreter generations interaction inlineData promptFeedback partialArgs
-     logprobs token tokens token_ids x_groq nvext obfuscation
-     image images partial_image_b64 action groundingMetadata
-     """),
-    (_OUTPUT, "output"),
-    (_CODE, "executableCode"),
-    (CONTENT, """
-     arguments args input parameters search_results prompt_filter_results content_filter_results webSearchQueries
-     param instance path timestamp requestId statusCode
-     """),
-    (_PATH, "jsonPath"),
-    (_MEDIA_TYPE, "mimeType"),
-    (_DURATIONS, "Server-Timing"),
-)  # fmt: skip
-
-_REQUEST_GROUPS: tuple[tuple[Rule, str], ...] = (
-    (_NAME, """
-     model modelId reasoning_effort effort service_tier serviceTier speed inference_geo type reasoning response_format method
-     """),
-    (_WORD, "jsonrpc id"),
-    (_COUNT, """
-     generate stream temperature top_p p top_k k max_tokens max_completion_tokens max_output_tokens max_new_tokens
-     max_tokens_to_sample n seed random_seed frequency_penalty presence_penalty
-     """),
-    (NUMBERS, "stream_options generationConfig options parameters"),
-    (CONTENT, "stop stop_sequences tools functions"),
-)  # fmt: skip
+KEYS = Path(__file__).with_name("json_keys.json")
+"""Generated by `docs/generate.py`: the members that dialects (`response`) and the reader of requests declare, by rule."""
 
 
 REPEATED = frozenset({b"text", b"content", b"reasoning_content"})
@@ -150,13 +101,14 @@ class KeyRules(msgspec.Struct, frozen=True):
     ordered: list[bytes]
 
 
-def _rules_of(groups: tuple[tuple[Rule, str], ...]) -> KeyRules:
-    rules = {name.encode(): rule for rule, names in groups for name in names.split()}
+def rules_of(names_by_rule: dict[str, list[str]]) -> KeyRules:
+    """The rules of these members."""
+    rules = {name.encode(): RULES[rule] for rule, names in names_by_rule.items() for name in names}
     return KeyRules(rules, sorted(rules))
 
 
-RESPONSE = _rules_of(_GROUPS)
-REQUEST = _rules_of(_REQUEST_GROUPS)
+_KEYS = msgspec.json.decode(KEYS.read_bytes(), type=dict[str, dict[str, list[str]]])
+RESPONSE, REQUEST = rules_of(_KEYS["response"]), rules_of(_KEYS["request"])
 
 
 _RUNS = {Keep.NUMBER: (rb"-+0-9.,eE", 64), Keep.PATH: (rb"A-Za-z0-9_$.\[\]", 256)}

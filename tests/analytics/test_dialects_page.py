@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamgauge.analytics.decoding import dialect_selection
 from streamgauge.analytics.dialects import all_dialects, vendors
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.openai_completions import PROVIDER_FIELDS
-from streamgauge.recorded_response import ExchangeHints, members, read_file
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 PAGE = (DOCS / "reference" / "dialects.md").read_text()
 HOW_TO = (DOCS / "how-to" / "add-a-dialect.md").read_text()
 BY_NAME = {dialect.name: dialect for dialect in all_dialects()}
@@ -78,22 +81,73 @@ def test_vendor_by_host_header_or_path() -> None:
     assert vendor() is None
 
 
-def test_how_to_example_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+USE_OF_EXAMPLE = """
+import json, sys
+from pathlib import Path
+from streamgauge.ingest.redaction.body_redactor import BodyRedactor
+from streamgauge.recorded_response import ExchangeHints, members, read_file
+
+recording, redacted = Path(sys.argv[1]), Path(sys.argv[2])
+redacted.write_bytes(BodyRedactor().feed(recording.read_bytes()))
+hints = {"recorded": ExchangeHints(), "elsewhere": ExchangeHints(path="/elsewhere"), "redacted": ExchangeHints(path="/elsewhere")}
+files = {"redacted": redacted}
+print(json.dumps({name: members(read_file(files.get(name, recording), hint)) for name, hint in hints.items()}, default=str))
+"""
+
+
+def test_how_to_example_is_one_file_in_a_copy_of_the_tree(tmp_path: Path) -> None:
+    """The steps of the guide, literally. All that changes beside its files is what `make reference` writes."""
     code, body, sidecar = (
         re.findall(rf"```{kind}\n(.*?)```", HOW_TO, re.DOTALL)[0] for kind in ("python", "text", "json")
     )
-    module: dict[str, Any] = {}
-    exec(compile(code, "acme_talk.py", "exec"), module)
-    with_acme = (*all_dialects(), module["DIALECT"])
-    monkeypatch.setattr(dialect_selection, "all_dialects", lambda: with_acme)
-    (tmp_path / "talk.sse").write_text(body + "\n")
-    (tmp_path / "talk.json").write_text(sidecar)
+    for folder in (
+        "analytics",
+        "dashboard",
+        "deploy",
+        "docs",
+        "ingest",
+        "streamgauge",
+        "tests/analytics/captures",
+    ):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True, ignore=ignored)
+    for file in ("pyproject.toml", "README.md", "mkdocs.yml", "LICENSE"):
+        shutil.copy(ROOT / file, tmp_path)
+    recording = tmp_path / "tests" / "analytics" / "captures" / "acme" / "talk.sse"
+    recording.parent.mkdir()
+    recording.write_text(body + "\n")
+    recording.with_suffix(".json").write_text(sidecar)
+    (tmp_path / "analytics" / "dialects" / "acme_talk.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(*arguments: str | Path) -> str:
+        command = [sys.executable, *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run(tmp_path / "docs" / "generate.py")
+    changed = {
+        str(path.relative_to(tmp_path))
+        for path in tmp_path.rglob("*")
+        if path.is_file() and path.suffix in (".py", ".json", ".md", ".1", ".sql", ".toml")
+        and (not (was := ROOT / path.relative_to(tmp_path)).exists() or was.read_bytes() != path.read_bytes())
+    }  # fmt: skip
+    assert changed == {
+        "analytics/dialects/acme_talk.py", "tests/analytics/captures/acme/talk.json",
+        "docs/reference/dialects.md", "ingest/redaction/json_keys.json",
+    }  # fmt: skip
+    assert "| Acme | `acme` | `acme_talk` |" in (tmp_path / "docs" / "reference" / "dialects.md").read_text()
+
+    redacted = tmp_path / "redacted.sse"
+    found = json.loads(run("-c", USE_OF_EXAMPLE, recording, redacted))
     expected = json.loads(sidecar)["expected"]
-    found = members(read_file(tmp_path / "talk.sse", ExchangeHints()))
-    assert {key: found[key] for key in expected} == expected
-    assert found["malformed_events"] == 0
-    found = members(read_file(tmp_path / "talk.sse", ExchangeHints(path="/elsewhere")))
-    assert found["dialect"] == "acme_talk", "recognised by its events too"
+    assert {key: found["recorded"][key] for key in expected} == expected
+    assert found["recorded"]["malformed_events"] == 0
+    assert found["elsewhere"]["dialect"] == "acme_talk", "recognised by its events too"
+    filled = expected | {"text": "x" * 11}
+    assert {key: found["redacted"][key] for key in expected} == filled
+    assert redacted.read_text() == (body + "\n").replace("Hello", "xxxxx").replace(" there", "xxxxxx")
 
 
 def test_how_to_is_short() -> None:

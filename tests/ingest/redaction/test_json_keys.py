@@ -5,59 +5,40 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import pkgutil
 from pathlib import Path
+from types import ModuleType
+from typing import Annotated
 
 import msgspec
 import pytest
 
 from streamgauge.analytics import dialects
 from streamgauge.analytics.decoding import request_body
-from streamgauge.analytics.dialects import errors, openai_completions
+from streamgauge.analytics.dialects import kept
 from streamgauge.ingest.redaction.body_redactor import BodyRedactor
-from streamgauge.ingest.redaction.json_keys import REQUEST, RESPONSE, Context, Keep
+from streamgauge.ingest.redaction.json_keys import REQUEST, RESPONSE, Context, Keep, rules_of
+
+MODULES = [module.__name__ for module in dialects.dialect_modules()]
 
 
-def members(module: str) -> set[str]:
-    """The JSON members of every Struct that a module decodes into."""
-    found = importlib.import_module(module)
-    return {
-        field.encode_name
-        for value in vars(found).values()
-        if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module
-        for field in msgspec.structs.fields(value)
-    }
+def test_keys_are_those_that_dialects_declare() -> None:
+    assert rules_of(kept.key_groups(dialects.dialect_modules())) == RESPONSE
+    assert rules_of(kept.key_groups((request_body.REQUEST, request_body.NESTED))) == REQUEST
 
 
-MODULES = [f"streamgauge.analytics.dialects.{info.name}" for info in pkgutil.iter_modules(dialects.__path__)]
+def test_two_dialects_must_declare_a_member_alike() -> None:
+    class Said(msgspec.Struct):
+        voice: kept.Name = None
+        text: str | None = None
+        size: int | None = None
+        share: Annotated[float | None, kept.TEXT] = None
 
-
-OF_NO_WIRE = ("dialect", "events")
-"""Modules whose Structs are not decoded from JSON."""
-
-
-@pytest.mark.parametrize("module", [name for name in MODULES if not name.endswith(OF_NO_WIRE)])
-def test_every_member_that_a_dialect_reads_is_allow_listed(module: str) -> None:
-    assert {name.encode() for name in members(module)} - RESPONSE.rules.keys() == set()
-
-
-def test_members_that_are_read_by_name_are_allow_listed() -> None:
-    read = {
-        *errors._FLAT_KEYS,
-        *errors._TYPE_KEYS,
-        *errors._MESSAGE_KEYS,
-        *openai_completions.PROVIDER_FIELDS,
-        *openai_completions._STATS_FIELDS,
-    }
-    assert {name.encode() for name in read} - RESPONSE.rules.keys() == set()
-    others = {
-        b"type",
-        b"effort",
-        b"stream_options",
-        b"tools",
-        b"functions",
-    }  # nested, or for readers of redacted bodies
-    assert {name.encode() for name in request_body._MEMBERS} == REQUEST.rules.keys() - others
+    first = ModuleType(Said.__module__)
+    first.Said = Said  # type: ignore[attr-defined]
+    assert kept.key_groups([first]) == {"name": ["voice"], "count": ["size"], "text": ["share", "text"]}
+    assert kept.key_groups([first, kept.members(name="voice")]) == kept.key_groups([first])
+    with pytest.raises(ValueError, match=r"'voice' is name in .* and text in "):
+        kept.key_groups([first, kept.members(text="voice")])
 
 
 REPORTS = ("server_stats", "usage", "vendors")

@@ -1,0 +1,62 @@
+"""Base of readers whose events are one JSON object each: decodes an event or a body, and finds errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.dialect import DialectReader
+from streamgauge.analytics.dialects.errors import failed_event
+from streamgauge.analytics.dialects.events import DecodedEvent, TextDelta, as_decoded_event
+from streamgauge.analytics.dialects.tolerant_json import compact, decode_or_none, json_or_none
+
+ERRORS = ("error", "stream-error")
+"""Kinds of events that are errors."""
+
+
+class Event(msgspec.Struct):
+    """Base of the types of events and bodies. A member of another name with the kind of an event is declared as `type` with this name."""
+
+    type: kept.Title = None
+    error: Any = None
+    errors: Any = None
+
+
+class JSONReader(DialectReader):
+    """`class AcmeReader(JSONReader, event=_Event, body=_Body)`. Without `body`, a body has the type of an event.
+
+    The kind of an event is its member `type`, else its name. An event of the kind `error`, or with a value in `error` or `errors`, is
+    an error. `event` and `body` decode the others. A body may be a list of such objects.
+    """
+
+    _event_decoder: msgspec.json.Decoder[Any]
+    _body_decoder: msgspec.json.Decoder[Any]
+
+    def __init_subclass__(cls, *, event: type[Event] | None = None, body: type[Event] | None = None) -> None:
+        if event is not None:
+            cls._event_decoder = msgspec.json.Decoder(event)
+            cls._body_decoder = msgspec.json.Decoder(body or event)
+
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
+        event = decode_or_none(self._event_decoder, data)
+        if event is None or event.error or event.errors or (kind := event.type or name) in ERRORS:
+            return failed_event(event, data, name)
+        return self.event(event, kind)
+
+    def event(self, event: Any, kind: str) -> DecodedEvent | TextDelta:
+        """Decode an event of the type `event`."""
+        raise TypeError(f"{type(self).__name__} has no method `event`")
+
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
+        if body.lstrip()[:1] == b"[" and isinstance(items := json_or_none(body), list):
+            return [event for item in items for event in self.read_body(compact(item).encode())]
+        whole = decode_or_none(self._body_decoder, body)
+        if whole is None or whole.error or whole.errors or whole.type == "error":
+            return [failed_event(whole, body)]
+        return self.body(whole)
+
+    def body(self, whole: Any) -> list[DecodedEvent]:
+        """Decode a body of the type `body`. Unless overridden, it has the form of one event."""
+        return [as_decoded_event(self.event(whole, ""))]
