@@ -53,9 +53,9 @@ class CloudflareReader(JSONReader, event=_Event, body=_Body):
         self._calls = ToolCallKeys()
 
     def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
-        tool_calls, usage = self._calls.decode(0, event.tool_calls), usage_of(event.usage)
-        if event.response and tool_calls is None and usage is None:
+        if event.response and event.tool_calls is None is event.usage:
             return TextDelta("text", event.response)
+        tool_calls, usage = self._calls.decode(0, event.tool_calls), usage_of(event.usage)
         deltas = [ChoiceDelta(text=event.response or "", tool_calls=tool_calls)]
         return DecodedEvent(
             "usage" if usage else "other",

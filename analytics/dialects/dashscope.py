@@ -87,7 +87,7 @@ class DashScopeReader(DialectReader):
                 return text_delta
         event = decode_or_none(_decoder, data)
         if event is None:
-            return failed_event(None, data, name)
+            return failed_event(name, data)
         if name == "error" or event.code:
             return DecodedEvent(kind="error", error=error_in_event(data), response_id=event.request_id)
         self._id_known = bool(event.request_id)

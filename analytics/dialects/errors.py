@@ -48,6 +48,8 @@ LOOKED_UP = kept.members(
     """,
     content="statusCode requestId timestamp path instance param",
 )
+ERROR_KINDS = ("error", "stream-error")
+"""Kinds of events that are errors in all dialects."""
 _WRAPPERS = ("error", "Error", "fault")
 _NO_TYPE = frozenset({"", "error", "none", "null", "object", "about:blank"})
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
@@ -91,9 +93,12 @@ def error_event(data: bytes) -> DecodedEvent:
     return DecodedEvent(kind="error", error=error_in_event(data))
 
 
-def failed_event(decoded: object, data: bytes, name: str = "") -> DecodedEvent:
-    """Decode an event or a body that carries an error, or that its dialect cannot decode (`decoded` is None)."""
-    return DecodedEvent(kind="malformed") if decoded is None and name != "error" else error_event(data)
+def failed_event(name: str, data: bytes) -> DecodedEvent:
+    """Decode an event or a body that its dialect cannot decode: an error, if it is labelled as one, else malformed."""
+    value = json_or_none(data)
+    labels = ("error", "errors") if isinstance(value, dict) else ()
+    labelled = name in ERROR_KINDS or error_in(value) is not None or any(value.get(label) for label in labels)
+    return error_event(data) if labelled else DecodedEvent(kind="malformed")
 
 
 def error_from(raw: Any, *, around: dict[str, Any] | None = None) -> ErrorReport:

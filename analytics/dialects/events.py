@@ -150,10 +150,10 @@ def as_decoded_event(answer: DecodedEvent | TextDelta) -> DecodedEvent:
 
 
 def text_event(
-    text: str | None, kind: EventKind = "text", *, tokens: int | None = None, empty: EventKind = "annotation"
+    text: str | None, kind: EventKind = "text", empty: EventKind = "annotation"
 ) -> DecodedEvent | TextDelta:
     """An event with this text or reasoning; without any, its kind is `empty`."""
-    return TextDelta(kind, text, 0, tokens) if text else DecodedEvent(empty)
+    return TextDelta(kind, text) if text else DecodedEvent(empty)
 
 
 def joined(deltas: Iterable[ChoiceDelta]) -> ChoiceDelta:

@@ -131,9 +131,7 @@ class GeminiReader(JSONReader, event=_Wrapped):
     def event(self, event: _Wrapped, kind: str) -> DecodedEvent | TextDelta:
         if self.operation:
             return DecodedEvent(kind="usage", usage=Usage(input_tokens=whole_number(event.total)))
-        return self._chunk(event.response or event)
-
-    def _chunk(self, chunk: _Chunk) -> DecodedEvent | TextDelta:
+        chunk = event.response or event
         # Id and model are on every chunk. Once they are known, chunks with one text take the short way.
         if self._ids_known:
             text = _text_delta(chunk)
@@ -141,7 +139,7 @@ class GeminiReader(JSONReader, event=_Wrapped):
                 return text
         self._ids_known = bool(chunk.response_id and chunk.model)
         deltas: list[ChoiceDelta] = []
-        kind: EventKind = "start" if chunk.candidates else "usage" if chunk.usage else "other"
+        of: EventKind = "start" if chunk.candidates else "usage" if chunk.usage else "other"
         for position, candidate in enumerate(chunk.candidates or ()):
             index = candidate.index if candidate.index is not None else position
             delta = ChoiceDelta(choice=index)
@@ -150,13 +148,13 @@ class GeminiReader(JSONReader, event=_Wrapped):
             if candidate.finish_reason:
                 delta.finish_reason = candidate.finish_reason
                 self._close(delta)
-                kind = "finish"
+                of = "finish"
             if candidate.grounding is not None and isinstance(candidate.grounding.queries, list):
                 self._searches[index] = sum(bool(query) for query in candidate.grounding.queries)
             deltas.append(delta)
         blocked = not chunk.candidates and chunk.feedback is not None and bool(chunk.feedback.block_reason)
         return DecodedEvent(
-            kind="finish" if blocked else kind,
+            kind="finish" if blocked else of,
             deltas=deltas or None,
             usage=normalised(chunk.usage) if isinstance(chunk.usage, dict) else None,
             terminal=blocked,

@@ -70,11 +70,12 @@ class _WholeStep(_Step):
     summary: Any = None
 
 
-class _Interaction(Event):
+class _Interaction(msgspec.Struct):
     id: kept.Word = None
     model: kept.Name = None
     status: kept.Name = None
     usage: kept.Report = None
+    error: Any = None
     service_tier: kept.Term = None
 
 
@@ -125,7 +126,7 @@ class InteractionsReader(JSONReader, event=_Event):
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = decode_or_none(_whole, body)
         if whole is None or (whole.error and not whole.status):
-            return [failed_event(whole, body)]
+            return [failed_event("", body)]
         delta = joined(map(_whole_step, whole.steps or whole.outputs or (), count()))
         return [DecodedEvent(kind="text", deltas=[delta]), _interaction(whole)]
 

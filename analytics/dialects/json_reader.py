@@ -8,20 +8,17 @@ import msgspec
 
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import DialectReader
-from streamgauge.analytics.dialects.errors import failed_event
+from streamgauge.analytics.dialects.errors import ERROR_KINDS, failed_event
 from streamgauge.analytics.dialects.events import DecodedEvent, TextDelta, as_decoded_event
-from streamgauge.analytics.dialects.tolerant_json import compact, decode_or_none, json_or_none
-
-ERRORS = ("error", "stream-error")
-"""Kinds of events that are errors."""
+from streamgauge.analytics.dialects.tolerant_json import FAULTS, compact, decode_or_none, json_or_none
 
 
-class Event(msgspec.Struct):
+class Event(msgspec.Struct, gc=False):
     """Base of the types of events and bodies. A member of another name with the kind of an event is declared as `type` with this name."""
 
     type: kept.Title = None
-    error: Any = None
-    errors: Any = None
+    error: None = None
+    errors: None = None
 
 
 class JSONReader(DialectReader):
@@ -33,16 +30,24 @@ class JSONReader(DialectReader):
 
     _event_decoder: msgspec.json.Decoder[Any]
     _body_decoder: msgspec.json.Decoder[Any]
+    _decode: Any  # a bound method of C, which a class does not bind again
 
     def __init_subclass__(cls, *, event: type[Event] | None = None, body: type[Event] | None = None) -> None:
         if event is not None:
             cls._event_decoder = msgspec.json.Decoder(event)
             cls._body_decoder = msgspec.json.Decoder(body or event)
+            cls._decode = cls._event_decoder.decode
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        event = decode_or_none(self._event_decoder, data)
-        if event is None or event.error or event.errors or (kind := event.type or name) in ERRORS:
-            return failed_event(event, data, name)
+        try:
+            event = self._decode(data)  # fails for an error, which the type has not
+        except FAULTS:
+            event = _repaired(self._event_decoder, data)
+            if event is None:
+                return failed_event(name, data)
+        kind = event.type or name
+        if kind and kind in ERROR_KINDS:
+            return failed_event(kind, data)
         return self.event(event, kind)
 
     def event(self, event: Any, kind: str) -> DecodedEvent | TextDelta:
@@ -52,11 +57,19 @@ class JSONReader(DialectReader):
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         if body.lstrip()[:1] == b"[" and isinstance(items := json_or_none(body), list):
             return [event for item in items for event in self.read_body(compact(item).encode())]
-        whole = decode_or_none(self._body_decoder, body)
-        if whole is None or whole.error or whole.errors or whole.type == "error":
-            return [failed_event(whole, body)]
+        whole = _repaired(self._body_decoder, body)
+        if whole is None or whole.type == "error":
+            return [failed_event("", body)]
         return self.body(whole)
 
     def body(self, whole: Any) -> list[DecodedEvent]:
         """Decode a body of the type `body`. Unless overridden, it has the form of one event."""
         return [as_decoded_event(self.event(whole, ""))]
+
+
+def _repaired(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
+    """The data as the decoder's type, if it has no error."""
+    value = json_or_none(data)
+    if not isinstance(value, dict) or value.pop("error", None) or value.pop("errors", None):
+        return None
+    return decode_or_none(decoder, msgspec.json.encode(value))

@@ -83,4 +83,5 @@ def _rule_of(of: Any) -> str:
     metas = [meta for meta in getattr(of, "__metadata__", ()) if isinstance(meta, msgspec.Meta)]
     if metas and metas[0].extra:
         return str(metas[0].extra["redaction"])
-    return "count" if {*(get_args(of) or (of,))} <= {int, float, bool, type(None)} else "text"
+    types = {*(get_args(of) or (of,))} - {type(None)}
+    return "count" if types and types <= {int, float, bool} else "text"

@@ -44,9 +44,10 @@ class LlamaCppReader(JSONReader, event=_Event):
     def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
         if event.stop:
             return self.body(event)[0]
-        if not event.content:
-            return DecodedEvent(kind="other")
-        return TextDelta("text", event.content, event.index or 0, len(event.tokens) if event.tokens else None)
+        text, tokens = event.content, event.tokens
+        if text:
+            return TextDelta("text", text, event.index or 0, len(tokens) if tokens else None)
+        return DecodedEvent(kind="other")
 
     def body(self, whole: _Event) -> list[DecodedEvent]:
         reason = whole.stop_type if whole.stop_type not in (None, "none", "") else None

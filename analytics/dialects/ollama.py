@@ -84,8 +84,11 @@ class OllamaReader(JSONReader, event=_Line):
         thinking = (message.thinking if message else None) or event.thinking or ""
         tokens = len(event.logprobs) if event.logprobs else None
         calls = message.tool_calls if message else None
-        if self._model_known and not event.done and not calls and bool(text) != bool(thinking):
-            return TextDelta("text" if text else "reasoning", text or thinking, 0, tokens)
+        if self._model_known and not event.done and not calls:
+            if text and not thinking:
+                return TextDelta("text", text, 0, tokens)
+            if thinking and not text:
+                return TextDelta("reasoning", thinking, 0, tokens)
         self._model_known = True
         delta = ChoiceDelta(text=text, reasoning=thinking, tokens=tokens)
         delta.tool_calls = [self._tool_call(call) for call in calls] if calls else None

@@ -105,7 +105,7 @@ class ResponsesReader(DialectReader):
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(event_decoder, data)
         if event is None:
-            return failed_event(None, data, name)
+            return failed_event(name, data)
         kind = event.type or name
         # Deltas first: they are nearly all events. A slice and a comparison cost less than `endswith`, which is a call.
         if kind[-6:] == ".delta":

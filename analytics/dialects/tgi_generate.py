@@ -16,13 +16,13 @@ import msgspec
 
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo
-from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta, text_event
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
 from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.tolerant_json import member_of, string_of
 from streamgauge.analytics.dialects.usage import usage_in
 
 
-class _Token(msgspec.Struct):
+class _Token(msgspec.Struct, gc=False):
     text: str | None = None
     special: bool | None = None
 
@@ -52,10 +52,12 @@ class TGIReader(JSONReader, event=_Event):
 
     def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
         token = event.token
-        text = token.text if token and token.text and not token.special else ""
+        text = None if token is None or token.special else token.text
         if event.generated_text is None and not event.details:
-            return DecodedEvent() if token is None else text_event(text, tokens=1)
-        ended = _ended(ChoiceDelta(text=text, tokens=1 if text else None), event.details)
+            if text:
+                return TextDelta("text", text, 0, 1)
+            return DecodedEvent(kind="other" if token is None else "annotation")
+        ended = _ended(ChoiceDelta(text=text or "", tokens=1 if text else None), event.details)
         ended.terminal = True
         return ended
 

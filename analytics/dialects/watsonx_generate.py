@@ -44,8 +44,8 @@ class WatsonxReader(JSONReader, event=_Event):
         if not event.results:
             return DecodedEvent(model=event.model_id)
         raw = event.results[0]
-        text, reason = string_of(raw.pop("generated_text", None)), string_of(raw.get("stop_reason"))
-        finish = None if reason in _NOT_FINISHED else reason
+        text, reason = string_of(raw.pop("generated_text", None)), raw.get("stop_reason")
+        finish = reason if isinstance(reason, str) and reason not in _NOT_FINISHED else None
         usage = usage_in(raw, "input_token_count", "generated_token_count")
         if usage is not None:
             usage.input_tokens = usage.input_tokens or None
