@@ -26,7 +26,6 @@ import streamgauge
 from streamgauge.analytics import dialects
 from streamgauge.analytics.decoding import request_body
 from streamgauge.analytics.dialects import kept, vendors
-from streamgauge.analytics.dialects.openai_completions import PROVIDER_FIELDS
 from streamgauge.analytics.schema import strict_clients
 from streamgauge.analytics.schema.ddl import comments, statements
 from streamgauge.analytics.schema.server_timing_names import SERVER_TIMING_NAMES
@@ -150,9 +149,9 @@ def _client_rules() -> list[str]:
 def _providers() -> list[str]:
     by = (
         ("host", set(vendors.HOSTS.values())),
-        ("response header", {vendor for _, vendor in vendors.HEADERS} | set(vendors.SERVERS.values())),
-        ("path", {vendor for _, vendor in vendors.PATHS}),
-        ("field", set(PROVIDER_FIELDS.values()) | {"ollama", "openrouter"}),
+        ("response header", set(vendors.HEADERS.values()) | set(vendors.SERVERS.values())),
+        ("path", set(vendors.PATHS.values())),
+        ("field", set(vendors.MEMBERS.values()) | {"ollama", "openrouter"}),
     )
     return _table(
         ("identified by", "providers"),

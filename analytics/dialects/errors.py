@@ -188,14 +188,20 @@ def _sse_data(body: bytes) -> bytes:
     return b"\n".join(line[5:].strip() for line in first.splitlines() if line.startswith(b"data:"))
 
 
-def add_final_status(event: DecodedEvent, status: str, error: Any, *, failed: bool) -> None:
+FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled", "expired"})
+FAILED = frozenset({"failed", "cancelled", "expired"})
+
+
+def add_final_status(event: DecodedEvent, status: str | None, error: Any, *, failed: bool = False) -> None:
     """Make `event` the terminal of an API that sends the status of a response, run or interaction in place of a finish reason.
 
-    The status becomes the finish reason, and an error if `failed`; `error` is the object reported.
+    The status becomes the finish reason, and an error if it means failure or `failed`; `error` is the object reported.
     """
+    if status not in FINAL:
+        return
     event.kind, event.terminal = "finish", True
     event.deltas = [ChoiceDelta(finish_reason=status)]
-    if failed:
+    if failed or status in FAILED:
         report = error_from(error) if error else ErrorReport(None)
         report.type = report.type or status
         event.kind, event.error = "error", report

@@ -42,8 +42,6 @@ from streamgauge.analytics.dialects.tolerant_json import (
 )
 from streamgauge.analytics.dialects.usage import term, usage_in
 
-_FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled"})
-_FAILED = frozenset({"failed", "cancelled"})
 _NAMES = ("interaction.", "step.", "content.")
 
 
@@ -205,9 +203,8 @@ def _interaction(interaction: _Interaction, *, created: bool = False) -> Decoded
         model=interaction.model,
         billing={"service_tier": term(interaction.service_tier)},
     )
-    if interaction.status in _FINAL and not created:
-        failed = interaction.status in _FAILED
-        add_final_status(event, interaction.status, interaction.error, failed=failed)
+    if not created:
+        add_final_status(event, interaction.status, interaction.error)
     return event
 
 

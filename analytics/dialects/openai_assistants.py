@@ -29,9 +29,6 @@ from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.openai_delta import Call
 from streamgauge.analytics.dialects.usage import usage_of
 
-_FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled", "expired"})
-_FAILED = frozenset({"failed", "cancelled", "expired"})
-
 
 class _Value(msgspec.Struct):
     value: str | None = None
@@ -122,8 +119,7 @@ def _step(event: _Object) -> DecodedEvent:
 
 def _run(run: _Object) -> DecodedEvent:
     event = DecodedEvent(kind="progress", usage=usage_of(run.usage), response_id=run.id, model=run.model)
-    if run.status in _FINAL:
-        add_final_status(event, run.status, run.last_error, failed=run.status in _FAILED)
+    add_final_status(event, run.status, run.last_error)
     return event
 
 

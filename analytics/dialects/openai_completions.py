@@ -65,8 +65,9 @@ from streamgauge.analytics.dialects.events import (
 )
 from streamgauge.analytics.dialects.openai_delta import Call, ToolCallKeys, read_delta, token_count
 from streamgauge.analytics.dialects.server_stats import server_timing_stats, stats_of
-from streamgauge.analytics.dialects.tolerant_json import FAULTS, compact, json_or_none, string_of
+from streamgauge.analytics.dialects.tolerant_json import FAULTS, compact, json_or_none, member_of, string_of
 from streamgauge.analytics.dialects.usage import cost_in, term, usage_of
+from streamgauge.analytics.dialects.vendors import MEMBERS
 
 MAX_CHOICES = 4096
 MAX_CHOICE_INDEX = 2**15
@@ -147,18 +148,8 @@ class FirstChunk(Chunk, gc=False):
 _decode_first = msgspec.json.Decoder(FirstChunk).decode
 _decode_next = msgspec.json.Decoder(Chunk).decode
 
-PROVIDER_FIELDS = {
-    # top-level member that only one vendor sends → vendor
-    "x_groq": "groq",
-    "timings": "llama.cpp",
-    "perf_metrics": "fireworks",
-    "prompt_filter_results": "azure.ai.openai",
-    "time_info": "cerebras",
-    "native_finish_reason": "openrouter",
-    "search_results": "perplexity",
-    "obfuscation": "openai",
-}
-_STATS_FIELDS = ("perf_metrics", "timings", "time_info", "metrics", "stats", "meta_info")
+_STATS = ("perf_metrics", "timings", "time_info", "metrics", "stats", "meta_info", "prompt_progress")
+"""Objects with statistics: their names are the source."""
 LOOKED_UP = kept.members(
     name="native_finish_reason provider status_code",
     word="system_fingerprint backend-host",
@@ -304,7 +295,8 @@ class ChoicesReader(DialectReader):
             error = error_from(value)
         if error is None and "base_resp" in value:
             error = _minimax_error(value["base_resp"])
-        event.usage = self._usage(value) or event.usage
+        of_event = usage_of(value.get("usage")) or usage_of(member_of(value, "x_groq", "usage"))
+        event.usage = of_event or event.usage
         event.server_stats = _trtllm_stats(value) if name == _TRTLLM_EVENT else self._stats(value)
         event.error = error
         event.kind = self._kind(event, value, roles)
@@ -388,28 +380,17 @@ class ChoicesReader(DialectReader):
             return None, role
         return content, role
 
-    def _usage(self, value: dict[str, Any]) -> Usage | None:
-        found = usage_of(value.get("usage"))
-        if found is None:
-            groq = value.get("x_groq")
-            found = usage_of(groq.get("usage")) if isinstance(groq, dict) else None
-        return found
-
     def _stats(self, value: dict[str, Any]) -> list[ServerStat] | None:
         stats: list[ServerStat] = []
-        for source in _STATS_FIELDS:
-            if isinstance(value.get(source), dict):
+        for source in _STATS:
+            if source in value:
                 stats += stats_of(source, value[source])
-        if "prompt_progress" in value:
-            stats += stats_of("prompt_progress", value["prompt_progress"])
-        extension = value.get("nvext")
-        if isinstance(extension, dict):
-            stats += stats_of("nvext.timing", extension.get("timing"))
-        groq = value.get("x_groq")
-        if isinstance(groq, dict) and isinstance(groq.get("usage"), dict):
-            stats += stats_of("x_groq", groq["usage"], only=_USAGE_STATS)
-        elif isinstance(value.get("usage"), dict):
-            stats += stats_of("usage", value["usage"], only=_USAGE_STATS)
+        stats += stats_of("nvext.timing", member_of(value, "nvext", "timing"))
+        by_groq = member_of(value, "x_groq", "usage")
+        if isinstance(by_groq, dict):
+            stats += stats_of("x_groq", by_groq, only=_USAGE_STATS)
+        else:
+            stats += stats_of("usage", value.get("usage"), only=_USAGE_STATS)
         return stats or None
 
     def _kind(self, event: DecodedEvent, value: dict[str, Any], roles: bool) -> EventKind:
@@ -463,7 +444,7 @@ def _minimax_error(base_resp: Any) -> ErrorReport | None:
 
 
 def _provider(value: dict[str, Any]) -> str | None:
-    for member, vendor in PROVIDER_FIELDS.items():
+    for member, vendor in MEMBERS.items():
         if value.get(member) is not None:
             return vendor
     choices = value.get("choices")

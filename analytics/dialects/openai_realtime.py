@@ -20,7 +20,7 @@ from streamgauge.analytics.dialects.errors import error_from
 from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
 from streamgauge.analytics.dialects.openai_responses import ResponsesReader
 from streamgauge.analytics.dialects.server_stats import stats_of
-from streamgauge.analytics.dialects.tolerant_json import decode_or_none
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none, member_of
 
 LOOKED_UP = kept.members(
     name="output_audio_format status reason name",
@@ -81,20 +81,14 @@ class RealtimeReader(ResponsesReader):
             self._add_response(decoded, event.response)
 
     def _add_response(self, decoded: DecodedEvent, response: dict[str, Any]) -> None:
-        kind = response.get("output_audio_format") or _inner(response, "audio", "output", "format", "type")
+        kind = response.get("output_audio_format") or member_of(response, "audio", "output", "format", "type")
         self._bytes_per_s = _BYTES_PER_S.get(str(kind), _PCM)
         if response.get("status") == "cancelled":
-            reason = _inner(response, "status_details", "reason")
+            reason = member_of(response, "status_details", "reason")
             decoded.kind, decoded.error = "finish", None
             decoded.deltas = [ChoiceDelta(finish_reason=reason if isinstance(reason, str) else "cancelled")]
-        elif decoded.error is not None and (error := _inner(response, "status_details", "error")):
+        elif decoded.error is not None and (error := member_of(response, "status_details", "error")):
             decoded.error = error_from(error)
-
-
-def _inner(value: Any, *names: str) -> Any:
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
 
 
 DIALECT = Dialect(

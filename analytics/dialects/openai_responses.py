@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import add_final_status, error_event, failed_event
+from streamgauge.analytics.dialects.errors import FINAL, add_final_status, error_event, failed_event
 from streamgauge.analytics.dialects.events import (
     ChoiceDelta,
     DecodedEvent,
@@ -34,17 +34,14 @@ from streamgauge.analytics.dialects.events import (
 )
 from streamgauge.analytics.dialects.openai_responses_types import (
     Event,
-    FinalEvent,
     Item,
-    Part,
     Snapshot,
     ToolCall,
     ToolCalls,
-    WholeItem,
     event_decoder,
-    final_decoder,
-    final_event_decoder,
-    item_event_decoder,
+    items_of,
+    parts_of,
+    snapshot_decoder,
 )
 from streamgauge.analytics.dialects.server_stats import stats_of
 from streamgauge.analytics.dialects.tolerant_json import arguments_of, compact, decode_or_none, member_of
@@ -52,7 +49,6 @@ from streamgauge.analytics.dialects.usage import searches_in, term, usage_of
 
 CLIENT_TOOLS = frozenset({"function_call", "custom_tool_call"})
 IMAGE_ITEM = "image_generation_call"
-_FINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 _CHANNELS: dict[str, str] = {
     "response.output_text": "text",
     "response.text": "text",
@@ -113,16 +109,11 @@ class ResponsesReader(DialectReader):
         if kind == "error" or event.error:
             return error_event(data)
         if kind[-5:] == ".done":
-            return self._done(kind[:-5], event, data)
+            return self._done(kind[:-5], event)
         if kind == "response.output_item.added":
             return self._item_added(event)
-        if event.response is not None or kind[9:] in _FINAL:
-            decoded = _snapshot(kind, event.response or Snapshot())
-            if decoded.terminal and not self._has_output():
-                self._add_final_output(data, decoded)
-            if decoded.terminal and not self._searches and b'"web_search_call"' in data:
-                self._count_searches(decode_or_none(final_event_decoder, data), decoded)
-            return decoded
+        if event.response is not None or kind[9:] in FINAL:
+            return self._whole(kind, event.response or Snapshot())
         if kind == "keepalive":
             return DecodedEvent(kind="ping")
         if kind[-6:] == ".added":
@@ -134,20 +125,32 @@ class ResponsesReader(DialectReader):
         return self._untyped(data)
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
-        final = decode_or_none(final_decoder, body)
+        final = decode_or_none(snapshot_decoder, body)
         if final is None:
             return [DecodedEvent(kind="malformed")]
-        if final.output is None and final.status is None:
+        if not bytes(final.output) and final.status is None:
             return [error_event(body) if final.error else DecodedEvent(kind="other")]
         ending = _snapshot("", final)
-        self._count_searches(FinalEvent(final), ending)
-        return [DecodedEvent(kind="text", deltas=[self._join_items(final.output or [])]), ending]
+        self._count_searches(final, ending)
+        return [DecodedEvent(kind="text", deltas=[self._join_items(items_of(final))]), ending]
 
-    def _count_searches(self, event: FinalEvent | None, decoded: DecodedEvent) -> None:
+    def _whole(self, kind: str, response: Snapshot) -> DecodedEvent:
+        """Decode an event with the response object. The last one has the output, which some responses carry nowhere else."""
+        decoded = _snapshot(kind, response)
+        if decoded.terminal and not (self._channels - {"reasoning"} or self._calls.count):
+            self._add_output(items_of(response), decoded)
+        if decoded.terminal and not self._searches:
+            self._count_searches(response, decoded)
+        return decoded
+
+    def _count_searches(self, response: Snapshot, decoded: DecodedEvent) -> None:
         """Count the searches in a whole output, unless the response object counts them itself."""
-        output = event.response.output if event is not None and event.response is not None else None
-        if output and decoded.billing is not None and not decoded.billing["web_searches"]:
-            decoded.billing["web_searches"] = sum(map(_is_search, output)) or None
+        if (
+            decoded.billing
+            and not decoded.billing["web_searches"]
+            and b'"web_search_call"' in bytes(response.output)
+        ):
+            decoded.billing["web_searches"] = sum(map(_is_search, items_of(response))) or None
 
     def _delta(self, family: str, event: Event) -> DecodedEvent | TextDelta:
         text = event.delta
@@ -183,9 +186,9 @@ class ResponsesReader(DialectReader):
         call.has_arguments = True
         return tool_call_event(ToolCallDelta(key=call.key, arguments=text, server_side=call.server_side))
 
-    def _done(self, family: str, event: Event, data: bytes) -> DecodedEvent:
+    def _done(self, family: str, event: Event) -> DecodedEvent:
         if family == "response.output_item":
-            return self._item_done(event, data)
+            return self._item_done(event)
         if family == "response":  # the last event of the Realtime API and of some gateways
             return _snapshot("response.completed", event.response or Snapshot())
         channel = _CHANNELS.get(family)
@@ -242,13 +245,13 @@ class ResponsesReader(DialectReader):
             return tool_call_event(tool_call)
         return DecodedEvent(kind="progress", deltas=[ChoiceDelta(tool_calls=[tool_call])])
 
-    def _item_done(self, event: Event, data: bytes) -> DecodedEvent:
+    def _item_done(self, event: Event) -> DecodedEvent:
         item = event.item
         if item is not None and _is_search(item):
             self._searches += 1
             return DecodedEvent(kind="annotation", billing={"web_searches": self._searches})
         if item is None or item.type not in CLIENT_TOOLS:
-            return self._message_done(item, event, data)
+            return self._message_done(item, event.output_index)
         known = self._calls.find(item.id, item.call_id, event.output_index)
         call = known or self._calls.begin(item, event.output_index, server_side=False)
         tool_call = ToolCallDelta(key=call.key)
@@ -256,23 +259,19 @@ class ResponsesReader(DialectReader):
             tool_call.id, tool_call.name = item.call_id or item.id or "", item.name or ""
         return self._late_arguments(call, item.arguments or item.input, tool_call)
 
-    def _message_done(self, item: Item | None, event: Event, data: bytes) -> DecodedEvent:
+    def _message_done(self, item: Item | None, index: int | None) -> DecodedEvent:
         """Decode the end of an image, a message or reasoning, and the output of the latter unless it arrived earlier."""
         if item is not None and item.type == IMAGE_ITEM and item.result:
             return self._image()
         if item is None or item.type not in ("message", "reasoning"):
             return DecodedEvent(kind="annotation")
-        index = event.output_index
         before = any(
             self._had_deltas(family, item.id, index) for family in self._deltas if _carries(family, item.type)
         )
         done = any(
             _carries(family, item.type) and at in (item.id, index) for family, at, _ in self._done_parts
         )
-        whole = None if before or done else decode_or_none(item_event_decoder, data)
-        if whole is None or whole.item is None:
-            return DecodedEvent(kind="annotation")
-        choice_delta = self._join_items([whole.item])
+        choice_delta = ChoiceDelta() if before or done else self._join_items([item])
         kind = _kind_of(choice_delta)
         if kind is None:
             return DecodedEvent(kind="annotation")
@@ -287,25 +286,12 @@ class ResponsesReader(DialectReader):
 
     def _untyped(self, data: bytes) -> DecodedEvent:
         """A bare response object in place of an event, as Fireworks documents it. Its status may be final."""
-        final = decode_or_none(final_decoder, data)
-        if final is None or final.object != "response":
+        response = decode_or_none(snapshot_decoder, data)
+        if response is None or response.object != "response":
             return DecodedEvent(kind="other")
-        decoded = _snapshot("", final)
-        if decoded.terminal and not self._has_output():
-            self._add_output(final.output or [], decoded)
-        return decoded
+        return self._whole("", response)
 
-    def _add_final_output(self, data: bytes, decoded: DecodedEvent) -> None:
-        """Add the output in the final event of a stream without earlier output."""
-        event = decode_or_none(final_event_decoder, data)
-        if event is not None and event.response is not None:
-            self._add_output(event.response.output or [], decoded)
-
-    def _has_output(self) -> bool:
-        """Whether there was output other than reasoning. Some responses carry text only in the last event."""
-        return bool(self._channels - {"reasoning"}) or self._calls.count > 0
-
-    def _add_output(self, items: list[WholeItem], decoded: DecodedEvent) -> None:
+    def _add_output(self, items: list[Item], decoded: DecodedEvent) -> None:
         whole = self._join_items(items)
         if "reasoning" in self._channels:
             whole.reasoning = ""
@@ -316,10 +302,10 @@ class ResponsesReader(DialectReader):
         if decoded.kind == "finish":
             decoded.kind = kind
 
-    def _join_items(self, items: list[WholeItem]) -> ChoiceDelta:
+    def _join_items(self, items: list[Item]) -> ChoiceDelta:
         whole = ChoiceDelta(tool_calls=[])
         for item in items:
-            for part in [*_parts(item.content, "output_text"), *_parts(item.summary, "summary_text")]:
+            for part in [*parts_of(item.content, "output_text"), *parts_of(item.summary, "summary_text")]:
                 if part.type in ("reasoning_text", "summary_text"):
                     whole.reasoning += part.text or ""
                 else:
@@ -337,7 +323,7 @@ class ResponsesReader(DialectReader):
 def _snapshot(kind: str, response: Snapshot) -> DecodedEvent:
     """Decode an event that carries the response object; the last one has the final status."""
     status = response.status or ""
-    if kind[9:] in _FINAL and status not in _FINAL:
+    if kind[9:] in FINAL and status not in FINAL:
         status = kind[9:]
     decoded = DecodedEvent(
         kind="start" if kind == "response.created" else "progress",
@@ -347,15 +333,11 @@ def _snapshot(kind: str, response: Snapshot) -> DecodedEvent:
         model=response.model,
         billing={
             "service_tier": term(response.service_tier),
-            "web_searches": searches_in(response.tool_usage)
-            if isinstance(response.tool_usage, dict)
-            else None,
+            "web_searches": searches_in(response.tool_usage),
         },
     )
-    if status not in _FINAL or kind in ("response.created", "response.in_progress", "response.queued"):
-        return decoded
-    failed = status in ("failed", "cancelled") or bool(response.error)
-    add_final_status(decoded, status, response.error, failed=failed)
+    if kind not in ("response.created", "response.in_progress", "response.queued"):
+        add_final_status(decoded, status, response.error, failed=bool(response.error))
     return decoded
 
 
@@ -373,10 +355,6 @@ def _carries(family: str, item: str) -> bool:
 
 def _first_known(item_id: str | None, index: int | None) -> str | int | None:
     return item_id if item_id is not None else index
-
-
-def _parts(content: list[Part] | str | None, kind: str) -> list[Part]:
-    return [Part(kind, content)] if isinstance(content, str) else content or []
 
 
 def _text_of(delta: dict[str, Any], channel: str) -> str:

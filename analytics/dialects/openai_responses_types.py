@@ -7,6 +7,9 @@ from typing import Annotated, Any
 import msgspec
 
 from streamgauge.analytics.dialects import kept
+from streamgauge.analytics.dialects.tolerant_json import decode_or_none
+
+NOTHING = msgspec.Raw()
 
 
 class Part(msgspec.Struct):
@@ -18,7 +21,7 @@ class Part(msgspec.Struct):
 
 
 class Item(msgspec.Struct):
-    """An output item in an event; a custom tool has its arguments in `input`."""
+    """An output item; a custom tool has its arguments in `input`."""
 
     type: Annotated[str, kept.TITLE] = ""
     id: kept.Word = None
@@ -31,18 +34,14 @@ class Item(msgspec.Struct):
     status: kept.Term = None
     action: Any = None
     """Of a web search: a search, or a look at a page that it found."""
-
-
-class WholeItem(Item):
-    """An output item with its content."""
-
-    content: list[Part] | str | None = None
-    summary: list[Part] | str | None = None
+    content: msgspec.Raw = NOTHING
+    summary: msgspec.Raw = NOTHING
 
 
 class Snapshot(msgspec.Struct):
-    """A response object in an event, without its output, which was streamed."""
+    """A response object."""
 
+    object: kept.Name = None
     id: kept.Word = None
     model: kept.Name = None
     status: kept.Name = None
@@ -52,13 +51,8 @@ class Snapshot(msgspec.Struct):
     service_tier: kept.Term = None
     tool_usage: kept.Report = None
     """Counts of the server's tools."""
-
-
-class Final(Snapshot):
-    """A whole response: a body that was not streamed, or the last event of a stream without deltas."""
-
-    object: kept.Name = None
-    output: Annotated[list[WholeItem] | None, kept.OUTPUT] = None
+    output: Annotated[msgspec.Raw, kept.OUTPUT] = NOTHING
+    """Nearly always streamed before."""
 
 
 class Event(msgspec.Struct, gc=False):
@@ -81,22 +75,21 @@ class Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-class ItemEvent(msgspec.Struct):
-    """The end of an item, with its content."""
-
-    item: WholeItem | None = None
-
-
-class FinalEvent(msgspec.Struct):
-    """The last event, with the output."""
-
-    response: Final | None = None
-
-
 event_decoder = msgspec.json.Decoder(Event)
-item_event_decoder = msgspec.json.Decoder(ItemEvent)
-final_event_decoder = msgspec.json.Decoder(FinalEvent)
-final_decoder = msgspec.json.Decoder(Final)
+snapshot_decoder = msgspec.json.Decoder(Snapshot)
+_items_decoder = msgspec.json.Decoder(list[Item])
+_parts_decoder = msgspec.json.Decoder(list[Part] | str | None)
+
+
+def items_of(response: Snapshot) -> list[Item]:
+    """The output of a response."""
+    return decode_or_none(_items_decoder, bytes(response.output)) or []
+
+
+def parts_of(content: msgspec.Raw, kind: str) -> list[Part]:
+    """The parts of an item's content or summary, which may be a text alone."""
+    found = decode_or_none(_parts_decoder, bytes(content))
+    return [Part(kind, found)] if isinstance(found, str) else found or []
 
 
 class ToolCall:

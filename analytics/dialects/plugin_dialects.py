@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo
 from streamgauge.analytics.dialects.events import DecodedEvent, TextDelta
 from streamgauge.ingest.plugins import DIALECTS, load_plugins
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 _TEXTS = ("name", "provider", "operation")
 _METHODS = ("claims", "recognises", "reader")
@@ -44,69 +45,56 @@ def guarded(found: Any) -> Dialect:
 class _PluginDialect:
     """Calls the dialect of a plugin and catches its errors."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Any) -> None:
         self._dialect = dialect
         self._has_failed = False
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        try:
-            return int(self._dialect.claims(exchange))
-        except Exception as e:
-            return self._failed("claims", e)
+        return self.call("claims", lambda: int(self._dialect.claims(exchange)), 0)
 
     def recognises(self, name: str, data: bytes) -> int:
-        try:
-            return int(self._dialect.recognises(name, data))
-        except Exception as e:
-            return self._failed("recognises", e)
+        return self.call("recognises", lambda: int(self._dialect.recognises(name, data)), 0)
 
     def reader(self, exchange: ExchangeInfo) -> DialectReader:
-        try:
-            return PluginReader(self, self._dialect.reader(exchange))
-        except Exception as e:
-            self._failed("reader", e)
-            return PluginReader(self, None)
+        return PluginReader(self, self.call("reader", lambda: self._dialect.reader(exchange), None))
 
-    def _failed(self, method: str, error: Exception) -> int:
-        """Log the first error. Returns 0, the score of another dialect."""
-        if not self._has_failed:
-            self._has_failed = True
-            log.warning(
-                "the dialect plugin %s failed in %s: %s. Its events count as malformed. Correct or uninstall the plugin",
-                self._dialect.name, method, type(error).__name__,  # the message may quote text of a stream
-            )  # fmt: skip
-        return 0
+    def call(self, method: str, function: Callable[[], T], otherwise: T) -> T:
+        """The result of a call of the plugin. The first error is logged."""
+        try:
+            return function()
+        except Exception as e:
+            if not self._has_failed:
+                self._has_failed = True
+                log.warning(
+                    "the dialect plugin %s failed in %s: %s. Its events count as malformed. Correct or uninstall the plugin",
+                    self._dialect.name, method, type(e).__name__,  # the message may quote text of a stream
+                )  # fmt: skip
+            return otherwise
 
 
 class PluginReader:
     """Calls the reader of a plugin. After an error, or without a reader, the event is malformed."""
 
-    def __init__(self, dialect: _PluginDialect, reader: DialectReader | None) -> None:
+    def __init__(self, dialect: _PluginDialect, reader: Any) -> None:
         self._dialect, self._reader = dialect, reader
+        self.open_ended = bool(getattr(reader, "open_ended", False))
 
     @property
     def operation(self) -> str | None:
         return getattr(self._reader, "operation", None)
 
-    @property
-    def open_ended(self) -> bool:
-        return bool(getattr(self._reader, "open_ended", False))
-
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        try:
-            if self._reader is not None:
-                event = self._reader.read(name, data)
-                if isinstance(event, DecodedEvent | TextDelta):
-                    return event
-                raise TypeError(f"{type(event).__name__} is not an event")
-        except Exception as e:
-            self._dialect._failed("read", e)
-        return DecodedEvent(kind="malformed")
+        def checked() -> DecodedEvent | TextDelta:
+            event = self._reader.read(name, data)
+            if isinstance(event, DecodedEvent | TextDelta):
+                return event
+            raise TypeError(f"{type(event).__name__} is not an event")
+
+        malformed = DecodedEvent(kind="malformed")
+        return malformed if self._reader is None else self._dialect.call("read", checked, malformed)
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
-        try:
-            if self._reader is not None:
-                return self._reader.read_body(body)
-        except Exception as e:
-            self._dialect._failed("read_body", e)
-        return [DecodedEvent(kind="malformed")]
+        malformed = [DecodedEvent(kind="malformed")]
+        if self._reader is None:
+            return malformed
+        return self._dialect.call("read_body", lambda: list(self._reader.read_body(body)), malformed)

@@ -98,9 +98,11 @@ def string_of(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def member_of(value: Any, member: str) -> Any:
-    """A member of a JSON object; None if the value is of another type."""
-    return value.get(member) if isinstance(value, dict) else None
+def member_of(value: Any, *path: str) -> Any:
+    """A member of a JSON object, or of an object in it; None if a value on the path is of another type."""
+    for member in path:
+        value = value.get(member) if isinstance(value, dict) else None
+    return value
 
 
 def compact(value: Any) -> str:

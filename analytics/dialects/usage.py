@@ -175,14 +175,13 @@ def details_in(raw: Any) -> dict[str, Any]:
     return media | others | of_all
 
 
-def searches_in(raw: dict[str, Any]) -> int | None:
+def searches_in(raw: Any) -> int | None:
     """Web searches that a report, or an object in it, counts."""
+    if not isinstance(raw, dict):
+        return None
     for member, names in _SEARCHES.items():
-        tools = raw.get(member)
-        counts = [tools.get(counter) for counter in names] if isinstance(tools, dict) else ()
-        numbers = [
-            whole_number(member_of(count, "count") if isinstance(count, dict) else count) for count in counts
-        ]
+        counts = [member_of(raw, member, counter) for counter in names]
+        numbers = [whole_number(count.get("count") if isinstance(count, dict) else count) for count in counts]
         if known := [number for number in numbers if number is not None]:
             return sum(known)
     grounding = raw.get("grounding_tool_count")

@@ -9,97 +9,90 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.events import ServerStat
 from streamgauge.analytics.dialects.server_stats import SERVER_TIMING, server_timing_stats, stats_of
 
-_HOSTS_BY_VENDOR: dict[str, tuple[str, ...]] = {
-    # vendor → hosts or parent domains
-    "openai": ("api.openai.com", "chatgpt.com"),
-    "azure.ai.openai": ("openai.azure.com", "cognitiveservices.azure.com"),
-    "azure.ai.inference": ("services.ai.azure.com", "models.ai.azure.com", "models.inference.ai.azure.com"),
-    "databricks": ("azuredatabricks.net", "databricks.com"),
-    "anthropic": ("api.anthropic.com",),
-    "gcp.gemini": ("generativelanguage.googleapis.com",),
-    "gcp.vertex_ai": ("aiplatform.googleapis.com",),
-    "cohere": ("api.cohere.com", "api.cohere.ai"),
-    "deepseek": ("deepseek.com",),
-    "groq": ("groq.com",),
-    "mistral_ai": ("mistral.ai",),
-    "perplexity": ("perplexity.ai",),
-    "x_ai": ("x.ai",),
-    "fireworks": ("fireworks.ai",),
-    "xerotier": ("xerotier.ai",),
-    "friendli": ("friendli.ai",),
-    "openrouter": ("openrouter.ai",),
-    "together": ("together.xyz", "together.ai"),
-    "alibaba": ("aliyuncs.com",),
-    "zai": ("z.ai", "bigmodel.cn"),
-    "moonshot": ("moonshot.ai", "moonshot.cn"),
-    "minimax": ("minimax.io",),
-    "cerebras": ("cerebras.ai",),
-    "sambanova": ("sambanova.ai",),
-    "snowflake": ("snowflakecomputing.com",),
-    "writer": ("writer.com",),
-    "nebius": ("nebius.com", "nebius.ai"),
-    "novita": ("novita.ai",),
-    "hyperbolic": ("hyperbolic.xyz",),
-    "deepinfra": ("deepinfra.com",),
-    "centml": ("centml.com",),
-    "avian": ("avian.io",),
-    "venice": ("venice.ai",),
-    "ollama": ("ollama.com",),
-    "github_copilot": ("githubcopilot.com",),
-    "github_models": ("models.github.ai",),
-    "cloudflare": ("api.cloudflare.com", "gateway.ai.cloudflare.com"),
-    "vercel": ("ai-gateway.vercel.sh",),
-    "huggingface": ("huggingface.co",),
-    "replicate": ("replicate.com", "replicate.net"),
-    "ai21": ("api.ai21.com",),
-    "nvidia": ("nvidia.com",),
-    "doubleword": ("doubleword.ai",),
-    "ibm.watsonx.ai": ("ml.cloud.ibm.com",),
-    "aws.bedrock": ("amazonaws.com", "api.aws"),
+
+class Vendor(NamedTuple):
+    """What identifies a vendor: words, separated by blanks."""
+
+    hosts: str = ""
+    """Hosts or parent domains."""
+    headers: str = ""
+    """Prefixes of the names of response headers. Those of the first vendor of `VENDORS` win."""
+    paths: str = ""
+    """Parts of the path."""
+    server: str = ""
+    """Values of the response header `server`."""
+    members: str = ""
+    """Top-level members of chunks of chat completions that no other vendor sends."""
+
+
+VENDORS: dict[str, Vendor] = {
+    "xerotier": Vendor("xerotier.ai", "x-xerotier-"),
+    "fireworks": Vendor("fireworks.ai", "fireworks-", members="perf_metrics"),
+    "groq": Vendor("groq.com", "x-groq-", members="x_groq"),
+    "litellm": Vendor(headers="x-litellm-"),
+    "anthropic": Vendor("api.anthropic.com", "anthropic-"),
+    "azure.ai.openai": Vendor(
+        "openai.azure.com cognitiveservices.azure.com", "azureml- x-ms-deployment-name apim-request-id",
+        "/openai/deployments/", members="prompt_filter_results",
+    ),
+    "aws.bedrock": Vendor("amazonaws.com api.aws", "x-amzn-bedrock-"),
+    "deepseek": Vendor("deepseek.com", "x-ds-trace-id"),
+    "alibaba": Vendor("aliyuncs.com", "x-dashscope-"),
+    "mistral_ai": Vendor("mistral.ai", "mistral-correlation-id"),
+    "gcp.gemini": Vendor("generativelanguage.googleapis.com", "x-goog-"),
+    "databricks": Vendor("azuredatabricks.net databricks.com", "x-databricks-", "/serving-endpoints/"),
+    "friendli": Vendor("friendli.ai", "x-friendli-"),
+    "sambanova": Vendor("sambanova.ai", "x-sambanova-"),
+    "openrouter": Vendor("openrouter.ai", "x-generation-id", members="native_finish_reason"),
+    "openai": Vendor("api.openai.com chatgpt.com", "openai-", "/backend-api/codex/", members="obfuscation"),
+    "azure.ai.inference": Vendor("services.ai.azure.com models.ai.azure.com models.inference.ai.azure.com"),
+    "gcp.vertex_ai": Vendor("aiplatform.googleapis.com", paths="/publishers/google/ /publishers/anthropic/"),
+    "cohere": Vendor("api.cohere.com api.cohere.ai"),
+    "perplexity": Vendor("perplexity.ai", members="search_results"),
+    "x_ai": Vendor("x.ai"),
+    "together": Vendor("together.xyz together.ai"),
+    "zai": Vendor("z.ai bigmodel.cn"),
+    "moonshot": Vendor("moonshot.ai moonshot.cn"),
+    "minimax": Vendor("minimax.io"),
+    "cerebras": Vendor("cerebras.ai", members="time_info"),
+    "snowflake": Vendor("snowflakecomputing.com", paths="/api/v2/cortex/"),
+    "writer": Vendor("writer.com"),
+    "nebius": Vendor("nebius.com nebius.ai"),
+    "novita": Vendor("novita.ai"),
+    "hyperbolic": Vendor("hyperbolic.xyz"),
+    "deepinfra": Vendor("deepinfra.com"),
+    "centml": Vendor("centml.com"),
+    "avian": Vendor("avian.io"),
+    "venice": Vendor("venice.ai"),
+    "ollama": Vendor("ollama.com"),
+    "github_copilot": Vendor("githubcopilot.com"),
+    "github_models": Vendor("models.github.ai"),
+    "cloudflare": Vendor("api.cloudflare.com gateway.ai.cloudflare.com"),
+    "vercel": Vendor("ai-gateway.vercel.sh"),
+    "huggingface": Vendor("huggingface.co"),
+    "replicate": Vendor("replicate.com replicate.net"),
+    "ai21": Vendor("api.ai21.com"),
+    "nvidia": Vendor("nvidia.com"),
+    "doubleword": Vendor("doubleword.ai"),
+    "ibm.watsonx.ai": Vendor("ml.cloud.ibm.com"),
+    "llama.cpp": Vendor(server="llama.cpp", members="timings"),
+    "lmstudio": Vendor(server="lmstudio"),
 }  # fmt: skip
-HOSTS = {host: vendor for vendor, hosts in _HOSTS_BY_VENDOR.items() for host in hosts}
 
-HEADERS: tuple[tuple[str, str], ...] = (
-    # prefix of a response header's name → vendor; the first match wins
-    ("x-xerotier-", "xerotier"),
-    ("fireworks-", "fireworks"),
-    ("x-groq-", "groq"),
-    ("x-litellm-", "litellm"),
-    ("anthropic-", "anthropic"),
-    ("azureml-", "azure.ai.openai"),
-    ("x-ms-deployment-name", "azure.ai.openai"),
-    ("apim-request-id", "azure.ai.openai"),
-    ("x-amzn-bedrock-", "aws.bedrock"),
-    ("x-ds-trace-id", "deepseek"),
-    ("x-dashscope-", "alibaba"),
-    ("mistral-correlation-id", "mistral_ai"),
-    ("x-goog-", "gcp.gemini"),
-    ("x-databricks-", "databricks"),
-    ("x-friendli-", "friendli"),
-    ("x-sambanova-", "sambanova"),
-    ("x-generation-id", "openrouter"),
-    ("openai-", "openai"),
-)
 
-PATHS: tuple[tuple[str, str], ...] = (
-    # a part of the path → vendor
-    ("/openai/deployments/", "azure.ai.openai"),
-    ("/serving-endpoints/", "databricks"),
-    ("/api/v2/cortex/", "snowflake"),
-    ("/publishers/google/", "gcp.vertex_ai"),
-    ("/publishers/anthropic/", "gcp.vertex_ai"),
-    ("/backend-api/codex/", "openai"),
-)
+def _by(kind: str) -> dict[str, str]:
+    """Words of this kind → vendor."""
+    return {word: vendor for vendor, of in VENDORS.items() for word in getattr(of, kind).split()}
 
-_HEADER = re.compile("|".join(re.escape(prefix) for prefix, _ in HEADERS))
 
-SERVERS: dict[str, str] = {"llama.cpp": "llama.cpp", "lmstudio": "lmstudio"}
-"""The response header `server` → vendor."""
+HOSTS, HEADERS, PATHS, SERVERS, MEMBERS = map(_by, Vendor._fields)
+_HEADER = re.compile("|".join(map(re.escape, HEADERS)))
 
 
 _TGI_TIMES = ("queue-time", "total-time")
@@ -122,10 +115,10 @@ def _vendor_of(host: str, path: str, server: str, headers: tuple[str, ...]) -> s
     # The order of `HEADERS` decides, not that of the response.
     prefixes = {match.group() for name in headers if (match := _HEADER.match(name))}
     if prefixes:
-        return next(vendor for prefix, vendor in HEADERS if prefix in prefixes)
+        return next(vendor for prefix, vendor in HEADERS.items() if prefix in prefixes)
     if server.lower() in SERVERS:
         return SERVERS[server.lower()]
-    return next((vendor for part, vendor in PATHS if part in path), None)
+    return next((vendor for part, vendor in PATHS.items() if part in path), None)
 
 
 def header_stats(headers: Mapping[str, str]) -> list[ServerStat]:

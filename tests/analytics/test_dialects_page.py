@@ -15,7 +15,6 @@ import pytest
 
 from streamgauge.analytics.dialects import all_dialects, vendors
 from streamgauge.analytics.dialects.dialect import ExchangeInfo
-from streamgauge.analytics.dialects.openai_completions import PROVIDER_FIELDS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -34,8 +33,8 @@ def _quoted(cell: str) -> list[str]:
 
 
 def _providers() -> set[str]:
-    known = {*vendors.HOSTS.values(), *vendors.SERVERS.values(), *PROVIDER_FIELDS.values()}
-    known |= {vendor for _, vendor in (*vendors.HEADERS, *vendors.PATHS)}
+    known = {*vendors.HOSTS.values(), *vendors.SERVERS.values(), *vendors.MEMBERS.values()}
+    known |= {*vendors.HEADERS.values(), *vendors.PATHS.values()}
     return known | {dialect.provider for dialect in all_dialects()}
 
 
@@ -58,9 +57,9 @@ def test_documented_endpoints_are_claimed_by_their_dialect(row: list[str]) -> No
 def test_documented_providers_match_the_code() -> None:
     providers = {
         "host": set(vendors.HOSTS.values()),
-        "response header": {vendor for _, vendor in vendors.HEADERS} | set(vendors.SERVERS.values()),
-        "path": {vendor for _, vendor in vendors.PATHS},
-        "field": set(PROVIDER_FIELDS.values()) | {"ollama", "openrouter"},
+        "response header": set(vendors.HEADERS.values()) | set(vendors.SERVERS.values()),
+        "path": set(vendors.PATHS.values()),
+        "field": set(vendors.MEMBERS.values()) | {"ollama", "openrouter"},
     }
     for how, names in providers.items():
         (listed,) = re.findall(rf"^\| {how} \| (.*) \|$", PAGE, re.M)
