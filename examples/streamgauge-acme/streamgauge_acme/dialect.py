@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import msgspec
+from streamgauge.analytics.dialects.dialect import Dialect, by_path
+from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
+from streamgauge.analytics.dialects.usage import usage_in
 
-from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, by_path
-from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta, Usage
-from streamgauge.analytics.dialects.tolerant_json import decode_or_none
 
-
-class _Event(msgspec.Struct):
+class _Event(Event):
     word: str | None = None
     count: int | None = None
 
 
-_decoder = msgspec.json.Decoder(_Event)
-
-
-class AcmeReader(DialectReader):
-    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        event = decode_or_none(_decoder, data)
-        if event is None:
-            return DecodedEvent(kind="malformed")
+class AcmeReader(JSONReader, event=_Event):
+    def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:
         if event.word:
             return TextDelta("text", event.word)
         if event.count is None:
-            return DecodedEvent(kind="other")
+            return DecodedEvent()
         return DecodedEvent(
-            deltas=[ChoiceDelta(finish_reason="end")],
-            usage=Usage(output_tokens=event.count, raw={"count": event.count}),
+            deltas=[ChoiceDelta(finish_reason="end")], usage=usage_in({"count": event.count}, "", "count")
         )
-
-    def read_body(self, body: bytes) -> list[DecodedEvent]:
-        return []
 
 
 def _recognises(name: str, data: bytes) -> int:
