@@ -154,12 +154,10 @@ def _merged(billed: Any, tokens: Any) -> Usage:
 
 def finish_error(reason: str | None, error: Any) -> ErrorReport | None:
     """The error that a finish reports, if any."""
-    if error:
-        report = error_from(error)
-    elif reason and reason.startswith(_FAILED) and reason not in _NOT_ERRORS:
-        report = ErrorReport(None)
-    else:
+    failed = reason is not None and reason.startswith(_FAILED) and reason not in _NOT_ERRORS
+    if not error and not failed:
         return None
+    report = error_from(error) if error else ErrorReport(None)
     if report.type is None and reason and reason != "ERROR":
         report.type = reason
     return report
@@ -168,13 +166,10 @@ def finish_error(reason: str | None, error: Any) -> ErrorReport | None:
 def _content(message: _Message) -> DecodedEvent | TextDelta | None:
     content = message.content
     if isinstance(content, _Content):
-        if content.text:
-            return TextDelta("text", content.text)
-        if content.thinking:
-            return TextDelta("reasoning", content.thinking)
-    elif isinstance(content, str) and content:
-        return TextDelta("text", content)
-    return None
+        if content.text or not content.thinking:
+            return TextDelta("text", content.text) if content.text else None
+        return TextDelta("reasoning", content.thinking)
+    return TextDelta("text", content) if isinstance(content, str) and content else None
 
 
 def _tool_call_event(message: _Message, index: int) -> DecodedEvent:

@@ -18,7 +18,7 @@ import msgspec
 
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, DialectReader, ExchangeInfo, by_path
-from streamgauge.analytics.dialects.errors import error_in_event, failed_event
+from streamgauge.analytics.dialects.errors import error_event, failed_event
 from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, EventKind, TextDelta, TextSoFar
 from streamgauge.analytics.dialects.openai_delta import ToolCallKeys, read_delta
 from streamgauge.analytics.dialects.tolerant_json import FAULTS, decode_or_none, string_of
@@ -59,7 +59,6 @@ class _Event(msgspec.Struct):
     usage: Annotated[dict[str, Any] | None, kept.NUMBERS] = None
     request_id: kept.Id = None
     code: kept.Name = None
-    message: str | None = None
 
 
 _decoder = msgspec.json.Decoder(_Event)
@@ -89,7 +88,9 @@ class DashScopeReader(DialectReader):
         if event is None:
             return failed_event(name, data)
         if name == "error" or event.code:
-            return DecodedEvent(kind="error", error=error_in_event(data), response_id=event.request_id)
+            failed = error_event(data)
+            failed.response_id = event.request_id
+            return failed
         self._id_known = bool(event.request_id)
         output = event.output or {}
         choices = output.get("choices")

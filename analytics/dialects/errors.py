@@ -31,22 +31,19 @@ _MESSAGE_KEYS = (
     "faultstring", "title", "error", "errors",
 )  # fmt: skip
 _FLAT_MESSAGES = ("detail", "message", "msg", "error_message", "errorMessage", "error_msg")
-_FLAT_KEYS = frozenset(
-    {
-        *_FLAT_MESSAGES, "code", "status", "status_code", "statusCode", "error_code", "errorCode", "error_type", "type",
-        "title", "request_id", "requestId", "id", "timestamp", "path", "instance", "param", "success", "object",
-    }
-)  # fmt: skip
-LOOKED_UP = kept.members(
-    name="status code error_code errorCode __type tpe reason errorcode name status_code object",
+FLAT = kept.members(
+    name="status code error_code errorCode status_code object",
     title="type error_type title",
     word="id",
     id="request_id",
     count="success",
-    text="""
-    message msg Message error_message errorMessage error_msg detail details description faultstring error errors Error fault loc
-    """,
+    text="message msg error_message errorMessage error_msg detail",
     content="statusCode requestId timestamp path instance param",
+)
+"""Members of flat errors."""
+NESTED = kept.members(
+    name="__type tpe reason errorcode name",
+    text="Message details description faultstring error errors Error fault loc",
 )
 ERROR_KINDS = ("error", "stream-error")
 """Kinds of events that are errors in all dialects."""
@@ -68,19 +65,13 @@ def error_in(value: Any) -> ErrorReport | None:
     return None
 
 
-def error_in_event(data: bytes) -> ErrorReport:
-    """The error in the data of an event that is known to be one."""
-    value = json_or_none(data)
-    return error_in(value) or error_from(text_of(data, MAX_TEXT_CHARS) if value is None else value)
-
-
 def unlabelled_error(data: bytes) -> ErrorReport | None:
     """The error in the last event of a stream that ends without its terminal: an object with only members that errors have.
 
     Examples are FastAPI's `{"detail": …}` and a message with a code.
     """
     value = json_or_none(data)
-    if not isinstance(value, dict) or not _FLAT_KEYS.issuperset(value):
+    if not isinstance(value, dict) or not value.keys() <= FLAT.keys():
         return None
     has_message = any(isinstance(value.get(key), (str, list, dict)) and value[key] for key in _FLAT_MESSAGES)
     status = str(value.get("status")).lower()
@@ -90,7 +81,9 @@ def unlabelled_error(data: bytes) -> ErrorReport | None:
 
 def error_event(data: bytes) -> DecodedEvent:
     """Decode an event (or a body) that is known to be an error."""
-    return DecodedEvent(kind="error", error=error_in_event(data))
+    value = json_or_none(data)
+    error = error_in(value) or error_from(text_of(data, MAX_TEXT_CHARS) if value is None else value)
+    return DecodedEvent(kind="error", error=error)
 
 
 def failed_event(name: str, data: bytes) -> DecodedEvent:
