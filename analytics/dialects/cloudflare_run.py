@@ -31,12 +31,14 @@ class _Result(msgspec.Struct, gc=False):
 
 
 class _Event(Event):
+    errors: None = None
     response: str | None = None
     tool_calls: Any = None
     usage: kept.Report = None
 
 
 class _Body(Event):
+    errors: None = None
     result: _Result | None = None
 
 

@@ -18,14 +18,13 @@ class Event(msgspec.Struct, gc=False):
 
     type: kept.Title = None
     error: None = None
-    errors: None = None
 
 
 class JSONReader(DialectReader):
     """`class AcmeReader(JSONReader, event=_Event, body=_Body)`. Without `body`, a body has the type of an event.
 
-    The kind of an event is its member `type`, else its name. An event of the kind `error`, or with a value in `error` or `errors`, is
-    an error. `event` and `body` decode the others. A body may be a list of such objects.
+    The kind of an event is its member `type`, else its name. An event of the kind `error`, or with a value in a member that is
+    declared as None, is an error. `event` and `body` decode the others. A body may be a list of such objects.
     """
 
     _event_decoder: msgspec.json.Decoder[Any]
@@ -70,6 +69,9 @@ class JSONReader(DialectReader):
 def _repaired(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
     """The data as the decoder's type, if it has no error."""
     value = json_or_none(data)
-    if not isinstance(value, dict) or value.pop("error", None) or value.pop("errors", None):
+    if not isinstance(value, dict):
         return None
+    for member in {"error", "errors"}.intersection(decoder.type.__struct_fields__):
+        if value.pop(member, None):
+            return None
     return decode_or_none(decoder, msgspec.json.encode(value))

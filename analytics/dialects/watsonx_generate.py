@@ -26,6 +26,7 @@ _NOT_FINISHED = ("", "not_finished")
 
 
 class _Event(Event):
+    errors: None = None
     results: list[dict[str, Any]] | None = None
     model_id: kept.Name = None
 
