@@ -75,16 +75,13 @@ class _Block(msgspec.Struct):
     is_error: bool | None = None
 
 
-class _Message(msgspec.Struct):
+class _Message(Event):
     id: kept.Word = None
     model: kept.Name = None
     usage: kept.Report = None
 
 
-class _Body(Event):
-    id: kept.Word = None
-    model: kept.Name = None
-    usage: kept.Report = None
+class _Body(_Message):
     content: list[_Block] | None = None
     stop_reason: kept.Name = None
     input_tokens: kept.Count = None

@@ -15,8 +15,12 @@ from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.events import ChoiceDelta, ToolCallDelta
 from streamgauge.analytics.dialects.tolerant_json import arguments_of, string_of
 
+REASONING = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
+"""Members of a delta with its reasoning. The first with a text counts."""
+PART_TEXTS = ("thinking", "reasoning", "summary", "content", "text")
+"""Members of a part of `content` with its reasoning."""
 LOOKED_UP = kept.members(
-    text="content reasoning thinking summary custom image transcript data", name="role", content="input"
+    text=" ".join((*REASONING, *PART_TEXTS, "custom image transcript data")), name="role", content="input"
 )
 IMAGE_PARTS = ("image", "image_url", "output_image")  # a tuple: what is looked up may not be hashable
 
@@ -60,7 +64,7 @@ def token_count(choice: dict[str, Any]) -> int | None:
 
 
 def _reasoning(delta: dict[str, Any]) -> str:
-    for key in ("reasoning_content", "reasoning", "reasoning_text", "thinking"):
+    for key in REASONING:
         found = delta.get(key)
         if isinstance(found, str) and found:
             return found
@@ -92,7 +96,7 @@ def _add_parts(parts: list[Any], choice_delta: ChoiceDelta) -> None:
 
 
 def _nested_text(part: dict[str, Any]) -> str:
-    for key in ("thinking", "reasoning", "summary", "content", "text"):
+    for key in PART_TEXTS:
         inner = part.get(key)
         if isinstance(inner, str):
             return inner
