@@ -90,7 +90,7 @@ class PluginReader:
                 return event
             raise TypeError(f"{type(event).__name__} is not an event")
 
-        malformed = DecodedEvent(kind="malformed")
+        malformed: DecodedEvent | TextDelta = DecodedEvent(kind="malformed")
         return malformed if self._reader is None else self._dialect.call("read", checked, malformed)
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
