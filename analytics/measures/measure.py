@@ -63,6 +63,7 @@ from streamgauge.analytics.schema.stream_columns import (
     OPENED,
     READS,
     StreamRow,
+    read_from,
     with_hint,
 )
 from streamgauge.analytics.schema.tables import (
@@ -75,7 +76,7 @@ from streamgauge.analytics.schema.tables import (
 )
 from streamgauge.ingest import identifiers
 from streamgauge.ingest.labels import Label, labels_of
-from streamgauge.ingest.records import Times
+from streamgauge.ingest.records import Closed, Opened, Times
 from streamgauge.ingest.redaction.body_redactor import numbers_only
 
 _MAX_COUNT = 2**62
@@ -86,8 +87,9 @@ _DEFAULT_OBJECTIVES = Objectives()
 _encode_lines = msgspec.json.Encoder().encode_lines
 _EMPTY_ROW = cast("StreamRow", dict.fromkeys(STREAMS.types))
 _in_order = itemgetter(*STREAMS.types)
-_OPENED, _CLOSED, _CHUNKS = (with_hint(hint) for hint in (OPENED, CLOSED, CHUNKS))
-_of_opened, _of_closed, _of_chunks = (attrgetter(*names) for names in (_OPENED, _CLOSED, _CHUNKS))
+_OPENED, _of_opened = read_from(Opened, OPENED)
+_CLOSED, _of_closed = read_from(Closed, CLOSED)
+_CHUNKS, _of_chunks = read_from(latency.ChunkLatencies, CHUNKS)
 _UNKNOWN: dict[Times, tuple[str, ...]] = {
     "reads": (),
     "exchange": with_hint(READS, CHUNKS),

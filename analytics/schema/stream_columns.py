@@ -12,8 +12,9 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 Uuid = Annotated[str | None, "UUID"]
@@ -457,6 +458,14 @@ _Kind = TypeVar("_Kind")
 def with_hint(*hints: Hint) -> tuple[str, ...]:
     """The names of the columns with one of these hints, in order."""
     return tuple(name for name, column in STREAM_COLUMNS.items() if any(h in column.hints for h in hints))
+
+
+def read_from(record: object, hint: Hint) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """The columns with a hint, and their getter. `record`: an example or the class. Raises AttributeError if it lacks one of them."""
+    names = with_hint(hint)
+    read = attrgetter(*names)
+    read(record)
+    return names, read
 
 
 def values_of(kind: type[_Kind]) -> dict[str, _Kind]:

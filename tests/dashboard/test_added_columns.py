@@ -10,7 +10,8 @@ from typing import Annotated
 
 import pytest
 
-from streamgauge.analytics.schema.stream_columns import Text, columns_of
+from streamgauge.analytics.schema.stream_columns import OPENED, Text, columns_of, read_from
+from streamgauge.ingest.records import Closed
 from tests.analytics.schema.test_added_table import ROOT, copied_package
 from tests.deadline import DEADLINE_S
 
@@ -62,6 +63,11 @@ class Misspelt:
 def test_unknown_hint_fails() -> None:
     with pytest.raises(TypeError, match="column added: unknown hint"):
         columns_of(Misspelt)
+
+
+def test_record_without_the_attribute_of_a_column_fails() -> None:
+    with pytest.raises(AttributeError, match="Closed"):
+        read_from(Closed, OPENED)
 
 
 def test_misspelt_column_fails_the_check_of_types() -> None:
