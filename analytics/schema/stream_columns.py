@@ -48,8 +48,6 @@ ATTRIBUTE = Hint()
 """Spans have the attribute `streamgauge.` with this name, without `_ns`. Times are in seconds. `icl_p50_ns` is `icl.p50`."""
 CONVENTION = Hint()
 """Spans have the attribute that the conventions name: a field of `streamgauge.analytics.telemetry.semconv.Names` with this name."""
-TRACED = Hint()
-"""Spans depend on it, and have no attribute of this name."""
 LIVE = Hint()
 """Streams in flight have it, too, with its value so far: a column of `open_streams`."""
 
@@ -94,22 +92,22 @@ class StreamRow(TypedDict):
     """Program of the client, name/version, from its header User-Agent (name: originator if sent). NULL if unknown."""
     server_instance: Annotated[Text, ATTRIBUTE]
     """Worker, replica or pod of the upstream that answered, from a response header (x-…-worker-id and similar)."""
-    provider: Annotated[Text, TRACED]
+    provider: Text
     """Vendor of the API, detected from host, headers or stream."""
     dialect: Annotated[Text, ATTRIBUTE, LIVE]
     """Format of the stream (docs/reference/dialects.md). An 'unknown' stream has byte and event measures only."""
-    operation: Annotated[Text, TRACED, LIVE]
+    operation: Annotated[Text, LIVE]
     """Kind: chat, embeddings, count_tokens, warm_up …; side_call: of an agent without its tools; web: page, icon, HEAD; websocket:
     the connection; MCP: its method."""
     method: Annotated[Text, OPENED]
     """HTTP method."""
-    transport: Annotated[Text, TRACED]
+    transport: Text
     """http, or websocket: an answer on a WebSocket, and the WebSocket itself (operation websocket). NULL if unknown."""
     connection_id: Annotated[Uuid, OPENED, ATTRIBUTE]
     """Of an answer on a WebSocket: stream_id of the WebSocket. NULL for HTTP."""
     response_index: Annotated[Int32, OPENED, ATTRIBUTE]
     """Number of the answer on its WebSocket, from 0. NULL for HTTP."""
-    path: Annotated[Text, OPENED, TRACED, LIVE]
+    path: Annotated[Text, OPENED, LIVE]
     """Path of the request to the upstream, without parameters, fragment and query except ?alt=sse. A segment that is no identifier is
     hashed."""
     request_model: Annotated[Text, CONVENTION, LIVE]
@@ -120,44 +118,44 @@ class StreamRow(TypedDict):
     """Id in the response."""
     request_id: Annotated[Text, ATTRIBUTE]
     """The client's x-request-id header, else the server's request id."""
-    trace_id: Annotated[Text, OPENED, TRACED, LIVE]
+    trace_id: Annotated[Text, OPENED, LIVE]
     """W3C trace id: the caller's, else created by the tap."""
-    span_id: Annotated[Text, OPENED, TRACED]
+    span_id: Annotated[Text, OPENED]
     """Span id created by the tap and sent to the upstream as the parent."""
-    parent_span_id: Annotated[Text, OPENED, TRACED]
+    parent_span_id: Annotated[Text, OPENED]
     """The caller's span id. NULL if the tap started the trace."""
     started_at: Annotated[int, "TIMESTAMPTZ NOT NULL", LIVE]
     """Time of t0."""
     http_status: Annotated[Int16, Attribute("http.response.status_code"), LIVE]
     """HTTP status of the upstream's response. NULL without a response."""
-    streamed: Annotated[Flag, TRACED]
+    streamed: Flag
     """Whether the response was a stream of events. NULL without a response."""
     outcome: Annotated[str, "VARCHAR NOT NULL", ATTRIBUTE]
     """ok, http_error, connect_error, inband_error, truncated, upstream_reset, idle_timeout, client_abort, malformed, tap_lost or
     refused."""
-    error_type: Annotated[Text, TRACED]
+    error_type: Text
     """The provider's error type, else its code, else the HTTP status or the outcome. NULL if ok."""
     error_phase: Annotated[Text, ATTRIBUTE]
     """Phase of the error: pre_headers, pre_first_output, mid_stream, or post_finish after a complete response (then the outcome is
     ok)."""
-    error_message: Annotated[Text, TRACED]
+    error_message: Text
     """Class of the tap's exception. The provider's message only with --capture-content."""
     finish_reason: Annotated[Text, DECODED]
     """Last reported finish reason of choice 0, also if more output followed it."""
     client_start_ns: Annotated[Integer, OPENED, EXCHANGE]
     """ns from t0 to the first byte of the request at the tap: 0 or negative."""
-    connected_ns: Annotated[Integer, CLOSED, EXCHANGE, Histogram(), Metric("connect", 11), TRACED]
+    connected_ns: Annotated[Integer, CLOSED, EXCHANGE, Histogram(), Metric("connect", 11)]
     """ns from t0 to an open connection to the upstream, about 0 for a reused one."""
     request_sent_ns: Annotated[Integer, CLOSED, EXCHANGE]
     """ns from t0 to the last byte of the request sent to the upstream."""
-    headers_ns: Annotated[Integer, EXCHANGE, TRACED]
+    headers_ns: Annotated[Integer, EXCHANGE]
     """ns from t0 to the complete headers of the response."""
     ttfb_ns: Annotated[Integer, READS, Histogram("p50"), Metric("first byte", 5)]
     """Time to first byte: ns from t0 to the first body byte. NULL without a body.
 
     Time to first byte: first byte of the response body − t0.
     """
-    ttfc_ns: Annotated[Integer, READS, Histogram(), Metric("first chunk", 6), TRACED]
+    ttfc_ns: Annotated[Integer, READS, Histogram(), Metric("first chunk", 6)]
     """Time to first chunk: ns from t0 to the first event with data. NULL without an event.
 
     Time to first chunk: first dispatched event with data − t0, whether or not it contains output.
@@ -195,7 +193,7 @@ class StreamRow(TypedDict):
     """
     terminator_ns: Annotated[Integer, READS]
     """ns from t0 to the first terminal event ([DONE], message_stop, chat.end …). NULL without one; the stream may still be ok."""
-    end_ns: Annotated[Integer, CLOSED, EXCHANGE, Histogram("p50 p95"), Metric("end to end", 12), TRACED]
+    end_ns: Annotated[Integer, CLOSED, EXCHANGE, Histogram("p50 p95"), Metric("end to end", 12)]
     """End-to-end time: ns from t0 to the end of the body or of the failed attempt. NULL if the end was not recorded.
 
     End to end: end of the response body − t0.
@@ -313,7 +311,7 @@ class StreamRow(TypedDict):
     """SSE comments (heartbeats)."""
     response_bytes: Annotated[Integer, CLOSED, ATTRIBUTE, LIVE]
     """Body bytes received from the upstream."""
-    malformed_events: Annotated[Integer, DECODED, TRACED]
+    malformed_events: Annotated[Integer, DECODED]
     """Events that could not be parsed."""
     lost_bytes: Annotated[Integer, ATTRIBUTE]
     """Body bytes that the tap forwarded and did not record: 0 unless the outcome is tap_lost, NULL if unknown."""
@@ -324,7 +322,7 @@ class StreamRow(TypedDict):
     delivered_ns: Annotated[Integer, CLOSED]
     """ns from t0 until the client's kernel had acknowledged the last byte (SIOCOUTQ). The time of the write if it left at once. NULL:
     unknown."""
-    aborted_after_terminal: Annotated[Flag, TRACED]
+    aborted_after_terminal: Flag
     """Whether client or upstream closed the connection after a complete response, which is not an error."""
     waited_upstream_ns: Integer
     """Time in ns that the tap waited for the upstream. With waited_client_ns and tap_delay_ns it adds up to end_ns."""
@@ -356,7 +354,7 @@ class StreamRow(TypedDict):
     """Host of the upstream."""
     server_port: Annotated[Int32, OPENED, Attribute("server.port")]
     """Port of the upstream."""
-    trace_flags: Annotated[Int16, OPENED, TRACED]
+    trace_flags: Annotated[Int16, OPENED]
     """W3C trace flags."""
     request_bytes: Annotated[Integer, CLOSED]
     """Body bytes of the request."""

@@ -65,12 +65,6 @@ _GROUPED_BY = (
     "operation", "provider", "request_model", "response_model", "server_address", "server_port", "gateway", "outcome",
     "error_type", "streamed",
 )  # fmt: skip
-COLUMNS = (
-    *_GROUPED_BY, "stream_id", "trace_id", "span_id", "trace_flags", "end_ns", "ttfc_ns", "input_tokens", "output_tokens",
-    "cached_input_tokens", "cache_write_tokens", "reasoning_tokens", "stall_count", "stalled_ns",
-    *(i.column for i in STREAM_HISTOGRAMS if i.column),
-)  # fmt: skip
-"""Columns of `streams` that `count` reads."""
 
 
 class _Capped:
@@ -221,7 +215,7 @@ class Metrics:
     # -- counting ----------------------------------------------------------------------------------------------------
 
     def count(self, finished: Sequence[FinishedStream], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Count committed streams. `rows` has their `COLUMNS`, as far as present."""
+        """Count committed streams. `rows` are those of `streams`."""
         now_ns, newest_ns = time.time_ns(), 0
         with self._series.lock:
             for stream, row in zip(finished, rows, strict=True):

@@ -25,7 +25,6 @@ from streamgauge.analytics.schema.outcomes import NOT_ERRORS, OK
 from streamgauge.analytics.schema.stream_columns import (
     ATTRIBUTE,
     CONVENTION,
-    TRACED,
     Attribute,
     StreamRow,
     values_of,
@@ -43,8 +42,6 @@ _OWN = {
     **{c: semconv.NAMESPACE + c.removesuffix("_ns").replace("icl_p", "icl.p") for c in with_hint(ATTRIBUTE)},
 }
 """Column → attribute that is the same in all profiles."""
-COLUMNS = (*with_hint(TRACED, CONVENTION), *_OWN)
-"""Columns of `streams` used for spans."""
 
 
 def failed(row: Row) -> bool:

@@ -28,7 +28,7 @@ from streamgauge.analytics.schema.frames import frame_of_rows, with_all_columns
 from streamgauge.analytics.schema.stall_limit import StallLimit
 from streamgauge.analytics.schema.stream_columns import StreamRow
 from streamgauge.analytics.schema.tables import SPANS, STREAMS
-from streamgauge.analytics.telemetry import analytics_metrics, otlp_export, span_attributes, spans
+from streamgauge.analytics.telemetry import analytics_metrics, otlp_export, spans
 from streamgauge.analytics.telemetry.prometheus import PrometheusEndpoint, WsgiApp
 from streamgauge.analytics.telemetry.semconv import names_of
 from streamgauge.ingest.guards import Guards
@@ -37,7 +37,8 @@ from streamgauge.ingest.labels import Label
 log = logging.getLogger(__name__)
 
 _DEFAULT_STALL = StallLimit()
-_COLUMNS = tuple(dict.fromkeys((*span_attributes.COLUMNS, *analytics_metrics.COLUMNS)))
+_TEXTS = ("output_text", "reasoning_text")
+"""Columns that neither spans nor metrics need: rows stay in memory until they are committed, and a text may have megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,6 @@ class Telemetry(CommitHook):
         """
         guards = guards or Guards()
         labels = [label.name for label in options.labels if label.prometheus]
-        self._columns = (*_COLUMNS, "labels") if labels else _COLUMNS
         names = names_of(otlp_export.semconv_profile())
         resource = resource_of(version)
         self._respect_sampling = otlp_export.respects_sampling()
@@ -152,7 +152,7 @@ class Telemetry(CommitHook):
         streams = tables.get("streams")
         if not finished or streams is None:
             return {}
-        rows = with_all_columns(streams, STREAMS).select(self._columns)
+        rows = with_all_columns(streams, STREAMS).drop(_TEXTS)
         self._finished, self._rows = finished, list(rows.iter_rows(named=True))
         span_rows: list[tuple[Any, ...]] = []
         for stream, row in zip(finished, self._rows, strict=True):
