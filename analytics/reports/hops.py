@@ -13,7 +13,19 @@ from uuid import UUID
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, latency
+from streamgauge.analytics.reports import Query, columns, latency
+from streamgauge.analytics.reports.columns import (
+    MODEL,
+    STREAMS,
+    ms,
+    number,
+    outcome,
+    percent,
+    seconds,
+    stream,
+    text,
+)
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.one_stream import Phase
 from streamgauge.analytics.reports.selection import GATEWAY, Selection, instant
 from streamgauge.analytics.schema.dimensions import is_one_of
@@ -48,6 +60,25 @@ def where(selection: Selection) -> str:
         of_clients = replace(selection, models=(), gateways=())
         parts.append(f"outer_stream_id IN (SELECT stream_id FROM streams WHERE {of_clients.where()})")
     return " AND ".join(parts)
+
+
+GATEWAYS = columns.table(
+    "Delays by gateways",
+    text("gateway", "Gateway"),
+    number("streams", "Streams", help="Matched streams between client and gateway.", opens={}, of="gateway"),
+    ms("added_ttft_p50_ns", "Added TTFT p50", digits=1, help=metric_help("hop_ttft")),
+    ms("added_ttft_p95_ns", "Added TTFT p95", digits=1, help=metric_help("hop_ttft")),
+    ms("event_p50_ns", "Event delay p50", digits=1, help=metric_help("hop_event")),
+    ms("event_p95_ns", "Event delay p95", digits=1, help=metric_help("hop_event")),
+    ms("event_max_ns", "Event delay max", digits=1, help="Longest delay of any event of these streams."),
+    ms("tail_p50_ns", "Tail p50", digits=1, help=metric_help("hop_tail")),
+    percent("merged_share", "Merged", help="Events that the gateway merged into others / aligned events."),
+    percent("split_share", "Split", help="Events that continue an event of the model server / aligned events."),
+    percent("buffered_share", "Buffered", help=metric_help("hop_buffered")),
+    number("stalls", "Stalls", help="Stalls that the gateway caused: the model server had no such gap."),
+    ms("clock_error_ns", "Clock ±", digits=2, help=metric_help("hop_clock")),
+
+)  # fmt: skip
 
 
 def by_gateway(query: Query, selection: Selection, *, most: int = 20) -> pl.DataFrame:
@@ -115,6 +146,18 @@ def added_ttft_timeline(query: Query, selection: Selection, *, most: int = 7) ->
         FROM chosen WHERE name IN (SELECT name FROM busiest) GROUP BY ALL ORDER BY "at", name""")
 
 
+FAILED_ATTEMPTS = columns.table(
+    "Failed attempts",
+    text("inner_gateway", "Sent to", help="Upstream of the gateway's request."),
+    outcome(priority=1),
+    text("error_type", "Cause"),
+    number("attempts", "Attempts"),
+    STREAMS,
+    ms("lost_p50_ns", "Time lost p50", help=metric_help("hop_lost")),
+    seconds("lost_ns", "Time lost, all", help=metric_help("hop_lost")),
+)
+
+
 def failed_attempts(query: Query, selection: Selection, *, most: int = 50) -> pl.DataFrame:
     """`inner_gateway, outcome, error_type, attempts, streams, lost_p50_ns, lost_ns` of the attempts that another followed."""
     return query(f"""
@@ -123,6 +166,24 @@ def failed_attempts(query: Query, selection: Selection, *, most: int = 50) -> pl
             sum(lost_ns)::BIGINT AS lost_ns
         FROM hops WHERE {where(selection)} AND lost_ns IS NOT NULL
         GROUP BY ALL ORDER BY attempts DESC, inner_gateway, outcome, error_type LIMIT {most:d}""")
+
+
+ATTEMPTS = columns.table(
+    "Attempts",
+    stream("outer_stream_id", what="the stream between client and gateway"),
+    number("attempt", "Attempt"),
+    columns.instant("outer_started_at", "Started", priority=2),
+    text("inner_gateway", "Sent to", min_characters=11),
+    outcome("inner_outcome"),
+    text("inner_error_type", "Cause", priority=2),
+    ms("gateway_before_ns", "Started after", priority=2, help="From t0 of the stream to this attempt."),
+    ms("lost_ns", "Time lost", help=metric_help("hop_lost")),
+    stream("inner_stream_id", "Inner stream", "the stream between gateway and model server"),
+    text("outer_gateway", "Gateway", min_characters=11, priority=3),
+    replace(MODEL, priority=3),
+    text("matched_by", "Matched by", priority=3, min_characters=11),
+    stacks=False,
+)
 
 
 def attempts(query: Query, selection: Selection, *, most: int = 25) -> pl.DataFrame:
@@ -142,6 +203,19 @@ def attempts(query: Query, selection: Selection, *, most: int = 25) -> pl.DataFr
 
 ATTEMPT = """outer_stream_id, inner_stream_id, outer_started_at, outer_gateway, model, attempt, inner_gateway, inner_outcome,
     inner_error_type, gateway_before_ns, lost_ns, matched_by"""
+
+
+CHANGES = columns.table(
+    "Changes by gateways",
+    text("what", "What"),
+    text("gateway", "Gateway", min_characters=11),
+    STREAMS,
+    percent("share", "Share", help="Of the matched streams of the gateway."),
+    text("inner_value", "Example: the model server sent", help="Empty if it sent none.", min_characters=20),
+    text("outer_value", "The client received", min_characters=20),
+    stream(what="the newest stream with this change"),
+    empty="No differences in these streams.",
+)
 
 
 def changes(query: Query, selection: Selection, *, most: int = 100) -> pl.DataFrame:
@@ -195,6 +269,14 @@ def of_stream(query: Query, stream_id: UUID, *, most: int = 50) -> pl.DataFrame:
     return query(f"""
         SELECT * FROM hops WHERE outer_stream_id = '{stream_id}'::UUID OR inner_stream_id = '{stream_id}'::UUID
         ORDER BY outer_started_at, outer_stream_id, attempt LIMIT {most:d}""")
+
+
+CHANGES_OF_STREAM = columns.table(
+    "Changes by the gateway",
+    text("what", "What"),
+    text("inner_value", "The model server sent", min_characters=20),
+    text("outer_value", "The client received", min_characters=20),
+)
 
 
 def changes_of(query: Query, stream_id: UUID, *, most: int = 100) -> pl.DataFrame:

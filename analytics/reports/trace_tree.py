@@ -24,7 +24,7 @@ from typing import Any
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, formatting
+from streamgauge.analytics.reports import Query, columns, formatting
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import GATEWAY, MODEL
 from streamgauge.analytics.reports.traces import FAILED
@@ -74,6 +74,22 @@ MAX_STREAMS = 50
 """Streams of one trace that are read."""
 PHASE_COLUMNS = """client_start_ns, connected_ns, request_sent_ns, headers_ns, ttfb_ns, ttft_ns, ttfo_ns, last_output_ns, end_ns,
     client_drain_ns, delivered_ns"""
+
+
+STREAMS = columns.table(
+    "Streams of the trace",
+    columns.STREAM,
+    columns.outcome(),
+    columns.HTTP,
+    columns.CAUSE,
+    columns.instant("started_at", "Started", form="%H:%M:%S.%f", priority=4),
+    columns.MODEL,
+    columns.GATEWAY,
+    replace(columns.TTFT, priority=2),
+    columns.number("stall_count", "Stalls", priority=3),
+    columns.ms("end_ns", "Duration"),
+    stacks=False,
+)
 
 
 def streams_of(query: Query, trace_id: str, *, most: int = MAX_STREAMS) -> pl.DataFrame:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports import Query, columns
 from streamgauge.analytics.reports.selection import GATEWAY, MODEL, Selection, contains_text, instant
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.outcomes import IS_ERROR
@@ -56,6 +56,25 @@ class Search:
 
 DURATION_NS = """(date_diff('microsecond', min(started_at), max(started_at + to_microseconds(duration_ns // 1000))) * 1000)::BIGINT"""
 """SQL of the duration of a group of spans."""
+
+
+TABLE = columns.table(
+    "Traces",
+    columns.TRACE,
+    columns.text("root", "First span", priority=2, min_characters=18),
+    columns.outcome(help="Of the first failed stream, or else of the first stream."),
+    columns.HTTP,
+    replace(columns.CAUSE, state=lambda row: columns.outcome_state(row["outcome"])),
+    columns.instant("began_at", "Started", priority=3),
+    columns.ms("duration_ns", "Duration"),
+    columns.number("errors", "Errors", help="Spans with the status error.", state=lambda row: "bad" if row["errors"] else None),
+    columns.number("spans", "Spans", priority=3),
+    columns.number("streams", "Streams", priority=6),
+    columns.MODEL,
+    columns.GATEWAY,
+    columns.text("services", "Services", priority=4, min_characters=16),
+    stacks=False,
+    zone_of="Started",)  # fmt: skip
 
 
 def latest(

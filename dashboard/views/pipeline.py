@@ -120,5 +120,10 @@ def age(at: Any) -> str:
     return f"{formatting.duration(since.total_seconds() * 1e9) if short else formatting.span(since)} ago"
 
 
-st.caption("Completeness and freshness of the data of all pages.")
-page_frame.show(body, needs_streams=False, uses_time_range=False)
+def draw_page() -> None:
+    """Completeness and freshness of the data: positions, losses, versions."""
+    st.caption("Completeness and freshness of the data of all pages.")
+    page_frame.show(body, needs_streams=False, uses_time_range=False)
+
+
+PAGE = page_frame.Page(draw_page, "Pipeline", "valve", applying=lambda: ())

@@ -16,12 +16,12 @@ from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import choose_series
 from streamgauge.dashboard.charts.group_charts import dots
 from streamgauge.dashboard.charts.time_series import time_bars, time_lines
-from streamgauge.dashboard.group_tables import show_throughput, show_wasted
 from streamgauge.dashboard.panels import panel, section
 from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
+from streamgauge.dashboard.report_tables import show_report
 
 
-def body(chosen: Selection) -> None:
+def body(by: str, answers: str, chosen: Selection) -> None:
     verdict.prefetch_marks(chosen)
     chosen = overview.widened(query_catalog, chosen, dimension(by))
     tokens_of = prefetch(throughput.tokens_timeline, query, chosen)
@@ -123,12 +123,17 @@ def body(chosen: Selection) -> None:
             empty=why_unknown("cached"),
         )
     section(f"By {by}")
-    show_throughput(table(), group=by)
+    show_report(throughput.TABLE, table(), by=by)
     section("Wasted tokens", metric_help("wasted_tokens"))
-    show_wasted(wasted())
+    show_report(throughput.WASTED, wasted())
 
 
-with filters.row():
-    by = filters.choice("By", filters.groupings(), "model", key="by")
-    answers = filters.select("Answers", list(throughput.ANSWERS), key="answers", width=240)
-page_frame.show(body)
+def draw_page() -> None:
+    """Input and output tokens, tokens per second, concurrency."""
+    with filters.row():
+        by = filters.choice("By", filters.groupings(), "model", key="by")
+        answers = filters.select("Answers", list(throughput.ANSWERS), key="answers", width=240)
+    page_frame.show(partial(body, by, answers))
+
+
+PAGE = page_frame.Page(draw_page, "Throughput", "speed", diagnosed=True)
