@@ -146,7 +146,7 @@ def outcome(name: str = "outcome", *, priority: int = 0, **options: Any) -> Colu
 def _id(name: str, heading: str, opens: Opens, what: str, part: slice, **options: Any) -> Column:
     """Ids of which the table shows only a part. `what` names the page that they open."""
     help_text = f"Opens {what}. The text is the {'last' if part.start else 'first'} digits of its id."
-    shown = {"mono": True, "line": True, "priority": 0, "help": help_text} | options
+    shown: dict[str, Any] = {"mono": True, "line": True, "priority": 0, "help": help_text} | options
     return Column(name=name, heading=heading, text=lambda value: str(value)[part], opens=opens, **shown)
 
 
