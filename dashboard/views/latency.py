@@ -11,7 +11,7 @@ import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.reports import latency, overview
-from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection, dimension
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
@@ -154,7 +154,7 @@ def show_gap_heatmap(source: latency.Source) -> None:
         lambda f: heatmap(f, time, counted=counted),
         help_text,
         note=note,
-        empty=why_unknown("icl"),
+        metric="icl",
         on_click=filters.opens_streams(time, column=column),
     )
 

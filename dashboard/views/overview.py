@@ -13,7 +13,7 @@ import streamlit as st
 from streamgauge.analytics.diagnosis import report
 from streamgauge.analytics.diagnosis.diagnosis import OBJECTIVES, Diagnosis, Measured
 from streamgauge.analytics.reports import blame, formatting, hops, objectives, overview, stream_lists
-from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection, dimension
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
@@ -294,8 +294,8 @@ def show_timelines(chosen: Selection, found: Diagnosis) -> None:
                 data,
                 partial(lines, value=value, objective=objective, **options),
                 metric_help(metric, more="The dashed line is the objective." if objective else ""),
+                metric=metric,
                 value=value,
-                empty=why_unknown(metric),
                 on_click=filters.opens_streams(time, by=by, **order),
             )
 
