@@ -13,7 +13,7 @@ from uuid import UUID
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, columns, latency
+from streamgauge.analytics.reports import Query, columns, latency, number_of
 from streamgauge.analytics.reports.columns import (
     MODEL,
     STREAMS,
@@ -112,7 +112,7 @@ def waterfall(query: Query, selection: Selection, *, most: int = 4) -> pl.DataFr
                 SELECT outer_stream_id, sum(lost_ns) AS failed_ns FROM hops
                 WHERE {where(selection)} AND lost_ns IS NOT NULL GROUP BY ALL),
             outer_streams AS (SELECT stream_id, ttft_ns, end_ns FROM streams
-                WHERE started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)})
+                WHERE {selection.within()})
         SELECT {HOP_GATEWAY} AS gateway, count(*) AS streams,
             quantile_cont(gateway_before_ns - coalesce(failed_ns, 0), 0.5) AS before_ns,
             quantile_cont(coalesce(failed_ns, 0), 0.5) AS failed_ns,
@@ -260,8 +260,7 @@ def evidence(query: Query, selection: Selection) -> pl.DataFrame:
 
 def ambiguous(query: Query) -> int:
     """Streams without hops because several streams fitted equally well, since the store was created."""
-    found = query("SELECT coalesce(sum(value), 0)::BIGINT AS n FROM counters WHERE name = 'hops_ambiguous'")
-    return int(found["n"][0])
+    return number_of(query, "sum(value)::BIGINT", "counters WHERE name = 'hops_ambiguous'")
 
 
 def of_stream(query: Query, stream_id: UUID, *, most: int = 50) -> pl.DataFrame:

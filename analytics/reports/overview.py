@@ -119,7 +119,7 @@ def markers(query: Query, selection: Selection) -> list[tuple[datetime, str]]:
     """The newest `MAX_MARKERS` markers of the time range, such as deployments."""
     frame = query(f"""
         SELECT marked_at, text FROM markers
-        WHERE marked_at >= {instant(selection.since)} AND marked_at < {instant(selection.until)}
+        WHERE {selection.within("marked_at")}
         ORDER BY marked_at DESC LIMIT {MAX_MARKERS}""")
     return [(at, text) for at, text in frame.iter_rows()]
 
@@ -337,7 +337,7 @@ def filter_options(query: Query, selection: Selection, *, most: int = 200) -> di
     frame = query(f"""
         WITH seen AS (
             SELECT {columns} FROM streams
-            WHERE started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}
+            WHERE {selection.within()}
             UNION ALL SELECT {columns} FROM open_streams)
         {union}
         UNION ALL SELECT * FROM (

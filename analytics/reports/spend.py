@@ -59,11 +59,10 @@ _CACHE = """
 
 def _spent(selection: Selection, currency: str) -> str:
     """SQL of the requests of the selection with a cost in the currency, and the part of it that is wasted."""
-    began = f"started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}"
     return f"""(
         SELECT spend.*, waste.cost AS wasted
         FROM (FROM spend WHERE {selection.where()} AND currency = {literal(currency)}) AS spend
-        LEFT JOIN (SELECT stream_id, cost FROM wasted_tokens WHERE {began}) AS waste USING (stream_id))"""
+        LEFT JOIN (SELECT stream_id, cost FROM wasted_tokens WHERE {selection.within()}) AS waste USING (stream_id))"""
 
 
 def coverage(query: Query, selection: Selection) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, columns, formatting, latency, quality
+from streamgauge.analytics.reports import Query, columns, formatting, latency, number_of, quality
 from streamgauge.analytics.reports.columns import ms, number, seconds, text
 from streamgauge.analytics.reports.selection import (
     CLIENT,
@@ -168,8 +168,7 @@ def facets(query: Query, selection: Selection, where: str = "TRUE") -> pl.DataFr
 
 def count(query: Query, selection: Selection, where: str = "TRUE") -> int:
     """Number of streams of `table` without its limit."""
-    found = query(f"SELECT count(*) AS n FROM streams WHERE {selection.where()} AND {where}")
-    return int(found["n"][0])
+    return number_of(query, "count(*)", f"streams WHERE {selection.where()} AND {where}")
 
 
 # Streams in flight

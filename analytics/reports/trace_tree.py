@@ -24,7 +24,7 @@ from typing import Any
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, columns, formatting
+from streamgauge.analytics.reports import Query, columns, formatting, number_of
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import GATEWAY, MODEL
 from streamgauge.analytics.reports.traces import FAILED
@@ -106,8 +106,7 @@ def streams_of(query: Query, trace_id: str, *, most: int = MAX_STREAMS) -> pl.Da
 
 def streams_in_flight(query: Query, trace_id: str) -> int:
     """Number of streams in flight with this trace id."""
-    found = query(f"SELECT count(*) AS n FROM open_streams WHERE trace_id = {literal(trace_id.lower())}")
-    return int(found["n"][0])
+    return number_of(query, "count(*)", f"open_streams WHERE trace_id = {literal(trace_id.lower())}")
 
 
 # Spans. Pure.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from streamgauge.analytics.reports import Query, columns
-from streamgauge.analytics.reports.selection import GATEWAY, MODEL, Selection, contains_text, instant
+from streamgauge.analytics.reports.selection import GATEWAY, MODEL, Selection, contains_text
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.schema.sql_quoting import literal
@@ -86,7 +86,7 @@ def latest(
     outcome` (of the first failed stream, else of the first), `http_status, error_type, model, gateway`. The filters of the
     selection apply to the streams.
     """
-    within = f"started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}"
+    within = selection.within()
     search = search or Search()
     by_stream, failed_stream = "", ""
     if search.outcomes or selection.filters() != "TRUE":
@@ -115,7 +115,7 @@ def latest(
 
 def services(query: Query, selection: Selection, *, most: int = 50) -> list[str]:
     """Names of services among the spans of the time range."""
-    within = f"started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}"
+    within = selection.within()
     found = query(f"""
         SELECT DISTINCT {SERVICE} AS name FROM (SELECT attributes FROM spans WHERE {within} LIMIT {SPANS_WITH_SERVICE:d})
         WHERE name IS NOT NULL ORDER BY name LIMIT {most:d}""")
