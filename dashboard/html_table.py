@@ -24,6 +24,7 @@ from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.columns import WORD, Column, Row, State, instant, number
 from streamgauge.dashboard.filters import time_zone
 from streamgauge.dashboard.page_head import SIGNS_BELOW_PX, STACKED_BELOW_PX, WIDTHS_PX
+from streamgauge.dashboard.panels import section
 
 MAX_TEXT = 240
 """Longest text of a cell in characters. The rest becomes an ellipsis; the title has 1,000 characters."""
@@ -56,8 +57,20 @@ def show_pairs(pairs: Mapping[str, str], *, label: str) -> None:
     st.html(pairs_markup(pairs, label=label))
 
 
-def show_records(frame: pl.DataFrame, *, label: str, empty: str = "") -> None:
-    """Draw all columns of rows of the store, with headings made of the column names."""
+def show_records(
+    label: str,
+    frame: pl.DataFrame,
+    help_text: str | None = None,
+    *,
+    title: str | None = None,
+    empty: str = "",
+) -> None:
+    """Draw a section with all columns of rows of the store, with headings made of the column names.
+
+    `title` is that of the section if it is not the label of the table. "" draws none.
+    """
+    if title != "":
+        section(title or label, help_text)
     columns = [_record_column(name, frame[name]) for name in frame.columns]
     show_table(columns, frame, label=label, stacks=True, empty=empty)
 

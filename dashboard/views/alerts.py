@@ -31,10 +31,10 @@ def body(chosen: Selection) -> None:
     show_report(alerts.TABLE, history, links=LINKS, label="Resolved alerts", empty=empty)
     if history.height == MAX_ROWS:
         st.caption(f"Only the newest {MAX_ROWS} alerts are shown.")
-    section("Rules", "What analytics evaluates. Settings apply from its next start.")
-    show_records(alerts.rules(query), label="Rules", empty="Analytics has not started yet.")
-    section("Silences", "Alerts with a silence are shown here, but send no message.")
-    show_records(alerts.silences(query), label="Silences", empty="None.")
+    help_text = "What analytics evaluates. Settings apply from its next start."
+    show_records("Rules", alerts.rules(query), help_text, empty="Analytics has not started yet.")
+    help_text = "Alerts with a silence are shown here, but send no message."
+    show_records("Silences", alerts.silences(query), help_text, empty="None.")
     # Not `st.code`: its colours have too little contrast, and on a phone the keyboard cannot scroll it.
     st.caption(
         "To silence alerts: `streamgauge silence --model 'gpt-*' --for 2h`. To end a silence: `--for 0`."

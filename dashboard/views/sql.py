@@ -234,10 +234,4 @@ def applying() -> set[str]:
     return sql_statements.variables(st.query_params.get(sql_statements.PARAMETER, ""))
 
 
-PAGE = page_frame.Page(
-    draw_page,
-    "SQL",
-    "database",
-    applying=applying,
-    shares=False,
-)
+PAGE = page_frame.Page(draw_page, "SQL", "database", applying=applying, shares=False)

@@ -282,23 +282,19 @@ def show_server_stats(stream_id: UUID, row: Row) -> None:
     stats = one_stream.server_stats(query, stream_id)
     if stats.is_empty():
         return
-    section("Server-reported and observed values")
     reported = pl.struct("name", "value", "unit").map_elements(_stat_text, return_dtype=pl.String)
     observed = pl.col("name").map_elements(lambda name: observed_value(name, row), return_dtype=pl.String)
     columns = ("source", "name", "reported", "observed_at_the_tap", "raw")
-    show_records(
-        stats.with_columns(reported.alias("reported"), observed.alias("observed_at_the_tap")).select(columns),
-        label="Server-reported and observed values",
-    )
+    shown = stats.with_columns(reported.alias("reported"), observed.alias("observed_at_the_tap"))
+    show_records("Server-reported and observed values", shown.select(columns))
 
 
 def show_usage_reports(stream_id: UUID) -> None:
     reports = one_stream.usage_reports(query, stream_id)
     if reports.is_empty():
         return
-    section("Usage reports")
     at_ms = (pl.col("at_ns") / 1e6).alias("at, ms")
-    show_records(reports.with_columns(at_ms).drop("stream_id", "at_ns"), label="Usage reports")
+    show_records("Usage reports", reports.with_columns(at_ms).drop("stream_id", "at_ns"))
 
 
 def _stat_text(stat: Row) -> str:
