@@ -29,6 +29,7 @@ from streamgauge.analytics.schema.dimensions import LABEL
 from streamgauge.dashboard import page_settings, query_runner, zoom
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import TimeRange
+from streamgauge.dashboard.page_head import PAGES
 
 T = TypeVar("T")
 
@@ -43,21 +44,6 @@ DEFAULT_REFRESH = "5s"
 FILTERS = {name: f"{name.capitalize()}s" for name in selection_filters}
 """Filter → its heading."""
 _OPENS = "opens-address"
-PAGE_FILTERS: dict[str, dict[str, str]] = {
-    "Streams": {
-        "outcome": "Outcome",
-        "cause": "Cause",
-        "status": "HTTP status",
-        "finish": "Finish reason",
-        "answer": "Answer",
-        "dialect": "Dialect",
-        "prompt": "Prompt size",
-        "tap": "Tap",
-        "server": "Server instance",
-        "duration": "Duration",
-    },
-}
-"""Title of a page → its own filters: name → label. They have no widget: links set them in the URL, and chips remove them."""
 GROUPED_BY = {"prompt size": "prompt", "dialect": "dialect", **dict(zip(DIMENSIONS, DIMENSIONS, strict=True))}
 """Grouping of charts and tables → filter of *Streams* that selects a group. Labels have the filter `label`."""
 NO_FILTER = ("", "everything", "session")
@@ -140,8 +126,7 @@ def saved_views_markup(views: Iterable[tuple[str, str]]) -> str:
 def draw_chips(applying: Collection[str], page_filters: Iterable[str] = ()) -> None:
     """Draw one button for each value of a filter. It removes the value.
 
-    `applying` are the filters that change the page, and `from` or `to` if the time range does. `page_filters` are those of
-    `PAGE_FILTERS`.
+    `applying` are the filters that change the page, and `from` or `to` if the time range does. `page_filters` are its own.
     """
     chosen = [(name, value) for name in FILTERS if name in applying for value in selected(name)]
     chosen += [(name, value) for name in page_filters for value in st.query_params.get_all(name)]
@@ -205,7 +190,8 @@ def draw_back(parameter: str, label: str) -> None:
 def page_link(page: str, label: str, icon: str, changes: Mapping[str, str] | None = None) -> None:
     """Draw a link to another page with the same time range and filters except `changes`."""
     parameters = parameters_with(changes or {})
-    st.page_link(f"views/{page}.py", label=label, icon=icon, query_params=parameters, width="content")
+    target = st.session_state[PAGES][page]
+    st.page_link(target, label=label, icon=icon, query_params=parameters, width="content")
 
 
 def label_names() -> list[str]:
@@ -424,17 +410,17 @@ AddressOf = Callable[[str, Sequence[str]], str]
 
 def facets_markup(
     counts: Sequence[tuple[str, str, int]],
-    labels: Mapping[str, str],
+    names: Iterable[str],
     selected: Mapping[str, Sequence[str]],
     address_of: AddressOf,
 ) -> str:
-    """The values of each filter with their counts as HTML, in the order of `labels`. "" without any.
+    """The values of each filter with their counts as HTML, in the order of `names`. "" without any.
 
     `counts` has (filter, value, number of streams). A click selects a value, a click on a selected one removes it. A filter with
     one value that is not selected is left out: it would change nothing.
     """
     groups = []
-    for name, label in labels.items():
+    for name in names:
         values = [(value, n) for facet, value, n in counts if facet == name]
         chosen = selected.get(name, ())
         if len(values) < 2 and not chosen:
@@ -450,6 +436,7 @@ def facets_markup(
                 f'<li><a href="{escape(address_of(name, then))}" target="_self" title="{escape(value)}"{current}>'
                 f"<span>{sign}{escape(shortened(value))}</span><span>{formatting.count(n)}</span></a></li>"
             )
+        label = stream_lists.FILTER_LABELS.get(name, name.capitalize())
         groups.append(f'<div><span class="sg-facet">{escape(label)}</span><ul>{"".join(lines)}</ul></div>')
     if not groups:
         return ""

@@ -13,111 +13,28 @@ have any number of rows and columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.reports import formatting
+from streamgauge.analytics.reports.columns import WORD, Column, Row, State, instant, number
 from streamgauge.dashboard.filters import time_zone
 from streamgauge.dashboard.page_head import SIGNS_BELOW_PX, STACKED_BELOW_PX, WIDTHS_PX
-
-Row = Mapping[str, Any]
-State = Literal["bad", "muted"]
-
+from streamgauge.dashboard.panels import section
 
 MAX_TEXT = 240
 """Longest text of a cell in characters. The rest becomes an ellipsis; the title has 1,000 characters."""
 MAX_TITLE = 1000
 CHARACTER_PX, MONO_PX, PADDING_PX, SIGN_PX = 6.6, 7.8, 17, 32
 """Estimated widths of a character, of the margins of a cell, and of a cell with a sign."""
-WORD = 17
-"""Characters of a text column before its values wrap inside words."""
 LONG = 40
 """Characters of a line of a longer text, such as JSON, in a column of `show_records`."""
 NARROWEST_PX = 350
 """Width of a box on a phone. A table whose remaining columns need more can be scrolled, also with the keyboard."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """One column. `text` receives the value of `name`, which is never None or NaN."""
-
-    name: str
-    heading: str
-    text: Callable[[Any], str] = str
-    number: bool = False
-    """Right-aligned, never wrapped."""
-    line: bool = False
-    """Never wrapped."""
-    mono: bool = False
-    help: str | None = None
-    priority: int = 1
-    """Columns with 0 never disappear. Higher numbers disappear first."""
-    link: Callable[[Row], str | None] | None = None
-    opens_row: bool = False
-    """A click anywhere on the row opens the link of this column."""
-    state: Callable[[Row], State | None] | None = None
-    sort_address: str | None = None
-    """Address of this page sorted by this column."""
-    is_sign: bool = False
-    """In a box below `page_head.SIGNS_BELOW_PX`, only the first word is visible, which says the same."""
-    wraps_on_phone: bool = False
-    """In such a box, values wrap after a quarter of its width."""
-    bar: bool = False
-    """A bar behind the number, for ratios from 0 to 1."""
-    min_characters: int = WORD
-
-
-def number(
-    name: str,
-    heading: str,
-    *,
-    unit: str | None = None,
-    digits: int = 0,
-    factor: float = 1,
-    sign: bool = False,
-    **options: Any,
-) -> Column:
-    """A column of numbers, multiplied by `factor`. The heading names the unit."""
-    form = f"{'+' if sign else ''},.{digits}f"
-    return Column(
-        name=name,
-        heading=f"{heading}, {unit}" if unit else heading,
-        text=lambda value: format(value * factor, form),
-        number=True,
-        **options,
-    )
-
-
-def ms(name: str, heading: str, *, digits: int = 0, **options: Any) -> Column:
-    """A column of durations in ns, shown in ms."""
-    return number(name, heading, unit="ms", digits=digits, factor=1e-6, **options)
-
-
-def seconds(name: str, heading: str, *, digits: int = 1, **options: Any) -> Column:
-    """A column of durations in ns, shown in s."""
-    return number(name, heading, unit="s", digits=digits, factor=1e-9, **options)
-
-
-def percent(name: str, heading: str, *, digits: int = 1, **options: Any) -> Column:
-    """A column of ratios, shown in %."""
-    return number(name, heading, unit="%", digits=digits, factor=100, **options)
-
-
-def instant(name: str, heading: str, *, form: str = "%m-%d %H:%M:%S.%f", **options: Any) -> Column:
-    """A column of instants. `%f` in `form` is cut to ms."""
-    zone = time_zone()
-
-    def text(at: datetime) -> str:
-        shown = f"{at.astimezone(zone):{form}}"
-        return shown[:-3] if form.endswith("%f") else shown
-
-    return Column(name=name, heading=heading, text=text, line=True, **options)
 
 
 def show_table(
@@ -140,8 +57,20 @@ def show_pairs(pairs: Mapping[str, str], *, label: str) -> None:
     st.html(pairs_markup(pairs, label=label))
 
 
-def show_records(frame: pl.DataFrame, *, label: str, empty: str = "") -> None:
-    """Draw all columns of rows of the store, with headings made of the column names."""
+def show_records(
+    label: str,
+    frame: pl.DataFrame,
+    help_text: str | None = None,
+    *,
+    title: str | None = None,
+    empty: str = "",
+) -> None:
+    """Draw a section with all columns of rows of the store, with headings made of the column names.
+
+    `title` is that of the section if it is not the label of the table. "" draws none.
+    """
+    if title != "":
+        section(title or label, help_text)
     columns = [_record_column(name, frame[name]) for name in frame.columns]
     show_table(columns, frame, label=label, stacks=True, empty=empty)
 
@@ -209,7 +138,10 @@ def _box(table: str, label: str, *, scrolls: bool = False) -> str:
 def _text(column: Column, value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return formatting.UNKNOWN
-    return column.text(value)
+    if column.form is None:
+        return column.text(value)
+    shown = f"{value.astimezone(time_zone()):{column.form}}"
+    return shown[:-3] if column.form.endswith("%f") else shown
 
 
 def _cut(text: str) -> str:
@@ -222,7 +154,7 @@ def _width_px(column: Column, texts: Sequence[str]) -> int:
     longest = max(map(len, texts), default=0)
     if not column.number and not column.line:
         longest = min(longest, column.min_characters)
-    words = max(map(len, column.heading.split()), default=0)
+    words = max(map(len, column.title.split()), default=0)
     width_px = max(longest * (MONO_PX if column.mono else CHARACTER_PX), words * CHARACTER_PX)
     return math.ceil(width_px) + PADDING_PX
 
@@ -256,7 +188,7 @@ def _hidden_below(columns: Sequence[Column], widths: Mapping[str, int]) -> dict[
 def _note(columns: Sequence[Column], hiding: Mapping[str, int]) -> str:
     """The headings of the columns that do not fit. Each one appears when its column disappears."""
     first_hidden = sorted(
-        ((hiding[c.name], c.heading) for c in columns if c.name in hiding), key=lambda pair: -pair[0]
+        ((hiding[c.name], c.title) for c in columns if c.name in hiding), key=lambda pair: -pair[0]
     )
     names = "".join(
         f'<span class="sg-until-{width}">{", " if i else "Not shown at this width: "}{escape(heading)}</span>'
@@ -292,7 +224,7 @@ def _heading(column: Column, hidden_below: int | None, width_px: int, order: str
     if not column.number and not column.line:
         least = f"min({width_px}px,25cqw)" if column.wraps_on_phone else f"{width_px}px"
         attributes += f' style="min-width:{least}"'
-    content = escape(column.heading)
+    content = escape(column.title)
     if column.name == order:
         attributes += ' aria-sort="descending"'
         content += " ▾"
@@ -320,7 +252,7 @@ def _cell(column: Column, row: Row, text: str, *, is_row_header: bool, hidden_be
         opens = ' class="sg-row"' if column.opens_row else ""
         content = f'<a href="{escape(address)}" target="_self"{opens}>{content}</a>'
     # CSS shows it beside the value where rows are blocks, and the row of headings is not visible.
-    attributes += f' data-heading="{escape(column.heading)}"'
+    attributes += f' data-heading="{escape(column.title)}"'
     if is_row_header:
         return f'<th scope="row"{attributes}>{content}</th>'
     return f"<td{attributes}>{content}</td>"

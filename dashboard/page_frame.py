@@ -5,41 +5,61 @@ A refresh reruns one fragment. Widgets outside it, the scroll position and the U
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import streamlit as st
 
 from streamgauge.analytics.reports import formatting, overview
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.dashboard import filters, page_settings, query_runner, share, sql_statements, verdict, zoom
+from streamgauge.dashboard import filters, page_settings, query_runner, share, verdict, zoom
 
 _PAGE, _OPENS, _BEGAN = "page", "opens", "began"
-DIAGNOSED = ("Overview", "Latency", "Throughput", "Spend", "Errors", "Hops")
-"""Titles of the pages that show a diagnosis or its onsets."""
-APPLYING: dict[str, tuple[str, ...]] = {"Stream": (), "Live": tuple(filters.FILTERS), "Pipeline": ()}
-"""Title of a page → the filters that apply to it, and `from` and `to` if the time range does. All apply to other pages."""
 
 
-def begin(title: str) -> None:
+@dataclass(frozen=True)
+class Page:
+    """One page of the dashboard. Its address is the name of the module of `draw`."""
+
+    draw: Callable[[], None]
+    """Draws the page below its head, for each reader on each full rerun. Its docstring is the help text of the navigation."""
+    title: str
+    icon: str
+    """Name of a Material symbol."""
+    applying: Callable[[], Collection[str]] = lambda: ("from", "to", *filters.FILTERS)
+    """The filters that change the page, and `from` or `to` if the time range does."""
+    own_filters: Sequence[str] = ()
+    """Its own filters. They have no widget: links set them in the URL, and chips remove them."""
+    diagnosed: bool = False
+    """Whether it shows a diagnosis or its onsets."""
+    hidden: bool = False
+    """Whether only links of other pages open it."""
+    shares: bool = True
+    """Whether the head has the button *Copy link*."""
+
+    @property
+    def address(self) -> str:
+        return self.draw.__module__.rpartition(".")[2]
+
+
+def begin(page: Page) -> None:
     """Call once per run, before anything is drawn. Queues the diagnosis: no other query of a page takes as long."""
     query_runner.leave_page()
-    st.session_state[_OPENS] = st.session_state.get(_PAGE) != title
-    st.session_state[_PAGE] = title
+    st.session_state[_OPENS] = st.session_state.get(_PAGE) != page.title
+    st.session_state[_PAGE] = page.title
     st.session_state[_BEGAN] = now = datetime.now(UTC)
-    if title in DIAGNOSED and filters.is_known():
+    if page.diagnosed and filters.is_known():
         verdict.begin(filters.selection(now), recent=opens())
 
 
-def header(title: str) -> None:
+def header(page: Page) -> None:
     """Draw the head of every page: its title, time range and refresh at the right, and the filters below."""
-    applying: Collection[str] = APPLYING.get(title, ("from", "to", *filters.FILTERS))
-    if title == "SQL":
-        applying = sql_statements.variables(st.query_params.get(sql_statements.PARAMETER, ""))
+    applying = page.applying()
     with st.container(
         horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute", key="header"
     ):
-        st.title(title, anchor=False, width="content")
+        st.title(page.title, anchor=False, width="content")
         with st.container(
             horizontal=True,
             vertical_alignment="bottom",
@@ -49,9 +69,9 @@ def header(title: str) -> None:
         ):
             has_range = "from" in applying or "to" in applying
             filters.draw_time_range(enabled=has_range)
-            if title != "SQL":  # its editor has a button for the text that it has
-                share.draw_share(title, has_range=has_range)
-    filters.draw_chips(applying, filters.PAGE_FILTERS.get(title, ()))
+            if page.shares:
+                share.draw_share(page.title, has_range=has_range)
+    filters.draw_chips(applying, page.own_filters)
     zoom.draw_pointer()
 
 

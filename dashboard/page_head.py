@@ -20,6 +20,8 @@ ADDRESS = "<script>window.__streamlit={BACKEND_BASE_URL:location.origin,MAIN_PAG
 MAX_PAGE_BYTES = 1 << 20
 """At most this much of a page is buffered to insert the text. The rest passes through unchanged."""
 HERE = Path(__file__).parent
+PAGES = "pages"
+"""Key of the session state → address of a page → what links to it need."""
 
 ELEMENTS = ("Selectbox", "Multiselect", "Checkbox", "Html", "PageLink", "Metric", "ButtonGroup", "Button", "TextInput",
             "ArrowVegaLiteChart", "embed", "BidiComponent")  # fmt: skip
@@ -73,7 +75,7 @@ def draw_hidden() -> None:
     with st.sidebar, st.container(key="preloaded"):  # page.css hides it
         st.html("<i></i>")
         st.metric("-", "-")
-        st.page_link("views/overview.py")
+        st.page_link(st.session_state[PAGES]["overview"])
 
 
 def preloads(static: Path = STATIC) -> str:

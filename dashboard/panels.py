@@ -19,7 +19,7 @@ import streamlit as st
 
 from streamgauge.analytics.reports import formatting
 from streamgauge.analytics.reports.comparison import MIN_N, MIN_TAIL_N
-from streamgauge.analytics.reports.metric_help import why_unknown
+from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import FADED, Drawing, draw, draw_legend, draw_placeholder
 
@@ -30,7 +30,6 @@ MIN_CHANGE = 0.0005
 """Smaller changes are shown as no change."""
 FACTOR_FROM = 10.0
 """Larger relative changes are shown as a factor."""
-NO_VALUE = why_unknown("")
 TREND_WIDTH, TREND_PX, TREND_TOP = 300, 38, 3
 
 
@@ -63,25 +62,26 @@ def panel(
     chart_of: Callable[[pl.DataFrame], Drawing],
     help_text: str | None = None,
     *,
+    metric: str = "",
     value: str | None = None,
     note: str | None = None,
     legend: Mapping[str, str] | None = None,
-    empty: str = NO_VALUE,
-    key: str | None = None,
+    empty: str | None = None,
     on_click: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> None:
     """A box with `chart_of(frame)`, or the text `empty` if the frame has no rows or the column `value` has only NULL.
 
+    `metric` gives the texts for help and `empty` that are not given.
     `legend` has the names and colours of this panel. A legend that panels share is drawn above them.
     `on_click` is that of `draw`.
     """
-    with box(title, help_text, height="stretch"):
+    with box(title, help_text or (metric_help(metric) if metric else None), height="stretch"):
         if legend:
             draw_legend(legend)
         if frame.is_empty() or (value is not None and frame[value].drop_nulls().is_empty()):
-            draw_placeholder(empty)
+            draw_placeholder(empty or why_unknown(metric))
             return
-        draw(chart_of(frame), title, key=key or f"chart-{title}", on_click=on_click)
+        draw(chart_of(frame), title, key=f"chart-{title}", on_click=on_click)
         if note:
             st.caption(note)
 

@@ -7,54 +7,21 @@ and `currency` are required; `DEFAULTS` says which price another one has. Prices
 from __future__ import annotations
 
 import csv
-import datetime as dt
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model
+from pydantic import ValidationError
 
-from streamgauge.analytics.schema.prices import COLUMNS, DEFAULTS, MAX_PRICES, RATES, SERVED, Price
-from streamgauge.setting_tables import problem
+from streamgauge.analytics.schema.prices import COLUMNS, DEFAULTS, MAX_PRICES, SERVED, Price
+from streamgauge.setting_tables import model_of, problem
 
 MAX_BYTES = 8 * 2**20
 _REQUIRED = ("model", "input", "output", "currency")
-_IS_COST = Field(ge=0, le=1e9, allow_inf_nan=False, description="a price. Write a number per million tokens")
-_Cost = Annotated[float, _IS_COST]
-_FurtherCost = Annotated[float | None, _IS_COST]
-_WORD = r"^[\w.-]{1,64}$"
-_TIME = "a time. Write 2026-11-22 or 2026-11-22T07:00:00Z"
-
-
-def _instant(value: object) -> object:
-    """A date or time as a time. UTC unless it has an offset."""
-    try:
-        found = dt.datetime.fromisoformat(str(value)) if value is not None else None
-    except ValueError:
-        return value
-    return found.replace(tzinfo=dt.UTC) if found is not None and found.tzinfo is None else found
-
-
-_Instant = Annotated[dt.datetime | None, BeforeValidator(_instant)]
-
-
-_FIELDS: dict[str, Any] = {
-    "model": (str, Field(pattern=r"^[^\s\[\]\\]{1,256}$", description="a name with the wildcards * and ?")),
-    "currency": (str, Field(pattern="^[A-Z]{3}$", description="a code such as USD")),
-    "above": (int | None, Field(None, ge=0, le=2**53, description="a number of input tokens")),
-    "valid_from": (_Instant, Field(None, description=_TIME)),
-    "valid_until": (_Instant, Field(None, description=_TIME)),
-    "source": (str | None, Field(None, pattern=_WORD, description="the name of a catalog")),
-    **{
-        name: (str | None, Field(None, pattern=_WORD, description="a word as the provider reports it"))
-        for name in SERVED
-    },
-    **{name: (_Cost, ...) if name in _REQUIRED else (_FurtherCost, None) for name in RATES},
-}
-PriceRow: type[BaseModel] = create_model("PriceRow", **{name: _FIELDS[name] for name in COLUMNS})
-"""A row of a file as written, without the prices that may be left out."""
+_MODEL = model_of(Price)
 
 
 def read_prices(path: Path) -> tuple[Price, ...]:
@@ -127,14 +94,14 @@ def _check_names(where: str, names: Iterable[str]) -> None:
 
 
 def _price(where: str, row: Mapping[str, Any], *, strict: bool) -> Price:
-    try:
-        values = PriceRow.model_validate(row, strict=strict).model_dump()
-    except ValidationError as e:
-        raise ValueError(f"{where}: {problem(e, PriceRow)}.") from None
-    values["web_search"] = values["web_search"] or 0.0
+    values = dict.fromkeys(_REQUIRED) | {name: value for name, value in row.items() if value is not None}
+    values = {"web_search": 0.0} | values
     for name, instead in DEFAULTS.items():
-        values[name] = values[instead] if values[name] is None else values[name]
-    return Price(**values)
+        values.setdefault(name, values[instead])
+    try:
+        return Price(**_MODEL.model_validate(values, strict=strict).model_dump())
+    except ValidationError as e:
+        raise ValueError(f"{where}: {problem(e, _MODEL)}.") from None
 
 
 def _check_order(prices: Iterable[tuple[str, Price]]) -> None:
@@ -157,4 +124,4 @@ def _check_order(prices: Iterable[tuple[str, Price]]) -> None:
         same.append((where, price))
 
 
-_FIRST, _LAST = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)

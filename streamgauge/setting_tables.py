@@ -9,22 +9,24 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 from urllib.parse import parse_qsl, urlencode, urlsplit
-from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from streamgauge.analytics.schema.budgets import MAX_BUDGETS, Budget
 from streamgauge.analytics.schema.clients import MAX_CLIENTS, NO_CLIENT_NAMES, Client, is_client_id
-from streamgauge.analytics.schema.objectives import DEFAULT, GLOBS, MAX_OBJECTIVES, Objective
+from streamgauge.analytics.schema.objectives import DEFAULT, LIMITS, MAX_OBJECTIVES, Objective
+from streamgauge.analytics.schema.setting_rows import Text
 from streamgauge.ingest.labels import MAX_LABELS, Label, parse_label
 from streamgauge.values import parse_seconds, text_pairs
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 T = TypeVar("T")
-Model = TypeVar("Model", bound=BaseModel)
 
 OBJECTIVE = '{"model": "gpt-*", "ttft": "800ms", "goodput": 0.95}'
 BUDGET = '{"client": "search-*", "period": "month", "amount": 500, "currency": "USD"}'
@@ -32,7 +34,6 @@ CLIENT = "9f86d081884c7d659a2feaa0c55ad015=billing"
 LABEL = "team=header:x-team:plain"
 SAVED_VIEW = "rate limits=streams?status=429&range=24h"
 """Examples for help texts and errors."""
-MAX_TEXT = 256
 MAX_NAME_CHARS = 64
 MAX_VIEWS = 50
 MAX_ADDRESS_CHARS = 2000
@@ -53,124 +54,55 @@ class SavedView(NamedTuple):
         return f"{self.name}={self.address}"
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("text in quotes")
-    return text
-
-
-def _glob(text: str) -> str:
-    # `fnmatch` would take […] as a set of characters, and only * and ? are documented.
-    if set(text) & set("[]\\"):
-        raise ValueError("a name with the wildcards * and ?")
-    return text
-
-
-def _label_glob(text: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9_]*=.+", text):
-        raise ValueError("a label and a glob, such as team=search-*")
-    return _glob(text)
-
-
-def _time_zone(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (ValueError, OSError, LookupError):
-        raise ValueError("a time zone such as Europe/Berlin") from None
-    return name
-
-
-Text = Annotated[
-    str, Field(min_length=1, max_length=MAX_TEXT, description="text in quotes"), AfterValidator(_printable)
-]
-Glob = Annotated[Text, AfterValidator(_glob)]
-Limit = Annotated[
-    float | None,
-    BeforeValidator(parse_seconds),
-    Field(gt=0, le=86_400, allow_inf_nan=False, description="a duration such as 800ms or 2s"),
-]
-Severity = Annotated[Literal["page", "ticket", "none"], Field(description="page, ticket or none")]
-
-
 class _Table(BaseModel):
     """One table of a list. The description of a key says what is allowed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)  # strict: 1 is no text, and true is no number
 
 
-class _GlobTable(_Table):
-    """A table that applies to what its globs match."""
-
-    name: Text = ""
-    """By default the globs, and the period of a budget."""
-    model: Glob = "*"
-    gateway: Glob = "*"
-    client: Glob = "*"
-
-
-class ObjectiveTable(_GlobTable):
-    """One table `[[objectives]]`."""
-
-    label: Glob = "*"
-    ttft: Limit = None
-    itl: Limit = None
-    error_rate: float | None = Field(None, ge=0, le=1, allow_inf_nan=False, description="a share from 0 to 1")
-    goodput: float | None = Field(
-        None, ge=0, lt=1, allow_inf_nan=False, description="a share from 0 to less than 1"
-    )
-    severity: Severity = "page"
-
-    def objective(self) -> Objective:
-        """The objective. Raises ValueError for a table without a limit."""
-        limits: dict[str, Any] = {
-            "ttft_ns": self.ttft and round(self.ttft * 1e9),
-            "itl_ns": self.itl and round(self.itl * 1e9),
-            "error_rate": self.error_rate,
-            "goodput": self.goodput,
-        }
-        if all(limit is None for limit in limits.values()):
-            raise ValueError("it has no limit. Add one of ttft, itl, error_rate, goodput")
-        globs = self.model_dump(include={*GLOBS})
-        return Objective(self.name or _name_of(globs), **globs, **limits, severity=self.severity)
+def model_of(row: type[DataclassInstance], **replaced: Any) -> type[BaseModel]:
+    """The checks of a table whose keys are the fields of a row. `replaced`: annotations of keys that differ from their fields."""
+    kinds: dict[Any, Any] = {str: Text, bool: Annotated[bool, Field(description="true or false")]}
+    declared = get_type_hints(row, include_extras=True) | replaced
+    keys: dict[str, Any] = {
+        field.name: (
+            kinds.get(declared[field.name], declared[field.name]),
+            ... if field.default is MISSING else field.default,
+        )
+        for field in fields(row)
+    }
+    return create_model(row.__name__, __base__=_Table, **keys)
 
 
-def _name_of(globs: Mapping[str, str]) -> str:
-    texts = (glob if key == "label" else f"{key}={glob}" for key, glob in globs.items() if glob != "*")
-    return " ".join(texts) or "all"
+def _limit_ns(value: object) -> object:
+    seconds = parse_seconds(value)
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= 86_400:
+        raise ValueError("a duration such as 800ms or 2s")
+    return round(seconds * 1e9)
 
 
-class BudgetTable(_GlobTable):
-    """One table `[[budgets]]`."""
-
-    label: Annotated[Text, AfterValidator(_label_glob)] | None = None
-    period: Literal["day", "week", "month"] = Field(description="day, week or month")
-    amount: float = Field(gt=0, allow_inf_nan=False, description="a number above 0")
-    currency: str = Field(pattern="^[A-Z]{3}$", description="a currency code such as USD")
-    time_zone: Annotated[Text, AfterValidator(_time_zone)] = "UTC"
-    severity: Severity = "page"
-
-    def budget(self) -> Budget:
-        globs = self.model_dump(include={"model", "gateway", "client"})
-        if self.label is not None:
-            label, _, globs[label] = self.label.partition("=")
-        return Budget(**self.model_dump() | {"name": self.name or f"{_name_of(globs)} per {self.period}"})
+_Limit = Annotated[int | None, BeforeValidator(_limit_ns)]
 
 
 def parse_objectives(value: object) -> tuple[Objective, ...]:
     """Tables, objectives or JSON text of them, in the order of their priority."""
-    found = _parse_tables(value, Objective, ObjectiveTable, ObjectiveTable.objective, OBJECTIVE)
+    limits = {f"{key}_ns": Annotated[_Limit, Field(alias=key)] for key in ("ttft", "itl")}
+    found = _parse_tables(value, Objective, model_of(Objective, **limits), OBJECTIVE)
+    for number, objective in enumerate(found, 1):
+        if all(getattr(objective, limit) is None for limit in LIMITS):
+            raise ValueError(
+                f"objective {number}: it has no limit. Add one of ttft, itl, error_rate, goodput"
+            )
     return _distinct(found, MAX_OBJECTIVES, [DEFAULT.name, *(objective.name for objective in found)])
 
 
 def parse_budgets(value: object) -> tuple[Budget, ...]:
     """Tables, budgets or JSON text of them."""
-    found = _parse_tables(value, Budget, BudgetTable, BudgetTable.budget, BUDGET)
+    found = _parse_tables(value, Budget, model_of(Budget), BUDGET)
     return _distinct(found, MAX_BUDGETS, [budget.name for budget in found])
 
 
-def _parse_tables(
-    value: object, kind: type[T], table: type[Model], convert: Callable[[Model], T], example: str
-) -> list[T]:
+def _parse_tables(value: object, kind: type[T], table: type[BaseModel], example: str) -> list[T]:
     try:
         given: Any = json.loads(value) if isinstance(value, str) else value
         items = [
@@ -184,25 +116,26 @@ def _parse_tables(
         if not isinstance(item, Mapping | kind):
             raise ValueError(f"the value is not a list of tables such as {example}")
         try:
-            found.append(item if isinstance(item, kind) else convert(table.model_validate(item)))
+            found.append(item if isinstance(item, kind) else kind(**table.model_validate(item).model_dump()))
         except ValidationError as e:
             raise ValueError(f"{kind.__name__.lower()} {number}: {problem(e, table)}") from None
-        except ValueError as e:
-            raise ValueError(f"{kind.__name__.lower()} {number}: {e}") from None
     return found
 
 
 def problem(error: ValidationError, model: type[BaseModel]) -> str:
     """What is wrong with the first key, and what is allowed: the description of its field, or the text of a validator's ValueError."""
     found = error.errors(include_url=False)[0]
-    key = str(found["loc"][0])
+    key, keys = (
+        str(found["loc"][0]),
+        {field.alias or name: field for name, field in model.model_fields.items()},
+    )
     if found["type"] == "extra_forbidden":
-        similar = difflib.get_close_matches(key, model.model_fields, 1)
+        similar = difflib.get_close_matches(key, keys, 1)
         hint = f", did you mean {similar[0]!r}?" if similar else "."
-        return f"unknown key {key!r}{hint} Allowed: {', '.join(model.model_fields)}"
+        return f"unknown key {key!r}{hint} Allowed: {', '.join(keys)}"
     if found["type"] == "missing":
-        return f"{key} is missing: {model.model_fields[key].description}"
-    allowed = found["ctx"]["error"] if found["type"] == "value_error" else model.model_fields[key].description
+        return f"{key} is missing: {keys[key].description}"
+    allowed = found["ctx"]["error"] if found["type"] == "value_error" else keys[key].description
     return f"{key} = {found['input']!r} is not {allowed}"
 
 
@@ -224,27 +157,17 @@ def _client(client_id: object, name: object) -> Client:
     return Client(client_id, text)
 
 
-class LabelTable(_Table):
-    """One table `[[labels]]`. `source` as in a text, such as `LABEL`, without the options."""
-
-    name: Text
-    source: Text
-    plain: bool = Field(False, description="true or false")
-    prometheus: bool = Field(False, description="true or false")
-
-    def label(self) -> Label:
-        return replace(
-            parse_label(f"{self.name}={self.source}"), plain=self.plain, prometheus=self.prometheus
-        )
-
-
 def parse_labels(value: object) -> tuple[Label, ...]:
     """Tables, labels, JSON text of them, or texts such as `LABEL`, in one text separated by spaces."""
     if isinstance(value, str) and not value.lstrip().startswith(("[", "{")):
         value = value.split()
     if isinstance(value, list | tuple):
         value = [parse_label(item) if isinstance(item, str) else item for item in value]
-    found = _parse_tables(value, Label, LabelTable, LabelTable.label, LABEL)
+    found = _parse_tables(value, Label, model_of(Label), LABEL)
+    found = [
+        replace(parse_label(f"{one.name}={one.source}"), plain=one.plain, prometheus=one.prometheus)
+        for one in found
+    ]
     return _distinct(found, MAX_LABELS, [label.name for label in found])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -12,8 +13,9 @@ import polars as pl
 from streamgauge.analytics.diagnosis.aggregates import affected
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import FAILURES, TITLES, Cause, Diagnosis, cause_text, headline
-from streamgauge.analytics.reports import Query, has_rows
+from streamgauge.analytics.reports import Query, columns, formatting, has_rows
 from streamgauge.analytics.reports.alerts import of_budgets
+from streamgauge.analytics.reports.columns import text
 from streamgauge.analytics.reports.objectives import stored_objectives
 from streamgauge.analytics.reports.overview import IS_BAD, label_names, top_contributors
 from streamgauge.analytics.reports.run_summary import cost
@@ -124,6 +126,30 @@ def offenders_by(found: Diagnosis, judged_by: Sequence[Objective]) -> str:
         if metric in FAILURES
         else title
     )
+
+
+OFFENDERS = columns.table(
+    "Top offenders",
+    text("place", "Top offenders", priority=0),
+    text("bad_share", "{by}", text=formatting.share, number=True),
+    text("of_all_bad", "of all of them", text=formatting.share, number=True, priority=3),
+    text("of_all", "of all requests", text=formatting.share, number=True, priority=4),
+    text("error_rate", "Errors", text=formatting.share, number=True, priority=2),
+)
+GROUPS = columns.table(
+    "Streams by model and gateway",
+    text("model", "Model", priority=0),
+    text("gateway", "Gateway"),
+    text("in_flight", "In flight", number=True, priority=5),
+    # With one decimal: heartbeats limit the precision.
+    text("silent_ns", "Silence", text=lambda ns: f"{ns / 1e9:.1f} s", number=True, priority=6),
+    text("requests_per_s", "Req/s", text=partial(formatting.rate, unit=""), number=True, priority=4),
+    text("error_rate", "Errors", text=formatting.share, number=True, priority=2),
+    text("ttft_p50_ns", "TTFT p50", text=formatting.duration, number=True, priority=9),
+    text("ttft_p95_ns", "TTFT p95", text=formatting.duration, number=True, priority=3),
+    text("itl_p50_ns", "ITL p50", text=formatting.duration, number=True, priority=8),
+    text("tokens_per_s", "tok/s", text=partial(formatting.rate, unit=""), number=True, priority=7),
+)
 
 
 def _groups(query: Query, selection: Selection) -> pl.DataFrame:

@@ -20,6 +20,11 @@ Query = Callable[[str], "pl.DataFrame"]
 """Runs one read-only statement. Raises `streamgauge.analytics.query.errors.QueryError` with a one-line message."""
 
 
+def number_of(query: Query, expression: str, source: str) -> int:
+    """The number that an expression of SQL has over tables with a condition."""
+    return int(query(f"SELECT {expression} AS n FROM {source}").item() or 0)
+
+
 def has_rows(query: Query, table: str, where: str = "TRUE") -> bool:
     """Whether any row of the table meets the SQL condition."""
     return bool(query(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE {where}) AS found")["found"][0])

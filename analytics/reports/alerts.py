@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports import Query, columns, formatting
+from streamgauge.analytics.reports.columns import text
 from streamgauge.analytics.reports.selection import FILTERS, Selection
 from streamgauge.analytics.schema import budgets
 from streamgauge.analytics.schema.sql_quoting import instant
@@ -20,6 +21,21 @@ _ALERTS = """
 SELECT alert_id::VARCHAR AS alert_id, severity, rule, gateway, model, place, message, evidence, began_at, fired_at, resolved_at,
     stream_id::VARCHAR AS stream_id, not_sent
 FROM alerts"""
+
+
+TABLE = columns.table(
+    "Alerts",
+    text("message", "Alert", opens_row=True, min_characters=40, priority=0),
+    text("severity", "Severity", line=True,
+         state=lambda row: "bad" if row["severity"] == "page" and row["resolved_at"] is None else None),
+    text("rule", "Rule", line=True),
+    columns.instant("began_at", "Since", form="%m-%d %H:%M:%S"),
+    columns.instant("resolved_at", "Resolved", form="%m-%d %H:%M:%S"),
+    text("evidence", "Evidence", min_characters=30, priority=2, text=lambda found: "; ".join(found) or formatting.UNKNOWN),
+    text("stream_id", "Stream", text=lambda stream_id: stream_id[:8], mono=True, priority=3),
+    text("not_sent", "No message", priority=4, text=lambda why: why[:14] if why.startswith("alert ") else why),
+
+)  # fmt: skip
 
 
 def firing(query: Query, *, most: int = 100) -> pl.DataFrame:

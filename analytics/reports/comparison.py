@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from streamgauge.analytics.reports import Query, formatting
+from streamgauge.analytics.reports import Query, columns, formatting
 from streamgauge.analytics.reports.errors import CAUSE_AND_TYPE
 from streamgauge.analytics.reports.overview import COUNTS
 from streamgauge.analytics.reports.quality import (
@@ -108,10 +108,46 @@ class Row:
             return None
         return ratio, low, high
 
+    @property
+    def texts(self) -> dict[str, str | None]:
+        """The row of `TABLE`."""
+        found = {
+            "label": self.label,
+            "result": self.result,
+            "a": None,
+            "b": None,
+            "difference": None,
+            "interval": None,
+        }
+        if self.found is None:
+            return found
+        return found | {
+            "a": self.to_text(self.found.a),
+            "b": self.to_text(self.found.b),
+            "difference": self.signed(self.found.difference),
+            "interval": f"{self.signed(self.found.low)} … {self.signed(self.found.high)}",
+        }
+
     def signed(self, value: float) -> str:
         """A difference with its sign. Differences of shares are in percentage points."""
         text = self.to_text(abs(value)).replace(" %", " points")
         return ("+" if value > 0 else "−" if value < 0 else "±") + text
+
+
+TABLE = columns.table(
+    "{title}: differences between A and B",
+    columns.text("label", "Metric"),
+    columns.text("result", "Result"),
+    columns.text("a", "A", number=True),
+    columns.text("b", "B", number=True),
+    columns.text("difference", "B − A", number=True),
+    columns.text("interval", "95 % interval", number=True),
+)
+
+
+def table(rows: Sequence[Row]) -> pl.DataFrame:
+    """The texts of `TABLE`."""
+    return pl.DataFrame([row.texts for row in rows])
 
 
 def failure_rows(

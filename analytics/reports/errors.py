@@ -6,10 +6,14 @@ from datetime import datetime
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports import Query, columns
+from streamgauge.analytics.reports.columns import GROUP, REQUESTS, Row, number, percent, seconds, stream, text
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
+from streamgauge.analytics.schema import outcomes
 from streamgauge.analytics.schema.dimensions import ENDED_AT
-from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST, REQUESTS
+from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST
+from streamgauge.analytics.schema.strict_clients import CLIENTS, RULES, clients_of
 
 CAUSE = (
     "CASE WHEN outcome = 'http_error' THEN 'HTTP ' || coalesce(http_status::VARCHAR, '?') ELSE outcome END"
@@ -60,10 +64,37 @@ def worst_pairs(query: Query, selection: Selection, *, most: int = 6) -> pl.Data
 def matrix(query: Query, selection: Selection, *, most: int = 200) -> pl.DataFrame:
     """`model, gateway, requests, errors, error_rate` of each pair with requests, most errors first."""
     return query(f"""
-        SELECT {DIMENSIONS["model"]} AS model, {DIMENSIONS["gateway"]} AS gateway, {REQUESTS} AS requests,
+        SELECT {DIMENSIONS["model"]} AS model, {DIMENSIONS["gateway"]} AS gateway, {outcomes.REQUESTS} AS requests,
             count(*) FILTER ({IS_ERROR}) AS errors, {ERROR_RATE} AS error_rate
         FROM streams WHERE {selection.where()} AND {IS_REQUEST} GROUP BY ALL
         ORDER BY errors DESC, requests DESC, model, gateway LIMIT {most:d}""")
+
+
+def _streams_of(cause: Row) -> dict[str, str] | None:
+    if cause["error_type"] is None:
+        return None
+    status = {} if cause["http_status"] is None else {"status": str(cause["http_status"])}
+    return {"cause": cause["error_type"], **status}
+
+
+CAUSES = columns.table(
+    "Causes of errors",
+    text("error_type", "Error type", opens=_streams_of, help="Opens the streams with this error type and status."),
+    number("http_status", "HTTP"),
+    text("error_phase", "Phase", min_characters=16, priority=5),
+    number("n", "Streams"),
+    percent("share", "Share", priority=2, help="Share of all errors in the selection."),
+    columns.instant("first_at", "First seen", form="%m-%d %H:%M:%S", priority=2, help="End of the first stream with this error."),
+    number("before_onset", "Before onset", priority=2,
+           help="Errors with this cause before the onset of the diagnosis: First seen is earlier than the onset because of them."),
+    columns.instant("last_at", "Last seen", form="%m-%d %H:%M:%S", priority=3, help="End of the last stream with this error."),
+    number("clients", "Clients", priority=4, help="Number of clients with this error."),
+    number("models", "Models", priority=7, help="Number of models with this error."),
+    number("gateways", "Gateways", priority=7, help="Number of gateways with this error."),
+    stream(heading="Example", what="the newest stream with this cause"),
+    text("message", "Last message", min_characters=24, priority=6),
+    empty="No errors in this selection.",
+    zone_of="First and last seen",)  # fmt: skip
 
 
 def causes(
@@ -87,11 +118,34 @@ def causes(
         ORDER BY n DESC, http_status, error_type, error_phase LIMIT {most:d}""")
 
 
+def _violations_of(row: Row) -> dict[str, str]:
+    return {"gateway": row["gateway"], "model": row["model"], "kind": "breaks strict clients"}
+
+
+VIOLATIONS = columns.table(
+    "Streams that strict clients reject",
+    text("gateway", "Gateway", opens=_violations_of, help="Opens the streams of this gateway and model."),
+    text("upstream", "Upstream", priority=5),
+    text("model", "Model", priority=2),
+    text("clients", "Breaks", min_characters=24),
+    text("meaning", "What the streams do", min_characters=32),
+    text("rule", "Rule", priority=4),
+    number("n", "Streams"),
+    percent("share", "Share", digits=0, help="Share of the streams of this place and format."),
+    columns.instant("first_at", "First seen", form="%m-%d %H:%M:%S", priority=3),
+    columns.instant("last_at", "Last seen", form="%m-%d %H:%M:%S", priority=6),
+    stream(heading="Example", what="the newest stream that breaks the rule"),
+    empty="No stream of this selection breaks a rule.",
+    zone_of="First and last seen",
+)
+
+
 def violations(query: Query, selection: Selection, *, most: int = 100) -> pl.DataFrame:
     """`gateway, upstream, model, rule, dialect, n, share, first_at, last_at, stream_id` (the newest): streams that break rules of
-    strict clients, most frequent first. `share` is that of the streams of the place and dialect that were checked."""
+    strict clients, most frequent first. `share` is that of the streams of the place and dialect that were checked. `clients` are
+    the names of those that break, `meaning` is what the streams do."""
     place = f"""{DIMENSIONS["gateway"]} AS gateway, coalesce(server_address, '') AS upstream, {DIMENSIONS["model"]} AS model, dialect"""
-    return query(f"""
+    found = query(f"""
         WITH chosen AS (SELECT {place}, violations, started_at, stream_id FROM streams
                 WHERE {selection.where()} AND violations IS NOT NULL),
             checked AS (SELECT gateway, upstream, model, dialect, count(*) AS checked FROM chosen GROUP BY ALL)
@@ -100,10 +154,16 @@ def violations(query: Query, selection: Selection, *, most: int = 100) -> pl.Dat
         FROM (SELECT * EXCLUDE (violations), unnest(violations) AS rule FROM chosen WHERE len(violations) > 0)
         JOIN checked USING (gateway, upstream, model, dialect)
         GROUP BY gateway, upstream, model, rule, dialect ORDER BY n DESC, gateway, upstream, model, rule LIMIT {most:d}""")
+    rules = found.select("rule", "dialect").rows()
+    broken = [", ".join(CLIENTS[c] for c in clients_of(rule, dialect)) for rule, dialect in rules]
+    meanings = [RULES[rule].meaning.replace("`", "") if rule in RULES else None for rule, _ in rules]
+    return found.with_columns(
+        clients=pl.Series(broken, dtype=pl.String), meaning=pl.Series(meanings, dtype=pl.String)
+    )
 
 
-ABORTS = f"""
-    count(*) FILTER (outcome = 'client_abort') AS aborts, aborts / nullif({REQUESTS}, 0) AS abort_share,
+_ABORTS = f"""
+    count(*) FILTER (outcome = 'client_abort') AS aborts, aborts / nullif({outcomes.REQUESTS}, 0) AS abort_share,
     count(*) FILTER (outcome = 'client_abort' AND ttft_ns IS NULL) AS before_output,
     sum(output_tokens) FILTER (outcome = 'client_abort')::BIGINT AS output_tokens,
     sum(output_tokens * (1 - least(delivered_bytes / nullif(response_bytes, 0), 1))) FILTER (outcome = 'client_abort')
@@ -123,11 +183,25 @@ def abort_summary(query: Query, selection: Selection) -> dict[str, float | None]
     - `after_terminal`: the client disconnected after the terminal event, which is no abort.
     """
     return query(f"""
-        SELECT {ABORTS}, count(output_tokens) FILTER (outcome = 'client_abort') AS aborts_with_tokens,
+        SELECT {_ABORTS}, count(output_tokens) FILTER (outcome = 'client_abort') AS aborts_with_tokens,
             count(*) FILTER (outcome = 'tap_lost') AS lost,
             count(*) FILTER (outcome = 'refused') AS refused,
             count(*) FILTER (aborted_after_terminal) AS after_terminal
         FROM streams WHERE {selection.where()}""").to_dicts()[0]
+
+
+ABORTS = columns.table(
+    "Client aborts by {by}",
+    GROUP,
+    REQUESTS,
+    number("aborts", "Aborts", help=metric_help("aborts"), opens={"kind": "aborted"}),
+    percent("abort_share", "Share"),
+    number("before_output", "Before first token", help="The client disconnected while waiting for the first token."),
+    seconds("aborted_after_ns", "Median time to abort"),
+    number("output_tokens", "Tokens generated", help=metric_help("aborted_tokens")),
+    number("undelivered_tokens", "Undelivered tokens", help=metric_help("undelivered")),
+    number("undelivered_bytes", "Undelivered bytes", unit="KiB", digits=1, factor=1 / 1024),
+    empty="No client aborts in this selection.",)  # fmt: skip
 
 
 def aborts(query: Query, selection: Selection, by: str, *, most: int = 50) -> pl.DataFrame:
@@ -135,7 +209,7 @@ def aborts(query: Query, selection: Selection, by: str, *, most: int = 50) -> pl
     undelivered_bytes` of the groups with client aborts."""
     return query(f"""
         SELECT * FROM (
-            SELECT {dimension(by)} AS name, {REQUESTS} AS requests, {ABORTS},
+            SELECT {dimension(by)} AS name, {outcomes.REQUESTS} AS requests, {_ABORTS},
                 quantile_cont(end_ns, 0.5) FILTER (outcome = 'client_abort') AS aborted_after_ns
             FROM streams WHERE {selection.where()} GROUP BY ALL)
         WHERE aborts > 0 ORDER BY aborts DESC, name LIMIT {most:d}""")

@@ -13,7 +13,19 @@ from uuid import UUID
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, latency
+from streamgauge.analytics.reports import Query, columns, latency, number_of
+from streamgauge.analytics.reports.columns import (
+    MODEL,
+    STREAMS,
+    ms,
+    number,
+    outcome,
+    percent,
+    seconds,
+    stream,
+    text,
+)
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.one_stream import Phase
 from streamgauge.analytics.reports.selection import GATEWAY, Selection, instant
 from streamgauge.analytics.schema.dimensions import is_one_of
@@ -50,6 +62,23 @@ def where(selection: Selection) -> str:
     return " AND ".join(parts)
 
 
+GATEWAYS = columns.table(
+    "Delays by gateways",
+    text("gateway", "Gateway"),
+    number("streams", "Streams", help="Matched streams between client and gateway.", opens={}, of="gateway"),
+    *(ms(f"added_ttft_{q}_ns", f"Added TTFT {q}", digits=1, help=metric_help("hop_ttft")) for q in ("p50", "p95")),
+    *(ms(f"event_{q}_ns", f"Event delay {q}", digits=1, help=metric_help("hop_event")) for q in ("p50", "p95")),
+    ms("event_max_ns", "Event delay max", digits=1, help="Longest delay of any event of these streams."),
+    ms("tail_p50_ns", "Tail p50", digits=1, help=metric_help("hop_tail")),
+    percent("merged_share", "Merged", help="Events that the gateway merged into others / aligned events."),
+    percent("split_share", "Split", help="Events that continue an event of the model server / aligned events."),
+    percent("buffered_share", "Buffered", help=metric_help("hop_buffered")),
+    number("stalls", "Stalls", help="Stalls that the gateway caused: the model server had no such gap."),
+    ms("clock_error_ns", "Clock ±", digits=2, help=metric_help("hop_clock")),
+
+)  # fmt: skip
+
+
 def by_gateway(query: Query, selection: Selection, *, most: int = 20) -> pl.DataFrame:
     """What each gateway adds, busiest first. Quantiles are over streams.
 
@@ -81,7 +110,7 @@ def waterfall(query: Query, selection: Selection, *, most: int = 4) -> pl.DataFr
                 SELECT outer_stream_id, sum(lost_ns) AS failed_ns FROM hops
                 WHERE {where(selection)} AND lost_ns IS NOT NULL GROUP BY ALL),
             outer_streams AS (SELECT stream_id, ttft_ns, end_ns FROM streams
-                WHERE started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)})
+                WHERE {selection.within()})
         SELECT {HOP_GATEWAY} AS gateway, count(*) AS streams,
             quantile_cont(gateway_before_ns - coalesce(failed_ns, 0), 0.5) AS before_ns,
             quantile_cont(coalesce(failed_ns, 0), 0.5) AS failed_ns,
@@ -115,6 +144,18 @@ def added_ttft_timeline(query: Query, selection: Selection, *, most: int = 7) ->
         FROM chosen WHERE name IN (SELECT name FROM busiest) GROUP BY ALL ORDER BY "at", name""")
 
 
+FAILED_ATTEMPTS = columns.table(
+    "Failed attempts",
+    text("inner_gateway", "Sent to", help="Upstream of the gateway's request."),
+    outcome(priority=1),
+    text("error_type", "Cause"),
+    number("attempts", "Attempts"),
+    STREAMS,
+    ms("lost_p50_ns", "Time lost p50", help=metric_help("hop_lost")),
+    seconds("lost_ns", "Time lost, all", help=metric_help("hop_lost")),
+)
+
+
 def failed_attempts(query: Query, selection: Selection, *, most: int = 50) -> pl.DataFrame:
     """`inner_gateway, outcome, error_type, attempts, streams, lost_p50_ns, lost_ns` of the attempts that another followed."""
     return query(f"""
@@ -123,6 +164,24 @@ def failed_attempts(query: Query, selection: Selection, *, most: int = 50) -> pl
             sum(lost_ns)::BIGINT AS lost_ns
         FROM hops WHERE {where(selection)} AND lost_ns IS NOT NULL
         GROUP BY ALL ORDER BY attempts DESC, inner_gateway, outcome, error_type LIMIT {most:d}""")
+
+
+ATTEMPTS = columns.table(
+    "Attempts",
+    stream("outer_stream_id", what="the stream between client and gateway"),
+    number("attempt", "Attempt"),
+    columns.instant("outer_started_at", "Started", priority=2),
+    text("inner_gateway", "Sent to", min_characters=11),
+    outcome("inner_outcome"),
+    text("inner_error_type", "Cause", priority=2),
+    ms("gateway_before_ns", "Started after", priority=2, help="From t0 of the stream to this attempt."),
+    ms("lost_ns", "Time lost", help=metric_help("hop_lost")),
+    stream("inner_stream_id", "Inner stream", "the stream between gateway and model server"),
+    text("outer_gateway", "Gateway", min_characters=11, priority=3),
+    replace(MODEL, priority=3),
+    text("matched_by", "Matched by", priority=3, min_characters=11),
+    stacks=False,
+)
 
 
 def attempts(query: Query, selection: Selection, *, most: int = 25) -> pl.DataFrame:
@@ -142,6 +201,19 @@ def attempts(query: Query, selection: Selection, *, most: int = 25) -> pl.DataFr
 
 ATTEMPT = """outer_stream_id, inner_stream_id, outer_started_at, outer_gateway, model, attempt, inner_gateway, inner_outcome,
     inner_error_type, gateway_before_ns, lost_ns, matched_by"""
+
+
+CHANGES = columns.table(
+    "Changes by gateways",
+    text("what", "What"),
+    text("gateway", "Gateway", min_characters=11),
+    STREAMS,
+    percent("share", "Share", help="Of the matched streams of the gateway."),
+    text("inner_value", "Example: the model server sent", help="Empty if it sent none.", min_characters=20),
+    text("outer_value", "The client received", min_characters=20),
+    stream(what="the newest stream with this change"),
+    empty="No differences in these streams.",
+)
 
 
 def changes(query: Query, selection: Selection, *, most: int = 100) -> pl.DataFrame:
@@ -186,8 +258,7 @@ def evidence(query: Query, selection: Selection) -> pl.DataFrame:
 
 def ambiguous(query: Query) -> int:
     """Streams without hops because several streams fitted equally well, since the store was created."""
-    found = query("SELECT coalesce(sum(value), 0)::BIGINT AS n FROM counters WHERE name = 'hops_ambiguous'")
-    return int(found["n"][0])
+    return number_of(query, "sum(value)::BIGINT", "counters WHERE name = 'hops_ambiguous'")
 
 
 def of_stream(query: Query, stream_id: UUID, *, most: int = 50) -> pl.DataFrame:
@@ -195,6 +266,14 @@ def of_stream(query: Query, stream_id: UUID, *, most: int = 50) -> pl.DataFrame:
     return query(f"""
         SELECT * FROM hops WHERE outer_stream_id = '{stream_id}'::UUID OR inner_stream_id = '{stream_id}'::UUID
         ORDER BY outer_started_at, outer_stream_id, attempt LIMIT {most:d}""")
+
+
+CHANGES_OF_STREAM = columns.table(
+    "Changes by the gateway",
+    text("what", "What"),
+    text("inner_value", "The model server sent", min_characters=20),
+    text("outer_value", "The client received", min_characters=20),
+)
 
 
 def changes_of(query: Query, stream_id: UUID, *, most: int = 100) -> pl.DataFrame:

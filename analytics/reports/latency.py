@@ -14,7 +14,8 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports import Query, columns
+from streamgauge.analytics.reports.columns import GROUP, ms, number, percent, seconds
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
 from streamgauge.analytics.schema.dimensions import HAS_ROLLUPS, is_one_of
 from streamgauge.analytics.schema.sql_quoting import literal
@@ -195,6 +196,14 @@ def quantile_timeline(
         ORDER BY "at", name""")
 
 
+QUANTILES = columns.table(
+    "Quantiles by {by}",
+    GROUP,
+    number("n", "{counted}", help="With a known value.", opens={}),
+    *(ms(f"{name}_ns", name, digits=1) for name in ("p50", "p90", "p95", "p99", "max")),
+)
+
+
 def table(query: Query, source: Source, metric: str, *, most: int = 50) -> pl.DataFrame:
     """`name, n, p50_ns, p90_ns, p95_ns, p99_ns, max_ns` of a metric by group, busiest first.
 
@@ -233,6 +242,20 @@ STALLS_OF_STREAMS = """(
                 stall_count AS stalls, if(stall_count IS NOT NULL, last_output_ns - ttft_ns, NULL) AS output_ns
             FROM streams)"""
 """SQL of the streams with the columns of `stream_minutes` that `stalls` reads."""
+
+
+STALLS = columns.table(
+    "Stalls by {by}",
+    GROUP,
+    number("streams", "Streams", help="Streams with known stalls."),
+    number("stalled_streams", "Streams with stalls", opens={"kind": "stalled"}),
+    percent("stalled_share", "Share with stalls"),
+    number("stalls", "Stalls"),
+    seconds("stalled_ns", "Stalled time"),
+    percent("stalled_time_share", "Share of output time", digits=2),
+    seconds("worst_ns", "Longest gap", digits=2),
+    empty="Stalls are unknown for these streams.",
+)
 
 
 def stalls(query: Query, source: Source, *, most: int = 30) -> pl.DataFrame:

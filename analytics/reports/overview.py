@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, has_rows
+from streamgauge.analytics.reports import Query, columns, has_rows
+from streamgauge.analytics.reports.columns import DIMENSION, NAME, ms, number, percent
 from streamgauge.analytics.reports.selection import (
     DIMENSIONS,
     FILTERS,
@@ -118,7 +119,7 @@ def markers(query: Query, selection: Selection) -> list[tuple[datetime, str]]:
     """The newest `MAX_MARKERS` markers of the time range, such as deployments."""
     frame = query(f"""
         SELECT marked_at, text FROM markers
-        WHERE marked_at >= {instant(selection.since)} AND marked_at < {instant(selection.until)}
+        WHERE {selection.within("marked_at")}
         ORDER BY marked_at DESC LIMIT {MAX_MARKERS}""")
     return [(at, text) for at, text in frame.iter_rows()]
 
@@ -201,6 +202,23 @@ def timeline_by(
         GROUP BY GROUPING SETS (("at", name), ("at")) ORDER BY "at", name""")
 
 
+CHANGES = columns.table(
+    "Largest changes",
+    NAME,
+    DIMENSION,
+    ms("ttft_p50_ns", "TTFT p50"),
+    percent("ttft_change", "Change", digits=0, sign=True),
+    columns.ERROR_RATE,
+    number("error_change", "Change", unit="points", digits=1, factor=100, sign=True,
+           help="Change of the error rate in percentage points."),
+    ms("ttft_p50_before_ns", "TTFT before", priority=3),
+    percent("error_rate_before", "Errors before", priority=3),
+    number("requests", "Requests", opens={}),
+    number("requests_before", "Requests before", priority=4),
+    empty="Nothing to compare: no model or gateway has 5 requests both in this range and in the previous {period}.",
+    stacks=False,)  # fmt: skip
+
+
 def largest_changes(query: Query, selection: Selection, *, least: int = 5, most: int = 6) -> pl.DataFrame:
     """Models and gateways with the largest changes from the previous period, with at least `least` requests in both periods.
 
@@ -228,6 +246,28 @@ def largest_changes(query: Query, selection: Selection, *, least: int = 5, most:
         WHERE a.requests >= {least:d} AND b.requests >= {least:d}
         ORDER BY greatest(coalesce(abs(ttft_change), 0), 5 * coalesce(abs(error_change), 0)) DESC, a.name
         LIMIT {most:d}""")
+
+
+CONTRIBUTORS = columns.table(
+    "Models, gateways and clients with more than their share of affected streams",
+    NAME,
+    DIMENSION,
+    percent("of_all_bad", "Share of affected", digits=0, bar=True, help="Its share of all affected streams of the selection."),
+    percent("of_all", "Share of requests", digits=0, help="Its share of all requests."),
+    percent("bad_share", "Affected", help="Affected streams / its own requests."),
+    number("bad", "Streams", help="Affected streams."),
+    replace(columns.ERROR_RATE, priority=2),
+    ms("ttft_p95_ns", "TTFT p95", priority=3),
+    ms("itl_p95_ns", "ITL p95", digits=1, priority=3),
+    empty="No model, gateway or client has clearly more than its share of affected streams, and at least 5 of them.",
+    stacks=False,)  # fmt: skip
+UNSUCCESSFUL = replace(
+    CONTRIBUTORS,
+    columns=[
+        replace(c, opens={"kind": "unsuccessful"}) if c.name == "bad" else c for c in CONTRIBUTORS.columns
+    ],
+)
+"""If the affected streams are those that failed or missed their objective, which the page Streams can select."""
 
 
 def top_contributors(
@@ -297,7 +337,7 @@ def filter_options(query: Query, selection: Selection, *, most: int = 200) -> di
     frame = query(f"""
         WITH seen AS (
             SELECT {columns} FROM streams
-            WHERE started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}
+            WHERE {selection.within()}
             UNION ALL SELECT {columns} FROM open_streams)
         {union}
         UNION ALL SELECT * FROM (

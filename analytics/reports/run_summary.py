@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports import Query, number_of
 from streamgauge.analytics.reports.errors import CAUSE_AND_TYPE
 from streamgauge.analytics.reports.overview import SUMMARY, SUMMARY_COLUMNS
 from streamgauge.analytics.reports.selection import MODEL, Selection
@@ -23,9 +23,7 @@ def by_model(query: Query, selection: Selection) -> pl.DataFrame:
 
 def exchanges(query: Query, selection: Selection) -> int:
     """The number of streams without the answers on WebSockets."""
-    return int(
-        query(f"SELECT count(*) FROM streams WHERE {selection.where()} AND connection_id IS NULL").item()
-    )
+    return number_of(query, "count(*)", f"streams WHERE {selection.where()} AND connection_id IS NULL")
 
 
 def times(query: Query, selection: Selection) -> tuple[int, int, int]:

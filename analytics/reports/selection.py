@@ -127,11 +127,13 @@ class Selection:
         parts += [has_labels(self.labels)] if self.labels else []
         return " AND ".join(parts) or "TRUE"
 
+    def within(self, column: str = "started_at") -> str:
+        """SQL condition of the time range."""
+        return f"{column} >= {instant(self.since)} AND {column} < {instant(self.until)}"
+
     def where(self) -> str:
         """SQL condition of the selection."""
-        return (
-            f"started_at >= {instant(self.since)} AND started_at < {instant(self.until)} AND {self.filters()}"
-        )
+        return f"{self.within()} AND {self.filters()}"
 
     def bucket(self) -> str:
         """SQL of a stream's point in a time series, by its start."""

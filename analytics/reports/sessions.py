@@ -7,13 +7,15 @@ requests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports import Query, columns
+from streamgauge.analytics.reports.columns import TOKENS_IN, TOKENS_OUT, number, seconds, text
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.dimensions import TO_MODEL
 from streamgauge.analytics.schema.outcomes import IS_ERROR, REQUESTS
@@ -34,6 +36,29 @@ IS_SESSION = f"count(DISTINCT response_id) > 1 OR bool_or({IS_NAMED})"
 """SQL conditions of streams and of a group: a response that no request continued is no session (`measures.sessions`)."""
 
 
+TABLE = columns.table(
+    "Sessions",
+    columns.SESSION,
+    text("agent", "Agent", line=True, help="Subagents have a session of their own."),
+    text("client_app", "Program", priority=2, min_characters=11),
+    columns.instant("last_at", "Last request", form="%m-%d %H:%M:%S"),
+    number("turns", "Turns"),
+    number("requests", "Requests"),
+    number("errors", "Errors"),
+    seconds("model_ns", "Model time", priority=2, help=metric_help("session_model")),
+    seconds("tool_ns", "Tool time", priority=2, help=metric_help("session_tool")),
+    seconds("subagent_ns", "Subagents", priority=3, help=metric_help("session_subagent")),
+    seconds("user_wait_ns", "User wait", priority=2, help=metric_help("session_user")),
+    TOKENS_IN,
+    TOKENS_OUT,
+    text("cost", "Cost", number=True, help=metric_help("cost")),
+    number("unfinished_output_tokens", "Unfinished", unit="tokens", priority=4, help=metric_help("session_unfinished")),
+    text("models", "Models", priority=3, text=", ".join),
+    columns.CLIENT,
+    stacks=False,)  # fmt: skip
+_ROWS = "SELECT *, if(parent_session_id IS NULL, NULL, '↳ subagent') AS agent"
+
+
 def count(query: Query, selection: Selection) -> dict[str, int]:
     """`sessions`, `in_session` (requests with a session) and `requests` of the selection."""
     return query(f"""
@@ -45,7 +70,7 @@ def count(query: Query, selection: Selection) -> dict[str, int]:
 
 
 def table(query: Query, selection: Selection, *, order: str = "newest", limit: int = 50) -> pl.DataFrame:
-    """Rows of the view `sessions`, and `client`, for the sessions with requests in the selection, in this order.
+    """Rows of the view `sessions`, `agent` and `client`, for the sessions with requests in the selection, in this order.
 
     The ids are selected first, as literals, so the view computes only these sessions.
     """
@@ -55,9 +80,7 @@ def table(query: Query, selection: Selection, *, order: str = "newest", limit: i
         "session_id"
     ]
     names = ", ".join(literal(name) for name in ids) or "NULL"
-    found = query(
-        f"SELECT *, client_id AS client FROM sessions WHERE session_id IN ({names}) LIMIT {limit:d}"
-    )
+    found = query(f"{_ROWS}, client_id AS client FROM sessions WHERE session_id IN ({names}) LIMIT {limit:d}")
     ranks = pl.DataFrame({"session_id": ids}, schema={"session_id": pl.String}).with_row_index("rank")
     return ranks.join(found, on="session_id").sort("rank").drop("rank")
 
@@ -69,10 +92,37 @@ def one(query: Query, session_id: str) -> dict[str, object] | None:
 
 
 def subagents(query: Query, session_id: str, *, most: int = 100) -> pl.DataFrame:
-    """The first subagents of a session: rows of the view `sessions`, the earliest first."""
+    """The first subagents of a session: rows of the view `sessions` and `agent`, the earliest first."""
     return query(
-        f"SELECT * FROM sessions WHERE parent_session_id = {literal(session_id)} ORDER BY first_at, session_id LIMIT {most:d}"
+        f"{_ROWS} FROM sessions WHERE parent_session_id = {literal(session_id)} ORDER BY first_at, session_id LIMIT {most:d}"
     )
+
+
+REQUESTS_TABLE = columns.table(
+    "Requests of the session",
+    columns.STREAM,
+    columns.outcome(),
+    number("request", "Request"),
+    number("turn", "Turn", opens="turn", help="Opens the turn."),
+    columns.instant("started_at", "Started", priority=2),
+    text(
+        "pause",
+        "Waited for",
+        line=True,
+        priority=2,
+        help="What the session waited for before the request.",
+    ),
+    seconds("pause_ns", "Pause", priority=2),
+    replace(columns.TTFT, priority=2),
+    seconds("end_ns", "Duration", digits=2, priority=2),
+    text("finish_reason", "Finish", line=True, priority=4),
+    number("tool_call_count", "Tool calls", priority=4),
+    TOKENS_IN,
+    TOKENS_OUT,
+    replace(columns.MODEL, priority=3),
+    replace(columns.GATEWAY, priority=4),
+    stacks=False,
+)
 
 
 def requests(query: Query, session_id: str, *, most: int = 500) -> pl.DataFrame:

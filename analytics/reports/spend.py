@@ -5,18 +5,32 @@ Costs are those of the view `spend`. `query` of the page may return an answer th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, formatting, has_rows
+from streamgauge.analytics.reports import Query, columns, formatting, has_rows
+from streamgauge.analytics.reports.columns import (
+    GROUP,
+    REQUESTS,
+    SESSION,
+    Row,
+    State,
+    number,
+    percent,
+    text,
+)
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
+from streamgauge.analytics.schema.clients import shortened
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.sql_quoting import literal
 
-SESSION = "session"
-GROUPS = {**DIMENSIONS, SESSION: "coalesce(session_id, '(no session)')"}
+BY_SESSION = "session"
+GROUPS = {**DIMENSIONS, BY_SESSION: "coalesce(session_id, '(no session)')"}
 """Grouping → SQL of its value, over `spend`. Labels are groupings, too."""
 
 
@@ -45,11 +59,10 @@ _CACHE = """
 
 def _spent(selection: Selection, currency: str) -> str:
     """SQL of the requests of the selection with a cost in the currency, and the part of it that is wasted."""
-    began = f"started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}"
     return f"""(
         SELECT spend.*, waste.cost AS wasted
         FROM (FROM spend WHERE {selection.where()} AND currency = {literal(currency)}) AS spend
-        LEFT JOIN (SELECT stream_id, cost FROM wasted_tokens WHERE {began}) AS waste USING (stream_id))"""
+        LEFT JOIN (SELECT stream_id, cost FROM wasted_tokens WHERE {selection.within()}) AS waste USING (stream_id))"""
 
 
 def coverage(query: Query, selection: Selection) -> pl.DataFrame:
@@ -59,6 +72,27 @@ def coverage(query: Query, selection: Selection) -> pl.DataFrame:
         GROUP BY currency ORDER BY currency IS NULL, requests DESC, currency""")
 
 
+_COSTS = [
+    number("cost", "Cost, {currency}", digits=4),
+    *(number(name, name.capitalize(), digits=4, priority=4, help=metric_help("cost_estimate")) for name in ("low", "high")),
+    number("per_1000_output", "Per 1,000 tokens out", digits=4, priority=2),
+    number("per_ok", "Per successful request", digits=4, priority=2),
+    percent("wasted_share", "Wasted", help=metric_help("wasted_tokens"), priority=1),
+    percent("estimated_share", "Estimated", digits=0, priority=3, help=metric_help("cost_estimate")),
+    number("reported", "Reported, USD", digits=4, priority=2, help=metric_help("cost_reported")),
+    number("reported_difference", "Difference, USD", digits=4, sign=True, priority=2, help=metric_help("cost_reported")),
+]  # fmt: skip
+TABLE = columns.table("Spend by {by}", GROUP, replace(REQUESTS, opens={}), *_COSTS)
+DEAREST = columns.table(
+    "Dearest sessions",
+    SESSION,
+    text("client", "Client", text=shortened),
+    REQUESTS,
+    *_COSTS,
+    empty="No session in this selection has a cost.",
+)
+
+
 def table(query: Query, selection: Selection, by: str, currency: str, *, most: int = 50) -> pl.DataFrame:
     """`name, cost, low, high, requests, ok, output_tokens, per_1000_output, per_ok, wasted_share, estimated_share,
     reporting, reported, reported_difference` by group, the dearest first, after a row for all with the name NULL. For sessions also
@@ -66,12 +100,17 @@ def table(query: Query, selection: Selection, by: str, currency: str, *, most: i
 
     `reported` is what providers report for `reporting` requests with a price in USD, `reported_difference` how much it is above their cost.
     """
-    more = ", any_value(session_id) AS session_id, any_value(client_id) AS client" if by == SESSION else ""
+    more = ", any_value(session_id) AS session_id, any_value(client_id) AS client" if by == BY_SESSION else ""
     return query(f"""
         SELECT * EXCLUDE (is_total) FROM (
             SELECT {dimension(by, GROUPS)} AS name, grouping({dimension(by, GROUPS)}) AS is_total, {_MEASURES}{more}
             FROM {_spent(selection.in_minutes(), currency)} GROUP BY GROUPING SETS ((), ({dimension(by, GROUPS)})))
         WHERE requests > 0 ORDER BY is_total DESC, cost DESC, name LIMIT {most + 1:d}""")
+
+
+def without_range(costs: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `table`, without `low` and `high` if all are equal."""
+    return costs if (costs["high"] > costs["low"]).any() else costs.drop("low", "high")
 
 
 def timeline(query: Query, selection: Selection, by: str, currency: str) -> pl.DataFrame:
@@ -83,6 +122,21 @@ def timeline(query: Query, selection: Selection, by: str, currency: str) -> pl.D
             FROM spend WHERE {selection.where()} AND currency = {literal(currency)} GROUP BY ALL),
         dearest AS (SELECT name FROM points GROUP BY name ORDER BY sum(cost) DESC, name LIMIT {MOST_SERIES})
         SELECT "at", if(name IN (FROM dearest), name, '{OTHERS}') AS name, sum(cost) AS cost FROM points GROUP BY ALL ORDER BY "at", 2""")
+
+
+CACHE = columns.table(
+    "Prompt cache by {by}",
+    GROUP,
+    percent("hit_share", "Hits", help=metric_help("cached")),
+    number("read_tokens", "Tokens read"),
+    number("written_tokens", "Tokens written", help="Where the vendor reports them."),
+    number("written_5m_tokens", "For 5 min", priority=3, help="Where the vendor reports the lifetime."),
+    number("written_1h_tokens", "For 1 h", priority=3, help="Where the vendor reports the lifetime."),
+    number("saved", "Saved, {currency}", digits=4, help="By reads: against the price of other input."),
+    number("premium", "Paid for writes", digits=4, help="Above the price of other input.", priority=2),
+    number("wasted", "Wasted", digits=4, help="The part of it for writes that no later request read in time."),
+    number("net", "Net", digits=4, help="Saved - paid for writes."),
+    empty="No request of this selection reports cached tokens.",)  # fmt: skip
 
 
 def cache(query: Query, selection: Selection, by: str, currency: str, *, most: int = 50) -> pl.DataFrame:
@@ -141,6 +195,25 @@ def of_sessions(query: Query, sessions: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(
         {"session_id": [*found], "cost": [*found.values()]}, {"session_id": pl.String, "cost": pl.String}
     )
+
+
+def _exceeded(reason: str) -> Callable[[Row], State | None]:
+    return lambda row: "bad" if row["severity"] and reason in row["reasons"] else None
+
+
+BUDGETS = columns.table(
+    "Budgets",
+    text("budget", "Budget"),
+    text("period", "Period", line=True, priority=2),
+    columns.instant("ends_at", "Until", form="%m-%d %H:%M", priority=2),
+    number("amount", "Amount", digits=2),
+    text("spent_text", "Spent", number=True, state=_exceeded("spent"), help=metric_help("cost")),
+    percent("share", "Share", digits=0, bar=True),
+    text("forecast_text", "Forecast", number=True, state=_exceeded("forecast"), help=metric_help("budget_forecast")),
+    number("burn_1h", "Burn rate, 1 h", digits=1, state=_exceeded("burn"), help=metric_help("budget_burn")),
+    percent("estimated_share", "Estimated", digits=0, priority=3, help=metric_help("cost_estimate")),
+    number("not_counted", "Not counted", priority=4, help="Its requests of the period without a price in its currency."),
+    zone_of="Until",)  # fmt: skip
 
 
 def budgets(query: Query) -> pl.DataFrame:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, formatting, latency, quality
+from streamgauge.analytics.reports import Query, columns, formatting, latency, number_of, quality
+from streamgauge.analytics.reports.columns import ms, number, seconds, text
 from streamgauge.analytics.reports.selection import (
     CLIENT,
     DIMENSIONS,
@@ -23,7 +25,8 @@ from streamgauge.analytics.schema.sql_quoting import literal
 
 COLUMNS = f"""
     stream_id, started_at, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, http_status, outcome, error_type, finish_reason,
-    ttft_ns, itl_ns, icl_max_ns, tps_user, end_ns, input_tokens, output_tokens, stall_count
+    coalesce(error_type, finish_reason) AS reason, ttft_ns, itl_ns, icl_max_ns, tps_user, end_ns, input_tokens, output_tokens,
+    stall_count
 """
 ORDERS: dict[str, str] = {
     "newest": "started_at",
@@ -68,6 +71,15 @@ FACETS: dict[str, str] = {
 """Filter → SQL of its value. Streams with NULL have no value."""
 FILTERS = FACETS | {"prompt": latency.PROMPT_SIZE, "tap": "tap", "server": "server_instance"}
 """Filter → SQL of its value. Streams outside FACETS have too many values or too few readers for a list of them."""
+OWN_FILTERS = (*(name for name in FILTERS if name not in DIMENSIONS), "duration")
+"""Filters of the lists of streams that other pages do not have."""
+FILTER_LABELS = {
+    "status": "HTTP status",
+    "finish": "Finish reason",
+    "prompt": "Prompt size",
+    "server": "Server instance",
+}
+"""Labels of filters that differ from their names."""
 DURATIONS = {column: name for name, column in latency.METRICS.items()}
 _DURATION = re.compile(rf"({'|'.join(DURATIONS)}):(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
 TOP_VALUES = 5
@@ -107,6 +119,30 @@ def duration_text(value: str) -> str:
     return f"{DURATIONS[match[1]]} {low} – {high}"
 
 
+TABLE = columns.table(
+    "Streams",
+    columns.STREAM,
+    columns.outcome(),
+    replace(columns.HTTP, priority=4),
+    text("reason", "Cause", priority=2, help="The error type, or the finish reason.",
+         state=lambda row: columns.outcome_state(row["outcome"])),
+    columns.instant("started_at", "Started", form=""),
+    replace(columns.MODEL, priority=1, wraps_on_phone=True),
+    columns.GATEWAY,
+    replace(columns.TTFT, priority=1),
+    ms("itl_ns", "ITL", digits=1, priority=4),
+    ms("icl_max_ns", "Longest gap", priority=5),
+    number("stall_count", "Stalls", priority=6),
+    number("tps_user", "Tokens/s", digits=1, priority=5),
+    seconds("end_ns", "Duration", digits=2, priority=3),
+    replace(columns.TOKENS_IN, priority=6),
+    replace(columns.TOKENS_OUT, priority=5),
+    columns.CLIENT,
+    stacks=False,
+    zone_of="Started",
+    order=ORDERS["newest"],)  # fmt: skip
+
+
 def table(
     query: Query, selection: Selection, where: str = "TRUE", *, order: str = "newest", limit: int = 25, offset: int = 0
 ) -> pl.DataFrame:  # fmt: skip
@@ -132,8 +168,7 @@ def facets(query: Query, selection: Selection, where: str = "TRUE") -> pl.DataFr
 
 def count(query: Query, selection: Selection, where: str = "TRUE") -> int:
     """Number of streams of `table` without its limit."""
-    found = query(f"SELECT count(*) AS n FROM streams WHERE {selection.where()} AND {where}")
-    return int(found["n"][0])
+    return number_of(query, "count(*)", f"streams WHERE {selection.where()} AND {where}")
 
 
 # Streams in flight
@@ -146,11 +181,31 @@ IN_FLIGHT = """(
 records. By the tap's clock, as `started_at`."""
 
 
+OPEN_STREAMS = columns.table(
+    "Streams in flight",
+    columns.STREAM,
+    text("state", "State", line=True, priority=0),
+    columns.MODEL,
+    columns.GATEWAY,
+    seconds("age_ns", "Open for"),
+    seconds("silent_ns", "Since last event"),
+    columns.TTFT,
+    number("tps", "Tokens/s", digits=1, priority=4, help="Output tokens / time from first to last output."),
+    replace(columns.TOKENS_OUT, priority=4, help="Output tokens reported so far."),
+    number("event_count", "Events", priority=5),
+    number("output_event_count", "Output events", priority=5, help="Events with output. A chunk is not a token."),
+    number("events_per_s", "Output events/s", digits=1, priority=5),
+    replace(columns.HTTP, priority=6),
+    columns.CLIENT,
+    stacks=False,)  # fmt: skip
+
+
 def open_streams(query: Query, selection: Selection, *, most: int = 500) -> pl.DataFrame:
     """Streams in flight, longest silent first, regardless of the time range.
 
     `stream_id, started_at, updated_at, model, gateway, client, http_status, age_ns, ttft_ns, silent_ns, tps, events_per_s,
-    event_count, output_event_count, output_tokens, waits_for_client`. `age_ns` and `silent_ns` (since the last event) are as of the
+    event_count, output_event_count, output_tokens, waits_for_client, state` (as text). `age_ns` and
+    `silent_ns` (since the last event) are as of the
     tap's last heartbeat.
     `tps` and `events_per_s` are output tokens and output events / time from first to last output.
     """
@@ -160,7 +215,9 @@ def open_streams(query: Query, selection: Selection, *, most: int = 500) -> pl.D
             greatest(age_ns - last_event_ns, 0) AS silent_ns,
             output_tokens / nullif((last_output_ns - ttft_ns) / 1e9, 0) AS tps,
             output_event_count / nullif((last_output_ns - ttft_ns) / 1e9, 0) AS events_per_s,
-            event_count, output_event_count, output_tokens, waits_for_client
+            event_count, output_event_count, output_tokens, waits_for_client,
+            CASE WHEN waits_for_client THEN if(ttft_ns IS NULL, 'waits for client', 'client is not reading')
+                ELSE if(ttft_ns IS NULL, 'waiting', 'streaming') END AS state
         FROM {IN_FLIGHT} WHERE {selection.filters()} ORDER BY coalesce(silent_ns, age_ns) DESC, stream_id LIMIT {most:d}""")
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import polars as pl
 
 from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.columns import table as table_of
+from streamgauge.analytics.reports.columns import text
 
 
 def columns(query: Query) -> pl.DataFrame:
@@ -45,6 +47,14 @@ def functions(query: Query) -> list[tuple[str, str]]:
         WHERE function_type IN ('scalar', 'aggregate', 'macro') AND internal AND regexp_full_match(function_name, '[a-z]\\w*')
         GROUP BY ALL ORDER BY ALL LIMIT 2000""")
     return [(name, parameters or "") for name, parameters in found.iter_rows()]
+
+
+OF_ROW = table_of(
+    "Columns of {table}",
+    text("column", "Column", mono=True, min_characters=24),
+    text("value", "Value", mono=True, min_characters=30),
+    text("comment", "Comment", min_characters=40),
+)
 
 
 def comments(query: Query, table: str) -> dict[str, str]:

@@ -7,7 +7,9 @@ from datetime import datetime
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, quality
+from streamgauge.analytics.reports import Query, columns, quality
+from streamgauge.analytics.reports.columns import GROUP, number, percent, text
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import MAX_STREAM_S, Selection, dimension, instant
 from streamgauge.analytics.schema.dimensions import ENDED_AT, INPUT_TOKENS
 from streamgauge.analytics.schema.outcomes import IS_REQUEST
@@ -90,6 +92,19 @@ def concurrency(query: Query, selection: Selection) -> pl.DataFrame:
         FROM running WHERE "at" >= {instant(selection.since)} GROUP BY ALL ORDER BY "at" """)
 
 
+WASTED = columns.table(
+    "Wasted tokens by model and reason",
+    text("model", "Model"),
+    text("reason", "Reason"),
+    number("streams", "Streams", opens={}, of="model"),
+    number("output_tokens", "Tokens out"),
+    number("input_tokens", "Tokens in"),
+    number("cost", "Cost", digits=4, help="Needs `--price-file`."),
+    text("currency", "Currency"),
+    empty="No wasted tokens in this selection.",
+)
+
+
 def wasted(query: Query, selection: Selection, *, most: int = 30) -> pl.DataFrame:
     """`model, reason, streams, output_tokens, input_tokens, cost, currency` of the view `wasted_tokens`, largest first.
 
@@ -109,6 +124,23 @@ def wasted(query: Query, selection: Selection, *, most: int = 30) -> pl.DataFram
             sum(input_tokens)::BIGINT AS input_tokens, sum(cost) AS cost, currency
         FROM wasted WHERE {where} GROUP BY ALL
         ORDER BY cost DESC NULLS LAST, output_tokens DESC NULLS LAST, streams DESC, model, reason LIMIT {most:d}""")
+
+
+TABLE = columns.table(
+    "Throughput by {by}",
+    GROUP,
+    number("requests", "Requests", opens={}),
+    number("input_tokens", "Tokens in"),
+    percent("cached_share", "Cached", help=metric_help("cached")),
+    number("output_tokens", "Tokens out"),
+    percent("reasoning_share", "Reasoning", help="Reasoning tokens / output tokens."),
+    number("output_per_s", "Output", unit="tok/s", digits=1, help=metric_help("tps_total")),
+    number("tps_user_p50", "Tokens/s p50", digits=1, help=metric_help("tps_user")),
+    number("tps_user_p5", "Tokens/s p5", digits=1, help="The slowest 5 % of streams are at or below this."),
+    number("tps_e2e_p50", "Tokens/s end to end p50", digits=1, help=metric_help("tps_e2e")),
+    percent("burstiness_p50", "Burstiness p50", digits=0, help=metric_help("burstiness")),
+    percent("known", "Tokens known", digits=0, help="Share of streams with known output tokens."),
+)
 
 
 def table(

@@ -24,7 +24,7 @@ from typing import Any
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, formatting
+from streamgauge.analytics.reports import Query, columns, formatting, number_of
 from streamgauge.analytics.reports.one_stream import phases
 from streamgauge.analytics.reports.selection import GATEWAY, MODEL
 from streamgauge.analytics.reports.traces import FAILED
@@ -76,6 +76,22 @@ PHASE_COLUMNS = """client_start_ns, connected_ns, request_sent_ns, headers_ns, t
     client_drain_ns, delivered_ns"""
 
 
+STREAMS = columns.table(
+    "Streams of the trace",
+    columns.STREAM,
+    columns.outcome(),
+    columns.HTTP,
+    columns.CAUSE,
+    columns.instant("started_at", "Started", form="%H:%M:%S.%f", priority=4),
+    columns.MODEL,
+    columns.GATEWAY,
+    replace(columns.TTFT, priority=2),
+    columns.number("stall_count", "Stalls", priority=3),
+    columns.ms("end_ns", "Duration"),
+    stacks=False,
+)
+
+
 def streams_of(query: Query, trace_id: str, *, most: int = MAX_STREAMS) -> pl.DataFrame:
     """The finished streams with this trace id.
 
@@ -90,8 +106,7 @@ def streams_of(query: Query, trace_id: str, *, most: int = MAX_STREAMS) -> pl.Da
 
 def streams_in_flight(query: Query, trace_id: str) -> int:
     """Number of streams in flight with this trace id."""
-    found = query(f"SELECT count(*) AS n FROM open_streams WHERE trace_id = {literal(trace_id.lower())}")
-    return int(found["n"][0])
+    return number_of(query, "count(*)", f"open_streams WHERE trace_id = {literal(trace_id.lower())}")
 
 
 # Spans. Pure.

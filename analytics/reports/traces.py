@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
-from streamgauge.analytics.reports.selection import GATEWAY, MODEL, Selection, contains_text, instant
+from streamgauge.analytics.reports import Query, columns
+from streamgauge.analytics.reports.selection import GATEWAY, MODEL, Selection, contains_text
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.outcomes import IS_ERROR
 from streamgauge.analytics.schema.sql_quoting import literal
@@ -58,6 +58,25 @@ DURATION_NS = """(date_diff('microsecond', min(started_at), max(started_at + to_
 """SQL of the duration of a group of spans."""
 
 
+TABLE = columns.table(
+    "Traces",
+    columns.TRACE,
+    columns.text("root", "First span", priority=2, min_characters=18),
+    columns.outcome(help="Of the first failed stream, or else of the first stream."),
+    columns.HTTP,
+    replace(columns.CAUSE, state=lambda row: columns.outcome_state(row["outcome"])),
+    columns.instant("began_at", "Started", priority=3),
+    columns.ms("duration_ns", "Duration"),
+    columns.number("errors", "Errors", help="Spans with the status error.", state=lambda row: "bad" if row["errors"] else None),
+    columns.number("spans", "Spans", priority=3),
+    columns.number("streams", "Streams", priority=6),
+    columns.MODEL,
+    columns.GATEWAY,
+    columns.text("services", "Services", priority=4, min_characters=16),
+    stacks=False,
+    zone_of="Started",)  # fmt: skip
+
+
 def latest(
     query: Query, selection: Selection, search: Search | None = None, *, most: int = 200, offset: int = 0
 ) -> pl.DataFrame:
@@ -67,7 +86,7 @@ def latest(
     outcome` (of the first failed stream, else of the first), `http_status, error_type, model, gateway`. The filters of the
     selection apply to the streams.
     """
-    within = f"started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}"
+    within = selection.within()
     search = search or Search()
     by_stream, failed_stream = "", ""
     if search.outcomes or selection.filters() != "TRUE":
@@ -96,7 +115,7 @@ def latest(
 
 def services(query: Query, selection: Selection, *, most: int = 50) -> list[str]:
     """Names of services among the spans of the time range."""
-    within = f"started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}"
+    within = selection.within()
     found = query(f"""
         SELECT DISTINCT {SERVICE} AS name FROM (SELECT attributes FROM spans WHERE {within} LIMIT {SPANS_WITH_SERVICE:d})
         WHERE name IS NOT NULL ORDER BY name LIMIT {most:d}""")

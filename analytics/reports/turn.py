@@ -27,7 +27,9 @@ from typing import Any
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query, formatting, sessions
+from streamgauge.analytics.reports import Query, columns, formatting, sessions
+from streamgauge.analytics.reports.columns import seconds, text
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import MODEL as MODEL_NAME
 from streamgauge.analytics.reports.selection import instant
 from streamgauge.analytics.reports.sessions import MODEL, TOOL
@@ -351,6 +353,21 @@ def answer(turn: Turn) -> str:
         text += f" in {next(iter(by_name))}"
     rest = [f"{PARTS[part]} {formatting.duration(taken[part])}" for part in others if taken[part]]
     return "; ".join(filter(None, (text, ", ".join(rest)))) + "."
+
+
+ACTIVITIES = columns.table(
+    "What ran in the turn",
+    text("name", "What", min_characters=12, priority=0),
+    text("part", "Part", line=True),
+    seconds("start_ns", "Start", digits=2, priority=2, help="From the start of the turn."),
+    seconds("length_ns", "Duration", digits=2),
+    seconds("critical_ns", "On the critical path", digits=2, help=metric_help("critical_path")),
+    columns.outcome(priority=3),
+    text("agent", "Agent", line=True, priority=3),
+    text("source", "Seen as", line=True, priority=4),
+    columns.stream(priority=2),
+    stacks=False,
+)
 
 
 def activities(turn: Turn, *, most: int) -> pl.DataFrame:

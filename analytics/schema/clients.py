@@ -24,10 +24,12 @@ def shortened(client: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Client:
-    """The name of a client id."""
+    """Names of clients from the settings, replaced when analytics starts with other ones."""
 
     client_id: str
+    """As in streams. Unique."""
     name: str
+    """Name that is shown instead. Unique."""
 
     def __str__(self) -> str:
         """As the flag `--clients` accepts it."""

@@ -15,9 +15,12 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Annotated
+
+from pydantic import Field
 
 from streamgauge.analytics.schema.outcomes import NOT_ERRORS, OK
+from streamgauge.analytics.schema.setting_rows import Glob, Severity, Text, changed, name_of
 
 MAX_OBJECTIVES = 100
 _MAX_CACHED = 10_000
@@ -44,22 +47,36 @@ BURN_COLUMNS = ", ".join(f"burn_{window}" for window in BURN_WINDOWS)
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Limits for the streams that the globs match. None: no limit."""
+    """Objectives from the settings, replaced when analytics starts with other ones. A stream has the first that matches."""
 
-    name: str
-    model: str = "*"
-    gateway: str = "*"
-    client: str = "*"
+    name: Text = ""
+    """Name, as in streams.objective."""  # by default the globs
+    model: Glob = "*"
+    """Glob of the model: requested, else in the response."""
+    gateway: Glob = "*"
+    """Glob of the gateway."""
+    client: Glob = "*"
+    """Glob of client_id."""
     ttft_ns: int | None = None
+    """Limit of the time to first token in ns. NULL: no limit, also below."""
     itl_ns: int | None = None
-    error_rate: float | None = None
-    """Highest share of failed streams."""
-    goodput: float | None = None
-    """Lowest share of streams that meet the objective."""
-    severity: Literal["page", "ticket", "none"] = "page"
-    """Highest severity of alerts about missing it."""
-    label: str = "*"
-    """`*` also matches streams without labels."""
+    """Limit of the inter-token latency in ns."""
+    error_rate: Annotated[
+        float | None, Field(ge=0, le=1, allow_inf_nan=False, description="a share from 0 to 1")
+    ] = None
+    """Highest share of failed streams: the error budget of the errors."""
+    goodput: Annotated[
+        float | None, Field(ge=0, lt=1, allow_inf_nan=False, description="a share from 0 to less than 1")
+    ] = None
+    """Lowest share of streams that meet the objective. 1 - goodput is the error budget of the misses."""
+    severity: Severity = "page"
+    """Highest severity of alerts about missing it: page, ticket or none."""
+    label: Glob = "*"
+    """Glob of one of the labels as NAME=VALUE."""  # `*` also matches streams without labels
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", name_of({key: getattr(self, key) for key in GLOBS}))
 
     def matches(
         self, model: str | None, gateway: str | None, client: str | None, labels: Collection[str] = ()
@@ -91,17 +108,13 @@ class Objective:
 
     def table(self) -> dict[str, str | float]:
         """The keys and values of the objective's table in the configuration file."""
-        found: dict[str, str | float] = {"name": self.name}
-        found |= {key: glob for key in GLOBS if (glob := getattr(self, key)) != "*"}
-        for key, limit_ns in (("ttft", self.ttft_ns), ("itl", self.itl_ns)):
-            if limit_ns is not None:
-                found[key] = f"{limit_ns / 1e6:.6f}".rstrip("0").rstrip(".") + "ms"
-        found |= {
-            key: share for key in ("error_rate", "goodput") if (share := getattr(self, key)) is not None
+        return {
+            # Durations are texts with their unit.
+            key.removesuffix("_ns"): f"{value / 1e6:.6f}".rstrip("0").rstrip(".") + "ms"
+            if key.endswith("_ns")
+            else value
+            for key, value in changed(self).items()
         }
-        if self.severity != "page":
-            found["severity"] = self.severity
-        return found
 
 
 GLOBS = ("model", "gateway", "client", "label")

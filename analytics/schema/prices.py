@@ -4,44 +4,76 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from streamgauge.analytics.schema.dimensions import INFERENCE, MEDIA, SIDE_CALL
+from streamgauge.analytics.schema.setting_rows import as_utc
 
 MAX_PRICES = 20_000
 
 
+_WORD = r"^[\w.-]{1,64}$"
+_Rate = Annotated[
+    float, Field(ge=0, le=1e9, allow_inf_nan=False, description="a price. Write a number per million tokens")
+]
+_Instant = Annotated[
+    datetime | None,
+    BeforeValidator(as_utc),
+    Field(description="a time. Write 2026-11-22 or 2026-11-22T07:00:00Z"),
+]
+_Served = Annotated[str | None, Field(pattern=_WORD, description="a word as the provider reports it")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Prices per million tokens of the models that a glob matches, and per 1,000 web searches. The first that applies is used."""
+    """Prices from --price-file, replaced when analytics starts with other ones. Per million tokens; web_search: per 1,000 searches."""
 
-    model: str
-    """Glob with `*` and `?`."""
-    input: float
-    cached_input: float
-    """Of input tokens read from the prompt cache."""
-    cached_audio: float
-    cache_write_5m: float
-    """Of input tokens written to the prompt cache."""
-    cache_write_1h: float
-    input_audio: float
-    input_image: float
-    output: float
-    reasoning: float
-    output_audio: float
-    output_image: float
-    web_search: float
-    currency: str
-    above: int | None = None
-    """Applies to streams with more input tokens."""
-    valid_from: datetime | None = None
-    valid_until: datetime | None = None
-    """Applies to streams that started before."""
-    source: str | None = None
-    """Catalog that the row was imported from. None: written by hand."""
-    service_tier: str | None = None
-    """Applies to streams that were served in this tier. None: to all, also below."""
-    speed: str | None = None
-    inference_region: str | None = None
+    model: Annotated[
+        str, Field(pattern=r"^[^\s\[\]\\]{1,256}$", description="a name with the wildcards * and ?")
+    ]
+    """Glob of the model: requested; if no row has it, that in the response."""
+    input: _Rate
+    """Price of input tokens."""
+    cached_input: _Rate
+    """Price of input tokens read from the prompt cache."""
+    cached_audio: _Rate
+    """Price of audio tokens read from the prompt cache."""
+    cache_write_5m: _Rate
+    """Price of input tokens written to the prompt cache."""
+    cache_write_1h: _Rate
+    """Price of input tokens written to the prompt cache for an hour."""
+    input_audio: _Rate
+    """Price of audio tokens in the input."""
+    input_image: _Rate
+    """Price of image tokens in the input."""
+    output: _Rate
+    """Price of output tokens."""
+    reasoning: _Rate
+    """Price of reasoning tokens."""
+    output_audio: _Rate
+    """Price of audio tokens in the output."""
+    output_image: _Rate
+    """Price of image tokens in the output."""
+    web_search: _Rate
+    """Price of web searches."""
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$", description="a code such as USD")]
+    """Currency code, such as USD."""
+    above: Annotated[int | None, Field(ge=0, le=2**53, description="a number of input tokens")] = None
+    """Applies to streams with more input tokens. NULL: to all."""
+    valid_from: _Instant = None
+    """Applies to streams that started at or after this time. NULL: no limit."""
+    valid_until: _Instant = None
+    """Applies to streams that started before this time. NULL: no limit."""
+    source: Annotated[str | None, Field(pattern=_WORD, description="the name of a catalog")] = None
+    """Catalog that the row was imported from. NULL: written by hand."""
+    service_tier: _Served = None
+    """Applies to streams with this streams.service_tier. NULL: to all."""
+    speed: _Served = None
+    """Applies to streams with this streams.speed. NULL: to all."""
+    inference_region: _Served = None
+    """Applies to streams with this streams.inference_region. NULL: to all."""
 
 
 COLUMNS = tuple(field.name for field in fields(Price))

@@ -212,67 +212,7 @@ CREATE TABLE IF NOT EXISTS label_minutes (
     input_tokens BIGINT, cached_input_tokens BIGINT, output_tokens BIGINT
 );
 
--- Objectives from the settings, replaced when analytics starts with other ones. A stream has the first that matches.
-CREATE TABLE IF NOT EXISTS objectives (
-    priority INTEGER NOT NULL, -- Order, from 0. The last matches every stream.
-    name VARCHAR NOT NULL, -- Name, as in streams.objective.
-    model VARCHAR NOT NULL, -- Glob of the model: requested, else in the response.
-    gateway VARCHAR NOT NULL, -- Glob of the gateway.
-    client VARCHAR NOT NULL, -- Glob of client_id.
-    ttft_ns BIGINT, -- Limit of the time to first token in ns. NULL: no limit, also below.
-    itl_ns BIGINT, -- Limit of the inter-token latency in ns.
-    error_rate DOUBLE, -- Highest share of failed streams: the error budget of the errors.
-    goodput DOUBLE, -- Lowest share of streams that meet the objective. 1 - goodput is the error budget of the misses.
-    severity VARCHAR NOT NULL, -- Highest severity of alerts about missing it: page, ticket or none.
-    label VARCHAR NOT NULL -- Glob of one of the labels as NAME=VALUE.
-);
-
--- Prices from --price-file, replaced when analytics starts with other ones. Per million tokens; web_search: per 1,000 searches.
-CREATE TABLE IF NOT EXISTS prices (
-    priority INTEGER NOT NULL, -- Order in the file, from 0. The first row that matches a stream applies.
-    model VARCHAR NOT NULL, -- Glob of the model: requested; if no row has it, that in the response.
-    input DOUBLE NOT NULL, -- Price of input tokens.
-    cached_input DOUBLE NOT NULL, -- Price of input tokens read from the prompt cache.
-    cached_audio DOUBLE NOT NULL, -- Price of audio tokens read from the prompt cache.
-    cache_write_5m DOUBLE NOT NULL, -- Price of input tokens written to the prompt cache.
-    cache_write_1h DOUBLE NOT NULL, -- Price of input tokens written to the prompt cache for an hour.
-    input_audio DOUBLE NOT NULL, -- Price of audio tokens in the input.
-    input_image DOUBLE NOT NULL, -- Price of image tokens in the input.
-    output DOUBLE NOT NULL, -- Price of output tokens.
-    reasoning DOUBLE NOT NULL, -- Price of reasoning tokens.
-    output_audio DOUBLE NOT NULL, -- Price of audio tokens in the output.
-    output_image DOUBLE NOT NULL, -- Price of image tokens in the output.
-    web_search DOUBLE NOT NULL, -- Price of web searches.
-    currency VARCHAR NOT NULL, -- Currency code, such as USD.
-    above BIGINT, -- Applies to streams with more input tokens. NULL: to all.
-    valid_from TIMESTAMPTZ, -- Applies to streams that started at or after this time. NULL: no limit.
-    valid_until TIMESTAMPTZ, -- Applies to streams that started before this time. NULL: no limit.
-    source VARCHAR, -- Catalog that the row was imported from. NULL: written by hand.
-    service_tier VARCHAR, -- Applies to streams with this streams.service_tier. NULL: to all.
-    speed VARCHAR, -- Applies to streams with this streams.speed. NULL: to all.
-    inference_region VARCHAR -- Applies to streams with this streams.inference_region. NULL: to all.
-);
-
--- Budgets from the settings, replaced when analytics starts with other ones. A request counts in each budget that matches it.
-CREATE TABLE IF NOT EXISTS budgets (
-    priority INTEGER NOT NULL, -- Order in the settings, from 0.
-    name VARCHAR NOT NULL, -- Name. Unique.
-    model VARCHAR NOT NULL, -- Glob of the model: requested, else in the response.
-    gateway VARCHAR NOT NULL, -- Glob of the gateway.
-    client VARCHAR NOT NULL, -- Glob of the client's name or id.
-    label VARCHAR, -- NAME=GLOB of a label's value. NULL: all requests.
-    period VARCHAR NOT NULL, -- day, week (from Monday) or month.
-    amount DOUBLE NOT NULL, -- Amount per period.
-    currency VARCHAR NOT NULL, -- Currency of the amount. Requests with a price in another one do not count.
-    time_zone VARCHAR NOT NULL, -- Time zone in which the periods begin.
-    severity VARCHAR NOT NULL -- Highest severity of its alerts: page, ticket or none.
-);
-
--- Names of clients from the settings, replaced when analytics starts with other ones.
-CREATE TABLE IF NOT EXISTS clients (
-    client_id VARCHAR NOT NULL, -- As in streams. Unique.
-    name VARCHAR NOT NULL -- Name that is shown instead. Unique.
-);
+$SETTINGS
 
 -- Labels from the settings, replaced when analytics starts with other ones.
 CREATE TABLE IF NOT EXISTS labels (

@@ -1,7 +1,8 @@
 """The tables of the store: everything that other modules need to know about a table, beside its columns in schema.sql.
 
 Creating, retention, export, rebuild, merging and compaction follow from `TABLES`. A new table is a described CREATE TABLE in
-schema.sql and a `Table` here. The columns of `streams` are in `stream_columns`. Requires neither DuckDB nor polars.
+schema.sql and a `Table` here. The columns of `streams` are in `stream_columns`, those of settings in their dataclasses
+(`setting_rows`). Requires neither DuckDB nor polars.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from enum import Enum, StrEnum
 from functools import cache, partial
 from importlib import resources
 
+from streamgauge.analytics.schema import setting_rows
+from streamgauge.analytics.schema.budgets import Budget
+from streamgauge.analytics.schema.clients import Client
 from streamgauge.analytics.schema.hop_columns import HopClocks, HopMatch, HopMeasures
+from streamgauge.analytics.schema.objectives import Objective
+from streamgauge.analytics.schema.prices import Price
 from streamgauge.analytics.schema.stream_columns import (
     LIVE,
     STREAM_COLUMNS,
@@ -81,8 +87,17 @@ class Table:
 
 @cache
 def schema_sql(name: str = "schema") -> str:
-    """The text of a file of statements, with the table that is declared in Python."""
+    """The text of a file of statements, with the tables that are declared in Python."""
     text = (resources.files("streamgauge.analytics.schema") / f"{name}.sql").read_text()
+    of_settings = [
+        setting_rows.create_table("objectives", Objective, "Order, from 0. The last matches every stream."),
+        setting_rows.create_table(
+            "prices", Price, "Order in the file, from 0. The first row that matches a stream applies."
+        ),
+        setting_rows.create_table("budgets", Budget, "Order in the settings, from 0."),
+        setting_rows.create_table("clients", Client),
+    ]
+    text = text.replace("$SETTINGS", "\n\n".join(of_settings))
     hops = create_table("hops", HopClocks, columns_of(HopMatch) | columns_of(HopMeasures))
     return text.replace("$STREAMS", create_table("streams", StreamRow)).replace("$HOPS", hops)
 

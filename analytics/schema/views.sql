@@ -270,7 +270,8 @@ SELECT
     max(value) AS value, any_value(threshold) AS threshold,
     arg_min(message, changed_at) AS message, arg_min(stream_id, changed_at) AS stream_id, arg_min(client_id, changed_at) AS client_id,
     any_value(instance) AS instance, arg_max(evidence, changed_at) AS evidence,
-    CASE WHEN count(*) FILTER (not_sent IS NULL AND state <> 'resolved') = 0 THEN arg_max(not_sent, changed_at) FILTER (state <> 'resolved') END
+    CASE WHEN count(*) FILTER (not_sent IS NULL AND state <> 'resolved') = 0
+        THEN arg_max(not_sent, changed_at) FILTER (state <> 'resolved') END
         AS not_sent
 FROM alert_events GROUP BY alert_id;
 
@@ -280,7 +281,8 @@ CREATE OR REPLACE VIEW session_turns AS
 -- session was in flight. Its kind follows from the turn, else from the tool calls of the response before it. A subagent is active
 -- from the start to the end of each of its turns, whose time is counted in its own session. Their parts do not overlap.
 WITH requests AS (
-    SELECT session_id, parent_session_id, stream_id, client_id, client_app, gateway, coalesce(request_model, response_model) AS model, turn, started_at,
+    SELECT session_id, parent_session_id, stream_id, client_id, client_app, gateway, coalesce(request_model, response_model) AS model,
+        turn, started_at,
         $ENDED_AT AS ended_at,
         ttft_ns, end_ns, outcome, finish_reason, tool_call_count, input_tokens, output_tokens
     FROM streams WHERE session_id IS NOT NULL AND $IS_REQUEST AND stream_id NOT IN (SELECT inner_stream_id FROM hops)
@@ -309,7 +311,8 @@ WITH requests AS (
     WHERE active_from < active_until GROUP BY parent_session_id
 )
 SELECT
-    session_id, parent_session_id, request::INTEGER AS request, turn, stream_id, client_id, client_app, gateway, model, started_at, ended_at,
+    session_id, parent_session_id, request::INTEGER AS request, turn, stream_id, client_id, client_app, gateway, model, started_at,
+    ended_at,
     CASE WHEN pause IS NOT NULL THEN 1000 * date_diff('microsecond', idle_since, started_at) END AS pause_ns, pause,
     CASE WHEN pause = 'tool' THEN 1000 * coalesce(list_sum(list_transform(active,
         lambda part: greatest(0, date_diff('microsecond', greatest(part[1], idle_since), least(part[2], started_at))))), 0)
@@ -464,9 +467,11 @@ WITH candidates AS (
 ), amounts AS (
     SELECT parts.*, price, other.currency,
         (text_in * price.input + other_text_in * other.input) / 1e6 AS input,
-        (greatest(cached - cached_audio, 0) * price.cached_input + cached_audio * price.cached_audio + other_cached * other.cached_input) / 1e6
+        (greatest(cached - cached_audio, 0) * price.cached_input + cached_audio * price.cached_audio
+            + other_cached * other.cached_input) / 1e6
             AS cached_input,
-        (greatest(written - written_1h, 0) * price.cache_write_5m + greatest(other_written - other_written_1h, 0) * other.cache_write_5m) / 1e6
+        (greatest(written - written_1h, 0) * price.cache_write_5m
+            + greatest(other_written - other_written_1h, 0) * other.cache_write_5m) / 1e6
             AS cache_write_5m,
         (written_1h * price.cache_write_1h + other_written_1h * other.cache_write_1h) / 1e6 AS cache_write_1h,
         audio_in * price.input_audio / 1e6 AS input_audio,
@@ -494,12 +499,16 @@ WITH candidates AS (
         cache_write_5m + cache_write_1h - (written * price.input + other_written * other.input) / 1e6 AS cache_premium
     -- As a struct, because the amounts have the names of the prices.
     FROM parts LEFT JOIN (SELECT price_list AS price FROM internal.price_list) ON price.priority = price_priority
-        LEFT JOIN (SELECT price_list AS other FROM internal.price_list) ON other.priority = other_priority AND other.currency = price.currency
+        LEFT JOIN (SELECT price_list AS other FROM internal.price_list) ON other.priority = other_priority
+            AND other.currency = price.currency
 )
 SELECT
-    stream_id, coalesce(outer_stream_id, stream_id) AS client_stream_id, started_at, gateway, provider, model, request_model, response_model,
-    if(outer_stream_id IS NULL, client_id, outer_client_id) AS client_id, if(outer_stream_id IS NULL, client_app, outer_client_app) AS client_app,
-    if(outer_stream_id IS NULL, session_id, outer_session_id) AS session_id, if(outer_stream_id IS NULL, labels, outer_labels) AS labels, operation, outcome,
+    stream_id, coalesce(outer_stream_id, stream_id) AS client_stream_id, started_at, gateway, provider, model, request_model,
+    response_model,
+    if(outer_stream_id IS NULL, client_id, outer_client_id) AS client_id,
+    if(outer_stream_id IS NULL, client_app, outer_client_app) AS client_app,
+    if(outer_stream_id IS NULL, session_id, outer_session_id) AS session_id, if(outer_stream_id IS NULL, labels, outer_labels) AS labels,
+    operation, outcome,
     input_tokens, cached_input_tokens, cache_write_tokens, cache_write_1h_tokens, output_tokens, reasoning_tokens,
     input, cached_input, cache_write_5m, cache_write_1h, input_audio, input_image, output, reasoning, output_audio, output_image,
     web_searches_cost AS web_searches, input_total, output_total, total, low, high, currency,
@@ -515,7 +524,8 @@ CREATE OR REPLACE VIEW spend_by_hour AS
 SELECT
     date_trunc('hour', started_at) AS hour, gateway, provider, model, client_id, client_app, currency,
     count(*) AS requests, count(*) FILTER (outcome = 'ok') AS ok, count(*) FILTER (source = 'estimate') AS estimated,
-    sum(COLUMNS(['input_tokens', 'cached_input_tokens', 'cache_write_tokens', 'cache_write_1h_tokens', 'output_tokens', 'reasoning_tokens']))::BIGINT,
+    sum(COLUMNS(['input_tokens', 'cached_input_tokens', 'cache_write_tokens', 'cache_write_1h_tokens', 'output_tokens',
+        'reasoning_tokens']))::BIGINT,
     sum(COLUMNS(['input', 'cached_input', 'cache_write_5m', 'cache_write_1h', 'input_audio', 'input_image', 'output', 'reasoning',
         'output_audio', 'output_image', 'web_searches', 'total', 'low', 'high', 'cache_saved', 'cache_premium', 'reported_cost',
         'reported_difference']))
@@ -532,14 +542,18 @@ WITH periods AS (
     FROM budgets
 ), labelled AS (
     -- Which of the budgets' labels a request has: labels themselves may have too many values for groups.
-    SELECT spend.*, list_filter(wanted, lambda text: labels[split_part(text, '=', 1)] GLOB substr(text, strpos(text, '=') + 1)) AS met_labels
+    SELECT spend.*, list_filter(wanted, lambda text: labels[split_part(text, '=', 1)] GLOB substr(text, strpos(text, '=') + 1))
+        AS met_labels
     FROM spend, (SELECT list(DISTINCT label) AS wanted FROM budgets WHERE label IS NOT NULL)
 ), quarters AS (
-    SELECT time_bucket(INTERVAL 15 MINUTE, started_at) AS quarter, (epoch(time_bucket(INTERVAL 15 MINUTE, now())) - epoch(quarter))::BIGINT AS age_s,
+    SELECT time_bucket(INTERVAL 15 MINUTE, started_at) AS quarter,
+        (epoch(time_bucket(INTERVAL 15 MINUTE, now())) - epoch(quarter))::BIGINT AS age_s,
         model, gateway, client_id, met_labels, currency, sum(total) AS total, sum(low) AS low, sum(high) AS high,
         sum(total) FILTER (source = 'estimate') AS estimated, count(*) FILTER (source IS NOT NULL) AS requests,
-        sum(total) FILTER (started_at > now() - INTERVAL 5 MINUTE) AS last_5m, sum(total) FILTER (started_at > now() - INTERVAL 30 MINUTE) AS last_30m,
-        sum(total) FILTER (started_at > now() - INTERVAL 1 HOUR) AS last_1h, sum(total) FILTER (started_at > now() - INTERVAL 6 HOUR) AS last_6h
+        sum(total) FILTER (started_at > now() - INTERVAL 5 MINUTE) AS last_5m,
+        sum(total) FILTER (started_at > now() - INTERVAL 30 MINUTE) AS last_30m,
+        sum(total) FILTER (started_at > now() - INTERVAL 1 HOUR) AS last_1h,
+        sum(total) FILTER (started_at > now() - INTERVAL 6 HOUR) AS last_6h
     FROM labelled WHERE started_at > now() - INTERVAL $SPENT_DAYS DAY GROUP BY ALL
 ), matched AS (
     SELECT quarters.* EXCLUDE (model, gateway, currency), priority, quarter >= began_at AS is_now, rest_of_day_s,
@@ -585,7 +599,8 @@ WITH periods AS (
             CASE WHEN forecast_low > amount THEN 'forecast' END], lambda reason: reason IS NOT NULL) END AS reasons
     FROM results
 )
-SELECT name, model, gateway, client, label, period, time_zone, began_at, ends_at, amount, currency, spent, spent_low, spent_high, estimated_share,
+SELECT name, model, gateway, client, label, period, time_zone, began_at, ends_at, amount, currency, spent, spent_low, spent_high,
+    estimated_share,
     not_counted, burn_5m, burn_30m, burn_1h, burn_6h, forecast, forecast_low, forecast_high, reasons,
     CASE WHEN reasons = [] OR severity = 'none' THEN NULL WHEN reasons = ['forecast'] THEN 'ticket' ELSE severity END AS severity
 FROM forecasts ORDER BY priority;

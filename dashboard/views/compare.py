@@ -14,7 +14,8 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import polars as pl
 import streamlit as st
@@ -28,9 +29,9 @@ from streamgauge.dashboard import filters, page_frame, query_runner, zoom
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import draw
 from streamgauge.dashboard.charts.group_charts import ecdf, forest
-from streamgauge.dashboard.html_table import Column, show_table
 from streamgauge.dashboard.panels import number, panel, section
 from streamgauge.dashboard.query_runner import prefetch, query
+from streamgauge.dashboard.report_tables import show_report
 
 SHIFTS: dict[str, timedelta | None] = {
     "same time": timedelta(0),
@@ -43,6 +44,17 @@ BEFORE, AFTER = "before onset", "after onset"
 NO_DIMENSION = "none"
 SIDE_COLORS = colors.by_name(("A", "B"))
 Ask = Callable[[Query, Selection], Any]
+Side = Callable[[Selection], Selection | None]
+"""From the selection of the page to that of one side, or to None without an onset that it needs."""
+
+
+class Offered(NamedTuple):
+    """What the widgets of both sides offer."""
+
+    onset: datetime | None
+    dimension: str
+    values: Mapping[str, Sequence[str]]
+    further_values: Sequence[str]
 
 
 def parse_onset(text: str) -> datetime | None:
@@ -66,11 +78,8 @@ def around(base: Selection, onset: datetime, when: str) -> Selection:
     )
 
 
-def choose_side(
-    letter: str, default_when: str, offered: dict[str, list[str]], further_values: Sequence[str]
-) -> Callable[[Selection], Selection | None]:
-    """Draw the widgets of one side. Returns a function from the selection of the page to that of this side, or to None
-    without an onset that it needs."""
+def choose_side(letter: str, default_when: str, offered: Offered) -> Side:
+    """Draw the widgets of one side."""
     st.markdown(f"**{letter}**")
     names = filters.options([*SHIFTS, BEFORE, AFTER], key=f"{letter}-when")
     selected: dict[str, tuple[str, ...]] = {}
@@ -79,18 +88,21 @@ def choose_side(
         when = filters.select("When", names, key=f"{letter}-when", index=names.index(default_when))
         for name, label in filters.FILTERS.items():
             key = f"{letter}-{name}"
-            if name == LABEL and not filters.options(offered.get(name, ()), key=key):
+            values = offered.values.get(name, ())
+            if name == LABEL and not filters.options(values, key=key):
                 continue
             of_page = ", ".join(filters.selected(name))
-            selected[name] = choose_values(label, offered.get(name, ()), key, of_page or "all")
-        if dimension != NO_DIMENSION:
-            further = choose_values(dimension.capitalize(), further_values, f"{letter}-value", "all")
+            selected[name] = choose_values(label, values, key, of_page or "all")
+        if offered.dimension != NO_DIMENSION:
+            further = choose_values(
+                offered.dimension.capitalize(), offered.further_values, f"{letter}-value", "all"
+            )
 
     def side_of(base: Selection) -> Selection | None:
-        chosen = replace(base, further=((dimension, further),) if further else ())
+        chosen = replace(base, further=((offered.dimension, further),) if further else ())
         chosen = chosen.filtered({name: values for name, values in selected.items() if values})
         if when in (BEFORE, AFTER):
-            return around(chosen, onset, when) if onset is not None else None
+            return around(chosen, offered.onset, when) if offered.onset is not None else None
         if (span := zoom.from_text(when)) is not None:
             return replace(chosen, since=span[0], until=span[1])
         shift_by = SHIFTS.get(when, timedelta(0))
@@ -105,7 +117,7 @@ def choose_values(label: str, offered: Sequence[str], key: str, placeholder: str
     return tuple(st.multiselect(label, values, key=key, bind="query-params", placeholder=placeholder))
 
 
-def body(base: Selection) -> None:
+def body(side_a: Side, side_b: Side, base: Selection) -> None:
     base = overview.judged(query, base, datetime.now(UTC))
     a, b = side_a(base), side_b(base)
     if a is None or b is None:
@@ -161,30 +173,7 @@ def show_rows(title: str, help_text: str, rows: Sequence[Row]) -> None:
             st.caption("No effects are known.")
         else:
             draw(plot, f"{title}: effects with their 95 % intervals", key=f"forest-{title}")
-    columns = [
-        Column(name="label", heading="Metric"),
-        Column(name="result", heading="Result"),
-        Column(name="a", heading="A", number=True),
-        Column(name="b", heading="B", number=True),
-        Column(name="difference", heading="B − A", number=True),
-        Column(name="interval", heading="95 % interval", number=True),
-    ]
-    texts = pl.DataFrame([_texts(row) for row in rows])
-    show_table(columns, texts, label=f"{title}: differences between A and B", stacks=True)
-
-
-def _texts(row: Row) -> dict[str, str | None]:
-    """A row of the table of differences."""
-    found = row.found
-    texts: dict[str, str | None] = {"label": row.label, "result": row.result}
-    if found is None:
-        return texts | dict.fromkeys(("a", "b", "difference", "interval"))
-    return texts | {
-        "a": row.to_text(found.a),
-        "b": row.to_text(found.b),
-        "difference": row.signed(found.difference),
-        "interval": f"{row.signed(found.low)} … {row.signed(found.high)}",
-    }
+    show_report(comparison.TABLE, comparison.table(rows), title=title)
 
 
 def method_notes(counts: Mapping[str, Mapping[str, int]], rows: Sequence[Row]) -> list[str]:
@@ -234,30 +223,35 @@ def show_ttft(spreads: Mapping[str, pl.DataFrame]) -> None:
     )
 
 
-st.caption("B compared with A. Both use the time range and filters of the page unless set here.")
-has_onset = "onset" in st.query_params
-with filters.row():
-    onset_help = "Start of an incident. Choose *before onset* and *after onset* as the times of A and B."
-    onset_text = filters.text(
-        "Onset (UTC)",
-        key="onset",
-        placeholder="2026-01-02T03:04:05",
-        width=240,
-        max_chars=40,
-        help=onset_help,
-    )
-    dimensions = [NO_DIMENSION, *FURTHER_DIMENSIONS]
-    dimension = filters.select("Further dimension", dimensions, key="dimension", width=200)
-onset = parse_onset(onset_text)
-offered: dict[str, list[str]] = {}
-further_values: list[str] = []
-with contextlib.suppress(query_runner.QueryError):  # the body shows the error
-    offered = filters.offered_values()
-    if dimension != NO_DIMENSION:
-        further_values = comparison.values(query, filters.selection(), dimension)
-left, right = st.columns(2)
-with left.container(border=True):
-    side_a = choose_side("A", BEFORE if has_onset else "previous period", offered, further_values)
-with right.container(border=True):
-    side_b = choose_side("B", AFTER if has_onset else "same time", offered, further_values)
-page_frame.show(body, uses_time_range=False)
+def draw_page() -> None:
+    """Two selections side by side, with confidence intervals."""
+    st.caption("B compared with A. Both use the time range and filters of the page unless set here.")
+    has_onset = "onset" in st.query_params
+    with filters.row():
+        onset_help = "Start of an incident. Choose *before onset* and *after onset* as the times of A and B."
+        onset_text = filters.text(
+            "Onset (UTC)",
+            key="onset",
+            placeholder="2026-01-02T03:04:05",
+            width=240,
+            max_chars=40,
+            help=onset_help,
+        )
+        dimensions = [NO_DIMENSION, *FURTHER_DIMENSIONS]
+        dimension = filters.select("Further dimension", dimensions, key="dimension", width=200)
+    values: dict[str, list[str]] = {}
+    further_values: list[str] = []
+    with contextlib.suppress(query_runner.QueryError):  # the body shows the error
+        values = filters.offered_values()
+        if dimension != NO_DIMENSION:
+            further_values = comparison.values(query, filters.selection(), dimension)
+    offered = Offered(parse_onset(onset_text), dimension, values, further_values)
+    left, right = st.columns(2)
+    with left.container(border=True):
+        side_a = choose_side("A", BEFORE if has_onset else "previous period", offered)
+    with right.container(border=True):
+        side_b = choose_side("B", AFTER if has_onset else "same time", offered)
+    page_frame.show(partial(body, side_a, side_b), uses_time_range=False)
+
+
+PAGE = page_frame.Page(draw_page, "Compare", "compare_arrows")

@@ -22,16 +22,15 @@ from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors, drawing
 from streamgauge.dashboard.charts.group_charts import error_matrix
 from streamgauge.dashboard.charts.time_series import time_bars, time_lines
-from streamgauge.dashboard.group_tables import show_aborts, show_causes, show_violations
 from streamgauge.dashboard.panels import Summary, box, card, number, panel, section
 from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
-from streamgauge.dashboard.stream_tables import show_streams
+from streamgauge.dashboard.report_tables import show_report
 
 CAUSES_PX, RATE_PX, SMALL_PX = 160, 120, 100
 PAIR = f"({DIMENSIONS['model']}, {DIMENSIONS['gateway']})"
 
 
-def body(chosen: Selection) -> None:
+def body(by: str, chosen: Selection) -> None:
     verdict.prefetch_marks(chosen)
     chosen = overview.widened(query_catalog, chosen, "TRUE")
     counts = prefetch(overview.counts_now_and_before, query, chosen)
@@ -61,7 +60,7 @@ def body(chosen: Selection) -> None:
     with cards:
         show_cards(periods["now"], periods["before"], rates(), abort_summary())
     section("Causes of errors")
-    show_causes(causes)
+    show_report(errors.CAUSES, causes)
     panel(
         "Error rate by model and gateway",
         matrix(),
@@ -70,14 +69,14 @@ def body(chosen: Selection) -> None:
         on_click=open_cell,
     )
     section("Streams that strict clients reject", metric_help("violation"))
-    show_violations(violations())
+    show_report(errors.VIOLATIONS, violations())
     section(
         f"Client aborts and undelivered tokens by {by}",
         "Clients that disconnected before the terminal event. Not errors of the upstream.",
     )
-    show_aborts(aborts(), group=by)
+    show_report(errors.ABORTS, aborts(), by=by)
     section("Latest errors")
-    show_streams(latest(), empty="No errors in this selection.")
+    show_report(stream_lists.TABLE, latest(), empty="No errors in this selection.")
 
 
 def open_cell(cell: Mapping[str, Any]) -> None:
@@ -178,5 +177,10 @@ def show_worst(found: pl.DataFrame, time: drawing.TimeRange) -> None:
                 st.caption(f"{formatting.count(errors_of)} of {formatting.count(n)} requests failed")
 
 
-by = filters.choice("By", filters.groupings(), "model", key="by")
-page_frame.show(body)
+def draw_page() -> None:
+    """Causes of errors, error rates by model and gateway, outcomes over time, client aborts and undelivered tokens."""
+    by = filters.choice("By", filters.groupings(), "model", key="by")
+    page_frame.show(partial(body, by))
+
+
+PAGE = page_frame.Page(draw_page, "Errors", "error", diagnosed=True)

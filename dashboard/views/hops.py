@@ -17,10 +17,9 @@ from streamgauge.dashboard.charts.drawing import draw, draw_legend
 from streamgauge.dashboard.charts.group_charts import ecdf
 from streamgauge.dashboard.charts.stream_charts import StreamAxis, phase_waterfall
 from streamgauge.dashboard.charts.time_series import time_lines
-from streamgauge.dashboard.group_tables import show_gateways
 from streamgauge.dashboard.panels import panel, section
 from streamgauge.dashboard.query_runner import prefetch, query
-from streamgauge.dashboard.stream_tables import show_attempts, show_changes, show_failed_attempts
+from streamgauge.dashboard.report_tables import show_report
 
 Row = dict[str, Any]
 STATISTICS = colors.by_name(("p50", "p95", "max"))
@@ -41,13 +40,13 @@ def body(chosen: Selection) -> None:
     show_waterfalls(waterfall())
     show_delays(chosen, delays())
     section("By gateway")
-    show_gateways(found)
+    show_report(hops.GATEWAYS, found)
     show_retries(chosen, found)
     section(
         "Changes by the gateway",
         "Differences between what the model server sent and what the client received.",
     )
-    show_changes(changes())
+    show_report(hops.CHANGES, changes())
     show_matching(chosen)
 
 
@@ -151,9 +150,9 @@ def show_retries(chosen: Selection, found: pl.DataFrame) -> None:
         f"{formatting.count(failed)} failed attempts of {formatting.count(streams)} streams cost "
         f"{formatting.duration(lost_ns)}."
     )
-    show_failed_attempts(hops.failed_attempts(query, chosen))
+    show_report(hops.FAILED_ATTEMPTS, hops.failed_attempts(query, chosen))
     st.caption("The newest streams with several attempts.")
-    show_attempts(hops.attempts(query, chosen))
+    show_report(hops.ATTEMPTS, hops.attempts(query, chosen))
 
 
 def show_matching(chosen: Selection) -> None:
@@ -173,5 +172,10 @@ def show_matching(chosen: Selection) -> None:
     )
 
 
-st.caption("Delays, failed attempts and changes that each gateway adds between client and model server.")
-page_frame.show(body)
+def draw_page() -> None:
+    """Delays, failed attempts and changes that each gateway adds."""
+    st.caption("Delays, failed attempts and changes that each gateway adds between client and model server.")
+    page_frame.show(body)
+
+
+PAGE = page_frame.Page(draw_page, "Hops", "conversion_path", diagnosed=True)

@@ -11,16 +11,16 @@ import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.reports import latency, overview
-from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection, dimension
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import HEIGHT, choose_series
 from streamgauge.dashboard.charts.group_charts import HEATMAP_HEIGHT, dots, ecdf, heatmap, histogram
 from streamgauge.dashboard.charts.time_series import time_lines
-from streamgauge.dashboard.group_tables import show_quantiles, show_stalls
 from streamgauge.dashboard.panels import panel, section
 from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
+from streamgauge.dashboard.report_tables import show_report
 
 QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 METRICS = {
@@ -40,7 +40,7 @@ def minutes_read(nth: int) -> str:
     return "all minutes" if nth == 1 else f"one of every {nth} minutes, to limit the time of the query"
 
 
-def body(chosen: Selection) -> None:
+def body(metric: str, group: str, quantile: str, chosen: Selection) -> None:
     verdict.prefetch_marks(chosen)
     column, q = METRICS[metric], QUANTILES[quantile]
     chosen = overview.widened(query_catalog, chosen, dimension(group, latency.GROUPS))
@@ -67,9 +67,9 @@ def body(chosen: Selection) -> None:
         st.caption(
             f"From roll-ups by minute: {minutes_read(source.nth)}; quantiles within {latency.QUANTILE_ERROR}{of_these}."
         )
-    show_charts(source, column, timeline(), spread(), counts())
+    show_charts(source, metric, quantile, timeline(), spread(), counts())
     section(f"{metric} by {group}")
-    show_quantiles(quantiles, group=group, counted=counted)
+    show_report(latency.QUANTILES, quantiles, by=group, counted=counted.capitalize())
     panel(
         f"First byte, chunk, token and answer token, {quantile} by {group}",
         first_times(),
@@ -79,13 +79,19 @@ def body(chosen: Selection) -> None:
         on_click=filters.opens_streams(by=group),
     )
     section(f"Stalls by {group}", metric_help("stall"))
-    show_stalls(stalls(), group=group)
+    show_report(latency.STALLS, stalls(), by=group)
 
 
 def show_charts(
-    source: latency.Source, column: str, timeline: pl.DataFrame, spread: pl.DataFrame, counts: pl.DataFrame
+    source: latency.Source,
+    metric: str,
+    quantile: str,
+    timeline: pl.DataFrame,
+    spread: pl.DataFrame,
+    counts: pl.DataFrame,
 ) -> None:
     """The metric over time and its distributions."""
+    column, group = METRICS[metric], source.group
     help_text = metric_help(HELP[column]) if column in HELP else ""
     pooled = column == latency.POOLED_GAPS
     counted = "gaps" if pooled else "streams"
@@ -148,13 +154,18 @@ def show_gap_heatmap(source: latency.Source) -> None:
         lambda f: heatmap(f, time, counted=counted),
         help_text,
         note=note,
-        empty=why_unknown("icl"),
+        metric="icl",
         on_click=filters.opens_streams(time, column=column),
     )
 
 
-with filters.row():
-    metric = filters.select("Metric", list(METRICS), key="metric", width=290)
-    group = filters.select("By", [*latency.GROUPS, *filters.label_names()], key="split", width=150)
-    quantile = filters.select("Percentile", list(QUANTILES), key="quantile", width=120, index=3)
-page_frame.show(body)
+def draw_page() -> None:
+    """TTFT, inter-token latency and other durations: over time, distributions, by group; stalls."""
+    with filters.row():
+        metric = filters.select("Metric", list(METRICS), key="metric", width=290)
+        group = filters.select("By", [*latency.GROUPS, *filters.label_names()], key="split", width=150)
+        quantile = filters.select("Percentile", list(QUANTILES), key="quantile", width=120, index=3)
+    page_frame.show(partial(body, metric, group, quantile))
+
+
+PAGE = page_frame.Page(draw_page, "Latency", "timer", diagnosed=True)

@@ -7,10 +7,10 @@ import streamlit as st
 from streamgauge.analytics.reports import formatting, stream_lists
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.dashboard import page_frame
+from streamgauge.dashboard import filters, page_frame
 from streamgauge.dashboard.panels import numbers
 from streamgauge.dashboard.query_runner import query
-from streamgauge.dashboard.stream_tables import show_open_streams
+from streamgauge.dashboard.report_tables import show_report
 
 EVERY_S = 2
 SILENT_NS = 5_000_000_000
@@ -34,10 +34,15 @@ def body(chosen: Selection) -> None:
         st.info("No streams in flight match the filters.", icon=":material/hourglass_empty:")
         return
     st.caption("Sorted by silence, longest first. Times are as of the last heartbeat of the tap.")
-    show_open_streams(streams)
+    show_report(stream_lists.OPEN_STREAMS, streams)
     if streams.height == MAX_ROWS:
         st.caption(f"Only the {MAX_ROWS} longest silent streams are shown.")
 
 
-st.caption("Streams in flight. The time range does not apply; the other filters do.")
-page_frame.show(body, every_s=EVERY_S, uses_time_range=False)
+def draw_page() -> None:
+    """Streams in flight."""
+    st.caption("Streams in flight. The time range does not apply; the other filters do.")
+    page_frame.show(body, every_s=EVERY_S, uses_time_range=False)
+
+
+PAGE = page_frame.Page(draw_page, "Live", "bolt", applying=lambda: filters.FILTERS)

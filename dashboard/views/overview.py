@@ -13,13 +13,12 @@ import streamlit as st
 from streamgauge.analytics.diagnosis import report
 from streamgauge.analytics.diagnosis.diagnosis import OBJECTIVES, Diagnosis, Measured
 from streamgauge.analytics.reports import blame, formatting, hops, objectives, overview, stream_lists
-from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection, dimension
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import choose_series, draw_split, largest
 from streamgauge.dashboard.charts.time_series import time_lines
-from streamgauge.dashboard.group_tables import show_changes, show_contributors
 from streamgauge.dashboard.panels import (
     Summary,
     card,
@@ -31,7 +30,7 @@ from streamgauge.dashboard.panels import (
     tile,
 )
 from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
-from streamgauge.dashboard.stream_tables import show_streams
+from streamgauge.dashboard.report_tables import show_report
 
 OBJECTIVE_PERCENTILE = "p95"
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -97,14 +96,15 @@ def body(chosen: Selection) -> None:
             )
             by_what = report.offenders_by(found, judged_by)
             st.caption(f"Affected: {by_what}")
-            show_contributors(contributors(), missed_objective=by_what == report.MISSED)
+            missed = by_what == report.MISSED
+            show_report(overview.UNSUCCESSFUL if missed else overview.CONTRIBUTORS, contributors())
         with st.container():
             section(
                 "Largest changes",
                 "Models and gateways with the largest change of TTFT or error rate from the "
                 f"previous {formatting.span(chosen.length)}, with at least 5 requests in both periods.",
             )
-            show_changes(changes(), formatting.span(chosen.length))
+            show_report(overview.CHANGES, changes(), period=formatting.span(chosen.length))
     with burns:
         show_burning(burning())
     show_blame(parts(), gateways())
@@ -112,10 +112,10 @@ def body(chosen: Selection) -> None:
     bad = bad_streams()
     if bad.is_empty():
         section("Latest streams", "No stream failed or missed an objective.")
-        show_streams(stream_lists.table(query, chosen, limit=15))
+        show_report(stream_lists.TABLE, stream_lists.table(query, chosen, limit=15))
     else:
         section("Latest streams that failed or missed an objective", "Newest first.")
-        show_streams(bad)
+        show_report(stream_lists.TABLE, bad)
 
 
 def show_burning(burning: pl.DataFrame) -> None:
@@ -294,10 +294,15 @@ def show_timelines(chosen: Selection, found: Diagnosis) -> None:
                 data,
                 partial(lines, value=value, objective=objective, **options),
                 metric_help(metric, more="The dashed line is the objective." if objective else ""),
+                metric=metric,
                 value=value,
-                empty=why_unknown(metric),
                 on_click=filters.opens_streams(time, by=by, **order),
             )
 
 
-page_frame.show(body)
+def draw_page() -> None:
+    """Diagnosis, objectives, top offenders, requests, errors, TTFT, ITL, tokens per second."""
+    page_frame.show(body)
+
+
+PAGE = page_frame.Page(draw_page, "Overview", "monitor_heart", diagnosed=True)

@@ -13,7 +13,7 @@ from streamgauge.analytics.reports import formatting, pipeline
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import page_frame, page_settings
 from streamgauge.dashboard.html_table import show_records
-from streamgauge.dashboard.panels import numbers, section
+from streamgauge.dashboard.panels import numbers
 from streamgauge.dashboard.query_runner import query
 
 DELETED = {"expired": "expired_streams_rows", "forgotten": "forgotten_streams_rows"}
@@ -38,22 +38,18 @@ def body(_: Selection) -> None:
         "`streamgauge status` reconciles the counters of all parts: captured = stored + in flight + lost."
     )
     show_taps(counters, finished, in_flight)
-    section("Streams by tap")
-    show_records(by_tap, label="Streams by tap")
-    section(
+    show_records("Streams by tap", by_tap)
+    show_records(
         "Positions in the record log",
+        pipeline.positions(query),
         "`high`: the end of the consumed records. `low`: the oldest record of a stream that is still open. After a "
         "restart, analytics reads again from `low`.",
     )
-    show_records(pipeline.positions(query), label="Positions in the record log")
-    section("Losses")
-    show_records(causes, label="Losses by cause", empty="None.")
+    show_records("Losses by cause", causes, title="Losses", empty="None.")
     if causes.height:
-        show_records(pipeline.losses(query), label="Latest losses")
-    section(
-        "Dead letters", "Records that could not be decoded (`dead_letters`): reasons and hashes, no content."
-    )
-    show_records(pipeline.dead_letters(query), label="Dead letters", empty="None.")
+        show_records("Latest losses", pipeline.losses(query), title="")
+    help_text = "Records that could not be decoded (`dead_letters`): reasons and hashes, no content."
+    show_records("Dead letters", pipeline.dead_letters(query), help_text, empty="None.")
     show_totals(counters)
 
 
@@ -88,19 +84,16 @@ def show_taps(counters: pl.DataFrame, finished: int, in_flight: int) -> None:
         f"Streams opened by the taps: {count(opened)}. Stored: {count(finished)} finished, {count(in_flight)} in flight, "
         f"{deleted}. The counts can differ by the streams of the last few seconds."
     )
-    section("Tap processes", "One row per process of a tap worker, as of its last heartbeat.")
-    show_records(runs, label="Tap processes")
+    show_records("Tap processes", runs, "One row per process of a tap worker, as of its last heartbeat.")
 
 
 def show_totals(counters: pl.DataFrame) -> None:
     with st.grid(2, min_column_width=310, key="totals"):
         with st.container():
-            section("Stored rows")
-            show_records(pipeline.sizes(query), label="Stored rows")
+            show_records("Stored rows", pipeline.sizes(query))
         with st.container():
             if counters.height:
-                section("Counters of analytics", "Since the creation of the store.")
-                show_records(counters, label="Counters of analytics")
+                show_records("Counters of analytics", counters, "Since the creation of the store.")
     try:
         own_version = version("streamgauge")
     except PackageNotFoundError:
@@ -120,5 +113,10 @@ def age(at: Any) -> str:
     return f"{formatting.duration(since.total_seconds() * 1e9) if short else formatting.span(since)} ago"
 
 
-st.caption("Completeness and freshness of the data of all pages.")
-page_frame.show(body, needs_streams=False, uses_time_range=False)
+def draw_page() -> None:
+    """Completeness and freshness of the data: positions, losses, versions."""
+    st.caption("Completeness and freshness of the data of all pages.")
+    page_frame.show(body, needs_streams=False, uses_time_range=False)
+
+
+PAGE = page_frame.Page(draw_page, "Pipeline", "valve", applying=lambda: ())

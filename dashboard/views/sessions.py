@@ -20,7 +20,7 @@ from streamgauge.dashboard.charts.drawing import draw, draw_legend, draw_split
 from streamgauge.dashboard.charts.stream_charts import session_legend, session_turns, turn_waterfall
 from streamgauge.dashboard.panels import box, draw_download, numbers, section
 from streamgauge.dashboard.query_runner import prefetch, query
-from streamgauge.dashboard.stream_tables import show_activities, show_requests, show_sessions
+from streamgauge.dashboard.report_tables import show_report
 
 LIMITS = (50, 200)
 MAX_REQUESTS, MAX_SUBAGENTS = 500, 100
@@ -31,9 +31,9 @@ MAX_LANES, MAX_ACTIVITIES = 30, 200
 ACTIVE, REAL = "active time", "real time"
 
 
-def body(chosen: Selection) -> None:
+def body(session_id: str, turn: int | None, order: str, limit: int, chosen: Selection) -> None:
     if session_id and turn is not None:
-        show_turn(session_id, int(turn))
+        show_turn(session_id, turn)
         return
     if session_id:
         show_session(session_id)
@@ -49,7 +49,7 @@ def body(chosen: Selection) -> None:
         return
     costs = spend.of_sessions(query, found)
     show_numbers(found, count())
-    show_sessions(found.join(costs, on="session_id", how="left", maintain_order="left"))
+    show_report(sessions.TABLE, found.join(costs, on="session_id", how="left", maintain_order="left"))
 
 
 def show_subagents(session_id: str) -> None:
@@ -58,10 +58,8 @@ def show_subagents(session_id: str) -> None:
         return
     section("Subagents")
     costs = spend.of_sessions(query, found)
-    show_sessions(
-        found.join(costs, on="session_id", how="left", maintain_order="left"),
-        label="Subagents of the session",
-    )
+    rows = found.join(costs, on="session_id", how="left", maintain_order="left")
+    show_report(sessions.TABLE, rows, label="Subagents of the session")
 
 
 def show_first_steps() -> None:
@@ -131,7 +129,7 @@ def show_session(session_id: str) -> None:
     section("Requests")
     if len(requests) < row["requests"]:
         st.caption(f"The first {formatting.count(len(requests))} requests are shown.")
-    show_requests(requests)
+    show_report(sessions.REQUESTS_TABLE, requests)
 
 
 def show_timeline(requests: pl.DataFrame) -> None:
@@ -176,15 +174,27 @@ def show_turn(session: str, number: int) -> None:
         trace, help_text = partial(turns.perfetto_trace, found), "Open the file at ui.perfetto.dev."
         draw_download("Perfetto trace", trace, f"turn-{number}.json", "application/json", help_text)
     section("Longest")
-    show_activities(turns.activities(found, most=MAX_ACTIVITIES))
+    show_report(turns.ACTIVITIES, turns.activities(found, most=MAX_ACTIVITIES))
 
 
-st.caption("Requests of one agent or chat, by turn.")
-with filters.row():
-    session_id = filters.text("Session id", key="session", placeholder="all sessions", width=340)
-    turn = st.number_input(
-        "Turn", value=None, min_value=1, step=1, key="turn", bind="query-params", placeholder="all", width=110
-    )
-    order = filters.select("Order", list(sessions.ORDERS), key="order", width=170)
-    limit = filters.select("Rows", LIMITS, key="rows", width=100)
-page_frame.show(body, uses_time_range=False)
+def draw_page() -> None:
+    """Sessions of agents and chats: turns, user wait, model time and tool time, tokens."""
+    st.caption("Requests of one agent or chat, by turn.")
+    with filters.row():
+        session_id = filters.text("Session id", key="session", placeholder="all sessions", width=340)
+        turn = st.number_input(
+            "Turn",
+            value=None,
+            min_value=1,
+            step=1,
+            key="turn",
+            bind="query-params",
+            placeholder="all",
+            width=110,
+        )
+        order = filters.select("Order", list(sessions.ORDERS), key="order", width=170)
+        limit = filters.select("Rows", LIMITS, key="rows", width=100)
+    page_frame.show(partial(body, session_id, turn, order, limit), uses_time_range=False)
+
+
+PAGE = page_frame.Page(draw_page, "Sessions", "forum")

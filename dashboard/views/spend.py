@@ -15,14 +15,14 @@ from streamgauge.analytics.reports.selection import Selection
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.time_series import time_bars
-from streamgauge.dashboard.group_tables import show_budgets, show_cache, show_dearest_sessions, show_spend
 from streamgauge.dashboard.panels import draw_download, numbers, panel, section
 from streamgauge.dashboard.query_runner import QueryError, prefetch, query_catalog, query_month
+from streamgauge.dashboard.report_tables import show_report
 
 MOST_SESSIONS = 10
 
 
-def body(chosen: Selection) -> None:
+def body(by: str, chosen: Selection) -> None:
     verdict.prefetch_marks(chosen)
     coverage = spend.coverage(query_catalog, chosen)
     if coverage.is_empty():
@@ -39,7 +39,9 @@ def body(chosen: Selection) -> None:
         else currencies[0]
     )
     timeline = prefetch(spend.timeline, query_catalog, chosen, by, currency)
-    sessions = prefetch(spend.table, query_catalog, chosen, spend.SESSION, currency, most=MOST_SESSIONS + 1)
+    sessions = prefetch(
+        spend.table, query_catalog, chosen, spend.BY_SESSION, currency, most=MOST_SESSIONS + 1
+    )
     cache = prefetch(spend.cache, query_catalog, chosen, by, currency)
     budgets = prefetch(spend.budgets, query_month) if has_rows(query_catalog, "budgets") else None
     total, *_ = (table := spend.table(query_catalog, chosen, by, currency)).to_dicts()
@@ -68,7 +70,7 @@ def body(chosen: Selection) -> None:
         if isinstance(of_budgets, QueryError):
             st.warning(str(of_budgets), icon=":material/warning:")
         else:
-            show_budgets(of_budgets)
+            show_report(spend.BUDGETS, of_budgets)
     time = verdict.time_range(chosen)
     group_colors = colors.of_groups(points)
     panel(
@@ -77,17 +79,17 @@ def body(chosen: Selection) -> None:
         lambda f: time_bars(f, "cost", time, series="name", series_colors=group_colors, unit=currency),
         metric_help("cost"),
         legend=group_colors,
-        on_click=filters.opens_streams(time, by=by) if by != spend.SESSION else None,
+        on_click=filters.opens_streams(time, by=by) if by != spend.BY_SESSION else None,
     )
     groups = table.filter(pl.col("name").is_not_null())
     section(f"By {by}")
-    show_spend(groups, group=by, currency=currency)
+    show_report(spend.TABLE, spend.without_range(groups), by=by, currency=currency)
     draw_download("CSV", partial(render, groups, "csv"), f"spend-by-{by}.csv", "text/csv")
     section("Dearest sessions")
     named = of_sessions.filter(pl.col("name").is_not_null(), pl.col("session_id").is_not_null())
-    show_dearest_sessions(named.head(MOST_SESSIONS), currency=currency)
+    show_report(spend.DEAREST, spend.without_range(named.head(MOST_SESSIONS)), currency=currency)
     section("Prompt cache", metric_help("cache_money"))
-    show_cache(of_cache, group=by, currency=currency)
+    show_report(spend.CACHE, of_cache, by=by, currency=currency)
 
 
 def _or_error(budgets: Callable[[], pl.DataFrame]) -> pl.DataFrame | QueryError:
@@ -126,6 +128,11 @@ def show_numbers(total: dict[str, object]) -> None:
     )
 
 
-with filters.row():
-    by = filters.choice("By", [*spend.GROUPS, *filters.label_names()], "model", key="by")
-page_frame.show(body)
+def draw_page() -> None:
+    """Estimated cost by model, gateway, client and session; what the prompt cache saves."""
+    with filters.row():
+        by = filters.choice("By", [*spend.GROUPS, *filters.label_names()], "model", key="by")
+    page_frame.show(partial(body, by))
+
+
+PAGE = page_frame.Page(draw_page, "Spend", "payments", diagnosed=True)

@@ -19,7 +19,7 @@ from streamgauge.analytics.query.statement_filter import allowed_functions
 from streamgauge.analytics.reports import formatting, table_columns
 from streamgauge.analytics.schema.dimensions import is_client
 from streamgauge.analytics.schema.sql_quoting import instant, literal
-from streamgauge.dashboard import filters, query_runner, sql_editor, sql_result, sql_statements
+from streamgauge.dashboard import filters, page_frame, query_runner, sql_editor, sql_result, sql_statements
 from streamgauge.dashboard.charts.drawing import draw, draw_legend
 from streamgauge.dashboard.panels import draw_download
 from streamgauge.dashboard.sql_statements import SqlProblem, problem_of
@@ -200,28 +200,38 @@ def choose(label: str, columns: list[str], default: str, key: str) -> str:
     return chosen
 
 
-st.caption(
-    f"One SELECT over the public tables: read-only, at most {MAX_ROWS:,} rows and {query_runner.TIMEOUT_S:g} s. "
-    "The time range and the filters apply where the statement has them: `started_at >= $from AND started_at < $to`, "
-    f"{', '.join(f'`{column} IN ${name}`' for name, column in sql_statements.COLUMNS.items())}."
-)
-last: Answer | None = st.session_state.get("sql-answer")
-in_address = st.query_params.get(sql_statements.PARAMETER)
-if in_address is not None:
-    in_address = in_address.replace("\r\n", "\n")  # as in the editor, so positions are the same
-submitted = draw_editor(last, in_address)
-if submitted is None and in_address is not None and (last is None or last.sql != in_address):
-    submitted = in_address
-if submitted is None and last is not None and last.chosen != chosen_for(last.sql):
-    submitted = last.sql
-if submitted is not None and submitted.strip():
-    with st.spinner("Running …", show_time=True):
-        last = st.session_state["sql-answer"] = run(submitted)
-    put_in_address(submitted)
-    uses_others = sql_statements.variables(submitted) != sql_statements.variables(in_address or "")
-    if uses_others or (last.problem is not None and last.problem.position is not None):
-        st.rerun()  # the editor above marks the position, and the head shows what the variables depend on
-if last is not None:
-    if in_address is None:
-        put_in_address(last.sql)  # the page was left and opened again
-    show(last)
+def draw_page() -> None:
+    """Read-only SQL over the public tables: recipes, charts and downloads."""
+    st.caption(
+        f"One SELECT over the public tables: read-only, at most {MAX_ROWS:,} rows and {query_runner.TIMEOUT_S:g} s. "
+        "The time range and the filters apply where the statement has them: `started_at >= $from AND started_at < $to`, "
+        f"{', '.join(f'`{column} IN ${name}`' for name, column in sql_statements.COLUMNS.items())}."
+    )
+    last: Answer | None = st.session_state.get("sql-answer")
+    in_address = st.query_params.get(sql_statements.PARAMETER)
+    if in_address is not None:
+        in_address = in_address.replace("\r\n", "\n")  # as in the editor, so positions are the same
+    submitted = draw_editor(last, in_address)
+    if submitted is None and in_address is not None and (last is None or last.sql != in_address):
+        submitted = in_address
+    if submitted is None and last is not None and last.chosen != chosen_for(last.sql):
+        submitted = last.sql
+    if submitted is not None and submitted.strip():
+        with st.spinner("Running …", show_time=True):
+            last = st.session_state["sql-answer"] = run(submitted)
+        put_in_address(submitted)
+        uses_others = sql_statements.variables(submitted) != sql_statements.variables(in_address or "")
+        if uses_others or (last.problem is not None and last.problem.position is not None):
+            st.rerun()  # the editor above marks the position, and the head shows what the variables depend on
+    if last is not None:
+        if in_address is None:
+            put_in_address(last.sql)  # the page was left and opened again
+        show(last)
+
+
+def applying() -> set[str]:
+    """What changes the answer: the variables of the statement."""
+    return sql_statements.variables(st.query_params.get(sql_statements.PARAMETER, ""))
+
+
+PAGE = page_frame.Page(draw_page, "SQL", "database", applying=applying, shares=False)

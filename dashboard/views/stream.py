@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,16 +18,16 @@ from streamgauge.dashboard import filters, page_frame, page_settings, query_runn
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts import stream_charts as charts
 from streamgauge.dashboard.charts.drawing import draw, draw_legend, draw_split
-from streamgauge.dashboard.html_table import Column, show_pairs, show_records, show_table
+from streamgauge.dashboard.html_table import show_pairs, show_records
 from streamgauge.dashboard.panels import box, numbers, section
 from streamgauge.dashboard.query_runner import prefetch, query
-from streamgauge.dashboard.stream_tables import outcome_badge, show_attempts, show_changes_of_stream
+from streamgauge.dashboard.report_tables import outcome_badge, show_report
 
 Row = dict[str, Any]
 TEXT_PX = 380
 
 
-def body(_: Selection) -> None:
+def body(id_text: str, _: Selection) -> None:
     if not id_text:
         st.info("Open a stream from **Streams**, or enter its id above.", icon=":material/search:")
         return
@@ -144,11 +145,11 @@ def show_hops(stream_id: UUID, found: pl.DataFrame) -> None:
     for hop in found.to_dicts():
         if hop["added_ttft_ns"] is not None:
             st.markdown(hop_text(hop))
-    show_attempts(found)
+    show_report(hops.ATTEMPTS, found)
     changes = hops.changes_of(query, stream_id)
     if changes.height:
         st.caption("Changes by the gateway")
-        show_changes_of_stream(changes)
+        show_report(hops.CHANGES_OF_STREAM, changes)
 
 
 def hop_text(hop: Row) -> str:
@@ -281,23 +282,19 @@ def show_server_stats(stream_id: UUID, row: Row) -> None:
     stats = one_stream.server_stats(query, stream_id)
     if stats.is_empty():
         return
-    section("Server-reported and observed values")
     reported = pl.struct("name", "value", "unit").map_elements(_stat_text, return_dtype=pl.String)
     observed = pl.col("name").map_elements(lambda name: observed_value(name, row), return_dtype=pl.String)
     columns = ("source", "name", "reported", "observed_at_the_tap", "raw")
-    show_records(
-        stats.with_columns(reported.alias("reported"), observed.alias("observed_at_the_tap")).select(columns),
-        label="Server-reported and observed values",
-    )
+    shown = stats.with_columns(reported.alias("reported"), observed.alias("observed_at_the_tap"))
+    show_records("Server-reported and observed values", shown.select(columns))
 
 
 def show_usage_reports(stream_id: UUID) -> None:
     reports = one_stream.usage_reports(query, stream_id)
     if reports.is_empty():
         return
-    section("Usage reports")
     at_ms = (pl.col("at_ns") / 1e6).alias("at, ms")
-    show_records(reports.with_columns(at_ms).drop("stream_id", "at_ns"), label="Usage reports")
+    show_records("Usage reports", reports.with_columns(at_ms).drop("stream_id", "at_ns"))
 
 
 def _stat_text(stat: Row) -> str:
@@ -337,18 +334,18 @@ def show_text(row: Row) -> None:
 def show_columns(row: Row, table: str) -> None:
     """All columns of a row with their comments."""
     comments = table_columns.comments(query_runner.query_catalog, table)
-    columns = [
-        Column(name="column", heading="Column", mono=True, min_characters=24),
-        Column(name="value", heading="Value", mono=True, min_characters=30),
-        Column(name="comment", heading="Comment", min_characters=40),
-    ]
     rows = {
         "column": list(row),
         "value": ["NULL" if value is None else str(value) for value in row.values()],
         "comment": [comments.get(name) for name in row],
     }
-    show_table(columns, pl.DataFrame(rows), label=f"Columns of {table}", stacks=True)
+    show_report(table_columns.OF_ROW, pl.DataFrame(rows), table=table)
 
 
-id_text = filters.text("Stream id", key="id", placeholder="UUID", width=420)
-page_frame.show(body, needs_streams=False, uses_time_range=False)
+def draw_page() -> None:
+    """One stream: phases, events, gaps, usage."""
+    id_text = filters.text("Stream id", key="id", placeholder="UUID", width=420)
+    page_frame.show(partial(body, id_text), needs_streams=False, uses_time_range=False)
+
+
+PAGE = page_frame.Page(draw_page, "Stream", "water", hidden=True, applying=lambda: ())

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.reports import formatting, overview, throughput
-from streamgauge.analytics.reports.metric_help import metric_help, why_unknown
+from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection, dimension
 from streamgauge.dashboard import filters, page_frame, verdict
 from streamgauge.dashboard.charts import colors
 from streamgauge.dashboard.charts.drawing import choose_series
 from streamgauge.dashboard.charts.group_charts import dots
 from streamgauge.dashboard.charts.time_series import time_bars, time_lines
-from streamgauge.dashboard.group_tables import show_throughput, show_wasted
 from streamgauge.dashboard.panels import panel, section
 from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
+from streamgauge.dashboard.report_tables import show_report
 
 
-def body(chosen: Selection) -> None:
+def body(by: str, answers: str, chosen: Selection) -> None:
     verdict.prefetch_marks(chosen)
     chosen = overview.widened(query_catalog, chosen, dimension(by))
     tokens_of = prefetch(throughput.tokens_timeline, query, chosen)
@@ -39,56 +40,32 @@ def body(chosen: Selection) -> None:
     group_colors = colors.of_groups(speed)
     covered_s = chosen.covered_s(began)
     tokens = tokens_of().with_columns(pl.col("tokens") / covered_s)
-    output = speed.with_columns(pl.col("output_tokens") / covered_s)
-    lines = partial(
-        time_lines,
-        time=time,
-        series="name",
-        series_colors=group_colors,
-        highlighted=choose_series(group_colors),
-        samples="n",
-    )
-    opens = filters.opens_streams(time, by=by)
-    rate_lines = partial(lines, unit="tok/s", to_text=formatting.rate)
+    speed = speed.with_columns(output_per_s=pl.col("output_tokens") / covered_s)
+    highlighted = choose_series(group_colors)
+
+    def of_groups(title: str, value: str, metric: str, **options: Any) -> None:
+        """Lines of a column of `speed`."""
+        lines = partial(
+            time_lines, value=value, time=time, series="name", series_colors=group_colors, highlighted=highlighted, samples="n", **options
+        )  # fmt: skip
+        panel(title, speed, lines, metric=metric, value=value, on_click=filters.opens_streams(time, by=by))
+
+    rate: dict[str, Any] = {"unit": "tok/s", "to_text": formatting.rate}
+    count: dict[str, Any] = {"unit": "tokens", "to_text": formatting.count}
+    share: dict[str, Any] = {"percent": True, "to_text": formatting.share}
     with st.grid(2, min_column_width=340):
-        panel(
-            f"Tokens per second per stream, p50 by {by}",
-            speed,
-            partial(rate_lines, value="tps_user", clip_outliers=True),
-            metric_help("tps_user"),
-            value="tps_user",
-            empty=why_unknown("tps_user"),
-            on_click=opens,
+        of_groups(
+            f"Tokens per second per stream, p50 by {by}", "tps_user", "tps_user", clip_outliers=True, **rate
         )
-        panel(
-            f"Output of all streams by {by}",
-            output,
-            partial(rate_lines, value="output_tokens"),
-            metric_help("tps_total"),
-            value="output_tokens",
-            empty=why_unknown("tps_total"),
-            on_click=opens,
-        )
-        panel(
+        of_groups(f"Output of all streams by {by}", "output_per_s", "tps_total", **rate)
+        of_groups(
             f"Output tokens per answer, p50 by {by}",
-            speed,
-            partial(
-                lines, value="answer_tokens", unit="tokens", to_text=formatting.count, clip_outliers=True
-            ),
-            metric_help("answer_tokens"),
-            value="answer_tokens",
-            empty=why_unknown("answer_tokens"),
-            on_click=opens,
+            "answer_tokens",
+            "answer_tokens",
+            clip_outliers=True,
+            **count,
         )
-        panel(
-            f"{answers} by {by}",
-            speed,
-            partial(lines, value="share", percent=True, to_text=formatting.share),
-            metric_help(measure.name),
-            value="share",
-            empty=why_unknown(measure.name),
-            on_click=opens,
-        )
+        of_groups(f"{answers} by {by}", "share", measure.name, **share)
         panel(
             "Input and output tokens",
             tokens,
@@ -105,30 +82,27 @@ def body(chosen: Selection) -> None:
             metric_help("concurrency", more="Each point shows its maximum."),
             on_click=filters.opens_streams(time),
         )
-        panel(
-            f"Prompt-cache hit rate by {by}",
-            speed,
-            partial(lines, value="cache_hit_share", percent=True, to_text=formatting.share),
-            metric_help("cached"),
-            value="cache_hit_share",
-            empty=why_unknown("cached"),
-            on_click=opens,
-        )
+        of_groups(f"Prompt-cache hit rate by {by}", "cache_hit_share", "cached", **share)
         panel(
             "TTFT by prompt-cache hit rate",
             ttft(),
             lambda f: dots(f, colors.by_name(("p50", "p95"))),
             "Streams grouped by the share of their own prompt that was read from the cache, where it is reported. "
             "Long prompts hit more often and are slower: compare within one model.",
-            empty=why_unknown("cached"),
+            metric="cached",
         )
     section(f"By {by}")
-    show_throughput(table(), group=by)
+    show_report(throughput.TABLE, table(), by=by)
     section("Wasted tokens", metric_help("wasted_tokens"))
-    show_wasted(wasted())
+    show_report(throughput.WASTED, wasted())
 
 
-with filters.row():
-    by = filters.choice("By", filters.groupings(), "model", key="by")
-    answers = filters.select("Answers", list(throughput.ANSWERS), key="answers", width=240)
-page_frame.show(body)
+def draw_page() -> None:
+    """Input and output tokens, tokens per second, concurrency."""
+    with filters.row():
+        by = filters.choice("By", filters.groupings(), "model", key="by")
+        answers = filters.select("Answers", list(throughput.ANSWERS), key="answers", width=240)
+    page_frame.show(partial(body, by, answers))
+
+
+PAGE = page_frame.Page(draw_page, "Throughput", "speed", diagnosed=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import polars as pl
 import streamlit as st
 
 from streamgauge.analytics.reports import blame, formatting, has_rows, one_stream, trace_tree, traces
+from streamgauge.analytics.reports.columns import outcome_state
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.reports.trace_tree import Tree, tree
 from streamgauge.dashboard import filters, page_frame
@@ -18,12 +20,7 @@ from streamgauge.dashboard.charts.drawing import draw_legend
 from streamgauge.dashboard.charts.trace import StreamMarks, waterfall
 from streamgauge.dashboard.panels import numbers, section
 from streamgauge.dashboard.query_runner import QueryError, query, query_catalog
-from streamgauge.dashboard.stream_tables import (
-    outcome_badge,
-    outcome_state,
-    show_streams_of_trace,
-    show_traces,
-)
+from streamgauge.dashboard.report_tables import outcome_badge, show_report
 
 TRACE_ID_DIGITS = 32
 MAX_ROWS = 500
@@ -34,7 +31,7 @@ LONGEST_MS = 86_400_000
 Row = dict[str, Any]
 
 
-def body(chosen: Selection) -> None:
+def body(trace_id: str, chosen: Selection) -> None:
     if trace_id:
         show_trace(trace_id.lower())
         return
@@ -55,7 +52,7 @@ def body(chosen: Selection) -> None:
     st.caption(
         f"Traces {offset + 1:,} – {offset + shown.height:,}, the newest first. Click a row to open the trace."
     )
-    show_traces(shown)
+    show_report(traces.TABLE, shown)
     filters.draw_pager(has_more=found.height > TRACES_PER_PAGE)
 
 
@@ -98,7 +95,7 @@ def show_trace(trace_id: str) -> None:
     found = tree(spans, most=MAX_ROWS)
     show_header(found, rows, total, errors=sum(span.failed for span in spans))
     if streams.height:
-        show_streams_of_trace(streams)
+        show_report(trace_tree.STREAMS, streams)
     show_waterfall(found, marks_of(rows, stalls, ids))
     show_omitted(trace_id, found, unread=total - stored.height)
 
@@ -207,10 +204,15 @@ def services() -> list[str]:
     return filters.options(offered, key="service")
 
 
-with filters.row():
-    trace_id = filters.text(
-        "Trace id", key="trace", placeholder="32 hex digits", width=340, max_chars=TRACE_ID_DIGITS
-    )
-    if not trace_id:
-        draw_search()
-page_frame.show(body, needs_streams=False, uses_time_range=False)
+def draw_page() -> None:
+    """Search traces and their spans."""
+    with filters.row():
+        trace_id = filters.text(
+            "Trace id", key="trace", placeholder="32 hex digits", width=340, max_chars=TRACE_ID_DIGITS
+        )
+        if not trace_id:
+            draw_search()
+    page_frame.show(partial(body, trace_id), needs_streams=False, uses_time_range=False)
+
+
+PAGE = page_frame.Page(draw_page, "Traces", "account_tree")

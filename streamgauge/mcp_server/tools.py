@@ -51,6 +51,11 @@ CONTENT = ("output_text", "reasoning_text")
 OPEN_STREAMS = "Streams in flight. At most half a second old."
 
 
+def about(description: str, **limits: Any) -> Any:
+    """What the schema of a tool says about an argument."""
+    return Field(description=description, **limits)
+
+
 class Tables(TypedDict):
     """Answer of `describe_tables`: `name, kind, comment, columns`. `columns` are names, or types and comments if asked for."""
 
@@ -113,7 +118,7 @@ class Tools:
             pool.close()
 
     def describe_tables(
-        self, tables: Annotated[list[str] | None, Field(description="Names of tables or views.")] = None
+        self, tables: Annotated[list[str] | None, about("Names of tables or views.")] = None
     ) -> Tables:
         """All tables with the names of their columns, or some with types and comments. Raises QueryError, ValueError."""
         found = {row["name"]: row for row in table_columns.tables(self._untrusted)}
@@ -138,10 +143,8 @@ class Tools:
 
     def query(
         self,
-        sql: Annotated[str, Field(description="One statement.")],
-        max_rows: Annotated[
-            int, Field(description="Rows to return, at most.", ge=1, le=MAX_ROWS)
-        ] = DEFAULT_ROWS,
+        sql: Annotated[str, about("One statement.")],
+        max_rows: Annotated[int, about("Rows to return, at most.", ge=1, le=MAX_ROWS)] = DEFAULT_ROWS,
     ) -> Rows:
         """The first rows of one SELECT. Raises QueryError."""
         try:
@@ -159,23 +162,17 @@ class Tools:
 
     def diagnose(
         self,
-        range: Annotated[
-            str, Field(description="Length of the range before `until`, such as 15m, 2h or 7d.")
-        ] = "15m",
-        since: Annotated[
-            str | None, Field(description="Begin of the range (ISO 8601, UTC), instead of `range`.")
-        ] = None,
-        until: Annotated[
-            str | None, Field(description="End of the range (ISO 8601, UTC). Default: now.")
-        ] = None,
-        models: Annotated[list[str] | None, Field(description="Only these models.")] = None,
-        gateways: Annotated[list[str] | None, Field(description="Only these gateways.")] = None,
-        clients: Annotated[list[str] | None, Field(description="Only these clients, by id or name.")] = None,
+        range: Annotated[str, about("Length of the range before `until`, such as 15m, 2h or 7d.")] = "15m",
+        since: Annotated[str | None, about("Begin of the range (ISO 8601, UTC), instead of `range`.")] = None,
+        until: Annotated[str | None, about("End of the range (ISO 8601, UTC). Default: now.")] = None,
+        models: Annotated[list[str] | None, about("Only these models.")] = None,
+        gateways: Annotated[list[str] | None, about("Only these gateways.")] = None,
+        clients: Annotated[list[str] | None, about("Only these clients, by id or name.")] = None,
         apps: Annotated[
-            list[str] | None, Field(description="Only these programs of clients, as in `client_app`.")
+            list[str] | None, about("Only these programs of clients, as in `client_app`.")
         ] = None,
         labels: Annotated[
-            list[str] | None, Field(description="Only streams with these labels: NAME=VALUE, as in `labels`.")
+            list[str] | None, about("Only streams with these labels: NAME=VALUE, as in `labels`.")
         ] = None,
     ) -> Verdict:
         """The diagnosis of a range of time. Raises QueryError, ValueError."""
@@ -198,9 +195,7 @@ class Tools:
         }
         return cast("Verdict", report | shown)
 
-    def stream(
-        self, stream_id: Annotated[str, Field(description="UUID from `streams` or `open_streams`.")]
-    ) -> Stream:
+    def stream(self, stream_id: Annotated[str, about("UUID from `streams` or `open_streams`.")]) -> Stream:
         """One stream, finished or in flight. Raises QueryError, ValueError."""
         try:
             wanted = UUID(stream_id.strip())

@@ -1,22 +1,23 @@
 """A report as text for a terminal of any size.
 
-- Narrow terminals show fewer columns, by `_COLUMNS`. Low ones show fewer rows.
+- Narrow terminals show fewer columns, by the priorities of the report. Low ones show fewer rows.
 - All values are `Text`, never markup: models and names come from requests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from streamgauge.analytics.diagnosis.report import Report
+from streamgauge.analytics.diagnosis.report import GROUPS, OFFENDERS, Report
 from streamgauge.analytics.reports import formatting, spend
+from streamgauge.analytics.reports.columns import Column, Row
 from streamgauge.analytics.schema.clients import shortened
 from streamgauge.analytics.schema.objectives import DEFAULT
 from streamgauge.top.keys import View
@@ -29,6 +30,8 @@ STATES = {
 }
 """State → style and sign."""
 OBJECTIVES = {"error_rate": "error rate", "ttft": "TTFT p95", "itl": "ITL p95"}
+LIMITS = {"error_rate": "error_rate", "ttft_p95_ns": "ttft_ns", "itl_p50_ns": "itl_ns"}
+"""Column → limit of the objective above which its value is red."""
 MAX_CAUSES = 3
 MAX_NAME = 40
 _GAP = 2
@@ -38,20 +41,6 @@ _MAX_LIMITS = 6
 """Limits of objectives in the line below the headline, missed ones first."""
 _LOW = 14
 """Terminals with fewer lines show only the first cause."""
-
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Column:
-    title: str
-    show: Callable[[Row], str]
-    rank: int
-    """Columns with a high rank are left out first."""
-    limit: Callable[[Row], tuple[float | None, float | None]] | None = None
-    """(value, objective): above it, the value is red."""
-    is_name: bool = False
-    """Left-aligned, and may be cut."""
 
 
 def rendered(
@@ -87,7 +76,15 @@ def rendered(
         groups = groups[: max(free, 1)]
     parts: list[RenderableType] = [*head, Text()]
     if groups:
-        parts.append(_table(_columns(report), groups, width, lambda row: _is_affected(report, row)))
+        parts.append(
+            _table(
+                GROUPS.columns,
+                groups,
+                width,
+                lambda row: _is_affected(report, row),
+                lambda row, name: getattr(report.objective(row), LIMITS[name]) if name in LIMITS else None,
+            )
+        )
     else:
         parts.append(
             Text("No model or gateway matches." if report.groups else "No streams in this range.", "dim")
@@ -122,37 +119,11 @@ def _objectives(report: Report) -> Text:
     return line
 
 
-def _columns(report: Report) -> list[_Column]:
-    """In the order of the screen."""
-    duration = formatting.duration
-    return [
-        _Column("Model", lambda r: r["model"], 0, is_name=True),
-        _Column("Gateway", lambda r: r["gateway"], 1, is_name=True),
-        _Column("In flight", lambda r: str(r["in_flight"]), 5),
-        _Column("Silence", lambda r: _seconds(r["silent_ns"]), 6),
-        _Column("Req/s", lambda r: formatting.rate(r["requests_per_s"], ""), 4),
-        _Column("Errors", lambda r: formatting.share(r["error_rate"]), 2, lambda r: (r["error_rate"], report.objective(r).error_rate)),
-        _Column("TTFT p50", lambda r: duration(r["ttft_p50_ns"]), 9),
-        _Column("TTFT p95", lambda r: duration(r["ttft_p95_ns"]), 3, lambda r: (r["ttft_p95_ns"], report.objective(r).ttft_ns)),
-        _Column("ITL p50", lambda r: duration(r["itl_p50_ns"]), 8, lambda r: (r["itl_p50_ns"], report.objective(r).itl_ns)),
-        _Column("tok/s", lambda r: formatting.rate(r["tokens_per_s"], ""), 7),
-    ]  # fmt: skip
-
-
-def _seconds(value_ns: int | None) -> str:
-    """With one decimal: heartbeats limit the precision."""
-    return formatting.UNKNOWN if value_ns is None else f"{value_ns / 1e9:.1f} s"
-
-
 def _offenders(report: Report, width: int) -> Table | None:
-    columns = [
-        _Column("Top offenders", lambda r: f"{r['dimension']} {shortened(r['name'])}", 0, is_name=True),
-        _Column(report.offenders_by, lambda r: formatting.share(r["bad_share"]), 1),
-        _Column("of all of them", lambda r: formatting.share(r["of_all_bad"]), 3),
-        _Column("of all requests", lambda r: formatting.share(r["of_all"]), 4),
-        _Column("Errors", lambda r: formatting.share(r["error_rate"]), 2),
-    ]
-    return _table(columns, report.offenders, width) if report.offenders else None
+    first, shares, *others = OFFENDERS.columns
+    rows = [row | {"place": f"{row['dimension']} {shortened(row['name'])}"} for row in report.offenders]
+    columns = [first, replace(shares, heading=report.offenders_by), *others]
+    return _table(columns, rows, width) if rows else None
 
 
 def _is_affected(report: Report, row: Row) -> bool:
@@ -165,51 +136,52 @@ def _is_affected(report: Report, row: Row) -> bool:
 
 
 def _table(
-    columns: Sequence[_Column],
+    columns: Sequence[Column],
     rows: Sequence[Row],
     width: int,
     is_bold: Callable[[Row], bool] = lambda row: False,
+    limit_of: Callable[[Row, str], float | None] = lambda row, name: None,
 ) -> Table:
-    """Columns that do not fit are left out."""
-    cells = {column: [_cell(column, row) for row in rows] for column in columns}
-    needed = {c: max(len(c.title), *(text.cell_len for text in cells[c])) for c in columns}
-    widths = _widths(needed, width)
+    """Columns that do not fit are left out. `limit_of` gives the objective of a value in a row: above it, the value is red."""
+    cells = {c.name: [_cell(c, row, limit_of(row, c.name)) for row in rows] for c in columns}
+    needed = {c.name: max(len(c.heading), *(text.cell_len for text in cells[c.name])) for c in columns}
+    widths = _widths(columns, needed, width)
+    shown = [column for column in columns if column.name in widths]
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
-    for column in widths:
-        justify: Literal["left", "right"] = "left" if column.is_name else "right"
-        table.add_column(
-            column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=widths[column]
-        )
+    for column in shown:
+        justify: Literal["left", "right"] = "right" if column.number else "left"
+        least = widths[column.name]
+        table.add_column(column.heading, justify=justify, no_wrap=True, overflow="ellipsis", width=least)
     for i, row in enumerate(rows):
-        table.add_row(*(cells[column][i] for column in widths), style="bold" if is_bold(row) else "")
+        table.add_row(*(cells[c.name][i] for c in shown), style="bold" if is_bold(row) else "")
     return table
 
 
-def _cell(column: _Column, row: Row) -> Text:
-    text = Text(column.show(row), no_wrap=True)
-    if column.is_name:
+def _cell(column: Column, row: Row, limit: float | None) -> Text:
+    value = row[column.name]
+    text = Text(formatting.UNKNOWN if value is None else column.text(value), no_wrap=True)
+    if not column.number:
         text.truncate(MAX_NAME, overflow="ellipsis")
-    if column.limit is not None:
-        value, limit = column.limit(row)
-        if value is not None and limit is not None and value > limit:
-            text.stylize("red")
+    if value is not None and limit is not None and value > limit:
+        text.stylize("red")
     return text
 
 
-def _widths(needed: Mapping[_Column, int], width: int) -> dict[_Column, int]:
-    """The columns that fit together, of the lowest ranks, and their widths. Names are cut as far as necessary."""
-    found: dict[_Column, int] = {}
-    for column, most in sorted(needed.items(), key=lambda item: item[0].rank):
-        found[column] = min(most, _LEAST_NAME) if column.is_name else most
+def _widths(columns: Sequence[Column], needed: Mapping[str, int], width: int) -> dict[str, int]:
+    """The widths of the columns that fit together, of the lowest priorities. Names are cut as far as necessary."""
+    found: dict[str, int] = {}
+    for column in sorted(columns, key=lambda c: c.priority):
+        most = needed[column.name]
+        found[column.name] = most if column.number else min(most, _LEAST_NAME)
         if len(found) > 1 and sum(found.values()) + _GAP * (len(found) - 1) > width:
-            del found[column]
+            del found[column.name]
             break
     free = width - sum(found.values()) - _GAP * (len(found) - 1)
-    names = [column for column in found if column.is_name]
-    while free > 0 and (cut := [c for c in names if found[c] < needed[c]]):
+    names = [column.name for column in columns if not column.number and column.name in found]
+    while free > 0 and (cut := [name for name in names if found[name] < needed[name]]):
         found[min(cut, key=found.__getitem__)] += 1
         free -= 1
-    return {column: found[column] for column in needed if column in found}
+    return found
 
 
 def message(text: str, at: datetime, footer: str) -> RenderableType:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
+from streamlit.util import calc_hash
 
-VIEWS = [
-    "alerts", "compare", "errors", "hops", "latency", "live", "overview", "pipeline", "sessions", "spend", "sql", "stream", "streams",
-    "throughput", "traces",
-]  # fmt: skip
+from streamgauge.dashboard.pages import PAGES
+
+VIEWS = sorted(page.address for pages in PAGES.values() for page in pages)
 UNREADABLE = "Cannot read the tables"
 """The start of the message of a page whose queries fail."""
 APP = Path(__file__).parents[2] / "dashboard" / "app.py"
@@ -35,7 +35,7 @@ def open_page(
     for key, value in query.items():
         app.query_params[key] = value
     if page != "overview":
-        app.switch_page(f"views/{page}.py")
+        app._page_hash = calc_hash(page)  # `switch_page` takes only files
     monkeypatch.setenv("STREAMGAUGE_DATA", str(data))
     return app.run()
 

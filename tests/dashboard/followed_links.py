@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from streamgauge.analytics.reports.overview import complete_until
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.outcomes import IS_ERROR
-from streamgauge.dashboard import filters, page_frame
+from streamgauge.dashboard.pages import PAGES
 from tests.dashboard.browser import TIMEOUT_MS, Reader
 from tests.dashboard.generated_store import NAMED_CLIENT
 from tests.tables import tables
@@ -153,10 +153,9 @@ def shown_streams(site: Site, path: str, parameters: Parameters) -> tuple[object
 def wanted_chips(seen: Reader, named: Parameters) -> list[str]:
     """The texts of the chips for the filters of these parameters. Those of a time and of a duration are only their names."""
     title = seen.page.locator("[data-testid=stMain] h1").inner_text()
-    applying = page_frame.APPLYING.get(title, ("from", *SIDEBAR))
-    values = [
-        (name, v) for name in (*SIDEBAR, *filters.PAGE_FILTERS.get(title, ())) for v in named.get(name, ())
-    ]
+    page = next(page for group in PAGES.values() for page in group if page.title == title)
+    applying = ("from", *SIDEBAR) if title == "SQL" else page.applying()  # that of SQL depends on the address
+    values = [(name, v) for name in (*SIDEBAR, *page.own_filters) for v in named.get(name, ())]
     return [
         name if name == "duration" else f"{name}: {value}"
         for name, value in values

@@ -54,9 +54,9 @@ PRICES = (
 )
 """One model has no price."""
 BUDGETS = (
-    Budget(name="all per month", amount=20, currency="USD"),
+    Budget(name="all per month", period="month", amount=20, currency="USD"),
     Budget(name="Claude", model="claude-*", period="week", amount=1.5, currency="USD"),
-    Budget(name="EUR", amount=50, currency="EUR", time_zone="Europe/Berlin"),
+    Budget(name="EUR", period="month", amount=50, currency="EUR", time_zone="Europe/Berlin"),
 )
 GATEWAYS = ("litellm", "edge-eu", "vllm-direct")
 CLIENTS = ("c0ffee11", "5eed5eed", "0ddba115", "b16b00b5")

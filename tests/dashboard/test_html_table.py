@@ -10,9 +10,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from streamgauge.analytics.reports import columns as report_columns
+from streamgauge.analytics.reports.columns import Column
 from streamgauge.analytics.schema.clients import shortened
 from streamgauge.dashboard import html_table
-from streamgauge.dashboard.html_table import Column, markup, pairs_markup
+from streamgauge.dashboard.html_table import markup, pairs_markup
 from streamgauge.dashboard.page_head import SIGNS_BELOW_PX, STACKED_BELOW_PX, WIDTHS_PX
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&</td></table><script>alert(1)</script>"
@@ -69,7 +71,9 @@ def test_hostile_values_stay_text() -> None:
 
 def test_headings_have_a_scope_and_name_the_unit() -> None:
     found = parsed(
-        Column(name="a", heading="Name"), html_table.ms("t", "TTFT"), rows=[{"a": "x", "t": 1_234_500_000}]
+        Column(name="a", heading="Name"),
+        report_columns.ms("t", "TTFT"),
+        rows=[{"a": "x", "t": 1_234_500_000}],
     )
     assert found.cells == ["Name", "TTFT, ms", "x", "1,234"]
     assert [th["scope"] for th in found.all("th")] == ["col", "col", "row"]
@@ -79,13 +83,13 @@ def test_headings_have_a_scope_and_name_the_unit() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "text"),
     [
-        (html_table.number("a", "A", digits=1, unit="tok/s"), 1234.56, "1,234.6"),
-        (html_table.seconds("a", "A"), 2_500_000_000, "2.5"),
-        (html_table.percent("a", "A"), 0.0213, "2.1"),
-        (html_table.percent("a", "A", digits=0, sign=True), 0.5, "+50"),
-        (html_table.number("a", "A"), float("nan"), "–"),
-        (html_table.number("a", "A"), None, "–"),
-        (html_table.number("a", "A"), 0, "0"),
+        (report_columns.number("a", "A", digits=1, unit="tok/s"), 1234.56, "1,234.6"),
+        (report_columns.seconds("a", "A"), 2_500_000_000, "2.5"),
+        (report_columns.percent("a", "A"), 0.0213, "2.1"),
+        (report_columns.percent("a", "A", digits=0, sign=True), 0.5, "+50"),
+        (report_columns.number("a", "A"), float("nan"), "–"),
+        (report_columns.number("a", "A"), None, "–"),
+        (report_columns.number("a", "A"), 0, "0"),
     ],
 )
 def test_values_are_formatted(column: Column, value: object, text: str) -> None:
@@ -94,7 +98,7 @@ def test_values_are_formatted(column: Column, value: object, text: str) -> None:
 
 def test_instants_are_in_the_time_zone_of_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html_table, "time_zone", lambda: ZoneInfo("Europe/Berlin"))
-    column = html_table.instant("a", "A", form="%H:%M:%S.%f")
+    column = report_columns.instant("a", "A", form="%H:%M:%S.%f")
     at = datetime(2026, 1, 1, 12, 0, 0, 123_456, UTC)
     assert parsed(column, rows=[{"a": at}]).cells[1] == "13:00:00.123"
 

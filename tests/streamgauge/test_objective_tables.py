@@ -82,7 +82,7 @@ def test_config_check_prints_tables_that_are_valid_settings(folder: Path) -> Non
     ("table", "message"),
     [
         ({"ttft": "1s", "modle": "x"}, "objective 1: unknown key 'modle', did you mean 'model'? Allowed: name, model, gateway, "
-         "client, label, ttft, itl, error_rate, goodput, severity"),
+         "client, ttft, itl, error_rate, goodput, severity, label"),
         ({"model": "gpt-*"}, "objective 1: it has no limit. Add one of ttft, itl, error_rate, goodput"),
         ({"ttft": "soon"}, "objective 1: ttft = 'soon' is not a duration such as 800ms or 2s"),
         ({"ttft": 0}, "objective 1: ttft = 0 is not a duration such as 800ms or 2s"),

@@ -18,7 +18,7 @@ from tests.analytics.schema.prices import price, set_prices
 from tests.analytics.schema.test_wasted_tokens import fill
 
 Spent = tuple[datetime, float]
-BUDGET = {"name": "b", "amount": 100.0, "currency": "USD"}
+BUDGET = {"period": "month", "name": "b", "amount": 100.0, "currency": "USD"}
 
 
 @pytest.fixture
