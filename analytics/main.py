@@ -366,8 +366,9 @@ def _consume(
         while parts.log.read(0.0) and time.monotonic() < until_s:
             pass
         parts.log.consumer.finish()
-        parts.evaluation.stop()
+        parts.evaluation.end()
         parts.upkeep.finish()
+        parts.evaluation.stop()
     except (StoreFailed, PartitionLost) as e:
         log.error("analytics stops: %s", e)
         return 1

@@ -71,6 +71,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     error_type: str | None
     error_phase: str | None
     error_message: str | None
+    """The message of the error, as the response has it."""
     response_id: str | None
     response_model: str | None
     text: str

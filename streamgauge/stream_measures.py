@@ -136,7 +136,8 @@ def _measures(columns: EventColumns, chunks: latency.ChunkLatencies, row: Stream
     row["output_event_count"] = sum(map(OUTPUT_KINDS.__contains__, columns.kind))
     add_first_times(row, columns)
     add_chunks(row, chunks)
-    return msgspec.convert(row, Measures)
+    values: Mapping[str, Any] = row
+    return Measures(**{name: values[name] for name in Measures.__struct_fields__})
 
 
 def _rows_of(events: Any) -> list[Mapping[str, Any]]:

@@ -126,14 +126,10 @@ def _of_metric(part: str, table: Table, metric: Metric, narrower: Mapping[str, T
             for d, single in narrower.items()
         }
     # Shares of server instances and labels are not adjusted for the length of prompts.
-    if found or (metric.by_input and metric.kind == "share"):
+    if found or part != "cube" or (metric.by_input and metric.kind == "share"):
         return found
     # The streams of a server instance or a label may be few of each model, gateway and client.
-    alone = (
-        _best(part, narrower[part], metric, variance_of(narrower[part], metric))
-        for part in ALONE
-        if part in narrower
-    )
+    alone = (_best(d, narrower[d], metric, variance_of(narrower[d], metric)) for d in ALONE if d in narrower)
     return sorted((f for f in alone if f is not None), key=lambda f: -f.score)[:1]
 
 

@@ -27,7 +27,7 @@ SILENT_AFTER_S = 900.0
 SLOW_S = 2.0
 """Longer tasks are logged."""
 FREQUENT_S = 60.0
-"""Shorter intervals need not survive a restart."""
+"""Intervals up to this one need not survive a restart."""
 
 
 class ElectedTasks:
@@ -54,9 +54,13 @@ class ElectedTasks:
         """Start the thread."""
         self._thread.start()
 
+    def end(self) -> None:
+        """Let the thread end after the running task, without waiting for it."""
+        self._stop.set()
+
     def stop(self) -> None:
         """Stop after the running task."""
-        self._stop.set()
+        self.end()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -115,7 +119,7 @@ class ElectedTasks:
 
     def _set_done(self, task: str, at_s: float) -> None:
         self._done_at_s[task] = at_s
-        if not self._catalog.is_postgres and self.tasks[task][0] < FREQUENT_S:
+        if not self._catalog.is_postgres and self.tasks[task][0] <= FREQUENT_S:
             return
         with self._catalog.transaction():
             self._catalog.change(f"DELETE FROM streamgauge_upkeep WHERE task = '{task}'")

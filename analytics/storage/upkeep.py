@@ -71,30 +71,28 @@ class Upkeep:
         self._retention = OldRows(
             self._catalog, self._cursor, store.layouts, ages_s(events_s, streams_s, rollups_s), self._folders
         )
-        self.tasks = ElectedTasks(
-            store,
-            "upkeep",
-            {
-                "flush": (20, self.flush),
-                "merge": (20, self.merge),
-                "flush_all": (300, lambda: self.flush(least_rows=1)),
-                "compact_rollups": (60, self.compact_rollups),
-                "expire": (60, self.expire),
-                "back_up": (60, self.back_up),
-                "retain": (600, lambda: self.retain(time.time())),
-                "merge_all": (3600, self.merge_all),
-                "orphans": (ORPHANS_S, self.orphans),
-            },
-            guards or Guards(describe=partial(reason, store.location)),
-        )
+        self.tasks = {
+            "flush": (20, self.flush),
+            "merge": (20, self.merge),
+            "flush_all": (300, lambda: self.flush(least_rows=1)),
+            "compact_rollups": (60, self.compact_rollups),
+            "expire": (60, self.expire),
+            "back_up": (60, self.back_up),
+            "retain": (600, lambda: self.retain(time.time())),
+            "merge_all": (3600, self.merge_all),
+            "orphans": (ORPHANS_S, self.orphans),
+        }
+        """(Interval in seconds, function) by task."""
+        guards = guards or Guards(describe=partial(reason, store.location))
+        self.elected = ElectedTasks(store, "upkeep", self.tasks, guards)
 
     def start(self) -> None:
         """Start the thread."""
-        self.tasks.start()
+        self.elected.start()
 
     def close(self) -> None:
         """Stop after the running task, and close the connections."""
-        self.tasks.close()
+        self.elected.close()
         for connection in (self._catalog, self._cursor):
             connection.close()
 
@@ -191,7 +189,7 @@ class Upkeep:
     def finish(self) -> None:
         """Stop, then move inlined rows to files and back up. So files and backup have all rows, also those whose records the log no
         longer has."""
-        self.tasks.stop()
+        self.elected.stop()
         try:
             self.flush(1, (table for table in TABLES if table.rows in (Rows.APPENDED, Rows.SUMMED)))
             self.back_up(STOP_BACKUP_S)

@@ -40,7 +40,7 @@ Series = tuple[float, dict[str, Any]]
 
 
 # One thread reads the views, the exporters' threads observe. Only the `MAX_SOURCES` rows that burn fastest are series, because every
-# series costs the metrics backend money. In a shared store only the process elected for upkeep reads: the values of a process that
+# series costs the metrics backend money. In a shared store only the process elected for the alerts reads: the values of a process that
 # lost the election would stay forever, so they expire after `VALID_S`.
 class ObjectiveGauges:
     """Values and attributes of the last readings."""

@@ -170,7 +170,7 @@ class SpanBuilder:
             mark(_time_of("reasoning", columns.kind, columns.at_ns), "first_reasoning")
         mark(latency.first_nonreasoning_output_ns(columns), "first_output")
         mark(body.audio.first_ns, "first_audio")
-        tools = body.tool_times
+        tools = body.tool_times if body.columns["tool_call_count"] else ()
         if tools and row["outcome"] != LOST.outcome:
             for tool in tools[:MAX_TOOL_CALLS]:
                 mark(tool.began_ns, "tool_call", {self._names.tool_name: tool.name} if tool.name else None)
@@ -235,7 +235,8 @@ class SpanBuilder:
         output_ns = latency.first_nonreasoning_output_ns(columns)
         if output_ns is not None:
             add("output", output_ns, last)
-        for tool in body.tool_times[:MAX_TOOL_CALLS]:
+        tools = body.tool_times if body.columns["tool_call_count"] else ()
+        for tool in tools[:MAX_TOOL_CALLS]:
             if tool.began_ns is not None:
                 more = {self._names.tool_name: tool.name, self._names.tool_call_id: tool.id}
                 kept = {name: value for name, value in more.items() if value}

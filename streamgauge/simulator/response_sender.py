@@ -180,7 +180,7 @@ class ResponseSender:
 
     def _pieces(self) -> Iterator[Piece]:
         for piece in self.plan.pieces():
-            if piece.kind == "refusal" and not self.writer.stream.has("refusal"):
+            if piece.kind == "refusal" and "refusal" not in self.writer.stream.blocks:
                 piece = Piece(kind="text", text=piece.text, tokens=piece.tokens, choice=piece.choice)
             yield piece
 

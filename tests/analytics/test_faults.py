@@ -109,7 +109,7 @@ def test_each_thread_of_analytics_survives_an_exception_and_is_named(
         written = itertools.count()
         with running(tmp_path, options) as ready:
             assert probe(ready) == (200, "recording\n")
-            upkeep, evaluation = parts[0].upkeep.tasks, parts[0].evaluation
+            upkeep, evaluation = parts[0].upkeep.elected, parts[0].evaluation
             upkeep.tasks = dict.fromkeys(upkeep.tasks, (0, list))
             # As before, because a guard of their own covers the diagnosis.
             evaluation.tasks = {name: (0, call) for name, (_, call) in evaluation.tasks.items()}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import streamgauge as sg
@@ -65,6 +66,11 @@ def test_tokens_that_the_events_list_give_the_rates() -> None:
     found = sg.measure(events)
     assert (found.output_tokens, found.itl_ns) == (6, 40.0)
     assert sg.measure([sg.Event(at_ns=1, kind="text")]).output_tokens is None
+
+
+def test_numbers_may_be_those_of_numpy() -> None:
+    events = [{"at_ns": np.int64(100 * i), "kind": "text"} for i in (1, 2, 3)]
+    assert sg.measure(events, output_tokens=np.int64(5)).itl_ns == 50.0
 
 
 def test_no_events_have_no_measures() -> None:

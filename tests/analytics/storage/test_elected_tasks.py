@@ -104,6 +104,20 @@ def test_failed_task_is_repeated_in_the_next_round_and_the_others_run(
     upkeep.close()
 
 
+def test_frequent_tasks_do_not_wait_for_maintenance(sqlite_store: Store) -> None:
+    clock, done = Clock(), threading.Event()
+    tasks = ElectedTasks(sqlite_store, "alerts", {"task": (60, done.set)}, Guards(), clock)
+    tasks.round()
+    clock.now_s += 60
+    with sqlite_store.catalog.maintenance():
+        thread = threading.Thread(target=tasks.round)
+        thread.start()
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+    assert done.is_set()
+    tasks.close()
+
+
 def test_thread_runs_until_close(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elected_tasks, "ROUND_S", 0.01)
     done = threading.Event()

@@ -430,9 +430,9 @@ def test_failed_backup_does_not_stop_other_tasks(
 ) -> None:
     sqlite_store.location.backup.mkdir()
     upkeep = Upkeep(sqlite_store, events_s=None, streams_s=None)
-    upkeep.tasks = {"back_up": (0, upkeep.back_up)}
-    upkeep.round()
-    assert upkeep.round() == []
+    upkeep.elected.tasks = {"back_up": (0, upkeep.back_up)}
+    upkeep.elected.round()
+    assert upkeep.elected.round() == []
     assert "upkeep: back_up failed, other work continues" in caplog.text
     upkeep.close()
 

@@ -13,7 +13,7 @@ from streamgauge.simulator.profiles import HTTP_MODELS, PROFILES
 from streamgauge.simulator.response_writer import PLACEHOLDERS
 from streamgauge.simulator.server import Simulator
 from streamgauge.simulator.written_streams import WRITTEN_STREAMS
-from tests.analytics.redacted_streams import assert_same, exchange
+from tests.analytics.redacted_streams import assert_same, exchange, measured
 from tests.streamgauge.simulator.conftest import Script
 
 MODELS = sorted(HTTP_MODELS)
@@ -60,9 +60,21 @@ def test_body_contains_the_generated_text_in_order(script: Script, model: str) -
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("stream", [True, False])
+def test_refusal_is_text_where_the_format_has_none(script: Script, model: str, stream: bool) -> None:
+    path = PROFILES[model].path
+    path = path if stream else path.replace(":streamGenerateContent?alt=sse", ":generateContent")
+    response, body, _ = script(model, path, {"stream": stream}, tokens=12, refusal=True)
+    [decoded] = measured(
+        exchange(body.splitlines(keepends=True), path=path, headers=[*response.headers.items()])
+    )["streams"]
+    assert decoded["refusal_chars"] or decoded["text_chars"], body
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_answers_have_the_same_measures_after_redaction(script: Script, model: str) -> None:
     path = PROFILES[model].path
-    for more in ({"tool_calls": 2}, {"refusal": True}, {"reasoning_tokens": 6}, {"stream": False}):
+    for more in ({"tool_calls": 2}, {"refusal": True}, {"reasoning_tokens": 6}):
         response, body, _ = script(model, path, tokens=12, **more)
         headers = [("content-type", response.headers["content-type"])]
         assert_same(exchange(body.splitlines(keepends=True), path=path, headers=headers))
