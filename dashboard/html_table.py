@@ -235,7 +235,7 @@ def _heading(column: Column, hidden_below: int | None, width_px: int, order: str
 
 def _cell(column: Column, row: Row, text: str, *, is_row_header: bool, hidden_below: int | None) -> str:
     # A shortened id is one line, also where a name wraps.
-    is_short = text.endswith("…") and text != row.get(column.name)
+    is_short = text.endswith("…") and isinstance(given := row.get(column.name), str) and text != given
     state = column.state(row) if column.state else None
     attributes = _classes(column, hidden_below, state, is_short=is_short)
     cut = _cut(text)

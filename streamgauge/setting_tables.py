@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -87,13 +87,14 @@ _Limit = Annotated[int | None, BeforeValidator(_limit_ns)]
 def parse_objectives(value: object) -> tuple[Objective, ...]:
     """Tables, objectives or JSON text of them, in the order of their priority."""
     limits = {f"{key}_ns": Annotated[_Limit, Field(alias=key)] for key in ("ttft", "itl")}
-    found = _parse_tables(value, Objective, model_of(Objective, **limits), OBJECTIVE)
-    for number, objective in enumerate(found, 1):
-        if all(getattr(objective, limit) is None for limit in LIMITS):
-            raise ValueError(
-                f"objective {number}: it has no limit. Add one of ttft, itl, error_rate, goodput"
-            )
+    found = _parse_tables(value, Objective, model_of(Objective, **limits), OBJECTIVE, _limited)
     return _distinct(found, MAX_OBJECTIVES, [DEFAULT.name, *(objective.name for objective in found)])
+
+
+def _limited(objective: Objective) -> Objective:
+    if all(getattr(objective, limit) is None for limit in LIMITS):
+        raise ValueError("it has no limit. Add one of ttft, itl, error_rate, goodput")
+    return objective
 
 
 def parse_budgets(value: object) -> tuple[Budget, ...]:
@@ -102,7 +103,14 @@ def parse_budgets(value: object) -> tuple[Budget, ...]:
     return _distinct(found, MAX_BUDGETS, [budget.name for budget in found])
 
 
-def _parse_tables(value: object, kind: type[T], table: type[BaseModel], example: str) -> list[T]:
+def _parse_tables(
+    value: object,
+    kind: type[T],
+    table: type[BaseModel],
+    example: str,
+    checked: Callable[[T], T] = lambda one: one,
+) -> list[T]:
+    """`checked` returns the value to use. Raises ValueError."""
     try:
         given: Any = json.loads(value) if isinstance(value, str) else value
         items = [
@@ -116,9 +124,11 @@ def _parse_tables(value: object, kind: type[T], table: type[BaseModel], example:
         if not isinstance(item, Mapping | kind):
             raise ValueError(f"the value is not a list of tables such as {example}")
         try:
-            found.append(item if isinstance(item, kind) else kind(**table.model_validate(item).model_dump()))
-        except ValidationError as e:
-            raise ValueError(f"{kind.__name__.lower()} {number}: {problem(e, table)}") from None
+            one = item if isinstance(item, kind) else kind(**table.model_validate(item).model_dump())
+            found.append(checked(one))
+        except ValueError as e:
+            why = problem(e, table) if isinstance(e, ValidationError) else e
+            raise ValueError(f"{kind.__name__.lower()} {number}: {why}") from None
     return found
 
 
@@ -163,12 +173,13 @@ def parse_labels(value: object) -> tuple[Label, ...]:
         value = value.split()
     if isinstance(value, list | tuple):
         value = [parse_label(item) if isinstance(item, str) else item for item in value]
-    found = _parse_tables(value, Label, model_of(Label), LABEL)
-    found = [
-        replace(parse_label(f"{one.name}={one.source}"), plain=one.plain, prometheus=one.prometheus)
-        for one in found
-    ]
+    found = _parse_tables(value, Label, model_of(Label), LABEL, _read_label)
     return _distinct(found, MAX_LABELS, [label.name for label in found])
+
+
+def _read_label(label: Label) -> Label:
+    found = parse_label(f"{label.name}={label.source}")
+    return replace(found, plain=label.plain, prometheus=label.prometheus)
 
 
 def parse_saved_views(value: object) -> tuple[SavedView, ...]:

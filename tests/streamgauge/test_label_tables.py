@@ -74,6 +74,10 @@ def test_flag_is_repeatable() -> None:
         ),
         ('[{"name": "a", "source": "client_app", "plain": 1}]', "plain = 1 is not true or false"),
         ("a=cookie:x", "is not a label such as"),
+        (
+            [{"name": "team", "source": "header:x-team"}, {"name": "model", "source": "path:1"}],
+            "label 2: the name 'model' has another meaning",
+        ),
     ],
 )
 def test_invalid_labels_are_refused(labels: object, why: str) -> None:
