@@ -116,7 +116,7 @@ def _recognises(name: str, data: bytes) -> int:
     return 6 if b'"usageMetadata"' in data or b'"promptFeedback"' in data else 0
 
 
-class GeminiReader(JSONReader, event=_Wrapped):
+class GeminiReader(JSONReader, event=_Wrapped, lists=True):
     """Decodes one stream; numbers its calls and keeps the open one of each candidate."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:

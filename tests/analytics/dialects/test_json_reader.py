@@ -1,0 +1,37 @@
+"""The base of readers of JSON: lists, errors and repaired data, in events and bodies."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamgauge.analytics.dialects import all_dialects
+from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo
+from streamgauge.analytics.dialects.json_reader import JSONReader
+
+DIALECTS = [dialect for dialect in all_dialects() if isinstance(dialect.reader(ExchangeInfo()), JSONReader)]
+WITH_LISTS = ("gemini", "sglang_generate", "tgi_generate")
+
+
+def by_name(dialect: Dialect) -> str:
+    return dialect.name
+
+
+def kinds_of_body(dialect: Dialect, body: bytes) -> list[str]:
+    return [event.kind for event in dialect.reader(ExchangeInfo()).read_body(body)]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
+def test_body_is_a_list_only_in_dialects_that_send_lists(dialect: Dialect) -> None:
+    undecoded = ["other" if dialect.name == "openai_audio" else "malformed"]
+    assert kinds_of_body(dialect, b" []") == ([] if dialect.name in WITH_LISTS else undecoded)
+    assert (kinds_of_body(dialect, b"[{}]") == undecoded) == (dialect.name not in WITH_LISTS)
+    assert kinds_of_body(dialect, b"[[{}]]") == undecoded
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
+@pytest.mark.parametrize("depth", [300, 496, 900, 990])
+def test_nested_body_never_raises(dialect: Dialect, depth: int) -> None:
+    for opening, closing in ((b"[", b"]"), (b'{"a":', b"}"), (b'{"error":', b"}"), (b'[{"a":', b"}]")):
+        body = opening * depth + b'{"x":1}' + closing * depth
+        assert kinds_of_body(dialect, body)
+        dialect.reader(ExchangeInfo()).read("", body)
