@@ -25,8 +25,8 @@ class Event(msgspec.Struct, gc=False):
 class JSONReader(DialectReader):
     """`class AcmeReader(JSONReader, event=_Event, body=_Body)`. Without `body`, a body has the type of an event.
 
-    The kind of an event is its member `type`, else its name. An event of the kind `error`, or with a value in a member that is
-    declared as None, is an error. `event` and `body` decode the others. With `lists=True`, a body may be a list of such objects.
+    The kind of an event is its member `type`, else its name. An event of the kind or name `error`, or with a value in a member that
+    is declared as None, is an error. `event` and `body` decode the others. With `lists=True`, a body may be a list of such objects.
     """
 
     _event_decoder: msgspec.json.Decoder[Any]
@@ -51,8 +51,8 @@ class JSONReader(DialectReader):
             if event is None:
                 return failed_event(name, data)
         kind = event.type or name
-        if kind and kind in ERROR_KINDS:
-            return failed_event(kind, data)
+        if kind and (kind in ERROR_KINDS or name in ERROR_KINDS):
+            return failed_event("error", data)
         return self.event(event, kind)
 
     def event(self, event: Any, kind: str) -> DecodedEvent | TextDelta:

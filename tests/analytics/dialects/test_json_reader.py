@@ -6,6 +6,7 @@ import pytest
 
 from streamgauge.analytics.dialects import all_dialects
 from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo
+from streamgauge.analytics.dialects.events import as_decoded_event
 from streamgauge.analytics.dialects.json_reader import JSONReader
 
 DIALECTS = [dialect for dialect in all_dialects() if isinstance(dialect.reader(ExchangeInfo()), JSONReader)]
@@ -35,3 +36,12 @@ def test_nested_body_never_raises(dialect: Dialect, depth: int) -> None:
         body = opening * depth + b'{"x":1}' + closing * depth
         assert kinds_of_body(dialect, body)
         dialect.reader(ExchangeInfo()).read("", body)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
+@pytest.mark.parametrize("member", ["type", "event"])
+def test_event_named_error_is_one_with_any_type(dialect: Dialect, member: str) -> None:
+    data = b'{"code":400,"message":"m","%b":"exceed_context_size_error"}' % member.encode()
+    decoded = as_decoded_event(dialect.reader(ExchangeInfo()).read("error", data))
+    assert decoded.error is not None
+    assert (decoded.kind, decoded.error.message) == ("error", "m")
