@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -25,8 +27,9 @@ class Event(msgspec.Struct, gc=False):
 class JSONReader(DialectReader):
     """`class AcmeReader(JSONReader, event=_Event, body=_Body)`. Without `body`, a body has the type of an event.
 
-    The kind of an event is its member `type`, else its name. An event of the kind or name `error`, or with a value in a member that
-    is declared as None, is an error. `event` and `body` decode the others. With `lists=True`, a body may be a list of such objects.
+    The kind of an event is its member `type`, else its name. An event of the kind or name `error`, or with a value in `error` or
+    `errors` that is declared as None, is an error. `event` and `body` decode the others. With `lists=True`, a body may be a
+    list of such objects.
     """
 
     _event_decoder: msgspec.json.Decoder[Any]
@@ -82,9 +85,12 @@ class JSONReader(DialectReader):
 def _repaired(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
     """The data as the decoder's type, if it has no error."""
     value = json_or_none(data)
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or any(value.pop(member, None) for member in _errors(decoder.type)):
         return None
-    for member in {"error", "errors"}.intersection(decoder.type.__struct_fields__):
-        if value.pop(member, None):
-            return None
     return decode_or_none(decoder, msgspec.json.encode(value))
+
+
+@cache
+def _errors(of: type[Event]) -> list[str]:
+    """The members that are declared as None."""
+    return [field.encode_name for field in msgspec.structs.fields(of) if field.type is NoneType]

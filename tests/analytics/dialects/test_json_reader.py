@@ -6,11 +6,21 @@ import pytest
 
 from streamgauge.analytics.dialects import all_dialects
 from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo
-from streamgauge.analytics.dialects.events import as_decoded_event
-from streamgauge.analytics.dialects.json_reader import JSONReader
+from streamgauge.analytics.dialects.events import TextDelta, as_decoded_event
+from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 
 DIALECTS = [dialect for dialect in all_dialects() if isinstance(dialect.reader(ExchangeInfo()), JSONReader)]
 WITH_LISTS = ("gemini", "sglang_generate", "tgi_generate")
+
+
+class Acme(Event):
+    word: str | None = None
+    errors: int | None = None
+
+
+class AcmeReader(JSONReader, event=Acme):
+    def event(self, event: Acme, kind: str) -> TextDelta:
+        return TextDelta("text", event.word or "")
 
 
 def by_name(dialect: Dialect) -> str:
@@ -45,3 +55,14 @@ def test_event_named_error_is_one_with_any_type(dialect: Dialect, member: str) -
     decoded = as_decoded_event(dialect.reader(ExchangeInfo()).read("error", data))
     assert decoded.error is not None
     assert (decoded.kind, decoded.error.message) == ("error", "m")
+
+
+def test_value_in_a_member_that_is_declared_as_none_is_an_error() -> None:
+    reader = AcmeReader(ExchangeInfo())
+    counted, empty, failed = (
+        b'{"word":"hi",%b}' % more for more in (b'"errors":2', b'"error":""', b'"error":2')
+    )
+    for data in (counted, empty):
+        assert reader.read("", data) == TextDelta("text", "hi")
+        assert reader.read_body(data) == [as_decoded_event(TextDelta("text", "hi"))]
+    assert [reader.read("", failed).kind, reader.read_body(failed)[0].kind] == ["error", "error"]
