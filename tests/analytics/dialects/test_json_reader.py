@@ -66,3 +66,9 @@ def test_value_in_a_member_that_is_declared_as_none_is_an_error() -> None:
         assert reader.read("", data) == TextDelta("text", "hi")
         assert reader.read_body(data) == [as_decoded_event(TextDelta("text", "hi"))]
     assert [reader.read("", failed).kind, reader.read_body(failed)[0].kind] == ["error", "error"]
+
+
+def test_number_out_of_range_in_a_member_that_is_not_read() -> None:
+    reader, data = AcmeReader(ExchangeInfo()), b'{"word":"hi","more":1e999}'
+    assert reader.read("", data) == TextDelta("text", "hi")
+    assert reader.read_body(data) == [as_decoded_event(TextDelta("text", "hi"))]
