@@ -18,7 +18,10 @@ _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Event(msgspec.Struct, gc=False):
-    """Base of the types of events and bodies. A member of another name with the kind of an event is declared as `type` with this name."""
+    """Base of the types of events and bodies. A type with another base declares these members; nested objects do not have them.
+
+    A member of another name with the kind of an event is declared as `type` with this name.
+    """
 
     type: kept.Title = None
     error: None = None
@@ -38,7 +41,11 @@ class JSONReader(DialectReader):
     _lists: bool
 
     def __init_subclass__(
-        cls, *, event: type[Event] | None = None, body: type[Event] | None = None, lists: bool = False
+        cls,
+        *,
+        event: type[msgspec.Struct] | None = None,
+        body: type[msgspec.Struct] | None = None,
+        lists: bool = False,
     ) -> None:
         if event is not None:
             cls._lists = lists
@@ -85,12 +92,12 @@ class JSONReader(DialectReader):
 def _repaired(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
     """The data as the decoder's type, if it has no error."""
     value = json_or_none(data)
-    if not isinstance(value, dict) or any(value.pop(member, None) for member in _errors(decoder.type)):
+    if not isinstance(value, dict) or any(value.pop(member, None) for member in _errors(decoder)):
         return None
     return decode_or_none(decoder, msgspec.json.encode(value))
 
 
 @cache
-def _errors(of: type[Event]) -> list[str]:
+def _errors(decoder: msgspec.json.Decoder[Any]) -> list[str]:
     """The members that are declared as None."""
-    return [field.encode_name for field in msgspec.structs.fields(of) if field.type is NoneType]
+    return [field.encode_name for field in msgspec.structs.fields(decoder.type) if field.type is NoneType]
