@@ -75,13 +75,15 @@ class _Block(msgspec.Struct):
     is_error: bool | None = None
 
 
-class _Message(Event):
+class _Message(msgspec.Struct):
     id: kept.Word = None
     model: kept.Name = None
     usage: kept.Report = None
 
 
 class _Body(_Message):
+    type: kept.Title = None
+    error: None = None
     content: list[_Block] | None = None
     stop_reason: kept.Name = None
     input_tokens: kept.Count = None

@@ -17,6 +17,7 @@ import msgspec
 
 from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.dialect import Dialect, ExchangeInfo, by_path
+from streamgauge.analytics.dialects.errors import error_from
 from streamgauge.analytics.dialects.events import ChoiceDelta, DecodedEvent, TextDelta
 from streamgauge.analytics.dialects.json_reader import Event, JSONReader
 from streamgauge.analytics.dialects.openai_delta import ToolCallKeys
@@ -38,7 +39,7 @@ class _Event(Event):
 
 
 class _Body(Event):
-    errors: None = None
+    errors: Any = None
     result: _Result | None = None
 
 
@@ -69,7 +70,7 @@ class CloudflareReader(JSONReader, event=_Event, body=_Body):
     def body(self, whole: _Body) -> list[DecodedEvent]:
         result = whole.result
         if result is None:
-            return [DecodedEvent()]
+            return [DecodedEvent(error=error_from(whole.errors) if whole.errors else None)]
         delta = ChoiceDelta(
             text=string_of(result.response), tool_calls=self._calls.decode(0, result.tool_calls)
         )

@@ -226,6 +226,8 @@ class _V1Event(Event):
     tool_calls: list[_V1Call] | None = None
     finish_reason: kept.Name = None
     response: _Answer | None = None
+    error: Any = None
+    """Also of an ending, which has a finish reason and usage as well."""
 
 
 class _Generation(msgspec.Struct):
@@ -261,6 +263,10 @@ class CohereV1Reader(JSONReader, event=_V1Event, body=_V1Body):
     def __init__(self, exchange: ExchangeInfo) -> None:
         self._calls_streamed = False
 
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
+        event = super().read(name, data)
+        return error_event(data) if event.kind == "error" else event
+
     def event(self, event: _V1Event, kind: str) -> DecodedEvent | TextDelta:
         if kind == "text-generation":
             return (
@@ -274,7 +280,7 @@ class CohereV1Reader(JSONReader, event=_V1Event, body=_V1Body):
             return self._chunk(event)
         if kind == "tool-calls-generation":
             return self._whole_calls(event.tool_calls or [])
-        return DecodedEvent(kind="annotation" if kind else "other")
+        return DecodedEvent(kind="error" if event.error else "annotation" if kind else "other")
 
     def body(self, whole: _V1Body) -> list[DecodedEvent]:
         if whole.text is None and whole.generations is None:

@@ -86,8 +86,13 @@ def error_event(data: bytes) -> DecodedEvent:
     return DecodedEvent(kind="error", error=error)
 
 
-def failed_event(name: str, data: bytes) -> DecodedEvent:
-    """Decode an event or a body that its dialect cannot decode: an error, if it is labelled as one, else malformed."""
+def failed_event(name: object, data: bytes, last: str = "") -> DecodedEvent:
+    """Decode an event or a body that its dialect cannot decode: an error, if it is labelled as one, else malformed.
+
+    Plugins may also pass `(event, data, name)`: `event` is None, or an error that the dialect decoded.
+    """
+    if not isinstance(name, str):
+        name = last if name is None else "error"
     value = json_or_none(data)
     labels = ("error", "errors") if isinstance(value, dict) else ()
     labelled = name in ERROR_KINDS or error_in(value) is not None or any(value.get(label) for label in labels)

@@ -34,7 +34,7 @@ from streamgauge.analytics.dialects.events import (
     ToolCallDelta,
     Usage,
 )
-from streamgauge.analytics.dialects.json_reader import Event, JSONReader
+from streamgauge.analytics.dialects.json_reader import JSONReader
 from streamgauge.analytics.dialects.tolerant_json import compact, whole_number
 
 _BILLED_BY_PROMPT = re.compile(r"gemini-(1|2)\b")
@@ -94,7 +94,7 @@ class _Feedback(msgspec.Struct, gc=False):
     block_reason: kept.Name = msgspec.field(default=None, name="blockReason")
 
 
-class _Chunk(Event, gc=False):
+class _Chunk(msgspec.Struct, gc=False):
     candidates: list[_Candidate] | None = None
     usage: kept.Report = msgspec.field(default=None, name="usageMetadata")
     model: kept.Name = msgspec.field(default=None, name="modelVersion")
@@ -107,6 +107,8 @@ class _Chunk(Event, gc=False):
 class _Wrapped(_Chunk):
     """Code Assist wraps the chunk in `response`."""
 
+    type: kept.Title = None
+    error: None = None
     response: _Chunk | None = None
 
 
@@ -116,7 +118,7 @@ def _recognises(name: str, data: bytes) -> int:
     return 6 if b'"usageMetadata"' in data or b'"promptFeedback"' in data else 0
 
 
-class GeminiReader(JSONReader, event=_Wrapped):
+class GeminiReader(JSONReader, event=_Wrapped, lists=True):
     """Decodes one stream; numbers its calls and keeps the open one of each candidate."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:

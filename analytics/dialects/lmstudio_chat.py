@@ -54,12 +54,21 @@ class _Output(msgspec.Struct):
     arguments: kept.Content = None
 
 
-class _Result(Event):
+class _Ending(msgspec.Struct):
     model_instance_id: kept.Name = None
     response_id: kept.Id = None
     stats: kept.Report = None
+
+
+class _Result(_Ending):
     output: Annotated[msgspec.Raw, kept.OUTPUT] = msgspec.Raw()
-    """Of a stream, it was nearly always streamed before."""
+    """Nearly always streamed before."""
+
+
+class _Body(_Ending):
+    type: kept.Title = None
+    error: None = None
+    output: Annotated[list[_Output] | None, kept.OUTPUT] = None
 
 
 class _Event(Event):
@@ -84,7 +93,7 @@ def _recognises(name: str, data: bytes) -> int:
     return 6 if b'"model_instance_id"' in data[:300] else 1 if name == "error" else 0
 
 
-class LMStudioReader(JSONReader, event=_Event, body=_Result):
+class LMStudioReader(JSONReader, event=_Event, body=_Body):
     """Decodes one stream; numbers its tool calls, which have no ids."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:
@@ -102,8 +111,10 @@ class LMStudioReader(JSONReader, event=_Event, body=_Result):
         if kind == "chat.end":
             result = event.result or _Result()
             decoded = _end(result)
-            if not self._has_text and not self._call_count and (whole := _join_output(result)) is not None:
-                decoded.deltas, decoded.not_streamed = [whole], True
+            if not self._has_text and not self._call_count:
+                whole = _of_output(decode_or_none(_outputs, bytes(result.output)))
+                if whole is not None:
+                    decoded.deltas, decoded.not_streamed = [whole], True
             return decoded
         decoded = DecodedEvent(_KINDS.get(kind, "other"), model=event.model_instance_id)
         if decoded.kind == "progress":
@@ -111,10 +122,10 @@ class LMStudioReader(JSONReader, event=_Event, body=_Result):
             decoded.server_stats = stats_of(kind.partition(".")[0], numbers) or None
         return decoded
 
-    def body(self, whole: _Result) -> list[DecodedEvent]:
-        if not bytes(whole.output) and whole.stats is None:
+    def body(self, whole: _Body) -> list[DecodedEvent]:
+        if whole.output is None and whole.stats is None:
             return [DecodedEvent(kind="other")]
-        return [DecodedEvent(kind="text", deltas=[_join_output(whole) or ChoiceDelta()]), _end(whole)]
+        return [DecodedEvent(kind="text", deltas=[_of_output(whole.output) or ChoiceDelta()]), _end(whole)]
 
     def _tool(self, step: str, event: _Event) -> DecodedEvent:
         tool = event.tool or ""
@@ -134,8 +145,8 @@ class LMStudioReader(JSONReader, event=_Event, body=_Result):
         return DecodedEvent(kind="annotation", tool_failure=step == "failure")
 
 
-def _join_output(result: _Result) -> ChoiceDelta | None:
-    whole = joined(map(_output, decode_or_none(_outputs, bytes(result.output)) or (), count()))
+def _of_output(parts: list[_Output] | None) -> ChoiceDelta | None:
+    whole = joined(map(_output, parts or (), count()))
     return whole if whole.text or whole.reasoning or whole.tool_calls else None
 
 
@@ -149,7 +160,7 @@ def _output(part: _Output, key: int) -> ChoiceDelta:
     return ChoiceDelta(text=part.content or "")
 
 
-def _end(result: _Result) -> DecodedEvent:
+def _end(result: _Ending) -> DecodedEvent:
     return DecodedEvent(
         kind="terminal",
         terminal=True,

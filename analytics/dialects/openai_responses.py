@@ -33,6 +33,7 @@ from streamgauge.analytics.dialects.events import (
     tool_call_event,
 )
 from streamgauge.analytics.dialects.openai_responses_types import (
+    ABSENT,
     Event,
     Item,
     Snapshot,
@@ -128,11 +129,14 @@ class ResponsesReader(DialectReader):
         final = decode_or_none(snapshot_decoder, body)
         if final is None:
             return [DecodedEvent(kind="malformed")]
-        if not bytes(final.output) and final.status is None:
+        if bytes(final.output) in ABSENT and final.status is None:
             return [error_event(body) if final.error else DecodedEvent(kind="other")]
+        whole = self._join_items(items_of(final))
+        if whole is None:
+            return [DecodedEvent(kind="malformed")]
         ending = _snapshot("", final)
         self._count_searches(final, ending)
-        return [DecodedEvent(kind="text", deltas=[self._join_items(items_of(final))]), ending]
+        return [DecodedEvent(kind="text", deltas=[whole]), ending]
 
     def _whole(self, kind: str, response: Snapshot) -> DecodedEvent:
         """Decode an event with the response object. The last one has the output, which some responses carry nowhere else."""
@@ -150,7 +154,7 @@ class ResponsesReader(DialectReader):
             and not decoded.billing["web_searches"]
             and b'"web_search_call"' in bytes(response.output)
         ):
-            decoded.billing["web_searches"] = sum(map(_is_search, items_of(response))) or None
+            decoded.billing["web_searches"] = sum(map(_is_search, items_of(response) or ())) or None
 
     def _delta(self, family: str, event: Event) -> DecodedEvent | TextDelta:
         text = event.delta
@@ -271,7 +275,8 @@ class ResponsesReader(DialectReader):
         done = any(
             _carries(family, item.type) and at in (item.id, index) for family, at, _ in self._done_parts
         )
-        choice_delta = ChoiceDelta() if before or done else self._join_items([item])
+        whole = None if before or done else self._join_items([item])
+        choice_delta = whole or ChoiceDelta()
         kind = _kind_of(choice_delta)
         if kind is None:
             return DecodedEvent(kind="annotation")
@@ -291,8 +296,8 @@ class ResponsesReader(DialectReader):
             return DecodedEvent(kind="other")
         return self._whole("", response)
 
-    def _add_output(self, items: list[Item], decoded: DecodedEvent) -> None:
-        whole = self._join_items(items)
+    def _add_output(self, items: list[Item] | None, decoded: DecodedEvent) -> None:
+        whole = self._join_items(items) or ChoiceDelta()
         if "reasoning" in self._channels:
             whole.reasoning = ""
         kind = _kind_of(whole)
@@ -302,10 +307,16 @@ class ResponsesReader(DialectReader):
         if decoded.kind == "finish":
             decoded.kind = kind
 
-    def _join_items(self, items: list[Item]) -> ChoiceDelta:
+    def _join_items(self, items: list[Item] | None) -> ChoiceDelta | None:
+        """The whole output; None if an item or a part has another form."""
+        if items is None:
+            return None
         whole = ChoiceDelta(tool_calls=[])
         for item in items:
-            for part in [*parts_of(item.content, "output_text"), *parts_of(item.summary, "summary_text")]:
+            content, summary = parts_of(item.content, "output_text"), parts_of(item.summary, "summary_text")
+            if content is None or summary is None:
+                return None
+            for part in [*content, *summary]:
                 if part.type in ("reasoning_text", "summary_text"):
                     whole.reasoning += part.text or ""
                 else:

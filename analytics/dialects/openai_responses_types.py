@@ -10,6 +10,8 @@ from streamgauge.analytics.dialects import kept
 from streamgauge.analytics.dialects.tolerant_json import decode_or_none
 
 NOTHING = msgspec.Raw()
+ABSENT = (b"", b"null")
+"""Values of a member that has none."""
 
 
 class Part(msgspec.Struct):
@@ -78,18 +80,20 @@ class Event(msgspec.Struct, gc=False):
 event_decoder = msgspec.json.Decoder(Event)
 snapshot_decoder = msgspec.json.Decoder(Snapshot)
 _items_decoder = msgspec.json.Decoder(list[Item])
-_parts_decoder = msgspec.json.Decoder(list[Part] | str | None)
+_parts_decoder = msgspec.json.Decoder(list[Part] | str)
 
 
-def items_of(response: Snapshot) -> list[Item]:
-    """The output of a response."""
-    return decode_or_none(_items_decoder, bytes(response.output)) or []
+def items_of(response: Snapshot) -> list[Item] | None:
+    """The output of a response; None if it has another form."""
+    output = bytes(response.output)
+    return [] if output in ABSENT else decode_or_none(_items_decoder, output)
 
 
-def parts_of(content: msgspec.Raw, kind: str) -> list[Part]:
-    """The parts of an item's content or summary, which may be a text alone."""
-    found = decode_or_none(_parts_decoder, bytes(content))
-    return [Part(kind, found)] if isinstance(found, str) else found or []
+def parts_of(content: msgspec.Raw, kind: str) -> list[Part] | None:
+    """The parts of an item's content or summary, which may be a text alone; None if it has another form."""
+    parts = bytes(content)
+    found = [] if parts in ABSENT else decode_or_none(_parts_decoder, parts)
+    return [Part(kind, found)] if isinstance(found, str) else found
 
 
 class ToolCall:

@@ -77,11 +77,14 @@ class PluginReader:
 
     def __init__(self, dialect: _PluginDialect, reader: Any) -> None:
         self._dialect, self._reader = dialect, reader
-        self.open_ended = bool(getattr(reader, "open_ended", False))
 
     @property
     def operation(self) -> str | None:
         return getattr(self._reader, "operation", None)
+
+    @property
+    def open_ended(self) -> bool:
+        return bool(getattr(self._reader, "open_ended", False))
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         def checked() -> DecodedEvent | TextDelta:

@@ -50,7 +50,7 @@ def _recognises(name: str, data: bytes) -> int:
     return 7 if b'"meta_info"' in data and (b'"text"' in data or b'"output_ids"' in data) else 0
 
 
-class SGLangReader(JSONReader, event=_Event):
+class SGLangReader(JSONReader, event=_Event, lists=True):
     """Decodes one stream; keeps the text so far of each choice, which the next event repeats."""
 
     def __init__(self, exchange: ExchangeInfo) -> None:

@@ -47,7 +47,7 @@ def _recognises(name: str, data: bytes) -> int:
     return 8 if b'"token"' in data else 4
 
 
-class TGIReader(JSONReader, event=_Event):
+class TGIReader(JSONReader, event=_Event, lists=True):
     """Decodes one stream."""
 
     def event(self, event: _Event, kind: str) -> DecodedEvent | TextDelta:

@@ -171,6 +171,14 @@ def test_text_in_a_block_start_is_output() -> None:
     assert str(found.first_choice.text) == "Hi there"
 
 
+@pytest.mark.parametrize("more", [{"error": {}}, {"error": {"message": "m"}}, {"type": 1}])
+def test_message_has_no_error_or_type(more: dict[str, Any]) -> None:
+    message = {"id": "m", "usage": {"input_tokens": 5}, **more}
+    found = read(DIALECT, events({"type": "message_start", "message": message}))
+    assert (usage(found)[0], found.response_id) == (5, "m")
+    assert (found.error, found.malformed_events) == (None, 0)
+
+
 def test_ping_is_a_ping() -> None:
     assert read(DIALECT, events({"type": "ping"})).events.kind == ["ping"]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from streamgauge.analytics.dialects.cohere import CHAT_V1 as DIALECT
 from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
 
@@ -60,10 +62,20 @@ def test_tool_calls_without_deltas_are_decoded() -> None:
     assert tools(found) == [("", "n", '{"a":1}')]
 
 
-def test_failed_finish() -> None:
-    found = read(DIALECT, events(end("ERROR", error="m")))
+@pytest.mark.parametrize("reason", ["ERROR", "TIMEOUT"])
+def test_failed_finish_has_its_reason_and_usage(reason: str) -> None:
+    found = read(DIALECT, events(end(reason, error="m")))
     assert found.error is not None
-    assert found.error.message == "m"
+    assert (found.error.type, found.error.message) == (reason, "m")
+    assert (found.finish_reason, usage(found)) == (reason, (70, 8, None, None))
+    assert found.terminal_seen
+
+
+@pytest.mark.parametrize("more", [{}, line("citation-generation")])
+def test_error_that_is_no_finish(more: dict[str, Any]) -> None:
+    found = read(DIALECT, events({"error": "m", "code": "c", **more}))
+    assert found.error is not None
+    assert (found.error.type, found.error.message, found.terminal_seen) == ("c", "m", False)
 
 
 def test_non_streamed_bodies() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamgauge.analytics.dialects.errors import error_from, error_in, error_in_body
+from streamgauge.analytics.dialects.errors import error_from, error_in, error_in_body, failed_event
 
 BODIES: dict[str, tuple[Any, str | None, str, Any]] = {
     # name: (body, type, message, raw: a key of the body, or ... for the whole body)
@@ -132,6 +132,22 @@ def test_long_page_is_cut() -> None:
     assert seen is not None
     assert len(str(seen.raw)) == 4096
     assert len(seen.message or "") == 4096
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (("", b'{"a":1}'), "malformed"),
+        (("error", b'{"a":1}'), "error"),
+        (("", b'{"error":1}'), "error"),
+        ((None, b'{"a":1}'), "malformed"),
+        ((None, b'{"a":1}', "word"), "malformed"),
+        ((None, b'{"a":1}', "error"), "error"),
+        ((object(), b'{"a":1}', "word"), "error"),
+    ],
+)
+def test_failed_event_takes_a_name_or_the_event_and_its_name(arguments: Any, kind: str) -> None:
+    assert failed_event(*arguments).kind == kind
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,14 @@ def test_code_assist_wrapper_is_unwrapped() -> None:
     assert str(found.first_choice.text) == "Hi"
 
 
+@pytest.mark.parametrize("more", [{"error": ""}, {"error": {"message": "m"}}, {"type": 1}])
+def test_wrapped_chunk_has_no_error_or_type(more: dict[str, Any]) -> None:
+    candidate = {"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP"}
+    found = read(DIALECT, events({"response": {"candidates": [candidate], **more}}))
+    assert (str(found.first_choice.text), found.finish_reason) == ("Hi", "STOP")
+    assert (found.error, found.malformed_events) == (None, 0)
+
+
 def test_non_streamed_body_and_array_body() -> None:
     one = chunk({"text": "Hi"}, finish="STOP", **counts(3, 1))
     assert str(read_body(DIALECT, one).first_choice.text) == "Hi"

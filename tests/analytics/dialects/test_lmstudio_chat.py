@@ -160,6 +160,13 @@ def test_output_only_in_chat_end_is_not_streamed() -> None:
     )
 
 
+@pytest.mark.parametrize("more", [{"error": ""}, {"error": {"message": "m"}}, {"type": 1}])
+def test_result_has_no_error_or_type(more: dict[str, Any]) -> None:
+    found = read(DIALECT, events({**END, "result": {**END["result"], **more}}))
+    assert (str(found.first_choice.text), found.terminal_seen) == ("The current top", True)
+    assert (found.error, found.malformed_events) == (None, 0)
+
+
 def test_stats_become_usage_and_server_stats_in_ns() -> None:
     found = read(DIALECT, events(END))
     assert usage(found) == (329, 268, 5, None)
@@ -198,6 +205,13 @@ def test_non_streamed_body() -> None:
     assert (str(choice.text), str(choice.reasoning)) == ("Hi", "hm")
     assert tools(found) == [("", "t", '{"a":1}')]
     assert (usage(found), found.response_id) == ((329, 268, 5, None), "resp_1")
+
+
+@pytest.mark.parametrize("output", [1, [1], [{"type": "message", "content": "Hi"}, {"content": []}]])
+def test_output_of_another_form_is_malformed_in_a_body_only(output: Any) -> None:
+    assert read_body(DIALECT, {**END["result"], "output": output}).malformed_events == 1
+    found = read(DIALECT, events({**END, "result": {**END["result"], "output": output}}))
+    assert (found.terminal_seen, found.malformed_events) == (True, 0)
 
 
 @pytest.mark.parametrize(

@@ -431,6 +431,31 @@ def test_non_streamed_failure() -> None:
     assert found.error.type == "c"
 
 
+MESSAGE = {"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [1, {}, [MESSAGE, 5], [{**MESSAGE, "content": [*MESSAGE["content"], 5]}], [{**MESSAGE, "content": 5}],
+     [{**MESSAGE, "summary": {}}], [{"type": 5}]],
+)  # fmt: skip
+def test_output_of_another_form_is_malformed_in_a_body_only(output: Any) -> None:
+    response = {"object": "response", "status": "completed", "output": output}
+    body = read_body(DIALECT, response)
+    assert (body.malformed_events, body.terminal_seen) == (1, False)
+    found = read(DIALECT, events({"type": "response.completed", "response": response}))
+    assert (found.malformed_events, found.terminal_seen, found.output_event_count) == (0, True, 0)
+
+
+@pytest.mark.parametrize("more", [{}, {"content": None}, {"summary": None}, {"content": "Hi"}])
+def test_members_of_an_item_may_be_null_or_text(more: dict[str, Any]) -> None:
+    body = read_body(DIALECT, {"status": "completed", "output": [{**MESSAGE, **more}]})
+    assert (body.malformed_events, body.terminal_seen) == (0, True)
+    assert str(body.first_choice.text) == ("" if more == {"content": None} else "Hi")
+    [empty] = DIALECT.reader(ExchangeInfo()).read_body(b'{"object":"response","output":null}')
+    assert empty.kind == "other"
+
+
 @pytest.mark.parametrize(
     "data",
     [

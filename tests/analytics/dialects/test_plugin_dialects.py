@@ -25,9 +25,10 @@ class Failing:
 
 
 class Reader:
-    open_ended = True
+    open_ended = False
 
     def read(self, name: str, data: bytes) -> Any:
+        self.open_ended = data == b"good"
         return TextDelta("text", "a") if data == b"good" else None
 
     def read_body(self, body: bytes) -> Any:
@@ -63,8 +64,9 @@ def test_results_are_passed_on() -> None:
     dialect = guarded(Mixed())
     assert (dialect.claims(EXCHANGE), dialect.recognises("", b"")) == (5, 6)
     reader: Any = dialect.reader(EXCHANGE)
-    assert (reader.open_ended, reader.operation) == (True, None)
+    assert (reader.open_ended, reader.operation) == (False, None)
     assert reader.read("", b"good") == TextDelta("text", "a")
+    assert reader.open_ended
     assert reader.read("", b"bad") == DecodedEvent(kind="malformed")
     assert reader.read_body(b"bad") == [DecodedEvent(kind="malformed")]
 

@@ -1,10 +1,11 @@
-"""Dialects with few event types: OpenAI audio and images, Replicate, TGI, llama.cpp, SGLang, Writer."""
+"""Dialects with few event types: OpenAI audio and images, Replicate, TGI, llama.cpp, SGLang, Cloudflare, Writer."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from streamgauge.analytics.dialects import (
+    cloudflare_run,
     llamacpp_completion,
     openai_audio,
     openai_images,
@@ -204,6 +205,16 @@ def test_sglang_abort_is_an_error() -> None:
     found = read(sglang_generate.DIALECT, events(generated("", 0, {"type": "abort", "message": "too long"})))
     assert found.error is not None
     assert (found.error.type, found.error.message) == ("abort", "too long")
+
+
+def test_cloudflare_body_with_a_result_and_errors() -> None:
+    result = {"response": "Hi", "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
+    errors = [{"code": 7009, "message": "m"}]
+    found = read_body(cloudflare_run.DIALECT, {"result": result, "errors": errors})
+    assert (str(found.first_choice.text), usage(found)) == ("Hi", (1, 2, None, None))
+    failed = read_body(cloudflare_run.DIALECT, {"result": None, "errors": errors})
+    assert failed.error is not None
+    assert (failed.error.type, failed.error.message, failed.error.raw) == ("7009", "m", errors)
 
 
 def test_writer_values_are_text() -> None:

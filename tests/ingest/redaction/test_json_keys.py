@@ -46,19 +46,19 @@ REPORTS = ("server_stats", "usage", "vendors")
 OF_REPORTS = {
     "cacheReadInputTokens", "cacheWriteInputTokens", "cached_tokens", "completion_tokens", "inputTokens", "outputTokens", "output_tokens",
     "output_tokens_details", "toolUsePromptTokenCount", "totalTokenCount", "total_tool_use_tokens",
-    "prompt_tokens", "thinking_tokens", "total_tokens",
+    "latencyMs", "prompt_tokens", "thinking_tokens", "total_tokens",
 }  # fmt: skip
 HEADERS = {"anthropic-version"}
 
 
 def names_read(module: str) -> set[str]:
-    """The constants in calls of `get`, `pop` and `_inner`."""
+    """The constants in calls of `get`, `pop` and `member_of`, whose first argument is the object."""
     source = Path(str(importlib.import_module(module).__file__)).read_text()
     return {
         argument.value
         for call in ast.walk(ast.parse(source))
-        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith((".get", ".pop", "_inner"))
-        for argument in (call.args if ast.unparse(call.func) == "_inner" else call.args[:1])
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith((".get", ".pop", "member_of"))
+        for argument in (call.args[1:] if ast.unparse(call.func) == "member_of" else call.args[:1])
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
     }
 
