@@ -70,6 +70,7 @@ def test_record_without_the_attribute_of_a_column_fails() -> None:
         read_from(Closed, OPENED)
 
 
+@pytest.mark.slow
 def test_misspelt_column_fails_the_check_of_types() -> None:
     code = """
 from streamgauge.analytics.schema.stream_columns import StreamRow
