@@ -39,9 +39,9 @@ SCOPES, SCOPE_ABI = 0b11, 6
 
 OOM_SCORE = 500
 """When memory runs out, the kernel kills this process before a tap or analytics (scores reach 1000)."""
-UNTRUSTED_NICENESS, OWN_NICENESS = 10, 4
-"""Lower priority than the tap and analytics when the CPU is busy: a tenth of their share for hostile statements, 40 % for the queries
-of analytics itself and of `streamgauge sql`, because the alerts wait for them."""
+UNTRUSTED_NICENESS, OWN_NICENESS = 10, 2
+"""Lower priority than the tap and analytics when the CPU is busy: a tenth of their share for hostile statements, two thirds for the
+queries of analytics itself and of `streamgauge sql`, because the alerts wait for them."""
 OPEN_FILES = 512
 """A query opens its Parquet files a few at a time; libraries and pipes take about 30."""
 DEFAULT_STACK_BYTES = 8 * 2**20
