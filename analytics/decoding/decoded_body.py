@@ -12,7 +12,6 @@ import msgspec
 from streamgauge.analytics.decoding.dialect_selection import UNKNOWN
 from streamgauge.analytics.decoding.stream_decoder import StreamDecoder
 from streamgauge.analytics.decoding.stream_output import Audio, EventColumns, OutputStart, ToolCall
-from streamgauge.analytics.dialects.dialect import ExchangeInfo
 from streamgauge.analytics.dialects.events import OUTPUT_KINDS, ErrorReport, ServerStat, Usage
 from streamgauge.analytics.schema.stream_columns import DECODED, read_from
 
@@ -63,7 +62,7 @@ class DecodedBody(msgspec.Struct, frozen=True):
     server_stats: Sequence[tuple[int | None, ServerStat]] = ()
 
 
-_DECODED, _columns_of = read_from(StreamDecoder(ExchangeInfo()), DECODED)
+_DECODED, _columns_of = read_from(StreamDecoder, DECODED)
 _fields_of = attrgetter(*DecodedBody.__struct_fields__[3:])
 
 

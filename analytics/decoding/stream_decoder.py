@@ -65,6 +65,8 @@ _STREAM_TYPES = ("event-stream", "ndjson", "stream+json", "jsonl", "vnd.amazon.e
 class StreamDecoder:
     """Decodes one response."""
 
+    unterminated_tail = False
+
     def __init__(
         self, exchange: ExchangeInfo, *, keep_text: bool = False, coding_undone: bool = False
     ) -> None:
@@ -75,7 +77,6 @@ class StreamDecoder:
         """As received, content coding included."""
         self.is_partial = False
         """Part of the body is not recorded, by rule."""
-        self.unterminated_tail = False
         self.tail_event_count = 0
         """1 if the body ended in an event without its blank line."""
         self._keep_text = keep_text

@@ -458,8 +458,8 @@ def with_hint(*hints: Hint) -> tuple[str, ...]:
     return tuple(name for name, column in STREAM_COLUMNS.items() if any(h in column.hints for h in hints))
 
 
-def read_from(record: object, hint: Hint) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    """The columns with a hint, and their getter. `record`: an example or the class. Raises AttributeError if it lacks one of them."""
+def read_from(record: type, hint: Hint) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """The columns with a hint, and their getter. `record`: its class. Raises AttributeError if it lacks one of them."""
     names = with_hint(hint)
     read = attrgetter(*names)
     read(record)

@@ -82,4 +82,4 @@ def test_installed_example_adds_its_plugins(tmp_path: Path) -> None:
     ]
     assert len(warned) >= len(groups)
     why = "ModuleNotFoundError: No module named 'half_gone'. Correct or uninstall the package"
-    assert all(line.endswith(f") of half: {why}") for line in warned)
+    assert [line for line in warned if not line.endswith(f") of half: {why}")] == []
