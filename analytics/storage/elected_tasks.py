@@ -71,9 +71,17 @@ class ElectedTasks:
             connection.close()
 
     def _repeat(self) -> None:
-        while not self._stop.wait(ROUND_S):
+        while not self._stop.wait(self._pause_s()):
             self._guard.beat()
             self._guard.attempt(self.round)
+
+    def _pause_s(self) -> float:
+        """Until the next task is due, at most `ROUND_S`. A task that is due already has failed, or another process is elected."""
+        now_s = self._clock()
+        left_s = (
+            self._done_at_s.get(task, 0.0) + every_s - now_s for task, (every_s, _) in self.tasks.items()
+        )
+        return min([ROUND_S, *(left for left in left_s if left > 0)])
 
     def round(self) -> list[str]:
         """Run the due tasks if this process is elected. Returns their names."""

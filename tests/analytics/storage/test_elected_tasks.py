@@ -118,6 +118,18 @@ def test_frequent_tasks_do_not_wait_for_maintenance(sqlite_store: Store) -> None
     tasks.close()
 
 
+def test_thread_waits_until_the_next_task_is_due(sqlite_store: Store) -> None:
+    clock = Clock()
+    tasks = ElectedTasks(sqlite_store, "alerts", {"a": (10, list), "b": (60, list)}, Guards(), clock)
+    assert tasks._pause_s() == elected_tasks.ROUND_S
+    tasks.round()
+    clock.now_s += 9.5
+    assert tasks._pause_s() == 0.5
+    clock.now_s += 0.5
+    assert tasks._pause_s() == elected_tasks.ROUND_S  # it has failed, or another process is elected
+    tasks.close()
+
+
 def test_thread_runs_until_close(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elected_tasks, "ROUND_S", 0.01)
     done = threading.Event()
