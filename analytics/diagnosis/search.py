@@ -50,6 +50,7 @@ NARROWER = 1.25
 NARROWER_LABEL = 1.1
 """As `NARROWER`. A client is often most of a label, and no place has the streams of the others."""
 MOST_EXCESS = 0.8
+"""Least share of a place's excess in a part of it that is named instead."""
 _METRICS_COMPARED = len(metrics([Objective("with all limits", ttft_ns=1, itl_ns=1)]))
 CANDIDATES = 30
 LENGTHS = (1, 2, 3, 4, 6, 8, 16)

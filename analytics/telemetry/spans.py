@@ -26,6 +26,8 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
+from streamgauge.analytics.decoding.decoded_body import DecodedBody
+from streamgauge.analytics.decoding.stream_output import ToolCall
 from streamgauge.analytics.measures import latency
 from streamgauge.analytics.measures.outcome import LOST
 from streamgauge.analytics.schema.stall_limit import StallLimit
@@ -170,7 +172,7 @@ class SpanBuilder:
             mark(_time_of("reasoning", columns.kind, columns.at_ns), "first_reasoning")
         mark(latency.first_nonreasoning_output_ns(columns), "first_output")
         mark(body.audio.first_ns, "first_audio")
-        tools = body.tool_times if body.columns["tool_call_count"] else ()
+        tools = _tool_calls(body)
         if tools and row["outcome"] != LOST.outcome:
             for tool in tools[:MAX_TOOL_CALLS]:
                 mark(tool.began_ns, "tool_call", {self._names.tool_name: tool.name} if tool.name else None)
@@ -235,8 +237,7 @@ class SpanBuilder:
         output_ns = latency.first_nonreasoning_output_ns(columns)
         if output_ns is not None:
             add("output", output_ns, last)
-        tools = body.tool_times if body.columns["tool_call_count"] else ()
-        for tool in tools[:MAX_TOOL_CALLS]:
+        for tool in _tool_calls(body)[:MAX_TOOL_CALLS]:
             if tool.began_ns is not None:
                 more = {self._names.tool_name: tool.name, self._names.tool_call_id: tool.id}
                 kept = {name: value for name, value in more.items() if value}
@@ -274,6 +275,11 @@ def _status(row: Row) -> Status:
     if not failed(row):
         return UNSET
     return Status(StatusCode.ERROR, row["error_message"] or row["error_type"] or row["outcome"])
+
+
+def _tool_calls(body: DecodedBody) -> Sequence[ToolCall]:
+    """The tool calls of a response. Empty if the provider runs all of them: `tool_call_count` does not count those."""
+    return body.tool_times if body.columns["tool_call_count"] else ()
 
 
 def _time_of(kind: str, kinds: Sequence[str], at_ns: Sequence[int]) -> int | None:
