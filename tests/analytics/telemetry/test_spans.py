@@ -131,6 +131,29 @@ def test_phase_spans_cover_the_exchange() -> None:
     assert len({p.context.span_id for p in phases if p.context}) == len(phases)
 
 
+def test_tool_that_the_provider_runs_has_no_span() -> None:
+    def event(name: str, **fields: Any) -> bytes:
+        return f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n".encode()
+
+    search = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
+    arguments = {"type": "input_json_delta", "partial_json": '{"query":"x"}'}
+    records = stream_of_reads(
+        [
+            (100 * MS, event("message_start", message={"id": "m", "model": "claude", "role": "assistant", "content": []})),
+            (200 * MS, event("content_block_start", index=0, content_block=search)),
+            (300 * MS, event("content_block_delta", index=0, delta=arguments)),
+            (400 * MS, event("content_block_stop", index=0)),
+            (500 * MS, event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 3})),
+            (600 * MS, event("message_stop")),
+        ],
+        path="/v1/messages",
+    )  # fmt: skip
+    assert finished(records).body.tool_times
+    operation, *phases = spans(records)
+    assert not [p.name for p in phases if p.name.startswith("tool call")]
+    assert "streamgauge.tool_call" not in dict(events_of(operation))
+
+
 @pytest.mark.parametrize(
     ("method", "operation"), [("tools/call", "execute_tool"), ("tools/list", "tools/list")]
 )
