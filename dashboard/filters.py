@@ -330,9 +330,9 @@ def time_range(
 ) -> TimeRange:
     """The selection as a time axis. `marks` and `complete_until` as in `TimeRange`."""
     # A drag arrives as fractions of the axis, whose ends move with each refresh.
-    zoom.remember_drawn(chosen.since, chosen.until)
+    zoom.remember_drawn(chosen.drawn_since, chosen.until)
     return TimeRange(
-        chosen.since, chosen.until, time_zone(), bucket_s or chosen.bucket_s, marks, complete_until
+        chosen.drawn_since, chosen.until, time_zone(), bucket_s or chosen.bucket_s, marks, complete_until
     )
 
 
@@ -342,6 +342,8 @@ def describe(chosen: Selection) -> str:
     begin, end = chosen.since.astimezone(zone), chosen.until.astimezone(zone)
     until = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
     parts = [f"{formatting.span(chosen.length)}: {begin:%Y-%m-%d %H:%M:%S} – {until} {zone.key}"]
+    if chosen.began is not None and chosen.since < chosen.began < chosen.until:
+        parts.append(f"data since {chosen.began.astimezone(zone):%H:%M:%S}")
     for label, values in (*chosen.chosen.items(), *chosen.further):
         if values:
             parts.append(f"{label} {formatting.markdown(', '.join(values))}")

@@ -1,4 +1,4 @@
-// Follow links inside the page, and copy the tables beside a button.
+// Follow links inside the page, and copy what a button offers: its text, the address of the page, or the tables beside it.
 //
 // A link in the HTML of a page is an ordinary link: it can be copied or opened in another tab. Followed by the browser, it would
 // load the whole page and begin a new session (1.5 s). Here it is followed inside the page (0.5 s): the address changes, and a step
@@ -7,16 +7,25 @@
 (() => {
     if (window.followsLinks) return;
     window.followsLinks = true;
+    const address = () => {
+        const link = new URL(location.href);
+        link.searchParams.delete("token"); // as filters.EXCLUDED_PARAMETERS
+        return link.href;
+    };
+    const table = button => [...button.parentElement.querySelectorAll("tr")]
+        .map(row => [...row.cells].map(cell => cell.textContent).join("\t")).join("\n");
     const copy = async button => {
-        const rows = [...button.parentElement.querySelectorAll("tr")];
+        const ofPage = button.closest(".st-key-controls");
+        const text = ofPage ? address() : button.dataset.copy ?? table(button);
         const label = button.textContent;
         button.disabled = true;
         try {
-            await navigator.clipboard.writeText(rows.map(row => [...row.cells].map(cell => cell.textContent).join("\t")).join("\n"));
+            await navigator.clipboard.writeText(text);
             button.textContent = "Copied";
         } catch {
             // Browsers offer the clipboard only on HTTPS and on the loopback.
-            button.textContent = "Select and copy the text";
+            if (ofPage) window.prompt("Cannot write to the clipboard: the browser does not allow it. Copy the link from here.", text);
+            else button.textContent = "Select and copy the text";
         }
         setTimeout(() => { button.textContent = label; button.disabled = false; }, 2000);
     };

@@ -6,7 +6,7 @@ A refresh reruns one fragment. Widgets outside it, the scroll position and the U
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import streamlit as st
@@ -105,6 +105,7 @@ def show(
             if needs_streams and not _has_streams():
                 _show_first_steps()
                 return
+            chosen = replace(chosen, began=overview.data_began(query_runner.query_catalog))
             if uses_time_range:
                 clock = f"{datetime.now(UTC).astimezone(filters.time_zone()):%H:%M:%S}"
                 st.caption(f"{filters.describe(chosen)} · updated {clock}")

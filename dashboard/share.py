@@ -1,4 +1,4 @@
-"""The button *Copy link* of every page: a link with the relative and one with the absolute time range, and saved views."""
+"""The buttons *Copy link* and *More* of every page: its address, a link with the absolute time range, and saved views."""
 
 from __future__ import annotations
 
@@ -11,24 +11,20 @@ _NAME, _PROBLEM = "view-name", "view-problem"
 
 
 def draw_share(title: str, *, has_range: bool) -> None:
-    """Draw the button. `title` is that of the page; `has_range` is whether the time range applies to it."""
-    with st.popover("Copy link", icon=":material/link:", key="share", on_change="rerun") as popover:
+    """Draw the buttons. `title` is that of the page; `has_range` is whether the time range applies to it."""
+    st.html('<button type="button" class="sg-copy">Copy link</button>', width="content")  # page.js copies
+    help_text = "Link with the present time range, and saved views."
+    with st.popover("More", help=help_text, key="share", on_change="rerun") as popover:
         if popover.open:  # the ends of the time range are those of now
-            _draw_links(has_range=has_range)
+            if has_range and st.session_state.get("range") != filters.CUSTOM and zoom.current() is None:
+                _draw_absolute_link()
             _draw_views(title)
 
 
-def _draw_links(*, has_range: bool) -> None:
+def _draw_absolute_link() -> None:
     base, shown = (st.context.url or "").partition("?")[0], filters.selection()
-    is_relative = has_range and st.session_state.get("range") != filters.CUSTOM and zoom.current() is None
-    st.caption(f"Relative: the latest {st.session_state['range']}." if is_relative else "This page.")
-    _draw_link(base + filters.address_with({}))
-    if is_relative:
-        st.caption(f"Absolute: {filters.describe(shown).partition(': ')[2]}.")
-        _draw_link(base + filters.address_with({zoom.KEY: [zoom.to_text((shown.since, shown.until))]}))
-
-
-def _draw_link(address: str) -> None:
+    st.caption(f"Link that stays at {filters.describe(shown).partition(': ')[2]}")
+    address = base + filters.address_with({zoom.KEY: [zoom.to_text((shown.since, shown.until))]})
     st.code(address, language=None, wrap_lines=True, height=80)
 
 

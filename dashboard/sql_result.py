@@ -15,7 +15,14 @@ import streamlit as st
 
 from streamgauge.dashboard import filters
 from streamgauge.dashboard.charts import colors
-from streamgauge.dashboard.charts.drawing import Drawing, time_labels, time_tooltip, to_wall_time, tooltips
+from streamgauge.dashboard.charts.drawing import (
+    Drawing,
+    time_labels,
+    time_tooltip,
+    to_wall_time,
+    tooltips,
+    whole_numbers,
+)
 
 MAX_POINTS = 2_000
 """Points that are drawn. Of more rows, they are medians or a sample."""
@@ -111,7 +118,7 @@ def result_chart(result: pl.DataFrame, axes: Axes, zone: ZoneInfo) -> tuple[Draw
     of_color = [("name:N", axes.color)] if axes.color else []
     drawing = chart.encode(
         x=x,
-        y=alt.Y("y:Q", title=axes.y),
+        y=alt.Y("y:Q", title=axes.y, axis=whole_numbers(result.schema[axes.y].is_integer())),
         color=colors.scale("name", shown) if axes.color else alt.ColorValue(colors.SINGLE),
         tooltip=[label, *tooltips(("y:Q", axes.y), *of_color)],
     )

@@ -59,7 +59,7 @@ COMPARED_BY = {"tap": "tap", "server": "server instance"}
 
 def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis:
     """The diagnosis of the selection, shared by all readers. Raises QueryError."""
-    asked = replace(chosen, least_bucket_s=0.0)  # charts of any point width share it
+    asked = _asked(chosen)
     judged_by, data = stored_objectives(query_catalog), str(page_settings.data_dir())
     labels = tuple(overview.label_names(query_catalog))
     question = (chosen.length, chosen.filters(), judged_by, labels, data)
@@ -75,6 +75,11 @@ def diagnosis_of(chosen: Selection, *, max_age_s: float = CACHED_S) -> Diagnosis
         latest.clear()
     latest[question] = (time.monotonic(), found)
     return found
+
+
+def _asked(chosen: Selection) -> Selection:
+    """Without what only charts have, so that all pages ask for the same diagnosis."""
+    return replace(chosen, least_bucket_s=0.0, began=None)
 
 
 @st.cache_resource(show_spinner=False)
@@ -98,12 +103,13 @@ def time_range(chosen: Selection, bucket_s: int | None = None) -> TimeRange:
 
 def begin(chosen: Selection, *, recent: bool) -> None:
     """Queue the diagnosis of a selection before the page calls `begun`."""
+    chosen = _asked(chosen)
     st.session_state[_BEGUN] = chosen, prefetch(recent_diagnosis if recent else diagnosis_of, chosen)
 
 
 def begun(chosen: Selection, *, recent: bool) -> Callable[[], Diagnosis]:
     """Queue the diagnosis unless `begin` has queued it. The returned function waits for it and raises QueryError."""
-    if st.session_state.get(_BEGUN, (None,))[0] != chosen:
+    if st.session_state.get(_BEGUN, (None,))[0] != _asked(chosen):
         begin(chosen, recent=recent)
     result: Callable[[], Diagnosis] = st.session_state.pop(_BEGUN)[1]
     return result

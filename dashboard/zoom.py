@@ -79,12 +79,16 @@ def _values() -> list[str]:
 def keep(title: str) -> None:
     """Call once per run with the title of the page: the next page keeps the time ranges, although the sidebar's links lack them."""
     page, values = st.session_state.get(_PAGE, (title, []))
-    context = get_script_run_ctx()
     # The sidebar links to a page without parameters. Other links, and the steps back, have the time range that they mean.
-    follows_address = context is not None and context.is_history_navigation
-    if page != title and values and KEY not in st.query_params and not follows_address:
+    if page != title and values and KEY not in st.query_params and not follows_history():
         st.query_params[KEY] = values
     st.session_state[_PAGE] = title, _values()
+
+
+def follows_history() -> bool:
+    """Whether this run shows an address of the browser's history, or of a link that `follow` or page.js opened."""
+    context = get_script_run_ctx()
+    return context is not None and context.is_history_navigation
 
 
 def remember_drawn(since: datetime, until: datetime) -> None:

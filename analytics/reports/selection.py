@@ -39,6 +39,7 @@ MIN_POINTS = 15
 """Approximate number of points of a line with few samples."""
 MIN_SAMPLES = 20
 """Points with fewer samples are drawn faded, because quantiles and rates of so few vary by chance."""
+LEAST_DRAWN = timedelta(minutes=1)
 MAX_STREAM_S = 3600
 """Longest stream that counts as open at a past instant. It limits how many streams a query reads."""
 
@@ -59,6 +60,8 @@ class Selection:
     """Names of FURTHER_DIMENSIONS with their values."""
     least_bucket_s: float = 0.0
     """Lower limit of `bucket_s`."""
+    began: datetime | None = None
+    """When the first stored stream started. It limits what charts draw and what rates divide by, not the selected streams."""
 
     @property
     def chosen(self) -> dict[str, tuple[str, ...]]:
@@ -75,14 +78,23 @@ class Selection:
         return self.until - self.since
 
     @property
+    def drawn_since(self) -> datetime:
+        """Where the time axis of charts begins: at the first data, if that is later than `since`, and at least `LEAST_DRAWN` long."""
+        if self.began is None:
+            return self.since
+        began = min(self.began, self.until - LEAST_DRAWN)
+        # At the beginning of a point, so that the first one is complete.
+        return max(self.since, began.replace(second=began.second - began.second % 10, microsecond=0))
+
+    @property
     def bucket_s(self) -> int:
         """Seconds between the points of a time series: a round number that gives about 60 points, or fewer if widened."""
-        target_s = max(self.length.total_seconds() / POINTS, self.least_bucket_s)
+        target_s = max((self.until - self.drawn_since).total_seconds() / POINTS, self.least_bucket_s)
         return next((b for b in BUCKETS_S if b >= target_s), BUCKETS_S[-1])
 
     def widened(self, samples_per_s: float) -> Selection:
         """With points that have MIN_SAMPLES at this rate of one series, as far as MIN_POINTS remain."""
-        widest_s = self.length.total_seconds() / MIN_POINTS
+        widest_s = (self.until - self.drawn_since).total_seconds() / MIN_POINTS
         wanted_s = MIN_SAMPLES / samples_per_s if samples_per_s > 0 else 0.0
         return replace(self, least_bucket_s=min(wanted_s, widest_s))
 
@@ -96,20 +108,25 @@ class Selection:
             until=until if until == self.until else until + minute,
         )
 
-    def seconds_with_data(self, began: datetime | None) -> float:
+    def seconds_with_data(self) -> float:
         """Seconds of the range since the first stored data, at least 1: the divisor of rates."""
-        since = self.since if began is None else max(self.since, began)
+        since = max(self.since, self.began or self.since)
         return max((self.until - since).total_seconds(), 1.0)
 
-    def covered_s(self, began: datetime | None = None) -> pl.Expr:
+    def covered_s(self) -> pl.Expr:
         """Seconds of each point `at` inside the range and since the first stored data."""
-        since = self.since if began is None else max(self.since, began)
+        since = max(self.since, self.began or self.since)
         begin = pl.max_horizontal("at", pl.lit(since).cast(pl.Datetime("us", "UTC")))
         end = pl.min_horizontal(
             pl.col("at") + pl.duration(seconds=self.bucket_s),
             pl.lit(self.until).cast(pl.Datetime("us", "UTC")),
         )
         return pl.max_horizontal((end - begin).dt.total_milliseconds() / 1000, pl.lit(0.001))
+
+    def with_comparable_before(self) -> Selection:
+        """Itself, or its end that is half of the time since the first data: then there is data of the whole previous period."""
+        half = self.since if self.began is None else self.until - (self.until - self.began) / 2
+        return replace(self, since=max(self.since, half))
 
     def before(self) -> Selection:
         """The previous period of the same length."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 
 import polars as pl
 
@@ -143,13 +142,11 @@ TABLE = columns.table(
 )
 
 
-def table(
-    query: Query, selection: Selection, by: str, *, began: datetime | None = None, most: int = 50
-) -> pl.DataFrame:
+def table(query: Query, selection: Selection, by: str, *, most: int = 50) -> pl.DataFrame:
     """`name, requests, input_tokens, cached_share, output_tokens, reasoning_share, output_per_s, tps_user_p50, tps_user_p5,
     tps_e2e_p50, burstiness_p50, known` by group. `known`: share of streams with known output tokens.
-    Rates are per second of the range since `began`, the first stored data."""
-    seconds = selection.seconds_with_data(began)
+    Rates are per second of the range since the first stored data."""
+    seconds = selection.seconds_with_data()
     return query(f"""
         SELECT {dimension(by)} AS name, count(*) AS requests, sum({INPUT_TOKENS})::BIGINT AS input_tokens,
             {CACHE_HIT_SHARE} AS cached_share,

@@ -279,6 +279,11 @@ def to_wall_time(frame: pl.DataFrame, zone: ZoneInfo, *columns: str) -> pl.DataF
     )
 
 
+def whole_numbers(is_count: bool, **options: Any) -> alt.Axis:
+    """A vertical axis, which has labels of whole numbers only if its values are counts. Options as of `alt.Axis`."""
+    return alt.Axis(**options, tickMinStep=1 if is_count else alt.Undefined)
+
+
 def names_y(field: str, names: Sequence[str] | None = None) -> alt.Y:
     """The axis of the names next to bars, in their order. Long names are cut off; the tooltip shows them in full."""
     axis = alt.Axis(labelLimit=LABEL_PX, labelOverlap=False, grid=False)

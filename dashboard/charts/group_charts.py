@@ -51,7 +51,12 @@ def heatmap(frame: pl.DataFrame, time: TimeRange, *, counted: str = "streams") -
     binned, unit = _with_bounds(frame.with_columns(time.is_complete().alias("complete")))
     data = time.extend(time.with_until(binned), low="low", high="high")
     legend = alt.Legend(
-        title=counted, orient="right", gradientLength=HEATMAP_HEIGHT - 70, tickCount=4, offset=6
+        title=counted,
+        orient="right",
+        gradientLength=HEATMAP_HEIGHT - 70,
+        tickCount=4,
+        tickMinStep=1,
+        offset=6,
     )
     cells: alt.Chart = alt.Chart(data, height=HEATMAP_HEIGHT, usermeta=OVER_TIME).mark_rect()
     return cells.add_params(clickable("t", "low_ns", "high_ns")).encode(

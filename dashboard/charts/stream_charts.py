@@ -120,7 +120,7 @@ def cumulative_output(events: pl.DataFrame, axis: StreamAxis, unit: str) -> Draw
     )
     return area.encode(
         x=axis.x("at"),
-        y=alt.Y("sum:Q", title=None, stack=None, axis=_y_axis(tickCount=4)),
+        y=alt.Y("sum:Q", title=None, stack=None, axis=_y_axis(tickCount=4, tickMinStep=1)),
         tooltip=tooltips("seq:Q", ("at:Q", axis.unit, ".4f"), ("sum:Q", unit)),
     )
 

@@ -26,6 +26,7 @@ from streamgauge.dashboard.charts.drawing import (
     time_tooltip,
     to_wall_time,
     tooltips,
+    whole_numbers,
 )
 
 REST_OPACITY = 0.55
@@ -91,7 +92,8 @@ def time_lines(
     if clip_outliers and (ceiling := _ceiling(judged)) is not None:
         scale = alt.Scale(domain=[0, ceiling], nice=True, clamp=False)
         unit = f"{unit or ''} (max {to_text(largest(time.complete(frame), value))})"
-    axis = alt.Axis(tickCount=5, minExtent=Y_AXIS_PX, format="%" if percent else alt.Undefined)
+    form = "%" if percent else alt.Undefined
+    axis = whole_numbers(to_text is formatting.count, tickCount=5, minExtent=Y_AXIS_PX, format=form)
     y = alt.Y("y:Q", title=unit, scale=scale, axis=axis)
     layers = _lines(break_at_gaps(points, name, time.bucket_s), name, shown, highlighted, time, y)
     if objective is not None:
@@ -218,7 +220,10 @@ def time_bars(
     unit: str | None,
     height: int = HEIGHT,
 ) -> Drawing:
-    """Bars of `value` over `at`, stacked in the order of the colours. Incomplete ones are faded and do not set the scale."""
+    """Bars of `value` over `at`, stacked in the order of the colours. Incomplete ones are faded and do not set the scale.
+
+    Without a `unit`, the values are counts.
+    """
     shown = colors.present(series_colors, frame, series)
     # The stack has the order of the colours, so that a kind is at the same place in every bar.
     rank = {name: i for i, name in enumerate(shown)}
@@ -236,12 +241,13 @@ def time_bars(
     scale = (
         alt.Scale(domainMax=highest, nice=True) if 0 < highest < largest(stacked, "top") else alt.Undefined
     )
+    axis = whole_numbers(unit is None, tickCount=5, minExtent=Y_AXIS_PX)
     bars = alt.Chart(time.extend(stacked, low="bottom", high="top")).mark_rect(stroke=None, clip=True)
     bars = bars.add_params(clickable("t", series))
     bars = bars.encode(
         x=time.axis(),
         x2=alt.X2("until:T"),
-        y=alt.Y("bottom:Q", title=unit, scale=scale, axis=alt.Axis(tickCount=5, minExtent=Y_AXIS_PX)),
+        y=alt.Y("bottom:Q", title=unit, scale=scale, axis=axis),
         y2=alt.Y2("top:Q"),
         color=colors.scale(series, shown),
         opacity=faded(),

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import glob
 import json
+import shlex
+from collections.abc import Iterator, Sequence
+from html import escape
 
 import streamlit as st
 
 from streamgauge.analytics.reports import alerts
 from streamgauge.analytics.reports.columns import Row
 from streamgauge.analytics.reports.selection import Selection
-from streamgauge.dashboard import page_frame
+from streamgauge.dashboard import page_frame, page_settings
 from streamgauge.dashboard.html_table import show_records
 from streamgauge.dashboard.panels import section
 from streamgauge.dashboard.query_runner import query
 from streamgauge.dashboard.report_tables import show_report
 
-MAX_ROWS = 200
+MAX_ROWS, MAX_COMMANDS = 200, 5
 
 
 def body(chosen: Selection) -> None:
@@ -25,6 +29,7 @@ def body(chosen: Selection) -> None:
         st.success("No alert fires.", icon=":material/check_circle:")
     else:
         show_report(alerts.TABLE, firing, links=LINKS, label="Alerts that fire")
+        show_commands(firing.to_dicts())
     section("History", "Alerts that resolved, and overlap the time range.")
     history = alerts.history(query, chosen, most=MAX_ROWS)
     empty = "No alert resolved in this time range."
@@ -39,6 +44,24 @@ def body(chosen: Selection) -> None:
     st.caption(
         "To silence alerts: `streamgauge silence --model 'gpt-*' --for 2h`. To end a silence: `--for 0`."
     )
+
+
+def show_commands(firing: Sequence[Row]) -> None:
+    """The commands that silence the alerts, one for several with the same rule, model and gateway."""
+    ends = ["--for", "2h", "--data", str(page_settings.data_dir())]
+    commands = dict.fromkeys(shlex.join(["streamgauge", "silence", *_globs(row), *ends]) for row in firing)
+    lines = "".join(
+        f'<li><code>{escape(one)}</code> <button type="button" class="sg-copy" data-copy="{escape(one)}">Copy</button></li>'
+        for one in [*commands][:MAX_COMMANDS]
+    )
+    st.caption("To send no messages about them for 2 h, run in a terminal:")
+    st.html(f'<ul class="sg-commands">{lines}</ul>')
+
+
+def _globs(alert: Row) -> Iterator[str]:
+    for name in ("rule", "model", "gateway"):
+        if alert[name] is not None:
+            yield from (f"--{name}", glob.escape(alert[name]))
 
 
 def overview_link(row: Row) -> str:

@@ -64,7 +64,9 @@ def body(chosen: Selection) -> None:
     prefetch(overview.markers, query, chosen)
     if percentile != OBJECTIVE_PERCENTILE:
         prefetch(timeline, chosen, by, percentile)
-    changes = prefetch(overview.largest_changes, query, judged)
+    compared = judged.with_comparable_before()
+    compared_length = formatting.span(compared.length)
+    changes = prefetch(overview.largest_changes, query, compared)
     burning = prefetch(objectives.burning, query_catalog, chosen)
     parts = prefetch(blame.quantiles, query, chosen)
     gateways = prefetch(hops.by_gateway, query, chosen, most=MAX_GATEWAYS)
@@ -101,10 +103,12 @@ def body(chosen: Selection) -> None:
         with st.container():
             section(
                 "Largest changes",
-                "Models and gateways with the largest change of TTFT or error rate from the "
-                f"previous {formatting.span(chosen.length)}, with at least 5 requests in both periods.",
+                f"Models and gateways with the largest change of TTFT or error rate in the latest {compared_length} from the "
+                f"previous {compared_length}, with at least 5 requests in both periods.",
             )
-            show_report(overview.CHANGES, changes(), period=formatting.span(chosen.length))
+            if compared.length < judged.length:
+                st.caption(f"The latest {compared_length} against the {compared_length} before")
+            show_report(overview.CHANGES, changes(), period=compared_length)
     with burns:
         show_burning(burning())
     show_blame(parts(), gateways())
@@ -162,10 +166,10 @@ def show_objectives(
     onset: datetime | None,
 ) -> None:  # fmt: skip
     """One tile per objective: its state as colour, its trend with the objective drawn in; then goodput. All of complete streams."""
-    length_s = chosen.length.total_seconds()
-    at = None if onset is None else (onset - chosen.since).total_seconds() / length_s
+    length_s = (chosen.until - chosen.drawn_since).total_seconds()
+    at = None if onset is None else (onset - chosen.drawn_since).total_seconds() / length_s
     at = at if at is not None and 0 <= at <= 1 else None
-    x = (pl.col("at") - pl.lit(chosen.since)).dt.total_seconds() / length_s
+    x = (pl.col("at") - pl.lit(chosen.drawn_since)).dt.total_seconds() / length_s
     is_complete = verdict.time_range(chosen).is_complete()
     trends = trends.with_columns(x.clip(0, 1).alias("x"), is_complete.alias("complete"))
     kinds = {
@@ -192,14 +196,13 @@ def show_objectives(
                 known = trends.drop_nulls(column).select("x", column, "complete").rows()
                 draw_trend(known, f"{title} over time", objective=found.limit(name), onset=at)
                 st.caption(objective_text(measured, to_text, now.get(key)))
-        began = overview.data_began(query_catalog)
         with tile("goodput", "none"):
             card(
                 "Goodput", per_second(judged, now, "good"), per_second(judged.before(), before, "good"),
                 partial(formatting.rate, unit="/s"), metric_help("goodput"), up_is_worse=False,
                 outside_noise=rate_outside_noise(now, before, "good", "requests"), border=False,
             )  # fmt: skip
-            rates = trends.select("x", pl.col("good") / chosen.covered_s(began), "complete").rows()
+            rates = trends.select("x", pl.col("good") / chosen.covered_s(), "complete").rows()
             draw_trend(rates, "Goodput over time", onset=at)
             requests, good = now.get("requests"), now.get("good")
             share = good / requests if requests and good is not None else None
@@ -226,7 +229,7 @@ def objective_text(
 def per_second(period: Selection, summary: Summary, key: str) -> float | None:
     """A count of a period per second since the first stored data."""
     count = summary.get(key)
-    return None if count is None else count / period.seconds_with_data(overview.data_began(query_catalog))
+    return None if count is None else count / period.seconds_with_data()
 
 
 def show_counts(
@@ -258,9 +261,7 @@ def show_timelines(chosen: Selection, found: Diagnosis) -> None:
             "Percentile", list(PERCENTILES), OBJECTIVE_PERCENTILE, key="at", show_label=False
         )
     data, chosen = timeline(chosen, by, percentile), widened(chosen, by)
-    data = data.with_columns(
-        (pl.col("output_tokens") / chosen.covered_s(overview.data_began(query_catalog))).alias("output_per_s")
-    )
+    data = data.with_columns((pl.col("output_tokens") / chosen.covered_s()).alias("output_per_s"))
     if data["name"].n_unique() == 2:  # one group is the total
         data = data.filter(pl.col("name") != colors.TOTAL)
     group_colors = colors.of_groups(data)

@@ -19,7 +19,15 @@ from streamgauge.analytics.query.statement_filter import allowed_functions
 from streamgauge.analytics.reports import formatting, table_columns
 from streamgauge.analytics.schema.dimensions import is_client
 from streamgauge.analytics.schema.sql_quoting import instant, literal
-from streamgauge.dashboard import filters, page_frame, query_runner, sql_editor, sql_result, sql_statements
+from streamgauge.dashboard import (
+    filters,
+    page_frame,
+    query_runner,
+    sql_editor,
+    sql_result,
+    sql_statements,
+    zoom,
+)
 from streamgauge.dashboard.charts.drawing import draw, draw_legend
 from streamgauge.dashboard.panels import draw_download
 from streamgauge.dashboard.sql_statements import SqlProblem, problem_of
@@ -207,8 +215,11 @@ def draw_page() -> None:
         "The time range and the filters apply where the statement has them: `started_at >= $from AND started_at < $to`, "
         f"{', '.join(f'`{column} IN ${name}`' for name, column in sql_statements.COLUMNS.items())}."
     )
-    last: Answer | None = st.session_state.get("sql-answer")
     in_address = st.query_params.get(sql_statements.PARAMETER)
+    if in_address is None and zoom.follows_history():
+        # The step before the first query. With its answer, the address would get the query again, and no step would leave the page.
+        st.session_state.pop("sql-answer", None)
+    last: Answer | None = st.session_state.get("sql-answer")
     if in_address is not None:
         in_address = in_address.replace("\r\n", "\n")  # as in the editor, so positions are the same
     submitted = draw_editor(last, in_address)

@@ -28,8 +28,7 @@ def body(by: str, answers: str, chosen: Selection) -> None:
     tokens_of = prefetch(throughput.tokens_timeline, query, chosen)
     concurrency = prefetch(throughput.concurrency, query, chosen)
     ttft = prefetch(throughput.ttft_by_cache_hit, query, chosen)
-    began = overview.data_began(query_catalog)
-    table = prefetch(throughput.table, query, chosen, by, began=began)
+    table = prefetch(throughput.table, query, chosen, by)
     wasted = prefetch(throughput.wasted, query_catalog, chosen)
     measure = throughput.ANSWERS[answers]
     speed = throughput.speed_timeline(query, chosen, by, share_of=measure.name)
@@ -38,7 +37,7 @@ def body(by: str, answers: str, chosen: Selection) -> None:
         return
     time = verdict.time_range(chosen)
     group_colors = colors.of_groups(speed)
-    covered_s = chosen.covered_s(began)
+    covered_s = chosen.covered_s()
     tokens = tokens_of().with_columns(pl.col("tokens") / covered_s)
     speed = speed.with_columns(output_per_s=pl.col("output_tokens") / covered_s)
     highlighted = choose_series(group_colors)
@@ -101,8 +100,12 @@ def draw_page() -> None:
     """Input and output tokens, tokens per second, concurrency."""
     with filters.row():
         by = filters.choice("By", filters.groupings(), "model", key="by")
-        answers = filters.select("Answers", list(throughput.ANSWERS), key="answers", width=240)
-    page_frame.show(partial(body, by, answers))
+        # Without a default, which Streamlit would leave out of the address: a link names its measure.
+        first, *_ = throughput.ANSWERS
+        answers = st.selectbox(
+            "Answers", list(throughput.ANSWERS), index=None, placeholder=first, key="answers", bind="query-params", width=240
+        )  # fmt: skip
+    page_frame.show(partial(body, by, answers or first))
 
 
 PAGE = page_frame.Page(draw_page, "Throughput", "speed", diagnosed=True)

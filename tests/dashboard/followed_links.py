@@ -38,7 +38,7 @@ ANSWERS = {
     "text": "outcome = 'ok' AND coalesce(refusal_chars, 0) + coalesce(tool_call_count, 0) = 0 AND ttfo_ns IS NOT NULL",
     "failed with a tool call": f"tool_call_count > 0 AND ({IS_ERROR} OR tool_failure_count > 0)",
 }
-DEFAULTS = {"order": ["newest"], "answers": ["Cut at the token limit"]}
+DEFAULTS = {"order": ["newest"]}
 SIDEBAR = ("model", "gateway", "client", "app", "label")
 LINKS = """() => {
     const found = {};

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -33,6 +36,11 @@ def test_page_lists_what_fires_and_fired_the_rules_and_the_silences(
         "510 ms → 2.1 s; unaffected: vllm",
     )
     assert silent["No message"] == "alert 00000000"
+    command, *_ = re.findall(r"<code>(.+?)</code>", page_text(app))
+    assert shlex.split(unescape(command))[:10] == [
+        "streamgauge", "silence", "--rule", "diagnosis", "--model", "gpt-4o-mini", "--gateway", "litellm", "--for", "2h",
+    ]  # fmt: skip
+    assert f'data-copy="{command}"' in page_text(app)
     assert [row["Rule"] for row in table(app, "Resolved alerts")] == ["cache_hit_rate"]
     assert "silent_stream" in [row["Rule"] for row in table(app, "Rules")]
     assert [(row["Model"], row["Reason"]) for row in table(app, "Silences")] == [("qwen*", "load test")]

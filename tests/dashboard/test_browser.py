@@ -376,6 +376,40 @@ def test_link_of_a_query_shows_its_result_and_downloads_equal_it(seen: Reader, s
     assert (warnings, seen.problems) == ([], [])
 
 
+def test_steps_back_from_a_query_leave_the_sql_page(seen: Reader) -> None:
+    seen.open("errors?refresh=off")
+    seen.page.get_by_role("link", name="SQL", exact=True).first.click()
+    area = seen.page.get_by_role("textbox", name="SQL")
+    area.fill("SELECT 1 AS one")
+    area.press("Control+Enter")
+    seen.page.wait_for_url("**sql=SELECT+1+AS+one*", timeout=TIMEOUT_MS)
+    shown = seen.page.get_by_text("rows in")
+    seen.page.go_back()
+    shown.wait_for(state="detached", timeout=TIMEOUT_MS)
+    seen.settle()
+    assert (urlsplit(seen.page.url).path, "sql=" in seen.page.url) == ("/sql", False)
+    seen.page.go_back()
+    seen.page.get_by_role("heading", name="Errors", exact=True).wait_for(timeout=TIMEOUT_MS)
+
+
+def test_sign_of_a_running_script_covers_nothing_of_the_head(seen: Reader) -> None:
+    seen.open(f"sql?refresh=off&sql={quote('SELECT count(*) FROM range(4000000000)')}")
+    running, head = seen.page.get_by_test_id("stStatusWidget"), seen.page.locator(".st-key-header")
+    seen.page.reload()
+    running.wait_for(timeout=TIMEOUT_MS)
+    boxes = running.bounding_box(), head.bounding_box()
+    assert boxes[0] is not None
+    assert boxes[1] is not None
+    assert boxes[0]["y"] > boxes[1]["y"] + boxes[1]["height"]
+
+
+def test_measure_of_answers_stays_in_the_address(seen: Reader) -> None:
+    for measure in ("Cut at the token limit", "Refusals"):
+        seen.open(f"throughput?range=24h&refresh=off&answers={quote(measure)}")
+        seen.page.get_by_text(f"{measure} by model", exact=True).wait_for(timeout=TIMEOUT_MS)
+        assert parse_qs(urlsplit(seen.page.url).query)["answers"] == [measure]
+
+
 def test_recipe_fills_the_editor_and_its_link_can_be_copied(seen: Reader) -> None:
     recipe = RECIPES[1]
     seen.page.context.grant_permissions(["clipboard-read", "clipboard-write"])

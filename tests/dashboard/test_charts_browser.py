@@ -26,12 +26,12 @@ def seen(dashboard: Dashboard) -> Iterator[Reader]:
 
 
 def test_drag_zooms_the_range_and_one_click_restores_it(seen: Reader) -> None:
-    seen.open("?range=24h&refresh=off")
+    seen.open("?range=1h&refresh=off")
     plot = seen.page.locator(PLOT).first.bounding_box()
     assert plot is not None
-    hours = seen.page.locator(f"{CHART} .role-axis-label text").filter(has_text=re.compile(r"^\d\d:00$"))
-    hours.first.wait_for(timeout=TIMEOUT_MS)
-    assert hours.count() >= 4  # the axis has the time range, so the hours are at different places
+    labels = seen.page.locator(f"{CHART} .role-axis-label text").filter(has_text=re.compile(r"^\d\d:\d\d$"))
+    labels.first.wait_for(timeout=TIMEOUT_MS)
+    assert labels.count() >= 4  # the axis has the time range, so the times are at different places
     x, y = plot["x"], plot["y"] + plot["height"] / 2
     seen.page.mouse.move(x + 0.5 * plot["width"], y)
     assert seen.page.locator(".time-crosshair").count() == seen.page.locator(PLOT).count() == 4
@@ -42,15 +42,15 @@ def test_drag_zooms_the_range_and_one_click_restores_it(seen: Reader) -> None:
     seen.page.wait_for_url("**zoom=*", timeout=TIMEOUT_MS)
     span = zoom.from_text(parse_qs(urlsplit(seen.page.url).query)["zoom"][0])
     assert span is not None
-    assert (span[1] - span[0]).total_seconds() == pytest.approx(6 * 3600, rel=0.02)
+    assert (span[1] - span[0]).total_seconds() == pytest.approx(15 * 60, rel=0.02)
     caption = seen.page.locator("[data-testid=stCaptionContainer]").first
-    caption.filter(has_text="6 h:").wait_for(timeout=TIMEOUT_MS)
+    caption.filter(has_text="15 min:").wait_for(timeout=TIMEOUT_MS)
     seen.page.get_by_role("link", name="Latency", exact=True).first.click()
     seen.page.get_by_role("heading", name="Latency").wait_for(timeout=TIMEOUT_MS)
-    caption.filter(has_text="6 h:").wait_for(timeout=TIMEOUT_MS)  # the next page has the same range
+    caption.filter(has_text="15 min:").wait_for(timeout=TIMEOUT_MS)  # the next page has the same range
     assert "zoom=" in seen.page.url
     seen.page.get_by_role("button", name="zoom:").click()
-    caption.filter(has_text="24 h:").wait_for(timeout=TIMEOUT_MS)
+    caption.filter(has_text="1 h:").wait_for(timeout=TIMEOUT_MS)
     assert "zoom=" not in seen.page.url
 
 
@@ -175,12 +175,16 @@ def test_two_ranges_are_compared(seen: Reader) -> None:
         seen.page.get_by_text(text, exact=True).first.wait_for(timeout=TIMEOUT_MS)
 
 
-def test_links_are_offered_and_a_view_is_saved_and_removed(seen: Reader, streams_data: Path) -> None:
+def test_one_click_copies_the_link_and_a_view_is_saved_and_removed(seen: Reader, streams_data: Path) -> None:
+    seen.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     seen.open("latency?range=90m&refresh=off&model=gpt-4o-mini")
     seen.page.get_by_role("button", name="Copy link").click()
-    links = seen.page.get_by_test_id("stPopoverBody").locator("code")
-    links.nth(1).wait_for(timeout=TIMEOUT_MS)
-    relative, absolute = (urlsplit(link.strip()) for link in links.all_inner_texts())
+    seen.page.get_by_role("button", name="Copied").wait_for(timeout=TIMEOUT_MS)
+    relative = urlsplit(seen.page.evaluate("navigator.clipboard.readText()"))
+    seen.page.get_by_role("button", name="More").click()
+    link = seen.page.get_by_test_id("stPopoverBody").locator("code")
+    link.wait_for(timeout=TIMEOUT_MS)
+    absolute = urlsplit(link.inner_text().strip())
     parameters = parse_qs(relative.query)
     assert (relative.path, parameters["range"], parameters["model"]) == ("/latency", ["90m"], ["gpt-4o-mini"])
     span = zoom.from_text(parse_qs(absolute.query)["zoom"][0])

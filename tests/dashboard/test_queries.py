@@ -310,6 +310,33 @@ def test_changes_need_streams_in_both_periods(store: duckdb.DuckDBPyConnection) 
     assert found["ttft_change"][0] == pytest.approx(2.0)
 
 
+def test_first_hour_is_drawn_from_the_first_data_on_with_narrower_points() -> None:
+    def began_before_the_end(length: timedelta) -> tuple[float, int]:
+        chosen = replace(HOUR, began=HOUR.until - length)
+        return (chosen.until - chosen.drawn_since).total_seconds(), chosen.bucket_s
+
+    assert began_before_the_end(timedelta(minutes=2, seconds=3)) == (130, 5)
+    assert began_before_the_end(timedelta(seconds=5)) == (60, 1)
+    assert began_before_the_end(timedelta(days=2)) == (3600, 60)
+    assert (HOUR.drawn_since, HOUR.bucket_s) == (HOUR.since, 60)
+
+
+def test_changes_in_the_first_hour_compare_the_halves_of_its_data(store: duckdb.DuckDBPyConnection) -> None:
+    began = HOUR.until - timedelta(minutes=4)
+    put(
+        store,
+        *({"ttft_ns": 100 * MS, "started_at": began} for _ in range(5)),
+        *({"ttft_ns": 300 * MS, "started_at": began + timedelta(minutes=3)} for _ in range(5)),
+    )
+    assert overview.largest_changes(query_of(store), HOUR).is_empty()
+    compared = replace(HOUR, began=began).with_comparable_before()
+    assert compared.length == timedelta(minutes=2)
+    assert overview.largest_changes(query_of(store), compared)["ttft_change"].to_list() == pytest.approx(
+        [2.0] * 2
+    )
+    assert replace(HOUR, began=HOUR.since - HOUR.length).with_comparable_before().length == HOUR.length
+
+
 def test_contributors_have_more_than_their_share_of_bad_streams(store: duckdb.DuckDBPyConnection) -> None:
     put(
         store,
@@ -371,14 +398,15 @@ def test_points_at_the_ends_of_a_range_are_partly_covered() -> None:
     line = pl.DataFrame({"at": [NOON + timedelta(minutes=n) for n in range(61)]})
     covered = line.select(selection.covered_s().alias("s"))["s"].to_list()
     assert (covered[0], covered[1], covered[-1]) == (15.0, 60.0, 30.0)
-    since_data = line.select(selection.covered_s(NOON + timedelta(seconds=80)).alias("s"))["s"].to_list()
+    selection = replace(selection, began=NOON + timedelta(seconds=80))
+    since_data = line.select(selection.covered_s().alias("s"))["s"].to_list()
     assert (since_data[0], since_data[1], since_data[2]) == (0.001, 40.0, 60.0)
 
 
 def test_tokens_per_second_of_a_group_count_from_the_first_data(store: duckdb.DuckDBPyConnection) -> None:
     put(store, *({"output_tokens": 300} for _ in range(2)))
     by_began = {
-        began: throughput.table(query_of(store), HOUR, "model", began=began)["output_per_s"][0]
+        began: throughput.table(query_of(store), replace(HOUR, began=began), "model")["output_per_s"][0]
         for began in (None, HOUR.since - timedelta(days=1), HOUR.until - timedelta(minutes=10))
     }
     assert list(by_began.values()) == [pytest.approx(600 / s) for s in (3600, 3600, 600)]

@@ -47,6 +47,18 @@ def tips(chart: Mapping[str, Any]) -> list[dict[str, str]]:
     return [row["tip"] for row in chart["datasets"][found]]
 
 
+def test_axis_of_counts_has_whole_numbers() -> None:
+    bars: dict[str, Any] = {"series": "name", "series_colors": colors.by_name(("a",))}
+    counts = time_bars(frame((0, "a", 1.0)), "y", HOUR, unit=None, **bars)
+    rates = time_bars(frame((0, "a", 1.0)), "y", HOUR, unit="tok/s", **bars)
+    lines = time_lines(frame((0, "a", 1.0)), "y", HOUR, unit="streams")
+    steps = [
+        chart.to_dict()["layer"][0]["encoding"]["y"]["axis"].get("tickMinStep")
+        for chart in (counts, rates, lines)
+    ]
+    assert steps == [1, None, 1]
+
+
 def test_tooltip_has_all_series_and_points_are_described() -> None:
     data = frame((0, "a", 1.0), (0, SPECIAL_NAME, 2.0), (1, "a", 3.0))
     chart = time_lines(data, "y", HOUR, series="name").to_dict()  # validated against Vega-Lite's schema
