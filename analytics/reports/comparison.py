@@ -22,7 +22,9 @@ import numpy.typing as npt
 import polars as pl
 
 from streamgauge.analytics.reports import Query, columns, formatting
+from streamgauge.analytics.reports.blame import CLIENT_NS
 from streamgauge.analytics.reports.errors import CAUSE_AND_TYPE
+from streamgauge.analytics.reports.one_stream import LEAST_DELIVERY_NS
 from streamgauge.analytics.reports.overview import COUNTS
 from streamgauge.analytics.reports.quality import (
     INPUT_CLASS,
@@ -37,6 +39,7 @@ from streamgauge.analytics.schema.outcomes import IS_COUNTED, IS_ERROR, IS_REQUE
 
 State = Literal["worse", "better", "changed", "unclear", "few", "unknown"]
 Sign = Literal[1, -1, 0]
+CLIENT_WAIT, DURATION = "Wait for the client", "Duration"
 MAX_CAUSES = 6
 MAX_FINISH_REASONS = 3
 MAX_NAMED = 6
@@ -211,7 +214,8 @@ def ok_rows(a: pl.DataFrame, b: pl.DataFrame) -> list[Row]:
         ("TTFT", "ttft_ns", 1, (0.5, 0.95), formatting.duration),
         ("ITL", "itl_ns", 1, (0.5, 0.95), formatting.duration),
         ("Tokens per second", "tps_user", -1, (0.5,), formatting.rate),
-        ("Duration", "end_ns", 1, (0.5, 0.95), formatting.duration),
+        (CLIENT_WAIT, "client_ns", 1, (0.5, 0.95), formatting.duration),
+        (DURATION, "end_ns", 1, (0.5, 0.95), formatting.duration),
     ]
     rows = []
     for name, column, direction, quantiles, to_text in metrics:
@@ -267,10 +271,22 @@ def _adjusted_p(rows: Sequence[Row]) -> list[float | None]:
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """What differs, with the values of A and B, in sentences."""
+    """What differs, with the values of A and B, in sentences.
+
+    Of what is no rate, the wait for the client is named first if it is at least half of the difference of the duration.
+    """
     found = []
+    by_label = {row.label: row.found for row in rows}
+
+    def is_of_client(row: Row) -> bool:
+        duration = by_label.get(row.label.replace(CLIENT_WAIT, DURATION))
+        if not row.label.startswith(CLIENT_WAIT) or row.found is None or duration is None:
+            return False
+        return abs(row.found.difference) >= abs(duration.difference) / 2
+
+    ordered = sorted(rows, key=lambda row: 0 if row.is_rate else 1 if is_of_client(row) else 2)
     for state, words in (("worse", "B is worse"), ("better", "B is better"), ("changed", "B differs")):
-        named = [row.values for row in rows if row.state == state]
+        named = [row.values for row in ordered if row.state == state]
         if len(named) > MAX_NAMED:
             named[MAX_NAMED:] = [f"{len(named) - MAX_NAMED} more"]
         if named:
@@ -290,8 +306,8 @@ SAMPLE_STREAMS = 4000
 
 
 def ok_sample(query: Query, selection: Selection) -> pl.DataFrame:
-    """`ttft_ns, itl_ns, tps_user, end_ns, uncached_input, input_class, output_tokens, output_chars` of at most SAMPLE_STREAMS
-    streams that ended `ok`.
+    """`ttft_ns, itl_ns, tps_user, end_ns, client_ns, uncached_input, input_class, output_tokens, output_chars` of at most
+    SAMPLE_STREAMS streams that ended `ok`. `client_ns`: as in `blame`, 0 below `LEAST_DELIVERY_NS`.
 
     A failed stream is shorter than a complete one, so mixing both would hide slower answers behind more failures.
     """
@@ -299,7 +315,9 @@ def ok_sample(query: Query, selection: Selection) -> pl.DataFrame:
         f"CASE WHEN {m.known} THEN {m.value} END AS {m.name}" for m in MEASURES.values() if m.unit != "share"
     )
     return query(f"""
-        SELECT ttft_ns, itl_ns, tps_user, end_ns, {UNCACHED_INPUT} AS uncached_input, {INPUT_CLASS} AS input_class, {lengths}
+        SELECT ttft_ns, itl_ns, tps_user, end_ns,
+            CASE WHEN {CLIENT_NS} >= {LEAST_DELIVERY_NS} THEN {CLIENT_NS} WHEN waited_client_ns IS NOT NULL THEN 0 END AS client_ns,
+            {UNCACHED_INPUT} AS uncached_input, {INPUT_CLASS} AS input_class, {lengths}
         FROM streams WHERE {selection.where()} AND outcome = '{OK}' AND {IS_REQUEST}
         ORDER BY hash(stream_id) LIMIT {SAMPLE_STREAMS:d}""")
 

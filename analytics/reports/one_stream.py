@@ -12,9 +12,11 @@ from uuid import UUID
 
 import polars as pl
 
-from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports import Query, formatting
 from streamgauge.analytics.schema.dimensions import is_one_of
 from streamgauge.analytics.schema.event_kinds import IS_OUTPUT
+from streamgauge.analytics.schema.outcomes import OK
+from streamgauge.analytics.schema.sql_quoting import instant, literal
 
 State = Literal["finished", "in_flight"]
 TABLES: Mapping[State, str] = {"finished": "streams", "in_flight": "open_streams"}
@@ -80,6 +82,55 @@ def server_stats(query: Query, stream_id: UUID) -> pl.DataFrame:
         f"SELECT source, name, value, unit, raw FROM server_stats WHERE stream_id = '{stream_id}'::UUID "
         "ORDER BY source, name, seq LIMIT 200"
     )
+
+
+CLOSED_BY = {
+    "client_abort": "The client closed the connection",
+    "upstream_reset": "The upstream closed the connection",
+    "truncated": "The upstream ended the response too early",
+    "idle_timeout": "The tap closed the connection, because the upstream had sent nothing for too long,",
+}
+"""Outcome → who ended the stream before its response was complete."""
+PEERS_WITHIN = "INTERVAL 1 HOUR"
+LEAST_AT_ONE_AGE = 3
+
+
+def closing(query: Query, row: Mapping[str, Any]) -> str | None:
+    """Who ended a row of `streams` before its response was complete, and its age then against its peers. None: nobody, or unknown.
+
+    Its peers ended so, and have the same client (client aborts: a timeout of the client) or the same gateway.
+    """
+    who, age_ns, at = CLOSED_BY.get(row["outcome"]), row["end_ns"], instant(row["started_at"])
+    if who is None or age_ns is None:
+        return None
+    low_ns, high_ns = round(age_ns * 0.95), round(age_ns * 1.05)
+
+    def same(*columns: str) -> str:
+        return " AND ".join(
+            f"{name} IS NOT DISTINCT FROM {literal(row[name]) if row[name] is not None else 'NULL'}"
+            for name in columns
+        )
+
+    column = "client_id" if row["outcome"] == "client_abort" else "gateway"
+    peers, alike, ok, ok_ns = query(f"""
+        SELECT count(*) FILTER (is_peer), count(*) FILTER (is_peer AND end_ns BETWEEN {low_ns} AND {high_ns}),
+            count(*) FILTER (is_ok), quantile_cont(end_ns, [0.5, 0.95]) FILTER (is_ok)
+        FROM (
+            SELECT end_ns, outcome = '{row["outcome"]}' AND {same(column)} AS is_peer,
+                outcome = '{OK}' AND {same("request_model", "gateway")} AS is_ok
+            FROM streams WHERE started_at BETWEEN {at} - {PEERS_WITHIN} AND {at} + {PEERS_WITHIN}
+                AND stream_id <> '{row["stream_id"]}')""").row(0)
+    duration = formatting.duration
+    of = f"the same {column.partition('_')[0]}"
+    text = f"{who} after {duration(age_ns)}. "
+    if not peers:
+        text += f"No other stream of {of} ended so within an hour."
+    else:
+        text += f"{alike} of {peers} others of {of} that ended so within an hour did at about this age"
+        text += ": the sign of a time limit." if alike >= LEAST_AT_ONE_AGE and 2 * alike > peers else "."
+    if ok:
+        text += f" The {ok} ok streams of its model there took {duration(ok_ns[0])} (p50), {duration(ok_ns[1])} (p95)."
+    return text
 
 
 # Phases. Pure.

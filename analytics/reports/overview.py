@@ -21,7 +21,7 @@ from streamgauge.analytics.reports.selection import (
     dimension,
     instant,
 )
-from streamgauge.analytics.schema.dimensions import ENDED_AT, LABEL, OTHER
+from streamgauge.analytics.schema.dimensions import ENDED_AT, LABEL, OTHER, UNKNOWN_APP
 from streamgauge.analytics.schema.objectives import LEAST_BAD
 from streamgauge.analytics.schema.outcomes import (
     ERROR_RATE,
@@ -37,6 +37,8 @@ MAX_MARKERS = 50
 MOST_LABEL_VALUES = 50
 LABELS_READ = timedelta(hours=6)
 CLEAR = 2
+SHOWN_AS_ALL = 0.995
+"""Share from which a table shows 100 %."""
 MAX_OPEN_SHARE = 0.05
 """Share of streams in flight above which an interval is incomplete. It changes a rate by at most this share of the rate."""
 LARGEST_INTERVAL_S = 60
@@ -281,6 +283,8 @@ def top_contributors(
 ) -> pl.DataFrame:
     """Values of DIMENSIONS and labels with clearly more bad streams than their share of the requests, and at least `least` of them.
 
+    An unknown app is left out if it has all bad streams, or only bad ones: it names nobody.
+
     Of each label, the `MOST_LABEL_VALUES` values with the most bad streams are looked at.
 
     `bad` is the SQL condition of a bad stream. Clearly: by more than `CLEAR` standard deviations of the expected number.
@@ -315,6 +319,7 @@ def top_contributors(
                     g.bad - g.requests * total.bad / total.n AS excess
                 FROM grouped AS g, total
                 WHERE g.bad >= {least:d} AND excess > {CLEAR} * sqrt(g.requests * total.bad / total.n)
+                    AND NOT (g.name = '{UNKNOWN_APP}' AND greatest(bad_share, of_all_bad) >= {SHOWN_AS_ALL})
                 ORDER BY excess DESC, g.dimension, g.name LIMIT {most:d})
         SELECT shown.dimension, shown.name, requests, bad, bad_share, of_all_bad, of_all, error_rate,
             quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns, quantile_cont(itl_ns, 0.95) AS itl_p95_ns

@@ -27,6 +27,8 @@ from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import DIMENSIONS, Selection, dimension, instant
 from streamgauge.analytics.schema.clients import shortened
 from streamgauge.analytics.schema.dimensions import is_one_of
+from streamgauge.analytics.schema.outcomes import REFUSED
+from streamgauge.analytics.schema.prices import FREE_FAILURES
 from streamgauge.analytics.schema.sql_quoting import literal
 
 BY_SESSION = "session"
@@ -161,6 +163,13 @@ def cost_text(cost: float | None, currency: str | None) -> str:
 def of_stream(query: Query, stream_id: UUID, started_at: datetime) -> str | None:
     """The cost of a stream, or of the requests that a gateway made for it, as text. None without a price."""
     return _costs(query, "''", _of_stream(stream_id, started_at)).get("")
+
+
+def why_no_cost(row: Row) -> str:
+    """Why a row of `streams` has no cost."""
+    failed = row["outcome"] in (*FREE_FAILURES, REFUSED)
+    used = any(row[name] is not None for name in ("ttft_ns", "input_tokens", "output_tokens"))
+    return "not billed" if failed and not used else "no price"
 
 
 def _of_stream(stream_id: UUID, started_at: datetime) -> str:

@@ -12,7 +12,8 @@ MODEL = "coalesce(request_model, response_model, '(no model)')"
 GATEWAY = "coalesce(gateway, '(no gateway)')"
 NO_KEY = "(no key)"
 CLIENT = f"coalesce(client_id, '{NO_KEY}')"
-APP = "coalesce(client_app, '(unknown)')"
+UNKNOWN_APP = "(unknown)"
+APP = f"coalesce(client_app, '{UNKNOWN_APP}')"
 ENDED_AT = later("started_at", "coalesce(end_ns, 0)")
 """When a stream ended."""
 INFERENCE = ("chat", "generate_content", "text_completion")

@@ -112,8 +112,10 @@ BRINGS_AGAIN = """(response_id IS NOT NULL AND connection_id IS NULL
     AND (method <> 'POST' OR regexp_matches(path, '/(cancel|submit_tool_outputs)$')))"""
 """SQL condition: the request reads or continues a response that another request began (background responses, stored chat completions,
 interactions, runs). Each of these requests repeats the tokens of the response, which is billed once: by its first final report."""
+FREE_FAILURES = ("http_error", "connect_error", "inband_error")
+"""Outcomes that are not billed without output."""
 CAN_ESTIMATE = f"""NOT {IS_MEDIA} AND (ttft_ns IS NOT NULL
-    OR operation IN {(*INFERENCE, "embeddings", SIDE_CALL)} AND outcome NOT IN {("http_error", "connect_error", "inband_error")})"""
+    OR operation IN {(*INFERENCE, "embeddings", SIDE_CALL)} AND outcome NOT IN {FREE_FAILURES})"""
 """SQL condition: a request without a report is billed as far as known: it had output, or may have. Free endpoints, such as tokenizers
 and moderations, have no such operation. Bytes and characters do not show the tokens of images and speech."""
 FREE_PRIORITY = 2**31 - 1

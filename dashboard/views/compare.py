@@ -33,9 +33,10 @@ from streamgauge.dashboard.panels import number, panel, section
 from streamgauge.dashboard.query_runner import prefetch, query
 from streamgauge.dashboard.report_tables import show_report
 
+PREVIOUS = "previous period"
 SHIFTS: dict[str, timedelta | None] = {
     "same time": timedelta(0),
-    "previous period": None,
+    PREVIOUS: None,
     "1 h earlier": timedelta(hours=1),
     "1 d earlier": timedelta(days=1),
     "7 d earlier": timedelta(days=7),
@@ -119,6 +120,8 @@ def choose_values(label: str, offered: Sequence[str], key: str, placeholder: str
 
 def body(side_a: Side, side_b: Side, base: Selection) -> None:
     base = overview.judged(query, base, datetime.now(UTC))
+    if PREVIOUS in (st.session_state.get(f"{letter}-when") for letter in SIDE_COLORS):
+        base = base.with_comparable_before()
     a, b = side_a(base), side_b(base)
     if a is None or b is None:
         st.info(
@@ -143,8 +146,9 @@ def body(side_a: Side, side_b: Side, base: Selection) -> None:
             requests, ok = (formatting.count(counts[letter][name]) for name in ("requests", "ok"))
             number(f"{letter}: requests", requests, f"{ok} of them ended ok.")
             st.caption(filters.describe(side))
-    if not all(found["requests"] for found in counts.values()):
-        st.warning("No comparison: one side has no streams.", icon=":material/warning:")
+    if empty := [letter for letter, found in counts.items() if not found["requests"]]:
+        text = f"No comparison: no streams in {' and '.join(empty)}. Choose another time or remove a filter."
+        st.warning(text, icon=":material/warning:")
         return
     causes, finishes = of_sides(comparison.causes), of_sides(comparison.finishes)
     samples = of_sides(comparison.ok_sample)
@@ -248,7 +252,7 @@ def draw_page() -> None:
     offered = Offered(parse_onset(onset_text), dimension, values, further_values)
     left, right = st.columns(2)
     with left.container(border=True):
-        side_a = choose_side("A", BEFORE if has_onset else "previous period", offered)
+        side_a = choose_side("A", BEFORE if has_onset else PREVIOUS, offered)
     with right.container(border=True):
         side_b = choose_side("B", AFTER if has_onset else "same time", offered)
     page_frame.show(partial(body, side_a, side_b), uses_time_range=False)

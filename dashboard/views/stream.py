@@ -99,6 +99,8 @@ def show_headline(row: Row) -> None:
         )
     )
     st.markdown(f"**{model}** via {gateway} · " + " · ".join(parts))
+    if closing := one_stream.closing(query, row):
+        st.markdown(formatting.markdown(closing))
     if row["error_message"]:
         st.code(row["error_message"], language=None, wrap_lines=True)
 
@@ -220,7 +222,8 @@ def show_usage(row: Row) -> None:
             "Output tokens": count(row["output_tokens"]),
             "Reasoning tokens": count(row["reasoning_tokens"]),
             "Source of token counts": row["token_source"] or formatting.UNKNOWN,
-            "Estimated cost": spend.of_stream(query, row["stream_id"], row["started_at"]) or "no price",
+            "Estimated cost": spend.of_stream(query, row["stream_id"], row["started_at"])
+            or spend.why_no_cost(row),
             "Cost that the provider reports": spend.reported_of_stream(
                 query, row["stream_id"], row["started_at"]
             )

@@ -35,7 +35,7 @@ def sample(
         {
             "ttft_ns": values * prompts * input_tokens * scale, "itl_ns": values * scale / 10, "tps_user": 1e9 / values / scale,
             "end_ns": output * scale, "output_tokens": output.round(), "output_chars": output.round() * 4,
-            "uncached_input": (prompts * input_tokens).round(),
+            "client_ns": np.zeros(count), "uncached_input": (prompts * input_tokens).round(),
             "input_class": (np.log(prompts * input_tokens) / np.log(1.25)).astype(int),
         }
     )  # fmt: skip
@@ -63,6 +63,19 @@ def test_more_failures_of_one_cause_are_worse() -> None:
     assert states["Error rate"] == states["HTTP 429"] == "worse"
     assert states["HTTP 500"] == states["Client aborts"] == "unclear"
     assert rows[1].label == "HTTP 429"  # the most frequent cause first
+
+
+def test_wait_for_the_client_is_named_first_if_it_is_the_difference() -> None:
+    def named(client_ns: float, more_ns: float) -> str:
+        b = sample(1e9, seed=2).with_columns(
+            pl.lit(client_ns).alias("client_ns"), pl.col("end_ns") + client_ns + more_ns, pl.col("itl_ns") * 2
+        )
+        return comparison.summary(list(compared(sample(1e9), b, {"errors": 220}).values()))[0]
+
+    assert named(50e9, 1e9).startswith(
+        "B is worse: Error rate 2.00 % → 22.0 %, Wait for the client p50 0 s → 50.0 s, Wait for the client p95 0 s → 50.0 s, ITL p50"
+    )
+    assert named(50e9, 900e9).startswith("B is worse: Error rate 2.00 % → 22.0 %, ITL p50")
 
 
 def test_effect_of_a_duration_is_a_ratio() -> None:

@@ -19,6 +19,7 @@ from streamgauge.analytics.reports import (
     latency,
     one_stream,
     overview,
+    spend,
     stream_lists,
     table_columns,
     throughput,
@@ -337,6 +338,44 @@ def test_changes_in_the_first_hour_compare_the_halves_of_its_data(store: duckdb.
     assert replace(HOUR, began=HOUR.since - HOUR.length).with_comparable_before().length == HOUR.length
 
 
+def test_stream_that_was_cut_names_who_closed_it_and_its_age_against_its_peers(
+    store: duckdb.DuckDBPyConnection,
+) -> None:
+    cut = {"outcome": "upstream_reset", "gateway": "g", "end_ns": 20_000 * MS}
+    put(
+        store,
+        *(cut | {"end_ns": (19_800 + 100 * n) * MS} for n in range(5)),
+        cut | {"end_ns": 3_000 * MS},
+        cut | {"gateway": "other"},
+        cut | {"started_at": NOON - timedelta(hours=2)},
+        *({"gateway": "g", "end_ns": 4_000 * MS} for _ in range(2)),
+        {"outcome": "client_abort", "client_id": "c", "end_ns": 1_000 * MS},
+        {"outcome": "http_error", "end_ns": 1_000 * MS},
+    )
+
+    def text(number: int) -> str | None:
+        found = one_stream.find(query_of(store), UUID(int=number))
+        assert found is not None
+        return one_stream.closing(query_of(store), found[1])
+
+    assert text(1) == (
+        "The upstream closed the connection after 19.8 s. 4 of 5 others of the same gateway that ended so within an hour did at about "
+        "this age: the sign of a time limit. The 2 ok streams of its model there took 4.00 s (p50), 4.00 s (p95)."
+    )
+    assert "0 of 5 others" in str(text(6))
+    assert (
+        text(11)
+        == "The client closed the connection after 1.00 s. No other stream of the same client ended so within an hour."
+    )
+    assert (text(9), text(12)) == (None, None)
+
+
+def test_stream_that_failed_without_output_is_not_billed(store: duckdb.DuckDBPyConnection) -> None:
+    put(store, {"outcome": "http_error"}, {"outcome": "inband_error", "ttft_ns": MS}, {"outcome": "ok"})
+    rows = query_of(store)("SELECT * FROM streams ORDER BY stream_id").to_dicts()
+    assert [spend.why_no_cost(row) for row in rows] == ["not billed", "no price", "no price"]
+
+
 def test_contributors_have_more_than_their_share_of_bad_streams(store: duckdb.DuckDBPyConnection) -> None:
     put(
         store,
@@ -390,6 +429,22 @@ def test_contributors_have_enough_bad_streams_of_the_kind_that_is_asked_for(
 
     assert models() == ["slow", "many"]
     assert models(bad="outcome = 'http_error'") == ["many"]
+
+
+def test_unknown_app_with_all_bad_streams_is_no_offender(store: duckdb.DuckDBPyConnection) -> None:
+    def apps(bad_of_a: int) -> list[str]:
+        store.execute("DELETE FROM streams")
+        put(
+            store,
+            *({"client_app": "a"} for _ in range(90)),
+            *({"client_app": "a", "outcome": "http_error"} for _ in range(bad_of_a)),
+            *({"outcome": "http_error"} for _ in range(20)),
+            *({} for _ in range(10)),
+        )
+        found = overview.top_contributors(query_of(store), HOUR, "outcome = 'http_error'")
+        return found.filter(pl.col("dimension") == "app")["name"].to_list()
+
+    assert (apps(0), apps(4)) == ([], ["(unknown)"])
 
 
 def test_points_at_the_ends_of_a_range_are_partly_covered() -> None:

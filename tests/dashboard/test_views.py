@@ -556,6 +556,16 @@ def test_compare_with_an_onset_splits_the_time_range(
     assert "Enter the onset" in page_text(app)
 
 
+def test_compare_without_a_previous_period_compares_the_halves_of_the_data(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(streams_data, monkeypatch, "compare", range="24h")
+    a, b = (int(metric_value(app, f"{side}: requests")) for side in "AB")
+    assert min(a, b) > 100
+    app = open_page(streams_data, monkeypatch, "compare", range="24h", **{"A-when": "7 d earlier"})
+    assert "No comparison: no streams in A. Choose another time or remove a filter." in page_text(app)
+
+
 def test_compare_by_a_further_dimension(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(
         streams_data, monkeypatch, "compare", **{
