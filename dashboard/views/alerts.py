@@ -54,7 +54,9 @@ def show_commands(firing: Sequence[Row]) -> None:
         f'<li><code>{escape(one)}</code> <button type="button" class="sg-copy" data-copy="{escape(one)}">Copy</button></li>'
         for one in [*commands][:MAX_COMMANDS]
     )
-    st.caption("To send no messages about them for 2 h, run in a terminal:")
+    st.caption(
+        "To send no messages about them for 2 h, run in a terminal. A command without model and gateway is for all alerts of its rule."
+    )
     st.html(f'<ul class="sg-commands">{lines}</ul>')
 
 

@@ -82,7 +82,7 @@ def show_taps(counters: pl.DataFrame, finished: int, in_flight: int) -> None:
     )
     st.caption(
         f"Streams opened by the taps: {count(opened)}. Stored: {count(finished)} finished, {count(in_flight)} in flight, "
-        f"{deleted}. The counts can differ by the streams of the last few seconds."
+        f"{deleted}. The counts can differ by the streams of the last few seconds, and by the answers on WebSockets: each is a row."
     )
     show_records("Tap processes", runs, "One row per process of a tap worker, as of its last heartbeat.")
 
