@@ -133,9 +133,12 @@ _RESPONSE = _IDS | _names(
     """
 )
 _RATE_LIMIT = _any(
-    """1d 1m 5h 7d after audio cached claim day disabled fallback generated global hour images input key limit minute model month
-    organization output over overage percentage policy project prompt reason remaining representative requests reset second status
-    surpassed threshold tokens type unified used user utilization"""
+    """1d 1h 1m 5h 7d after audio cached claim cost day disabled fallback generated global hour images in input key limit minute model
+    month organization output over overage percentage policy project prompt query reason remaining renewalperiod representative req
+    requests reset second status surpassed threshold tokens type unified use used user utilization"""
+)
+_CODEX = _any(
+    """active after at credits has limit minutes over percent plan primary reached reset secondary seconds type unlimited used window"""
 )
 _FIREWORKS = _any(
     """acceptance backend base batch cache cached client concurrent count deadline deployment draft duration e2e engine first generation
@@ -143,7 +146,8 @@ _FIREWORKS = _any(
     ratio replica requests sampling server speculation speed success time to token tokenizer tokens total ttft version wait"""
 )
 _FAMILIES = re.compile(
-    f"(?:x-|anthropic-|x-fireworks-)?ratelimit(?:-(?:{_RATE_LIMIT})){{0,6}}|(?:x-)?fireworks(?:-(?:{_FIREWORKS})){{1,8}}"
+    f"(?:llm_provider-)?(?:x-|anthropic-|x-fireworks-)?ratelimit(?:bysize)?(?:-(?:{_RATE_LIMIT})){{0,6}}"
+    f"|x-codex(?:-(?:{_CODEX})){{1,7}}|(?:x-)?fireworks(?:-(?:{_FIREWORKS})){{1,8}}"
 )
 
 
@@ -184,7 +188,7 @@ def recorded_value(name: str, value: str) -> str:
 
 
 def _is_in_family(name: str) -> bool:
-    return name.startswith(("x-", "ratelimit", "anthropic-", "fireworks-")) and bool(
+    return name.startswith(("x-", "ratelimit", "anthropic-", "fireworks-", "llm_provider-")) and bool(
         len(name) <= MAX_CHARS and _FAMILIES.fullmatch(name)
     )
 

@@ -87,6 +87,7 @@ def alert_rules(options: AlertOptions) -> list[AlertRule]:
         AlertRule("cache_hit_rate", "ticket", "the prompt-cache hit rate is below half of that of the last day"),
         AlertRule(DIAGNOSIS, by_objective, "the diagnosis names what got worse, where and since when"),
         *([AlertRule("no_first_output", "ticket", first)] if options.first_output_s else []),
+        AlertRule("rate_limit", "ticket", "at the current rate, a rate limit is used up within 15 minutes"),
         AlertRule("server_drift", "ticket", "TTFT minus the TTFT that the server reports doubled in 15 minutes"),
         *([AlertRule("silent_stream", "page", silence)] if options.silence_s else []),
     ]  # fmt: skip

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import duckdb
 
 from streamgauge.analytics.alerts.alert_states import Condition, Hold, Key, Severity
 from streamgauge.analytics.measures.open_streams import Phase, Silence
+from streamgauge.analytics.reports import rate_limits
 from streamgauge.analytics.schema import budgets, dimensions
 from streamgauge.analytics.schema.objectives import FAST_BURN, SLOW_BURN, STEADY_BURN
 from streamgauge.analytics.schema.outcomes import IS_ERROR
@@ -96,6 +98,8 @@ class StoreRule:
     """SQL over `streams`: which of them the condition affects. None: the message names what is affected."""
     needs: str | None = None
     """Table without whose rows the rule has no conditions."""
+    conditions: Callable[[duckdb.DuckDBPyConnection, Mapping[str, str]], dict[Key, Condition]] | None = None
+    """Instead of the SQL. It also receives client id → name."""
 
 
 def _recent_and_usual(minutes: str, amount: str, of: str) -> str:
@@ -194,7 +198,34 @@ WHERE recent > threshold AND recent_of >= 20 AND usual_of >= 100
 """The median difference between observed and reported TTFT doubled, and rose by at least 0.2 s: a queue or a network in front of
 the server, which the server does not see. Every 5 minutes, because the view reads the streams of a day."""
 
-STORE_RULES = (CACHE_HIT_RATE, BURN_RATE, BUDGET, SERVER_DRIFT)
+RATE_LIMIT_S = 900.0
+
+
+def _rate_limits(cursor: duckdb.DuckDBPyConnection, client_names: Mapping[str, str]) -> dict[Key, Condition]:
+    now, found = datetime.now(UTC), dict[Key, Condition]()
+    rows = rate_limits.with_text(rate_limits.table(lambda sql: cursor.execute(sql).pl(), now), client_names)
+    for row in rows.drop_nulls("text").to_dicts():
+        if row["forecast_s"] <= RATE_LIMIT_S:
+            client = row["mostly"]
+            found[Key("rate_limit", row["gateway"], row["model"], row["quota"] or row["kind"])] = Condition(
+                value=row["forecast_s"],
+                threshold=RATE_LIMIT_S,
+                message=row["text"],
+                since_ns=int(now.timestamp() * 1e9),
+                stream_id=None,
+                client_id=client,
+                severity="ticket",
+                dominant=frozenset((("client", client),) if client is not None else ()),
+            )
+    return found
+
+
+RATE_LIMIT = StoreRule(
+    "rate_limit", "", Hold(before_firing_s=15, before_resolving_s=120), every_s=10, affected=None, conditions=_rate_limits
+)  # fmt: skip
+"""At the current rate, a rate limit of the provider is used up within 15 minutes."""
+
+STORE_RULES = (CACHE_HIT_RATE, BURN_RATE, BUDGET, RATE_LIMIT, SERVER_DRIFT)
 STORE_HOLDS: Mapping[str, Hold] = {rule.name: rule.hold for rule in STORE_RULES}
 _CONDITION = "gateway, model, metric, value, threshold, message, epoch_us(began_at), severity"
 _EXAMPLE = f"""
@@ -237,6 +268,8 @@ class StoreRules:
 def _conditions(
     cursor: duckdb.DuckDBPyConnection, rule: StoreRule, client_names: Mapping[str, str]
 ) -> dict[Key, Condition]:
+    if rule.conditions is not None:
+        return rule.conditions(cursor, client_names)
     if rule.needs is not None and cursor.execute(f"FROM {rule.needs} LIMIT 1").fetchone() is None:
         return {}
     rows = cursor.execute(f"SELECT {_CONDITION} FROM ({rule.sql})").fetchall()

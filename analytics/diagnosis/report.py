@@ -13,7 +13,7 @@ import polars as pl
 from streamgauge.analytics.diagnosis.aggregates import affected
 from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.diagnosis.diagnosis import FAILURES, TITLES, Cause, Diagnosis, cause_text, headline
-from streamgauge.analytics.reports import Query, columns, formatting, has_rows
+from streamgauge.analytics.reports import Query, columns, formatting, has_rows, rate_limits
 from streamgauge.analytics.reports.alerts import of_budgets
 from streamgauge.analytics.reports.columns import text
 from streamgauge.analytics.reports.objectives import stored_objectives
@@ -58,6 +58,8 @@ class Report:
     """By currency: the columns of `streamgauge.analytics.reports.run_summary.cost`. Empty without prices."""
     budgets: Sequence[str] = ()
     """The messages of the alerts about budgets that fire, regardless of the range."""
+    rate_limits: Sequence[dict[str, Any]] = ()
+    """The columns of `streamgauge.analytics.reports.rate_limits`, and for those with a forecast `text`. Now, regardless of the range."""
 
     @property
     def in_flight(self) -> int:
@@ -86,6 +88,7 @@ def read_report(query: Query, selection: Selection, note: str | None = None) -> 
     labels = label_names(query)
     found = diagnose(query, selection, judged_by, labels)
     names: dict[str, str] = dict(query(CLIENT_NAMES).iter_rows())
+    limits = rate_limits.table(query, datetime.now(UTC), selection)
     return Report(
         selection=selection,
         # With client ids: its queries select the values that earlier ones returned.
@@ -98,6 +101,7 @@ def read_report(query: Query, selection: Selection, note: str | None = None) -> 
         note=note,
         cost=cost(query, selection).to_dicts() if has_rows(query, "prices") else (),
         budgets=of_budgets(query),
+        rate_limits=with_client_names(rate_limits.with_text(limits, names), names).to_dicts(),
     )
 
 
@@ -207,6 +211,7 @@ def as_json(report: Report, zone: tzinfo = UTC) -> dict[str, Any]:
         "in_flight": report.in_flight,
         "cost": list(report.cost),
         "budgets": list(report.budgets),
+        "rate_limits": [row | {"reset_at": _time(row["reset_at"])} for row in report.rate_limits],
         "groups": [_without_ns(group) for group in report.groups],
         "offenders_by": report.offenders_by,
         "offenders": [_without_ns(offender) for offender in report.offenders],

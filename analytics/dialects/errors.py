@@ -43,10 +43,12 @@ FLAT = kept.members(
 """Members of flat errors."""
 NESTED = kept.members(
     name="__type tpe reason errorcode name",
+    word="retryDelay",
     text="Message details description faultstring error errors Error fault loc",
 )
 ERROR_KINDS = ("error", "stream-error")
 """Kinds of events that are errors in all dialects."""
+_DELAY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _WRAPPERS = ("error", "Error", "fault")
 _NO_TYPE = frozenset({"", "error", "none", "null", "object", "about:blank"})
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
@@ -77,6 +79,16 @@ def unlabelled_error(data: bytes) -> ErrorReport | None:
     status = str(value.get("status")).lower()
     success = value.get("success") is True or status in ("ok", "success", "completed")
     return error_from(value) if has_message and not success else None
+
+
+def retry_delay_in(raw: Any) -> float | None:
+    """Seconds of the `RetryInfo` among the details of one of Google's errors (`"retryDelay": "34.07s"`). None if it has none."""
+    details = raw.get("details") if isinstance(raw, dict) else None
+    for detail in details if isinstance(details, list) else ():
+        delay = detail.get("retryDelay") if isinstance(detail, dict) else None
+        if isinstance(delay, str) and (found := _DELAY.fullmatch(delay)):
+            return float(found[1])
+    return None
 
 
 def error_event(data: bytes) -> DecodedEvent:

@@ -35,6 +35,7 @@ import polars as pl
 from streamgauge.analytics.assembly.finished_stream import FinishedStream
 from streamgauge.analytics.decoding.decoded_body import DecodedBody
 from streamgauge.analytics.decoding.stream_output import EventColumns
+from streamgauge.analytics.dialects.errors import retry_delay_in
 from streamgauge.analytics.dialects.events import ServerStat, Usage
 from streamgauge.analytics.dialects.usage import details_in, faults_in, hidden_output, term
 from streamgauge.analytics.measures import latency
@@ -48,6 +49,7 @@ from streamgauge.analytics.measures.headers import (
 )
 from streamgauge.analytics.measures.operation import is_side_call, is_web, operation_of, transport_of
 from streamgauge.analytics.measures.outcome import LOST, Verdict, verdict_of
+from streamgauge.analytics.measures.rate_limits import columns_of, limits_in_headers, limits_in_stats
 from streamgauge.analytics.measures.sessions import Sessions
 from streamgauge.analytics.measures.waits import split_stream
 from streamgauge.analytics.schema.dimensions import NO_REQUESTS, SIDE_CALL, WARM_UP, WEB, WEBSOCKET
@@ -150,6 +152,7 @@ def _row(
     row["request_model"] = stream.request.model
     _add_opened(row, stream)
     _add_transport(row, stream)
+    _add_limits(row, stream)
     _add_verdict(row, verdict)
     body = stream.body
     if body is not None:
@@ -249,6 +252,21 @@ def _add_transport(row: StreamRow, stream: FinishedStream) -> None:
             )
         if stream.response is None:
             row["http_status"] = stream.closed.refused_status
+
+
+def _add_limits(row: StreamRow, stream: FinishedStream) -> None:
+    """The rate limits that the response reports: its headers, or an event of an answer on a WebSocket."""
+    response, body = stream.response, stream.body
+    if row["connection_id"] is None and response is not None:  # else they are those of the handshake
+        at_s = (stream.started_wall_ns + response.headers_ns) / 1e9
+        limits = limits_in_headers(response.headers, at_s)
+        if limits.retry_after_s is None and body is not None and body.error is not None:
+            limits = limits._replace(retry_after_s=retry_delay_in(body.error.raw))
+        _set(row, columns_of(limits, response.headers_ns))
+    elif body is not None and body.server_stats:
+        seq, times = body.server_stats[-1][0], body.events.at_ns
+        at_ns = times[seq] if seq is not None and seq < len(times) else None
+        _set(row, columns_of(limits_in_stats(stat for _, stat in body.server_stats), at_ns))
 
 
 def _add_verdict(row: StreamRow, verdict: Verdict) -> None:

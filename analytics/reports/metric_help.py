@@ -84,6 +84,10 @@ HELP: dict[str, str] = {
     "session_unfinished": "Output tokens of requests that did not end ok.",
     "burn_rate": "Share of bad streams / error budget of the objective (`objectives`). 1 spends the budget exactly in its 30 days. "
     "Shown if a short and a long window burn too fast: page above 14.4 (1 h) or 6 (6 h), ticket above 1 (3 d).",
+    "rate_limit": "What responses report as left of the provider's rate limit. Of several windows, the one with the smallest share left. A "
+    "quota is a subscription's, of which only the used share is known.",
+    "rate_limit_forecast": "When nothing is left at the rate of the last minutes. A window that resets before is no forecast, and there is "
+    "none while traffic falls.",
     "concurrency": "Streams open at the same time, counted from their starts and ends.",
 }
 

@@ -375,6 +375,28 @@ class StreamRow(TypedDict):
     """Generated text of choice 0; only with --capture-content."""
     reasoning_text: Text
     """Reasoning of choice 0; only with --capture-content."""
+    requests_limit: Integer
+    """Requests that the provider allows in a window of its rate limit, as the response reports it. Of several windows, the one with
+    the smallest share left."""
+    requests_remaining: Integer
+    """Requests left of requests_limit when the response began."""
+    requests_reset_ns: Integer
+    """ns from t0 until requests_remaining is requests_limit again: the end of the window, or when a bucket is full."""
+    tokens_limit: Integer
+    """Tokens that the provider allows in a window of its rate limit, as requests_limit."""
+    tokens_remaining: Integer
+    """Tokens left of tokens_limit when the response began."""
+    tokens_reset_ns: Integer
+    """ns from t0 until tokens_remaining is tokens_limit again."""
+    quota: Text
+    """Window of a quota of which the response reports only the used share (unified-5h, unified-7d, codex-primary …): the one that is
+    used most."""
+    quota_used: Number
+    """Used share of quota: 0.9 is 90 %, and above 1 is exceeded."""
+    quota_reset_ns: Integer
+    """ns from t0 until quota resets."""
+    retry_after_ns: Integer
+    """ns from the response to when the server asks to try again (Retry-After, Gemini's RetryInfo). NULL if it does not."""
     request_headers: Text
     """JSON object of allow-listed request header fields. A part of a value that is not in the grammar of its field is hashed."""
     response_headers: Text

@@ -94,6 +94,10 @@ objective.budget_spent {budget} Share of the error budget spent in 30 days
 budget.spent           {budget} Share of a budget (`budgets`) spent in its current period
 budget.burn_rate       {budget} Spend in the window / mean rate of the budget
 budget.forecast        {budget} Forecast of the share at the end of the period: low, middle and high
+rate_limit.limit       {unit}   Requests or tokens that a provider allows in its window; 1 for a quota
+rate_limit.remaining   {unit}   What is left of it, as the newest response reports it
+rate_limit.reset       s        Time until all of it is there again
+rate_limit.forecast    s        Time until the first 429 at the current rate; missing without a forecast
 guard.fault            {guard}  1 while the thread, loop or task fails or makes no progress, else 0
 streams.active         {stream} Streams in flight
 pipeline.lag           {entry}  Log entries not consumed yet

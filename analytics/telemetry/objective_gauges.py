@@ -1,14 +1,17 @@
-"""Gauges of burn rates, error budgets and budgets, read from the views `burn_rates`, `error_budgets` and `budget_spend`."""
+"""Gauges of burn rates, error budgets, budgets and rate limits, read from the views `burn_rates`, `error_budgets` and `budget_spend`, and
+from the report of rate limits."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
 from opentelemetry.metrics import CallbackOptions, Observation
 
+from streamgauge.analytics.reports import rate_limits
 from streamgauge.analytics.schema.budgets import SPEND_WINDOWS
 from streamgauge.analytics.schema.objectives import BURN_COLUMNS, BURN_WINDOWS
 from streamgauge.analytics.telemetry.semconv import NAMESPACE, Names
@@ -34,6 +37,10 @@ GAUGES = (
     "budget.burn_rate",
     "budget.spent",
     "budget.forecast",
+    "rate_limit.limit",
+    "rate_limit.remaining",
+    "rate_limit.reset",
+    "rate_limit.forecast",
 )
 
 Series = tuple[float, dict[str, Any]]
@@ -67,6 +74,21 @@ class ObjectiveGauges:
         self._read |= {"objective.burn_rate": (now_s, burn), "objective.budget_spent": (now_s, spent)}
         if now_s - self._read.get("budget.spent", (float("-inf"),))[0] >= SPEND_EVERY_S:
             self._read_budgets(cursor, now_s)
+        self._read_limits(cursor, now_s)
+
+    def _read_limits(self, cursor: duckdb.DuckDBPyConnection, now_s: float) -> None:
+        found: dict[str, list[Series]] = {"limit": [], "remaining": [], "reset": [], "forecast": []}
+        now = datetime.now(UTC)
+        for row in rate_limits.table(lambda sql: cursor.execute(sql).pl(), now).to_dicts():
+            source = {NAMESPACE + name: row[name] for name in ("gateway", "client")} | {
+                self._names.request_model: row["model"],
+                NAMESPACE + "limit": row["quota"] or row["kind"],
+            }
+            reset_s = None if row["reset_at"] is None else max((row["reset_at"] - now).total_seconds(), 0.0)
+            values = row["limit"], row["remaining"], reset_s, row["forecast_s"]
+            for series, value in zip(found.values(), values, strict=True):
+                series += [] if value is None else [(value, source)]
+        self._read |= {f"rate_limit.{name}": (now_s, series) for name, series in found.items()}
 
     def _read_budgets(self, cursor: duckdb.DuckDBPyConnection, now_s: float) -> None:
         burn, spent, forecast = list[Series](), list[Series](), list[Series]()

@@ -12,7 +12,15 @@ import streamlit as st
 
 from streamgauge.analytics.diagnosis import report
 from streamgauge.analytics.diagnosis.diagnosis import OBJECTIVES, Diagnosis, Measured
-from streamgauge.analytics.reports import blame, formatting, hops, objectives, overview, stream_lists
+from streamgauge.analytics.reports import (
+    blame,
+    formatting,
+    hops,
+    objectives,
+    overview,
+    rate_limits,
+    stream_lists,
+)
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection, dimension
 from streamgauge.dashboard import filters, page_frame, verdict
@@ -68,6 +76,7 @@ def body(chosen: Selection) -> None:
     compared_length = formatting.span(compared.length)
     changes = prefetch(overview.largest_changes, query, compared)
     burning = prefetch(objectives.burning, query_catalog, chosen)
+    limits = prefetch(rate_limits.table, query_catalog, datetime.now(UTC), chosen)
     parts = prefetch(blame.quantiles, query, chosen)
     gateways = prefetch(hops.by_gateway, query, chosen, most=MAX_GATEWAYS)
     counts = prefetch(overview.counts_now_and_before, query, chosen)
@@ -111,6 +120,7 @@ def body(chosen: Selection) -> None:
             show_report(overview.CHANGES, changes(), period=compared_length)
     with burns:
         show_burning(burning())
+        show_limits(limits())
     show_blame(parts(), gateways())
     show_counts(judged, now, before, counts(), in_flight())
     bad = bad_streams()
@@ -138,6 +148,18 @@ def show_burning(burning: pl.DataFrame) -> None:
                 f"{formatting.share(row['spent'])} of the error budget spent",
                 help=metric_help("burn_rate"),
             )
+
+
+def show_limits(limits: pl.DataFrame) -> None:
+    """One line per model at a gateway whose rate limit is used up soon."""
+    warned = rate_limits.with_text(limits)["text"].drop_nulls()
+    if warned.is_empty():
+        return
+    with st.container(border=True):
+        for text in warned.head(MAX_GATEWAYS):
+            badge = ":orange-badge[:material/hourglass_bottom: rate limit]"
+            st.markdown(f"{badge} {formatting.markdown(text)}", help=metric_help("rate_limit_forecast"))
+        filters.page_link("throughput", "Rate limits", ":material/speed:")
 
 
 def show_blame(parts: Summary, gateways: pl.DataFrame) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import polars as pl
 import streamlit as st
 
-from streamgauge.analytics.reports import formatting, overview, throughput
+from streamgauge.analytics.reports import formatting, overview, rate_limits, throughput
 from streamgauge.analytics.reports.metric_help import metric_help
 from streamgauge.analytics.reports.selection import Selection, dimension
 from streamgauge.dashboard import filters, page_frame, verdict
@@ -29,6 +30,7 @@ def body(by: str, answers: str, chosen: Selection) -> None:
     concurrency = prefetch(throughput.concurrency, query, chosen)
     ttft = prefetch(throughput.ttft_by_cache_hit, query, chosen)
     table = prefetch(throughput.table, query, chosen, by)
+    limits = prefetch(rate_limits.table, query_catalog, datetime.now(UTC), chosen)
     wasted = prefetch(throughput.wasted, query_catalog, chosen)
     measure = throughput.ANSWERS[answers]
     speed = throughput.speed_timeline(query, chosen, by, share_of=measure.name)
@@ -92,6 +94,8 @@ def body(by: str, answers: str, chosen: Selection) -> None:
         )
     section(f"By {by}")
     show_report(throughput.TABLE, table(), by=by)
+    section("Rate limits", metric_help("rate_limit"))
+    show_report(rate_limits.TABLE, limits())
     section("Wasted tokens", metric_help("wasted_tokens"))
     show_report(throughput.WASTED, wasted())
 

@@ -85,6 +85,7 @@ class Verdict(TypedDict):
     groups: list[dict[str, Any]]
     offenders_by: str
     offenders: list[dict[str, Any]]
+    rate_limits: list[dict[str, Any]]
     note: str | None
 
 
@@ -191,6 +192,7 @@ class Tools:
             "groups": [_known(group) for group in report["groups"][:MAX_GROUPS]],
             "offenders_by": report["offenders_by"],
             "offenders": [_known(offender) for offender in report["offenders"]],
+            "rate_limits": [_known(row) for row in report["rate_limits"][:MAX_GROUPS]],
             "note": _note(cut, self._silence_note()),
         }
         return cast("Verdict", report | shown)

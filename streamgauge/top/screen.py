@@ -61,7 +61,8 @@ def rendered(
     if height is None or height >= _LOW:
         head += [Text(f"  {report.cause(cause, zone)}") for cause in report.diagnosis.causes[1:MAX_CAUSES]]
         head += [_objectives(report)] if report.diagnosis.measured else []
-        head += [Text(f"  {text}", "red") for text in report.budgets[:MAX_CAUSES]]
+        limits = [row["text"] for row in report.rate_limits if row["text"]]
+        head += [Text(f"  {text}", "red") for text in (*report.budgets[:MAX_CAUSES], *limits[:MAX_CAUSES])]
     head += [Text(report.note, "yellow")] if report.note else []
     head += [Text("  ").append(link, f"link {link}")] if link else []
     offenders = _offenders(report, width)

@@ -108,3 +108,22 @@ def test_malformed_message_is_an_event_of_the_open_answer_and_the_socket_may_end
     created, first, *_ = answer(1000, "r0")
     (row,) = measured([session(), sent(1000, "client", "response.create"), created, first, (1115, "server", b'{"a')])  # fmt: skip
     assert (row["malformed_events"], row["outcome"], row["error_phase"]) == (1, "client_abort", "mid_stream")
+
+
+def test_the_limits_that_an_answer_reports_are_columns() -> None:
+    limits = [
+        {"name": "requests", "limit": 1000, "remaining": 999, "reset_seconds": 60},
+        {"name": "tokens", "limit": 50000, "remaining": 49950, "reset_seconds": 30},
+    ]
+    created, *rest = answer(0, "r0")
+    (found,) = measured([
+        session(),
+        sent(1, "client", "response.create"),
+        created,
+        sent(105, "server", "rate_limits.updated", rate_limits=limits),
+        *rest,
+    ])  # fmt: skip
+    assert (found["requests_limit"], found["requests_remaining"]) == (1000, 999)
+    assert (found["tokens_limit"], found["tokens_remaining"]) == (50000, 49950)
+    # The answer began 1 ms after the session.
+    assert found["tokens_reset_ns"] == 30_000 * MS + 104 * MS

@@ -18,6 +18,7 @@ from streamgauge.analytics.schema.objectives import DEFAULT, Objective, Objectiv
 from streamgauge.analytics.schema.tables import schema_sql
 from streamgauge.ingest.identifiers import hashed
 from streamgauge.ingest.records import AnyRecord, Frames, Lost, Request, ResponseHeaders
+from tests.analytics.redacted_streams import redacted
 from tests.analytics.stream_records import chunk, closed, finish_chunk, head, opened, stream_id, whole_stream
 
 A, B = stream_id(1), stream_id(2)
@@ -607,3 +608,31 @@ def test_look_of_claude_code_for_the_host_is_no_request() -> None:
         ("web", None),
         (None, DEFAULT.name),
     ]
+
+
+def test_rate_limits_of_the_headers_have_columns_also_with_a_429() -> None:
+    limits = [
+        ("x-ratelimit-limit-tokens", "1000"), ("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "2s"),
+        ("retry-after", "3"),
+    ]  # fmt: skip
+    answer = head(429, "application/json")
+    answer = ResponseHeaders(429, [*answer.headers, *limits], 7 * MS)
+    found = row((8, b'{"error": {"type": "rate_limit_error"}}'), response=answer)
+    assert found["outcome"] == "http_error"
+    assert (found["tokens_limit"], found["tokens_remaining"], found["tokens_reset_ns"]) == (
+        1000,
+        0,
+        2007 * MS,
+    )
+    assert (found["retry_after_ns"], found["requests_limit"], found["quota"]) == (3000 * MS, None, None)
+
+
+def test_the_delay_that_gemini_asks_for_survives_redaction() -> None:
+    body = (
+        b'{"error": {"code": 429, "message": "quota of secret", "status": "RESOURCE_EXHAUSTED", "details": ['
+        b'{"@type": "x.com/google.rpc.Help"}, {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.07s"}]}}'
+    )
+    path = "/v1beta/models/gemini:generateContent"
+    records = exchange((8, body), response=head(429, "application/json"), path=path)
+    found = tables(redacted(records))["streams"].to_dicts()
+    assert [one["retry_after_ns"] for one in found] == [34_070_000_000]
