@@ -17,7 +17,7 @@ cdef class CondensedBody:
 
     @cython.locals(
         anatomy=AnatomyReader, depth=int64_t, in_string=bint, held=bytes, is_value=bint, is_read=bint, after_colon=bint,
-        kept=bytearray, start=int64_t, string_from=int64_t, text_from=int64_t, before=int64_t, at=int64_t, size=int64_t, c=uint8_t,
+        kept=bytearray, start=int64_t, string_from=int64_t, text_from=int64_t, raw_from=int64_t, before=int64_t, at=int64_t, size=int64_t, c=uint8_t,
         is_long=bint
     )
     cpdef bytes feed(self, bytes data)

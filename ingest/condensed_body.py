@@ -59,6 +59,8 @@ class CondensedBody:
         start = 0
         """Bytes before it are kept or dropped."""
         string_from = 0
+        raw_from = 0
+        """Bytes from it on are read as they stand, while `anatomy.raw_depth` is set."""
         at, size = 0, len(data)
         if self._escaped and size:
             self._escaped = False
@@ -101,13 +103,19 @@ class CondensedBody:
                     if depth == _DEEPEST + 1:
                         kept += data[start : at + 1]
                     anatomy.opens(depth, c == _BRACKET, after_colon)
+                    if depth == anatomy.raw_depth:
+                        raw_from = at
                 else:
+                    if depth == anatomy.raw_depth:
+                        anatomy.read_raw(data[raw_from:at])
                     anatomy.closes(depth)
                     depth -= 1
                     if depth == _DEEPEST:
                         start = at
                 after_colon = False
             at += 1
+        if anatomy.raw_depth:
+            anatomy.read_raw(data[raw_from:size])
         if in_string and depth <= _NAMED:
             held = (held + data[string_from:])[:_LONG]
         if depth <= _DEEPEST:

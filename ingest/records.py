@@ -92,6 +92,11 @@ class RequestAnatomy(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The last tool calls whose results it has."""
     results: int = 0
     """Number of results of tools."""
+    repeats: int = 0
+    """Of the tool calls that its last results answer: how often the turn has the one that it repeats most, with the same arguments and
+    result. 1: no repetition. 0: unknown."""
+    repeated_tool: str | None = None
+    """The name of that tool."""
 
 
 class Conversation(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -2,7 +2,8 @@
 
 from libc.stdint cimport int64_t
 
-cdef int64_t _LIST, _REQUEST, _ROLE, _PARTS, _TEXT, _CALL_ID, _RESPONSE, _ID, _MOST_MESSAGES, _MOST_IDS, _MOST_BYTES
+cdef int64_t _LIST, _REQUEST, _ROLE, _PARTS, _TEXT, _CALL_ID, _RESPONSE, _ID, _CONTENT, _TOOL, _ARGUMENTS, _RESULT, _CALL
+cdef int64_t _MOST_MESSAGES, _MOST_IDS, _MOST_BYTES, _MOST_OPEN, _MOST_KINDS
 cdef dict _NAMES
 
 cdef class AnatomyReader:
@@ -11,6 +12,11 @@ cdef class AnatomyReader:
     cdef bint _in_request, _is_user, _has_role, _has_parts, _has_result
     cdef object _hasher
     cdef list _user_messages, _call_ids
+    cdef int64_t raw_depth, _summed, _sum, _sum_bytes, _loose_calls, _loose_results, _most
+    cdef bint _is_tool, _has_response, _hashes
+    cdef bytes _item_id, _item_tool, _most_tool
+    cdef tuple _item_call, _item_result
+    cdef dict _calls, _repeats
 
     cpdef anatomy(self)
     cpdef bint reads_name(self, int64_t depth)
@@ -20,5 +26,10 @@ cdef class AnatomyReader:
     cpdef bint value_begins(self, int64_t depth)
     cdef bint _may_be_user(self)
     cpdef read(self, bytes part)
+    cpdef read_raw(self, bytes part)
     cpdef value_ends(self)
+    cdef _begin_sum(self, int64_t depth, bint is_container)
+    cdef _sum_ends(self)
+    cdef _begin_item(self)
+    cdef _item_ends(self)
     cdef _message_ends(self)

@@ -26,11 +26,13 @@ from streamgauge.analytics.schema.dimensions import (
     GATEWAY,
     INPUT_TOKENS,
     LABEL,
+    LEAST_LOOP,
     MODEL,
     has_labels,
     is_client,
 )
 from streamgauge.analytics.schema.finish_reasons import FINISH
+from streamgauge.analytics.schema.model_names import IS_OTHER_MODEL, NAMES_SERVED_MODEL
 from streamgauge.analytics.schema.objectives import Objective
 from streamgauge.analytics.schema.outcomes import ERROR_RATE, IS_COUNTED, IS_ERROR, IS_REQUEST, OK
 from streamgauge.analytics.schema.sql_quoting import instant, later, literal
@@ -99,8 +101,8 @@ class Metric:
 
 
 FAMILIES = (
-    "failure", "tool_failure", "loss", "slow_client", "refusal", "empty", "length", "tool_arguments", "violation", "tool_calls", "output",
-    "burst", "cache", "stall", "ttft", "itl",
+    "failure", "tool_failure", "loss", "slow_client", "other_model", "loop", "refusal", "empty", "length", "tool_arguments", "violation",
+    "tool_calls", "output", "burst", "cache", "stall", "ttft", "itl",
 )  # fmt: skip
 STRATA = 7
 STRATUM = f"""CASE WHEN input_tokens > 0 THEN least({STRATA - 1},
@@ -183,6 +185,10 @@ def metrics(objectives: Sequence[Objective]) -> dict[str, Metric]:
                 n=f"({quality.MEASURES['tool_failure'].known})", least_ratio=2.0, new_is_bad=False),
         Metric(name="slow_client", kind="mean", unit="ns", family="slow_client", n=f"({blame.CLIENT_NS}) >= 0",
                x=f"ln({blame.CLIENT_NS} + 5e8)", at=END, least_change=math.log(2), offset=5e8, of_client=True),
+        Metric(name="other_model", kind="share", unit="share", family="other_model", n=f"{quality.IS_ANSWER} AND {NAMES_SERVED_MODEL}",
+               x=IS_OTHER_MODEL, least_change=0.05, least_ratio=2.0),
+        Metric(name="loop", kind="share", unit="share", family="loop", n="tool_repeats IS NOT NULL", x=f"tool_repeats >= {LEAST_LOOP}",
+               least_change=0.05, least_ratio=2.0, new_is_bad=True),
         *(_answers(name, 0.05) for name in ("refusal", "empty", "length", "tool_arguments")),
         Metric(name="violation", kind="share", unit="share", family="violation", n=f"violations IS NOT NULL AND outcome = '{OK}'",
                x="len(violations) > 0", at=END, least_change=0.05, least_ratio=2.0),
@@ -241,6 +247,7 @@ def source(
     begin, end = begin or chosen.before().since, end or chosen.until
     where = f"started_at >= {instant(begin)} AND started_at < {instant(end)} AND ({chosen.filters()})"
     names = "stream_id, started_at, http_status, error_type, error_phase, ttft_ns, itl_ns, last_output_ns, stall_count, burstiness"
+    names += ", request_model, response_model, tool_repeats, repeated_tool, session_id"
     names += f", lost_bytes, objective, waited_client_ns, end_ns, delivered_ns, violations, {', '.join(quality.COLUMNS)}"
     labels = ", labels" if labelled else ""
     names += labels
@@ -489,7 +496,8 @@ def details(
 
     `candidate`, `outcome`, `http_status`, `error_type`, `error_phase`, `streams`, `usual` (as many as before the candidate's begin),
     `with_tools` (streams with a tool call), `objective` (the most frequent one), `broken` (the most frequent dialect with its
-    violations), `stream_id` (an example). Each candidate has one more row, in which `streams` is NULL. It has
+    violations), `served` (the most frequent response model), `repeats`, `tool` and `session_id` of the
+    longest loop, `stream_id` (an example). Each candidate has one more row, in which `streams` is NULL. It has
     `before_tools`, the share of streams with a tool call before the candidate's begin. For the metrics in `averaged`, which are means of
     logarithms, it has `p50_*` and `p95_*`, and `before_*`, the median of the streams before (NULL if fewer than `LEAST_BEFORE`).
     """
@@ -505,6 +513,9 @@ def details(
             f" {(candidate.end - candidate.begin) / before:.4f} * count(*) FILTER (NOT is_now) AS usual,"
             f" count(*) FILTER (is_now AND tool_call_count > 0) AS with_tools,"
             f" mode({objective_name(objectives)}) AS objective, mode(list_prepend(dialect, violations)) FILTER (is_now) AS broken,"
+            f" mode(response_model) FILTER (is_now) AS served,"
+            f" max(tool_repeats) AS repeats, arg_max(repeated_tool, tool_repeats) FILTER (is_now) AS tool,"
+            f" arg_max(session_id, tool_repeats) FILTER (is_now) AS session_id,"
             f" arg_max(stream_id::VARCHAR, {order}) FILTER (is_now) AS stream_id"
             f" FROM (SELECT *, {metric.at} AS moment, moment >= {instant(candidate.begin)} AS is_now FROM chosen"
             f" WHERE {_where(candidate.where)} AND ({metric.n}) {f'AND ({metric.x})' if is_share else ''})"

@@ -296,6 +296,10 @@ def _with_details(
                 evidence.append("only with a tool call")
         if metric.family == "violation":
             evidence.append(_broken_clients(*first["broken"]))
+        if metric.family == "other_model":
+            evidence.append(f"by {first['served']}")
+        if metric.family == "loop":
+            evidence.append(_loop(first))
         found.append(
             replace(
                 cause, evidence=(*evidence, *cause.evidence), objective=first["objective"], example_stream_id=first["stream_id"]
@@ -315,6 +319,12 @@ def _broken_clients(dialect: str, *codes: str) -> str:
     """The clients that violations break, such as "breaks Codex (missing_usage)"."""
     names = dict.fromkeys(CLIENTS[client] for code in codes for client in clients_of(code, dialect))
     return f"breaks {', '.join(names)} ({', '.join(codes)})"
+
+
+def _loop(row: Mapping[str, Any]) -> str:
+    """The longest loop, such as "read_file called 12 times in session 5f3a…"."""
+    session = f" in session {row['session_id']}" if row["session_id"] else ""
+    return f"{row['tool'] or 'a tool'} called {row['repeats']} times{session}"
 
 
 _MORE_THAN_USUAL = pl.col("streams") * pl.max_horizontal(

@@ -143,6 +143,8 @@ TITLES = dict.fromkeys(FAILURES, "Error rate") | {
     "tool_failure": "Failures with tool calls",
     "lost": "Records lost by the tap",
     "slow_client": "Client reads slowly",
+    "other_model": "Another model answers",
+    "loop": "Agents in loops",
     "refusal": "Refusals",
     "empty": "Empty answers",
     "length": "Answers cut at the token limit",
@@ -163,6 +165,8 @@ TITLES = dict.fromkeys(FAILURES, "Error rate") | {
 AFFECTED = dict.fromkeys(FAILURES, "failing") | {
     "tool_failure": "of the streams with a tool call fail",
     "lost": "of the streams incomplete",
+    "other_model": "of the answers are by another model than requested",
+    "loop": "of the requests with tool results repeat a call and its result",
     "refusal": "of the answers are refusals",
     "empty": "of the answers are empty",
     "length": "of the answers end at the limit",

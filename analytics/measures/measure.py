@@ -186,6 +186,9 @@ def _row(
         row["operation"] = WEB
     if row["transport"] == WEBSOCKET and row["connection_id"] is None:
         row["operation"], row["dialect"] = WEBSOCKET, None
+    if asked is not None and asked.anatomy is not None and asked.anatomy.repeats:
+        row["tool_repeats"] = asked.anatomy.repeats
+        row["repeated_tool"] = identifiers.name(asked.anatomy.repeated_tool or "")
     if asked is not None and asked.traceparent:
         _join_trace(row, asked.traceparent)
     if stream.opened is not None and not stream.opened.gateway:  # refused before it had an upstream

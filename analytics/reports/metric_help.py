@@ -5,6 +5,7 @@ The database's column comments (`reports.table_columns`) describe single columns
 
 from __future__ import annotations
 
+from streamgauge.analytics.schema.dimensions import LEAST_LOOP
 from streamgauge.analytics.schema.stream_columns import STREAM_COLUMNS
 
 HELP: dict[str, str] = {
@@ -81,6 +82,7 @@ HELP: dict[str, str] = {
     "session_subagent": "The part of the pauses for tools in which a subagent was active. Its model and tool time are its own session's.",
     "session_user": "Pauses before the first request of a turn: waiting for the user.",
     "critical_path": "Time in which the turn waited for it: it was the last to end before the turn went on. The parts add up to the turn.",
+    "session_loop": f"The tool that a turn called most often with the same arguments and result, from {LEAST_LOOP} times on.",
     "session_unfinished": "Output tokens of requests that did not end ok.",
     "burn_rate": "Share of bad streams / error budget of the objective (`objectives`). 1 spends the budget exactly in its 30 days. "
     "Shown if a short and a long window burn too fast: page above 14.4 (1 h) or 6 (6 h), ticket above 1 (3 d).",

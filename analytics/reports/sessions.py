@@ -45,6 +45,7 @@ TABLE = columns.table(
     number("turns", "Turns"),
     number("requests", "Requests"),
     number("errors", "Errors"),
+    text("loop", "Loop", line=True, priority=2, help=metric_help("session_loop")),
     seconds("model_ns", "Model time", priority=2, help=metric_help("session_model")),
     seconds("tool_ns", "Tool time", priority=2, help=metric_help("session_tool")),
     seconds("subagent_ns", "Subagents", priority=3, help=metric_help("session_subagent")),

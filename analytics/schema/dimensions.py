@@ -45,6 +45,8 @@ CALLS_MODEL = f"coalesce(operation, '') NOT IN {SIDE_OPERATIONS} AND {TO_MODEL}"
 """SQL conditions: a stream is a request, and no call of MCP; a stream is a request of a conversation."""
 TOOL_OPERATIONS = ("tools/call", "tasks/result", "prompts/get", "resources/read")
 """Operations of MCP that an agent waits for. The others connect, list or listen: they are no tool time."""
+LEAST_LOOP = 3
+"""A turn that has a tool call so often, with the same arguments and result, is a loop."""
 INPUT_TOKENS = f"CASE WHEN operation IS DISTINCT FROM '{COUNT_TOKENS}' THEN input_tokens END"
 """SQL of the used input tokens of a stream, for sums and costs."""
 MOST_NAMES = 100

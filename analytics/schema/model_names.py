@@ -65,3 +65,9 @@ REQUEST_SPELLINGS, RESPONSE_SPELLINGS, OTHER_SPELLINGS = (
     for name in ("request_model", "response_model", "other_model")
 )
 """Of the model without OpenRouter's `:free`."""
+NAMES_SERVED_MODEL = """request_model IS NOT NULL AND response_model IS NOT NULL
+    AND NOT starts_with(request_model, 'hashed:') AND NOT starts_with(response_model, 'hashed:')"""
+"""SQL condition: the requested and the served model of a stream can be compared."""
+# In a subquery, DuckDB evaluates it once for each pair of names.
+IS_OTHER_MODEL = f"(SELECT NOT list_has_any({REQUEST_SPELLINGS}, {RESPONSE_SPELLINGS}))"
+"""SQL condition: no name of the served model stands for the requested one."""

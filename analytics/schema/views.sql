@@ -284,7 +284,7 @@ WITH requests AS (
     SELECT session_id, parent_session_id, stream_id, client_id, client_app, gateway, coalesce(request_model, response_model) AS model,
         turn, started_at,
         $ENDED_AT AS ended_at,
-        ttft_ns, end_ns, outcome, finish_reason, tool_call_count, input_tokens, output_tokens
+        ttft_ns, end_ns, outcome, finish_reason, tool_call_count, tool_repeats, repeated_tool, input_tokens, output_tokens
     FROM streams WHERE session_id IS NOT NULL AND $IS_REQUEST AND stream_id NOT IN (SELECT inner_stream_id FROM hops)
         AND $CALLS_MODEL
     -- A response that no request continued is no session.
@@ -318,10 +318,10 @@ SELECT
         lambda part: greatest(0, date_diff('microsecond', greatest(part[1], idle_since), least(part[2], started_at))))), 0)
     END::BIGINT AS subagent_ns,
     1000 * greatest(0, date_diff('microsecond', greatest(started_at, idle_since), ended_at)) AS model_ns,
-    ttft_ns, end_ns, outcome, finish_reason, tool_call_count, input_tokens, output_tokens
+    ttft_ns, end_ns, outcome, finish_reason, tool_call_count, tool_repeats, repeated_tool, input_tokens, output_tokens
 FROM paused LEFT JOIN subagents USING (session_id);
 
--- One row per session. user_wait_ns + model_ns + tool_ns + subagent_ns (waits for subagents) is the time from first_at to last_at; unfinished_output_tokens are those of requests that did not end ok (see wasted_tokens for tokens without use).
+-- One row per session. user_wait_ns + model_ns + tool_ns + subagent_ns (waits for subagents) is the time from first_at to last_at; loop: the tool that a turn called most often with the same arguments and result, from $LEAST_LOOP times on; unfinished_output_tokens are those of requests that did not end ok (see wasted_tokens for tokens without use).
 CREATE OR REPLACE VIEW sessions AS
 SELECT
     -- The last request has seen most of what tells the parent of an agent without a session header.
@@ -337,6 +337,7 @@ SELECT
     coalesce(sum(pause_ns - subagent_ns), 0)::BIGINT AS tool_ns,
     coalesce(sum(subagent_ns), 0)::BIGINT AS subagent_ns,
     count(*) FILTER ($IS_ERROR) AS errors,
+    CASE WHEN max(tool_repeats) >= $LEAST_LOOP THEN arg_max(repeated_tool, tool_repeats) || ' × ' || max(tool_repeats) END AS loop,
     sum(part.output_tokens) FILTER (outcome <> 'ok')::BIGINT AS unfinished_output_tokens
 FROM session_turns AS part GROUP BY session_id;
 

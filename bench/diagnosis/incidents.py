@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from bench.diagnosis.traffic import GATEWAYS, MODELS, SERVERS, Fault, Load, main_client
+from bench.diagnosis.traffic import GATEWAYS, MODELS, SERVERS, SUBSTITUTE, Fault, Load, main_client
 from streamgauge.analytics.diagnosis.aggregates import metrics
 from streamgauge.analytics.diagnosis.diagnosis import Cause, Diagnosis
 from streamgauge.analytics.schema.objectives import DEFAULT
@@ -179,6 +179,18 @@ def one_server(rng: Draw, onset_s: float, length_s: float, *, fails: bool) -> In
     return _one("failure", where, onset_s, outcome="http_error", status=503, share=rng.uniform(0.15, 0.6))
 
 
+def other_model(rng: Draw, onset_s: float, length_s: float) -> Incident:
+    where = _model_and_gateway(rng)
+    fault = Fault(where=where, onset_s=onset_s, swapped=rng.uniform(0.3, 1.0), tokens=rng.uniform(0.5, 1.0))
+    return Incident((fault,), (Expected(("other_model",), where, onset_s, f"by {SUBSTITUTE}"),))
+
+
+def looping_agent(rng: Draw, onset_s: float, length_s: float) -> Incident:
+    where = {"client": main_client(int(rng.integers(0, 5)))}
+    fault = Fault(where=where, onset_s=onset_s, looping=rng.uniform(0.4, 1.0))
+    return Incident((fault,), (Expected(("loop",), where, onset_s, "read_file called"),))
+
+
 def healthy(number: int, length_s: float) -> Incident:
     """Traffic without an incident: plain, with growth, longer prompts, day and night, or a client that always reads slowly."""
     rng, kind = np.random.default_rng(number), number % 5
@@ -215,6 +227,8 @@ INCIDENTS: dict[str, Callable[[Draw, float, float], Incident]] = {
     "slow client, small answers": partial(slow_client, is_hidden=True),
     "cache lost, same TTFT": lost_cache_same_ttft,
     "strict clients break": strict_clients,
+    "another model answers": other_model,
+    "agent in a loop": looping_agent,
     "one server slow": partial(one_server, fails=False),
     "one server fails": partial(one_server, fails=True),
 }

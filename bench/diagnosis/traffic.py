@@ -42,6 +42,8 @@ MODELS = (
 GATEWAYS = {"eu-gateway": 5.0, "us-gateway": 4.0, "direct": 2.0}
 TEAMS = {"search": 3.0, "ads": 2.0, "core": 2.0, "mobile": 2.0, "o'brien & co": 1.0}
 """Values of the label `team`."""
+SUBSTITUTE = "other-sim-small"
+"""The model that answers instead of the requested one."""
 CLIENTS = 12
 SERVERS = 4
 """Server instances of each gateway."""
@@ -90,6 +92,10 @@ class Fault:
     """The waits are hidden by buffers: the tap's writes do not wait."""
     broken: float = 0.0
     """Share of the answers that break a rule of strict clients."""
+    looping: float = 0.0
+    """Share of the requests with tool results whose turn repeats a call and its result."""
+    swapped: float = 0.0
+    """Share of the answers that another model gives."""
     prompts: float = 1.0
     """Factor of the prompts at the end of the range. It grows from the onset on."""
 
@@ -254,11 +260,18 @@ def _measure(rng: np.random.Generator, s: Streams, faults: Sequence[Fault]) -> N
                 s["silent_from"] = np.where(here, low, np.nan)
         outcome[here], status[here], fault_at[here] = fault.outcome, fault.status, when[here]
         kind[here] = fault.code or ("rate_limit_exceeded" if fault.status == 429 else fault.outcome)
+    s["served"] = np.char.add(s["model"].astype(str), np.where(s["m"].astype(int) % 2, "-2026-01-05", ""))
     draws = np.random.default_rng(3).random(n)
+    repeats = np.where(draws < 0.004, 3, 1 + (draws > 0.95))
+    for fault in faults:
+        here = _at_place(s, fault) & (at >= fault.onset_s)
+        repeats = np.where(here & (draws < fault.looping), 3 + (20 * draws).astype(int), repeats)
+        s["served"] = np.where(here & (draws < fault.swapped), SUBSTITUTE, s["served"])
     broken = draws < 0.005
     for fault in faults:
         broken |= _at_place(s, fault) & (at + end >= fault.onset_s) & (draws < fault.broken)
-    s |= {"broken": broken, "ttft": ttft, "itl": itl, "tokens": tokens, "cached": cached, "stalled": stalled, "burst": burst, "end": end,
+    s |= {"broken": broken, "repeats": np.where(tools, repeats, 0), "ttft": ttft, "itl": itl, "tokens": tokens,
+          "cached": cached, "stalled": stalled, "burst": burst, "end": end,
           "outcome": outcome, "status": status, "kind": kind, "fault_at": fault_at, "finish": finish, "refused": refused, "tools": tools,
           **_waits(answers, s, at + end, faults), "malformed": tools & (answers.random(n) < 0.01)}  # fmt: skip
 
@@ -320,7 +333,8 @@ def _rows(rng: np.random.Generator, s: Streams, since: datetime) -> pl.DataFrame
     frame = pl.DataFrame({
         "stream_id": ids, "gateway": s["gateway"], "tap": s["tap"], "server_instance": s["server"],
         "client_id": s["client"], "dialect": ["openai_chat"] * n,
-        "operation": ["chat"] * n, "path": ["/v1/chat/completions"] * n, "request_model": s["model"], "outcome": s["outcome"],
+        "operation": ["chat"] * n, "path": ["/v1/chat/completions"] * n, "request_model": s["model"], "response_model": s["served"],
+        "outcome": s["outcome"],
         "http_status": s["status"].astype(np.int16), "error_type": s["kind"], "streamed": np.full(n, True),
         "started_at": pl.Series(start_us + int(since.timestamp() * 1e6)).cast(pl.Datetime("us", "UTC")),
         "request_sent_ns": np.full(n, 500_000), "end_ns": ns(ended), "input_tokens": s["input_tokens"],
@@ -330,6 +344,7 @@ def _rows(rng: np.random.Generator, s: Streams, since: datetime) -> pl.DataFrame
         "stall_count": stalled.astype(np.int32), "burstiness": np.where(burst, 0.98, rng.uniform(0.01, 0.2, n)),
         "objective": ["default"] * n, "finish_reason": s["finish"], "refusal_chars": np.where(s["refused"], 80, 0), "ttfo_ns": ns(ttft),
         "tool_call_count": s["tools"].astype(np.int32), "tool_failure_count": np.zeros(n, np.int32),
+        "tool_repeats": s["repeats"].astype(np.int32), "repeated_tool": ["read_file"] * n,
         "malformed_tool_call_count": s["malformed"].astype(np.int32), "waited_client_ns": ns(s["waits"].astype(float)),
         "delivered_ns": ns(ended + s["hidden"].astype(float)),
         "labels": pl.Series([{"team": text.partition("=")[2]} for text in s["label"].tolist()], dtype=pl.Map(pl.String, pl.String)),
@@ -340,6 +355,9 @@ def _rows(rng: np.random.Generator, s: Streams, since: datetime) -> pl.DataFrame
         "ttft_ns", "last_output_ns", "itl_ns", "output_tokens", "output_event_count", "event_count", "stall_count", "burstiness",
         "cached_input_tokens", "refusal_chars", "ttfo_ns", "tool_call_count", "tool_failure_count", "malformed_tool_call_count",
     ]  # fmt: skip
+    frame = frame.with_columns(
+        pl.when(pl.col("tool_repeats") > 0).then(pl.col("tool_repeats", "repeated_tool"))
+    )
     ok = pl.col("outcome") == "ok"
     return frame.with_columns(
         *(pl.when(output).then(pl.col(c)).alias(c) for c in blank),

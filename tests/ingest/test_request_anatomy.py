@@ -63,7 +63,153 @@ def said(text: str) -> dict[str, Any]:
 )  # fmt: skip
 def test_messages_of_the_user_and_results_of_tools(body: Any, expected: Any, read_bytes: int) -> None:
     texts, ids, results = expected
-    assert anatomy(body, read_bytes=read_bytes) == RequestAnatomy(messages(*texts), ids, results)
+    found = anatomy(body, read_bytes=read_bytes)
+    assert (found.user_messages, found.call_ids, found.results) == (messages(*texts), ids, results)
+
+
+Step = tuple[str, Any, Any]
+"""Tool, arguments, result."""
+
+
+def chat(*steps: Step) -> Any:
+    found: list[Any] = [said("go")]
+    for n, (tool, arguments, result) in enumerate(steps):
+        call = {
+            "id": f"c{n}",
+            "type": "function",
+            "function": {"name": tool, "arguments": json.dumps(arguments)},
+        }
+        found += [{"role": "assistant", "content": f"step {n}", "tool_calls": [call]},
+                  {"role": "tool", "tool_call_id": f"c{n}", "content": json.dumps(result)}]  # fmt: skip
+    return {"messages": found}
+
+
+def chat_blocks(*steps: Step) -> Any:
+    found = chat(*steps)
+    for n, message in enumerate(found["messages"]):
+        if message["role"] == "tool":
+            mark = {"cache_control": {"type": "ephemeral"}} if n == len(found["messages"]) - 1 else {}
+            message["content"] = [{"type": "text", "text": message["content"], **mark}]
+    return found
+
+
+def ollama(*steps: Step) -> Any:
+    found: list[Any] = [said("go")]
+    for tool, arguments, result in steps:
+        found += [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": tool, "arguments": arguments}}]},
+                  {"role": "tool", "tool_name": tool, "content": str(result)}]  # fmt: skip
+    return {"messages": found}
+
+
+def responses(*steps: Step) -> Any:
+    found: list[Any] = [said("go")]
+    for n, (tool, arguments, result) in enumerate(steps):
+        found += [{"type": "reasoning", "id": f"rs_{n}", "summary": [], "encrypted_content": f"x{n}"},
+                  {"type": "function_call", "id": f"fc_{n}", "call_id": f"c{n}", "name": tool, "arguments": json.dumps(arguments)},
+                  {"type": "function_call_output", "call_id": f"c{n}", "output": json.dumps(result)}]  # fmt: skip
+    return {"input": found}
+
+
+def anthropic(*steps: Step) -> Any:
+    found: list[Any] = [said("go")]
+    for n, (tool, arguments, result) in enumerate(steps):
+        mark = {"cache_control": {"type": "ephemeral"}} if n == len(steps) - 1 else {}
+        found += [{"role": "assistant", "content": [{"type": "text", "text": f"step {n}"},
+                                                    {"type": "tool_use", "id": f"t{n}", "name": tool, "input": arguments}]},
+                  {"role": "user", "content": [{"tool_use_id": f"t{n}", "type": "tool_result", "content": [
+                      {"type": "text", "text": json.dumps(result)}], **mark}, {"type": "text", "text": "a reminder"}]}]  # fmt: skip
+    return {"messages": found}
+
+
+def gemini(*steps: Step, with_ids: bool = False) -> Any:
+    found: list[Any] = [{"role": "user", "parts": [{"text": "go"}]}]
+    for n, (tool, arguments, result) in enumerate(steps):
+        one = {"id": f"g{n}"} if with_ids else {}
+        found += [{"role": "model", "parts": [{"functionCall": {**one, "name": tool, "args": arguments}, "thoughtSignature": f"{n}"}]},
+                  {"role": "user", "parts": [{"functionResponse": {**one, "name": tool, "response": {"output": result}}}]}]  # fmt: skip
+    return {"contents": found}
+
+
+def code_assist(*steps: Step) -> Any:
+    return {"model": "m", "request": gemini(*steps, with_ids=True)}
+
+
+def converse(*steps: Step) -> Any:
+    found: list[Any] = [{"role": "user", "content": [{"text": "go"}]}]
+    for n, (tool, arguments, result) in enumerate(steps):
+        found += [{"role": "assistant", "content": [{"toolUse": {"toolUseId": f"t{n}", "name": tool, "input": arguments}}]},
+                  {"role": "user", "content": [{"toolResult": {"toolUseId": f"t{n}", "content": [{"json": {"r": result}}]}}]}]  # fmt: skip
+    return {"messages": found}
+
+
+SHAPES = [chat, chat_blocks, ollama, responses, anthropic, gemini, code_assist, converse]
+SAME = ("read_file", {"path": "a.py", "lines": [1, 2]}, "text " * 50)
+
+
+def repeats(body: Any, **options: int) -> tuple[int, str | None]:
+    found = anatomy(body, **options)
+    return found.repeats, found.repeated_tool
+
+
+@pytest.mark.parametrize("read_bytes", [0, 1, 37])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_call_with_the_same_arguments_and_result_is_counted(shape: Any, read_bytes: int) -> None:
+    def count(*steps: Step) -> tuple[int, str | None]:
+        # A read that ends within a cache mark keeps it.
+        has_marks = shape is chat_blocks and read_bytes
+        return repeats(shape(*steps), read_bytes=0 if has_marks else read_bytes)
+
+    assert count() == (0, None)
+    assert count(SAME) == (1, "read_file")
+    assert count(SAME, SAME, SAME) == (3, "read_file")
+    other = ("search", {"q": 1}, [])
+    assert count(SAME, other, SAME, other, SAME) == (3, "read_file")
+    assert count(SAME, SAME, SAME, other) == (1, "search")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([("job", {"id": 7}, {"progress": n}) for n in range(40, 50)], id="polling"),
+        pytest.param([("read", {"line": n}, "same") for n in range(9)], id="other arguments"),
+        pytest.param([(f"tool_{n}", {}, "same") for n in range(9)], id="other tools"),
+        pytest.param([("test", {}, f"failed {n}") if n % 2 else ("edit", {"n": n}, "done") for n in range(9)], id="edits and tests"),
+    ],
+)  # fmt: skip
+def test_agents_that_work_normally_repeat_nothing(shape: Any, steps: list[Step]) -> None:
+    assert repeats(shape(*steps))[0] == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_message_of_the_user_begins_the_count_again(shape: Any) -> None:
+    body, again = shape(SAME, SAME), shape(SAME)
+    name = next(iter(body.get("request", body)))
+    inner, more = (b.get("request", b) for b in (body, again))
+    # Ids are unique in a conversation.
+    inner[name] += json.loads(json.dumps(more[name]).replace('0"', '7"'))
+    assert repeats(body) == (1, "read_file")
+    inner[name] += more[name][:1]
+    assert repeats(body) == (0, None)
+
+
+def test_calls_of_one_answer_are_paired_by_id() -> None:
+    calls = [{"type": "tool_use", "id": f"t{n}", "name": "f", "input": {"n": 0}} for n in range(3)]
+    results = [{"type": "tool_result", "content": "r", "tool_use_id": f"t{n}"} for n in (2, 0, 1)]
+    body = {
+        "messages": [
+            said("a"),
+            {"role": "assistant", "content": calls},
+            {"content": results, "role": "user"},
+        ]
+    }
+    assert repeats(body) == (3, "f")
+    del results[1]["tool_use_id"]  # not known to be a result
+    assert repeats(body) == (2, "f")
+
+
+def test_name_of_a_tool_that_is_a_text_is_hashed() -> None:
+    assert str(anatomy(chat(("what my customer said", {}, ""))).repeated_tool).startswith("hashed:")
 
 
 def test_numbers_are_bounded() -> None:
