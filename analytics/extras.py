@@ -12,7 +12,7 @@ from importlib.util import find_spec
 MODULES = {
     "analytics": (
         "duckdb", "duckdb_extension_ducklake", "duckdb_extension_httpfs", "duckdb_extension_quack",
-        "duckdb_extension_sqlite_scanner", "numpy", "opentelemetry", "polars", "prometheus_client", "pyarrow", "requests", "rich",
+        "duckdb_extension_sqlite_scanner", "jinja2", "numpy", "opentelemetry", "polars", "prometheus_client", "pyarrow", "requests", "rich",
         "urllib3",
     ),
     "dashboard": ("altair", "starlette", "streamlit"),

@@ -18,7 +18,7 @@ from streamgauge.values import format_option, one_of, print_report
 
 SECTIONS = {
     "Run": ("run", "open", "up", "demo", "tap", "capture", "ship", "analyze", "dashboard", "serve"),
-    "Query": ("top", "sql", "export", "import", "mcp"),
+    "Query": ("top", "report", "sql", "export", "import", "mcp"),
     "Operate": (
         "status",
         "alerts",
@@ -46,6 +46,7 @@ LAZY_COMMANDS = {
     "dashboard": ("streamgauge.process_commands:dashboard", "Run the dashboard on the tables of a data folder."),
     "serve": ("streamgauge.process_commands:serve", "Run the read-only SQL server."),
     "top": ("streamgauge.top.command:top_command", "Show the diagnosis and the traffic in the terminal."),
+    "report": ("streamgauge.report:report_command", "Write an HTML file with the diagnosis, latency, spend and sessions."),
     "sql": ("streamgauge.sql:sql_command", "Query the tables."),
     "export": ("streamgauge.store_commands:export_command", "Export tables and views to a DuckDB file."),
     "import": ("streamgauge.store_commands:import_command", "Import the streams of a file that export wrote."),

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -75,28 +75,13 @@ def open_command(
     require("duckdb" if no_dashboard else "streamlit")
     name = f"{files[0].name.partition('.')[0]}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     own = runs_folder() / name
-    settings = load({"data": data or own, **given})
-    # Only what the files hold: no other log or store, no retention of old traffic, no messages about it.
-    only = {**dict.fromkeys(_UNUSED), **dict.fromkeys(_RETENTION, "forever"), "store": SQLITE, "metrics": ""}
-    settings, data = settings.model_copy(update=only), settings.data
-    os.environ["OTEL_SDK_DISABLED"] = "true"
-    if (data / CATALOG_FILE).exists():
-        raise click.UsageError(f"{data} has other requests already. Pass another folder with --data.")
-    is_new = data == own and not data.exists()
-    prepare_data_folder(data)  # before the key, which must be in a private folder
-    log, damaged = asyncio.run(_read_all(files, settings))
-    if not log.exchanges:
+    is_new = data is None and not own.exists()
+    try:
+        data, since, until, damaged = store_files(files, data or own, given)
+    except click.ClickException:
         if is_new:
-            shutil.rmtree(data)
-        raise click.ClickException("no request to a model was found in the files")
-    from streamgauge.analytics.main import run_until  # imports much that an error before does not need
-
-    stored = _Stored(data / "log", log)
-    if run_until(analyze_options(settings), stored):
-        raise OSError(f"cannot store the requests in {data}")
-    stored.progress.end()
-    since, last = (datetime.fromtimestamp(ns // 10**9, UTC) for ns in (log.first_ns, log.last_ns))
-    until = last + timedelta(seconds=1)
+            shutil.rmtree(own, ignore_errors=True)
+        raise
     try:
         for line in summarize(locate(SQLITE, data), Selection(since=since, until=until)).lines:
             say(line)
@@ -106,11 +91,46 @@ def open_command(
         _run_dashboard(data, dashboard_listen or free_address(), since, until)
     query = "SELECT started_at, gateway, coalesce(request_model, response_model) AS model, outcome, output_tokens FROM streams"
     say(f"  query      {own_command()} sql --data {shlex.quote(str(data))} {shlex.quote(query)}")
+    check_whole(files, damaged)
+    return 0
+
+
+def store_files(
+    files: Sequence[Path], folder: Path, given: Mapping[str, Any]
+) -> tuple[Path, datetime, datetime, list[Path]]:
+    """Store the requests of files in a data folder. `given`: settings.
+
+    Returns the data folder, the range of the requests, and the files that cannot be read, or not whole.
+
+    Raises click.UsageError if the folder has other requests, click.ClickException if the files have none, OSError.
+    """
+    settings = load({"data": folder, **given})
+    # Only what the files hold: no other log or store, no retention of old traffic, no messages about it.
+    only = {**dict.fromkeys(_UNUSED), **dict.fromkeys(_RETENTION, "forever"), "store": SQLITE, "metrics": ""}
+    settings, data = settings.model_copy(update=only), settings.data
+    os.environ["OTEL_SDK_DISABLED"] = "true"
+    if (data / CATALOG_FILE).exists():
+        raise click.UsageError(f"{data} has other requests already. Pass another folder with --data.")
+    prepare_data_folder(data)  # before the key, which must be in a private folder
+    log, damaged = asyncio.run(_read_all(files, settings))
+    if not log.exchanges:
+        raise click.ClickException("no request to a model was found in the files")
+    from streamgauge.analytics.main import run_until  # imports much that an error before does not need
+
+    stored = _Stored(data / "log", log)
+    if run_until(analyze_options(settings), stored):
+        raise OSError(f"cannot store the requests in {data}")
+    stored.progress.end()
+    since, last = (datetime.fromtimestamp(ns // 10**9, UTC) for ns in (log.first_ns, log.last_ns))
+    return data, since, last + timedelta(seconds=1), damaged
+
+
+def check_whole(files: Sequence[Path], damaged: Sequence[Path]) -> None:
+    """Raises click.ClickException, at the end of a command, if some of the files could not be read."""
     if damaged:
         raise click.ClickException(
             f"not all of {len(files):,} files could be read: {', '.join(map(str, damaged))}"
         )
-    return 0
 
 
 class _Progress:

@@ -30,7 +30,7 @@ def summarize(location: StoreLocation, selection: Selection) -> Summary:
 
 
 def _lines(query: Query, selection: Selection) -> list[str]:
-    rows = run_summary.by_model(query, selection).to_dicts()
+    rows = run_summary.by_group(query, selection).to_dicts()
     if not rows:
         return []
     duration, count = formatting.duration, formatting.count
@@ -41,7 +41,7 @@ def _lines(query: Query, selection: Selection) -> list[str]:
     lines = [
         ("requests", f"{count(total['requests'])}, {count(total['errors'])} failed{lost}"),
         ("time", f"{duration(model_ns)} in requests{tools}"),
-        *((row["model"], _measures(row)) for row in rows[1:]),
+        *((row["name"], _measures(row)) for row in rows[1:]),
     ]
     lines += [
         ("failed", f"{count(row['n'])} × {row['cause']} ({row['error_phase']})")

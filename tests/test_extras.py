@@ -152,6 +152,7 @@ def test_commands_of_the_base_install_name_the_missing_extra(base: Path, tmp_pat
         "dashboard": "dashboard",
         "serve": "analytics",
         "top": "analytics",
+        "report": "analytics",
         "export --duckdb tables.duckdb": "analytics",
         "mcp": "mcp",
         "alerts": "analytics",

@@ -14,7 +14,7 @@ from streamgauge.analytics.schema.clients import shortened
 from streamgauge.analytics.schema.outcomes import NOT_COUNTED, OK
 
 Row = Mapping[str, Any]
-State = Literal["bad", "muted"]
+State = Literal["bad", "good", "muted"]
 Opens = (
     Literal["stream", "session", "turn", "trace", "group"]
     | Mapping[str, str]

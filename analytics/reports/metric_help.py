@@ -25,6 +25,9 @@ HELP: dict[str, str] = {
     "Quantiles are over streams, with one value per stream.",
     "icl_pooled": "Inter-chunk latency: the gaps between two output events of one choice, of all streams together, by the minute "
     "in which their stream started. From roll-ups by minute, model and gateway. Quantiles are within 1 %.",
+    "typical_answer": "TTFT p50 + ITL p50 × the remaining tokens of an answer of median length: that of all answers of the model.",
+    "typical_cost": "Cost of 1,000 requests with the mean input and output tokens of the model, at what a token costs at this place, reads "
+    "of the prompt cache included. So places with other prompts can be compared.",
     "tps_total": "Output tokens / seconds of the time range since the first stored data, over the streams that started in it and "
     "reported usage.",
     "goodput": "Streams per second that meet their objective (table `objectives`), as it was when they were stored. An unknown "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from streamgauge.analytics.reports import Query
+from streamgauge.analytics.reports.selection import Selection
 from streamgauge.analytics.schema.dimensions import ENDED_AT
 
 TABLES = (
@@ -84,10 +85,11 @@ def losses(query: Query) -> pl.DataFrame:
         ORDER BY lost_at DESC LIMIT 200""")
 
 
-def losses_by_cause(query: Query) -> pl.DataFrame:
-    """`cause, loss_count, bytes, last_at`."""
-    return query("""
-        SELECT cause, count(*) AS loss_count, sum(bytes)::BIGINT AS bytes, max(lost_at) AS last_at FROM losses GROUP BY ALL
+def losses_by_cause(query: Query, selection: Selection | None = None) -> pl.DataFrame:
+    """`cause, loss_count, bytes, last_at` of all losses, or of those in the time range of a selection."""
+    within = "TRUE" if selection is None else selection.within("lost_at")
+    return query(f"""
+        SELECT cause, count(*) AS loss_count, sum(bytes)::BIGINT AS bytes, max(lost_at) AS last_at FROM losses WHERE {within} GROUP BY ALL
         ORDER BY loss_count DESC LIMIT 50""")
 
 

@@ -7,18 +7,23 @@ import polars as pl
 from streamgauge.analytics.reports import Query, number_of
 from streamgauge.analytics.reports.errors import CAUSE_AND_TYPE
 from streamgauge.analytics.reports.overview import SUMMARY, SUMMARY_COLUMNS
-from streamgauge.analytics.reports.selection import MODEL, Selection
+from streamgauge.analytics.reports.selection import Selection, dimension
 from streamgauge.analytics.schema.dimensions import TO_MODEL
 from streamgauge.analytics.schema.outcomes import IS_ERROR, IS_REQUEST
 
+MAX_GROUPS = 1000
 
-def by_model(query: Query, selection: Selection) -> pl.DataFrame:
-    """`model` (NULL: all together, the first row) and the columns of `SUMMARY_COLUMNS`. Empty without requests."""
+
+def by_group(query: Query, selection: Selection, by: str = "model") -> pl.DataFrame:
+    """`name` (NULL: all together, the first row) and the columns of `SUMMARY_COLUMNS`, busiest first. Empty without requests."""
+    group = dimension(by)
     return query(f"""
-        SELECT model, {SUMMARY_COLUMNS} FROM (
-            SELECT {MODEL} AS model, grouping({MODEL}) AS is_total, {SUMMARY} FROM streams
-            WHERE {selection.where()} AND {IS_REQUEST} GROUP BY GROUPING SETS ((), ({MODEL})))
-        WHERE requests > 0 ORDER BY is_total DESC, requests DESC, model""").drop("is_total")
+        SELECT name, {SUMMARY_COLUMNS} FROM (
+            SELECT {group} AS name, grouping({group}) AS is_total, {SUMMARY} FROM streams
+            WHERE {selection.where()} AND {IS_REQUEST} GROUP BY GROUPING SETS ((), ({group})))
+        WHERE requests > 0 ORDER BY is_total DESC, requests DESC, name LIMIT {MAX_GROUPS:d}""").drop(
+        "is_total"
+    )
 
 
 def exchanges(query: Query, selection: Selection) -> int:

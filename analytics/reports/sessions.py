@@ -136,6 +136,8 @@ def requests(query: Query, session_id: str, *, most: int = 500) -> pl.DataFrame:
 # The requests and pauses of one session as bars, one row per turn. Pure.
 
 MODEL, TOOL, SUBAGENT, USER = "model", "tool", "subagent", "user"
+PARTS = {MODEL: "model_ns", TOOL: "tool_ns", SUBAGENT: "subagent_ns", USER: "user_wait_ns"}
+"""Part of a session → its column of the view `sessions`."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from streamgauge.analytics.schema.sql_quoting import literal
 COLUMNS = f"""
     stream_id, started_at, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, http_status, outcome, error_type, finish_reason,
     coalesce(error_type, finish_reason) AS reason, ttft_ns, itl_ns, icl_max_ns, tps_user, end_ns, input_tokens, output_tokens,
-    stall_count
+    stall_count, request_id
 """
 ORDERS: dict[str, str] = {
     "newest": "started_at",

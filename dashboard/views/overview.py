@@ -38,6 +38,7 @@ from streamgauge.dashboard.panels import (
     tile,
 )
 from streamgauge.dashboard.query_runner import prefetch, query, query_catalog
+from streamgauge.dashboard.report_download import draw_report_button
 from streamgauge.dashboard.report_tables import show_report
 
 OBJECTIVE_PERCENTILE = "p95"
@@ -130,6 +131,7 @@ def body(chosen: Selection) -> None:
     else:
         section("Latest streams that failed or missed an objective", "Newest first.")
         show_report(stream_lists.TABLE, bad)
+    draw_report_button(chosen)
 
 
 def show_burning(burning: pl.DataFrame) -> None:

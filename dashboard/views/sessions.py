@@ -20,6 +20,7 @@ from streamgauge.dashboard.charts.drawing import draw, draw_legend, draw_split
 from streamgauge.dashboard.charts.stream_charts import session_legend, session_turns, turn_waterfall
 from streamgauge.dashboard.panels import box, draw_download, numbers, section
 from streamgauge.dashboard.query_runner import prefetch, query
+from streamgauge.dashboard.report_download import draw_report_button
 from streamgauge.dashboard.report_tables import show_report
 
 LIMITS = (50, 200)
@@ -37,6 +38,7 @@ def body(session_id: str, turn: int | None, order: str, limit: int, chosen: Sele
         return
     if session_id:
         show_session(session_id)
+        draw_report_button(chosen, session_id)
         return
     count = prefetch(sessions.count, query, chosen)
     found = sessions.table(query, chosen, order=order, limit=limit)
@@ -82,12 +84,7 @@ def show_numbers(found: pl.DataFrame, counts: dict[str, int]) -> None:
 
 def time_split(found: pl.DataFrame) -> dict[str, float]:
     """The parts of the time of rows of the view `sessions`, in ns."""
-    return {
-        part: float(found[column].fill_null(0).sum())
-        for part, column in zip(
-            colors.SESSION_PARTS, ("model_ns", "tool_ns", "subagent_ns", "user_wait_ns"), strict=True
-        )
-    }
+    return {part: float(found[column].fill_null(0).sum()) for part, column in sessions.PARTS.items()}
 
 
 def show_session(session_id: str) -> None:
