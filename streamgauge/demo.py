@@ -18,14 +18,18 @@ from streamgauge.values import Address, Duration, Number, WholeNumber
 @cloup.option_group(
     "Common options",
     cloup.option(
-        "--seconds", type=Duration(1), metavar="DURATION", help="Stop after this time and compare measured with simulated values."
+        "--seconds", type=Duration(1), metavar="DURATION", help="Stop after this time, as Ctrl-C does."
     ),
     cloup.option(
         "--rate", "rate_per_s", type=Number(0.01, 2000), metavar="REQUESTS/S", default=6.0, show_default=True,
         help="Request rate.",
     ),
     cloup.option(
-        "--rate-faults", type=Number(0, 1), metavar="SHARE", default=0.03, show_default=True,
+        "--agents", type=WholeNumber(0, 64), metavar="N", default=3, show_default=True,
+        help="Coding agents besides, with tools and subagents.",
+    ),
+    cloup.option(
+        "--rate-faults", type=Number(0, 1), metavar="SHARE", default=0.02, show_default=True,
         help="Share of requests with a fault, besides incidents.",
     ),
     cloup.option(
@@ -72,8 +76,8 @@ from streamgauge.values import Address, Duration, Number, WholeNumber
         help="Time until the first incident.",
     ),
     cloup.option(
-        "--incident-length", "incident_length_s", type=Duration(0.1), metavar="DURATION", default="90s", show_default=True,
-        help="Length of an incident. The next one begins after twice this time.",
+        "--incident-length", "incident_length_s", type=Duration(0.1), metavar="DURATION", default="2m", show_default=True,
+        help="Length of an incident, and of the pause after it.",
     ),
     cloup.option("--seed", metavar="TEXT", help="Random seed, for a reproducible run."),
 )  # fmt: skip
@@ -81,8 +85,9 @@ def demo_command(workers: int, kafka: str | None, **options: Any) -> int:
     """Run everything with simulated traffic.
 
     Starts a simulated gateway in every dialect, the tap, analytics, the dashboard, and clients that send requests through the
-    tap. Every few minutes an incident begins and ends, which the terminal announces and the Overview names. Runs until Ctrl-C.
-    With --seconds it stops by itself and exits with 0 if measured and simulated values agree.
+    tap. Every few minutes an incident begins and ends, which the terminal announces and the Overview names. The clients belong to
+    teams, and some are coding agents; prices and budgets are part of the demo. Ctrl-C ends it, compares measured with simulated
+    values, and exits with 0 if they agree.
     """
     require("duckdb" if options["no_dashboard"] else "streamlit")
     from streamgauge.demo_run import Demo, DemoOptions

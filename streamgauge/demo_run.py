@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from streamgauge.background import Background
 from streamgauge.ingest.keyed_ids import FILE, keyed_hash, load_client_key
 from streamgauge.ingest.listening import bind
 from streamgauge.ingest.private_files import prepare_data_folder
-from streamgauge.simulator import measurement_check
+from streamgauge.simulator import agents, measurement_check
 from streamgauge.simulator.incidents import INCIDENT_MODELS, INCIDENTS
 from streamgauge.simulator.ledger import LedgerRow, RemoteLedger
 from streamgauge.simulator.profiles import PROFILES
@@ -40,10 +40,17 @@ from streamgauge.simulator.traffic import KEYS, Traffic, TrafficOptions
 
 STORED_TIMEOUT_S = 60.0
 """Time limit for the last streams to be stored. It usually takes a second."""
-MORE_OF_INCIDENT_MODELS = 5
+MORE_OF_INCIDENT_MODELS = 8
 """Each model with incidents gets this many times more requests than others, so that an incident is clear after seconds."""
-CLIENT_NAMES = {key: key.rpartition("-")[2] for key in KEYS}
+CLIENT_NAMES = {key: key.rpartition("-")[2] for key in (*KEYS, agents.KEY)}
 """API key → name."""
+MOST_COMPARED = 10_000
+"""Without --seconds, so many responses are compared, the newest."""
+EDGE = timedelta(minutes=10)
+"""How much earlier than the first of them their streams may have begun."""
+CONFIG = Path(__file__).with_name("demo.toml")
+"""Labels, objectives and budgets of the demo."""
+PRICES = Path(__file__).with_name("demo_prices.csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,8 @@ class DemoOptions:
     seed: str | None
     rate_per_s: float
     concurrency: int
+    agents: int
+    """Coding agents."""
     rate_faults: float
     incident: str
     """Key of `INCIDENTS`, "all" or "none"."""
@@ -100,10 +109,11 @@ class Demo:
                 shutil.rmtree(data, ignore_errors=True)
 
     async def _run(self, data: Path) -> int:
-        stop = asyncio.Event()
+        stop, ends_at_once = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGINT, stop.set)
+        for event in (stop, ends_at_once):
+            loop.add_signal_handler(signal.SIGTERM, event.set)
         started_at = datetime.now(UTC)
         simulator_url, tap_url = await self._start(data, stop)
         if stop.is_set():
@@ -118,18 +128,23 @@ class Demo:
                 models=(*PROFILES, *(INCIDENT_MODELS * MORE_OF_INCIDENT_MODELS)),
                 socket_share=0.5,
                 concurrency=self.options.concurrency,
-                # Without --seconds the rows are not compared.
-                max_rows=1_000_000 if self.options.seconds else 1_000,
+                max_rows=1_000_000 if self.options.seconds else MOST_COMPARED,
             )
         )
-        ledger = RemoteLedger(simulator_url)
+        ledger = RemoteLedger(simulator_url, most_rows=1_000_000 if self.options.seconds else MOST_COMPARED)
         interrupted = await self._drive(traffic, ledger, stop, data)
-        if self.options.seconds is None:
+        if ends_at_once.is_set():
             return 0
         if interrupted:
+            self.write("Comparing measured with simulated values. Ctrl-C again skips it.")
+        comparing = asyncio.create_task(self._compare(traffic, ledger, data, started_at))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, comparing.cancel)
+        try:
+            return await comparing
+        except asyncio.CancelledError:
             self.write("Interrupted before the comparison.")
             return 130
-        return await self._compare(traffic, ledger, data, started_at)
 
     def _check_ports(self) -> None:
         """Raise OSError if a port is in use, before any process starts."""
@@ -156,6 +171,8 @@ class Demo:
         flags = [
             "--listen", address, "--announce", str(ready_file), "--rate-faults", str(self.options.rate_faults),
             "--time-scale", str(self.options.time_scale),
+            # A client stays well below it, except in the incident limit-nears.
+            "--rate-limit", str(max(60.0, 10 * self.options.rate_per_s) / min(1.0, self.options.time_scale)),
         ]  # fmt: skip
         if self.options.seed is not None:
             flags += ["--seed", self.options.seed]
@@ -167,6 +184,7 @@ class Demo:
         flags = [
             "--upstream", f"sim={upstream}", "--data", str(data), "--listen", options.listen, "--admin", options.admin,
             "--dashboard-listen", options.dashboard_listen,
+            "--config", str(CONFIG), "--price-file", str(PRICES),
             "--metrics", "127.0.0.1:0",  # the default port may belong to another instance
             *_client_flags(data),
             *(["--no-dashboard"] if options.no_dashboard else []), *options.up_flags,
@@ -199,14 +217,17 @@ class Demo:
         self.write(
             f'  SQL         {_command()} sql --data {data} "SELECT outcome, count(*) FROM streams GROUP BY 1"'
         )
-        self.write("  Ctrl-C      stops" + ("" if self.options.data else " and removes the data folder"))
+        removes = "" if self.options.data else ", and removes the data folder"
+        self.write(f"  Ctrl-C      stops, and compares measured with simulated values{removes}")
         self.write("")
 
     async def _drive(self, traffic: Traffic, ledger: RemoteLedger, stop: asyncio.Event, data: Path) -> bool:
         """Send traffic for `seconds`, or until stopped. Returns whether it was interrupted."""
+        options = self.options
         ends_s = None if self.options.seconds is None else time.monotonic() + self.options.seconds
         traffic_ends = asyncio.Event()
-        sending = asyncio.create_task(traffic.run(traffic_ends))
+        coding = agents.run_agents(traffic, options.agents, traffic_ends, time_scale=options.time_scale)
+        sending = asyncio.gather(traffic.run(traffic_ends), coding)
         # Queries of the progress line run in another process: this one must send requests at their times.
         tables = QueryPool(locate(SQLITE, data), untrusted=False)
         progress = Progress(self.write)
@@ -214,9 +235,8 @@ class Demo:
         try:
             while not stop.is_set() and (ends_s is None or time.monotonic() < ends_s):
                 # The simulator keeps a bounded number of rows, so they are fetched meanwhile.
-                if ends_s is not None:
-                    with contextlib.suppress(OSError):  # _check_alive reports a simulator that exited
-                        await asyncio.to_thread(ledger.refresh)
+                with contextlib.suppress(OSError):  # _check_alive reports a simulator that exited
+                    await asyncio.to_thread(ledger.refresh)
                 if progress.due():
                     progress.show(traffic, await asyncio.to_thread(measured_text, tables), ends_s)
                 self.background.check_alive()
@@ -248,15 +268,22 @@ class Demo:
             await asyncio.sleep(options.incident_length_s)
             traffic.incident = None
             progress.note(f"incident {kind} ends: {place}")
-            await asyncio.sleep(2 * options.incident_length_s)
+            await asyncio.sleep(options.incident_length_s)
 
     async def _compare(self, traffic: Traffic, ledger: RemoteLedger, data: Path, since: datetime) -> int:
+        if ledger.forgotten:
+            since = datetime.fromtimestamp(ledger.rows()[0].wall_ns / 1e9, UTC) - EDGE
         with contextlib.closing(QueryPool(locate(SQLITE, data), untrusted=False)) as tables:
             streams = await self._stored_streams(tables, ledger, since)
         rows = ledger.rows()
-        discrepancies = measurement_check.check_measurements(
-            rows, streams, clients=list(traffic.rows.values())
-        )
+        if ledger.forgotten:
+            # Of a WebSocket, the first answer may be forgotten.
+            whole = {row.request_id for row in rows if not row.response_index}
+            rows = [row for row in rows if row.request_id in whole]
+            streams = [stream for stream in streams if stream["request_id"] in whole]
+            self.write(f"Compared are the last {len(rows)} responses.")
+        clients = list(traffic.rows.values())
+        discrepancies = measurement_check.check_measurements(rows, streams, clients=clients)
         if ledger.dropped:
             discrepancies.append(
                 measurement_check.Discrepancy(
@@ -296,15 +323,16 @@ class Demo:
         streams: list[dict[str, Any]],
         discrepancies: list[measurement_check.Discrepancy],
     ) -> None:
-        for line in measurement_check.comparison_table(rows, streams):
+        compared = measurement_check.pairs(rows, streams, traffic.rows.values())
+        for line in measurement_check.comparison_table(compared):
             self.write(line)
         faults = sum(row.fault_ns is not None for row in rows)
         self.write("")
         self.write(
-            f"{len(rows)} requests simulated ({faults} with a fault, {traffic.aborted} aborted by the client), "
+            f"{len(rows)} responses simulated ({faults} with a fault, {traffic.aborted} aborted by the client), "
             f"{len(streams)} streams measured, {sum(row.events for row in rows)} events."
         )
-        if (overhead := measurement_check.ttft_overhead(rows, streams)) is not None:
+        if (overhead := measurement_check.ttft_overhead(compared)) is not None:
             self.write(
                 f"Measured TTFT exceeds simulated TTFT by {overhead.median_ns / 1e6:.1f} ms (median), {overhead.largest_ns / 1e6:.0f} ms "
                 "(maximum): the time between tap and simulator on this machine."

@@ -205,7 +205,7 @@ def main() -> int:
         periods = (LATEST - timedelta(hours=3 * number) for number in range(10**6))
         for part in options.parts or PARTS:
             if part == "time":
-                kinds = [k for k in own_incidents.INCIDENTS if options.only in k]
+                kinds = [k for k in own_incidents.KINDS if options.only in k]
                 found: list[Run] | list[Naming] = [
                     own_incidents.name_one(query, write, kind, seed, next(periods)) for seed in seeds for kind in kinds
                 ]  # fmt: skip

@@ -21,6 +21,8 @@ from streamgauge.analytics.diagnosis.diagnose import diagnose
 from streamgauge.analytics.reports.selection import Selection
 from streamgauge.simulator.incidents import INCIDENTS, Incident
 
+KINDS = tuple(kind for kind in INCIDENTS if kind not in ("limit-nears", "empty-answers"))
+"""Those that the bench's traffic can have: it has neither rate limits nor empty answers."""
 RATE_PER_S = 8.0
 EVERY_S, GIVEN_UP_S = 5.0, 180.0
 LIMIT_S = 90.0
@@ -53,11 +55,15 @@ def _effect(incident: Incident) -> tuple[str, dict[str, object]]:
     fault = str(forced.get("fault", ""))
     if fault.startswith("http_"):
         return "failure", {"outcome": "http_error", "status": int(fault[5:]), "share": share}
-    if fault in ("truncate", "inband_error"):
-        outcome = {"truncate": "truncated"}.get(fault, fault)
+    if fault in ("truncate", "reset", "inband_error"):
+        outcome = {"truncate": "truncated", "reset": "upstream_reset"}.get(fault, fault)
         return "failure", {"outcome": outcome, "share": share, "with_tools": "tool_calls" in forced}
     if fault == "stall":
         return "stall", {"stalled": share}
+    if fault == "burst":
+        return "burst", {"burst": share}
+    if "cached_tokens" in forced:
+        return "cache", {"cached": 0.0}
     if "refusal" in forced:
         return "refusal", {"refused": share}
     if "finish" in forced:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -22,12 +22,18 @@ class Incident:
     """The model or the client's API key."""
     share: float = 1.0
     """Share of the requests of the place that are affected."""
-    forced: Mapping[str, Any]
+    forced: Mapping[str, Any] = field(default_factory=dict)
     """Values of the header `x-simulate`."""
+    more: int = 0
+    """Further requests with each request of the client."""
+
+    def is_at(self, model: str, key: str) -> bool:
+        """Whether a request is one of the place."""
+        return self.value == (model if self.dimension == "model" else key)
 
     def header(self, rng: Random, *, model: str, key: str) -> str | None:
         """The header `x-simulate` of a request during the incident. None: not affected."""
-        if self.value != (model if self.dimension == "model" else key) or rng.random() >= self.share:
+        if not (self.forced and self.is_at(model, key)) or rng.random() >= self.share:
             return None
         return msgspec.json.encode(self.forced).decode()
 

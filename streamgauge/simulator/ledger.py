@@ -303,14 +303,16 @@ def decode_lines(data: bytes) -> list[LedgerRow]:
 class RemoteLedger:
     """A copy of the ledger. `refresh` blocks: do not call it on an event loop."""
 
-    def __init__(self, url: str, *, keep_times_of: int = 5_000) -> None:
-        """`keep_times_of`: number of rows whose output times are kept."""
+    def __init__(self, url: str, *, keep_times_of: int = 5_000, most_rows: int = 1_000_000) -> None:
+        """`keep_times_of`: number of rows whose output times are kept. `most_rows`: rows that are kept, the newest."""
         parts = urlsplit(url)
         self._address = (parts.hostname or "127.0.0.1", parts.port or 80)
-        self._keep_times_of = keep_times_of
+        self._keep_times_of, self._most_rows = keep_times_of, most_rows
         self._rows: dict[int, LedgerRow] = {}
         self.dropped = 0
         """Rows that the simulator evicted before they were fetched."""
+        self.forgotten = 0
+        """Rows above `most_rows`."""
 
     def refresh(self, timeout_s: float = 20.0) -> None:
         """Fetch new rows and rows that were open. Raises OSError when the simulator does not respond."""
@@ -325,11 +327,14 @@ class RemoteLedger:
         finally:
             connection.close()
         for row in decode_lines(data):
-            if len(self._rows) > self._keep_times_of:
+            if len(self._rows) + self.forgotten > self._keep_times_of:
                 row.outputs_ns = []
             self._rows[row.seq] = row
+        while len(self._rows) > self._most_rows:
+            del self._rows[next(iter(self._rows))]
+            self.forgotten += 1
         if self._rows:
-            self.dropped = max(self._rows) + 1 - len(self._rows)
+            self.dropped = max(self._rows) + 1 - len(self._rows) - self.forgotten
 
     def rows(self) -> list[LedgerRow]:
         """All rows, in order of arrival."""

@@ -19,7 +19,7 @@ Values that the simulator did not send, such as usage, are not compared. `compar
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
@@ -83,25 +83,12 @@ def check_measurements(
     """
     bounds = bounds or Bounds()
     clients_by_id = {c.request_id: c for c in clients or ()}
-    simulated: dict[str, list[LedgerRow]] = defaultdict(list)
-    for row in ledger:
-        simulated[row.request_id].append(row)
-    measured: dict[str | None, list[Row]] = defaultdict(list)
-    for stream in streams:
-        if stream["http_status"] != 101 or stream["response_index"] is not None:  # else a socket
-            measured[stream["request_id"]].append(stream)
-
+    measured = _measured(streams)
     found: list[Discrepancy] = []
     ttft_late: list[int] = []
     span_off: list[int] = []
-    for request_id, rows in simulated.items():
+    for request_id, in_order, streams_of in _by_request(ledger, measured, clients_by_id):
         client = clients_by_id.get(request_id)
-        in_order = sorted(rows, key=lambda r: (r.response_index or 0, r.received_ns))
-        streams_of = sorted(
-            measured.pop(request_id, []), key=lambda s: (s["response_index"] or 0, s["started_at"])
-        )
-        if rows[0].response_index is not None:
-            in_order, streams_of = _of_socket(in_order, streams_of, client)
         if len(streams_of) != len(in_order):
             if len(streams_of) > len(in_order) or not tap_may_lose:
                 kind = "missing" if len(streams_of) < len(in_order) else "doubled"
@@ -117,6 +104,44 @@ def check_measurements(
     found += _unknown(measured, clients_by_id)
     found += _medians(ttft_late, span_off, bounds)
     return found
+
+
+def _measured(streams: Iterable[Row]) -> dict[str | None, list[Row]]:
+    measured: dict[str | None, list[Row]] = defaultdict(list)
+    for stream in streams:
+        if stream["http_status"] != 101 or stream["response_index"] is not None:  # else a socket
+            measured[stream["request_id"]].append(stream)
+    return measured
+
+
+def _by_request(
+    ledger: Iterable[LedgerRow], measured: dict[str | None, list[Row]], clients_by_id: Mapping[str, ClientRow]
+) -> Iterator[tuple[str, list[LedgerRow], list[Row]]]:
+    """Request id, rows, and streams in the same order. They differ in number if not each has been measured once. Takes the streams
+    from `measured`."""
+    simulated: dict[str, list[LedgerRow]] = defaultdict(list)
+    for row in ledger:
+        simulated[row.request_id].append(row)
+    for request_id, rows in simulated.items():
+        rows.sort(key=lambda r: (r.response_index or 0, r.received_ns))
+        streams = measured.pop(request_id, [])
+        streams.sort(key=lambda s: (s["response_index"] or 0, s["started_at"]))
+        if rows[0].response_index is not None:
+            rows, streams = _of_socket(rows, streams, clients_by_id.get(request_id))
+        yield request_id, rows, streams
+
+
+def pairs(
+    ledger: Iterable[LedgerRow], streams: Iterable[Row], clients: Iterable[ClientRow] = ()
+) -> list[tuple[LedgerRow, Row]]:
+    """Each simulated response with its stream, of the requests whose responses were measured exactly once."""
+    clients_by_id = {client.request_id: client for client in clients}
+    return [
+        pair
+        for _, rows, found in _by_request(ledger, _measured(streams), clients_by_id)
+        if len(rows) == len(found)
+        for pair in zip(rows, found, strict=True)
+    ]
 
 
 def _of_socket(
@@ -356,15 +381,12 @@ class TtftOverhead:
     largest_ns: int
 
 
-def ttft_overhead(ledger: Iterable[LedgerRow], streams: Iterable[Row]) -> TtftOverhead | None:
+def ttft_overhead(compared: Iterable[tuple[LedgerRow, Row]]) -> TtftOverhead | None:
     """The time that forwarding, connecting and scheduling add to TTFT; None without exact streams."""
-    measured = {stream["request_id"]: stream["ttft_ns"] for stream in streams}
     late = [
-        ttft_ns - (row.first_output_ns - row.complete_ns)
-        for row in ledger
-        if row.exact
-        and row.first_output_ns is not None
-        and (ttft_ns := measured.get(row.request_id)) is not None
+        stream["ttft_ns"] - (row.first_output_ns - row.complete_ns)
+        for row, stream in compared
+        if row.exact and row.first_output_ns is not None and stream["ttft_ns"] is not None
     ]
     return TtftOverhead(len(late), int(median(late)), max(late)) if late else None
 
@@ -393,15 +415,14 @@ STREAM_COLUMNS = (
 """The columns of `streams` that `check_measurements` reads."""
 
 
-def comparison_table(ledger: Iterable[LedgerRow], streams: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Lines with requests, errors, TTFT p50 and p95, ITL p50 and tokens per second of each model."""
-    measured: dict[str | None, Mapping[str, Any]] = {stream["request_id"]: stream for stream in streams}
-    by_model: dict[str, list[tuple[LedgerRow, Mapping[str, Any]]]] = defaultdict(list)
-    for row in ledger:
-        if row.speaker is not None and row.request_id in measured:
-            by_model[row.model or "?"].append((row, measured[row.request_id]))
+def comparison_table(compared: Iterable[tuple[LedgerRow, Row]]) -> list[str]:
+    """Lines with responses, errors, TTFT p50 and p95, ITL p50 and tokens per second of each model. Both sides have the same streams."""
+    by_model: dict[str, list[tuple[LedgerRow, Row]]] = defaultdict(list)
+    for row, stream in compared:
+        if row.speaker is not None:
+            by_model[row.model or "?"].append((row, stream))
     header = (
-        "model", "dialect", "requests", "errors", "TTFT p50 ms", "sim", "TTFT p95 ms", "sim", "ITL p50 ms", "sim", "tok/s"
+        "model", "dialect", "responses", "errors", "TTFT p50 ms", "sim", "TTFT p95 ms", "sim", "ITL p50 ms", "sim", "tok/s"
     )  # fmt: skip
     lines: list[tuple[str, ...]] = [header, *(_line(model, by_model[model]) for model in sorted(by_model))]
     if len(by_model) > 1:
@@ -409,7 +430,7 @@ def comparison_table(ledger: Iterable[LedgerRow], streams: Iterable[Mapping[str,
     return _aligned(lines)
 
 
-def _line(model: str, pairs: Sequence[tuple[LedgerRow, Mapping[str, Any]]]) -> tuple[str, ...]:
+def _line(model: str, pairs: Sequence[tuple[LedgerRow, Row]]) -> tuple[str, ...]:
     streams = [stream for _, stream in pairs]
     dialects = sorted({stream["dialect"] or "?" for stream in streams})
     errors = sum(stream["outcome"] not in NOT_ERRORS for stream in streams)

@@ -44,6 +44,8 @@ class Profile:
     """Median length of the reasoning."""
     head_fraction: float = 0.1
     """When the response headers are sent, as a share of the time to first token."""
+    cached_shares: tuple[float, ...] = (0.0, 0.0, 0.5, 0.9)
+    """Shares of the prompt that are in the cache, equally likely."""
     tool_share: float = 0.0
     """Share of requests with tools that get tool calls."""
 

@@ -10,8 +10,8 @@ object, forces values. Other values are drawn, with two exceptions that make scr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from random import Random
 from typing import Annotated, Any, Literal
 
@@ -70,6 +70,10 @@ class ResponsePlan:
     framing: str
     exact_chunks: bool
     seed: str
+    tools: tuple[str, ...] = ()
+    """Names of the tools that may be called, if the request declares several."""
+    rate_limit: Mapping[str, Any] = field(default_factory=dict)
+    """Placeholders of the headers of the rate limit. Empty: the response has none."""
 
     @property
     def finish(self) -> Literal["stop", "length", "tool_calls"]:
@@ -89,7 +93,7 @@ class ResponsePlan:
             for choice in range(self.choices):
                 yield Piece(kind=kind, text=words(rng, count), tokens=count, choice=choice)
         for tool in range(self.tool_calls):
-            name = rng.choice(("get_weather", "search_docs", "read_gauge"))
+            name = rng.choice(self.tools or ("get_weather", "search_docs", "read_gauge"))
             yield Piece(kind="tool_start", text=name, tokens=3, tool=tool)
             arguments = msgspec.json.encode(
                 {"station": words(rng, 2).strip(), "days": rng.randint(1, 30), "unit": "m"}
@@ -243,7 +247,7 @@ class _Drawn:
         wants_tools = bool(body.get("tools")) and rng.random() < profile.tool_share
         self.tool_calls = rng.choice((1, 1, 2)) if wants_tools else 0
         self.refusal = rng.random() < 0.01
-        self.cached_share = rng.choice((0.0, 0.0, 0.5, 0.9))
+        self.cached_share = rng.choice(profile.cached_shares)
         self.stall_s = rng.uniform(2.5, 5.0)
         self.fault_position = rng.random()
         """Where the fault occurs, as a share of the output events."""
@@ -289,7 +293,19 @@ def draw_plan(
         framing=forced.framing or "chunked",
         exact_chunks=forced.chunk_tokens is not None,
         seed=key,
+        tools=_declared_tools(body),
     )
+
+
+def _declared_tools(body: dict[str, Any]) -> tuple[str, ...]:
+    """The names of the tools of a request that declares several."""
+    listed = body.get("tools")
+    tools = [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
+    functions = [tool.get("function", tool) for tool in tools]
+    names = tuple(
+        str(function["name"]) for function in functions if isinstance(function, dict) and "name" in function
+    )
+    return names if len(names) > 1 else ()
 
 
 def _content(drawn: _Drawn, profile: Profile, body: dict[str, Any], forced: ForcedValues) -> dict[str, Any]:

@@ -118,6 +118,7 @@ class ResponseSender:
             ("cache-control", "no-cache"),
             ("x-request-id", self.plan.request_id),
             *self.writer.stream.headers,
+            *(self.writer.stream.rate_limit_headers(self.plan.rate_limit) if self.plan.rate_limit else ()),
             *more,
         ]
         if not self.request.keep_alive or self.plan.framing == "close":
@@ -158,7 +159,9 @@ class ResponseSender:
 
     def _http_error(self, status: int) -> None:
         data, kind = self.writer.stream.http_error(status, MESSAGES.get(status, "The request failed."))
-        more = [("retry-after", "1")] if status in (429, 503) else []
+        more = (
+            [("retry-after", str(self.plan.rate_limit.get("retry_s") or 1))] if status in (429, 503) else []
+        )
         headers = self._headers(status, "application/json", more)
         self.row.error_type = kind or str(status)
         self.row_builder.fault_occurred(time.monotonic_ns())

@@ -36,6 +36,7 @@ from streamgauge.ingest.private_files import write_json
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.ledger import Ledger, LedgerRow, RowBuilder
 from streamgauge.simulator.profiles import PROFILES, api_of_path, default_vendor, profile_for
+from streamgauge.simulator.rate_limits import RateLimits
 from streamgauge.simulator.response_plan import draw_plan, read_simulate_header
 from streamgauge.simulator.response_sender import Planned, ResponseSender
 from streamgauge.simulator.response_writer import ResponseWriter
@@ -63,6 +64,8 @@ class SimulatorOptions:
     ledger_rows: int = 10_000
     websockets: bool = True
     """Accept WebSockets, or answer them with 426."""
+    rate_limit: float = 0
+    """Requests per minute of each API key to each model, above which it gets status 429; 0 = no limit, and no headers about it."""
     max_streams: int = 8_000
     """Maximum number of concurrent responses. Further requests get status 503."""
     keep_text: bool = False
@@ -77,6 +80,7 @@ class Simulator:
     def __init__(self, options: SimulatorOptions | None = None) -> None:
         self.options = options or SimulatorOptions()
         self.ledger = Ledger(self.options.ledger_rows)
+        self._rate_limits = RateLimits(self.options.rate_limit) if self.options.rate_limit else None
         self.url = ""
         self._server: asyncio.Server | None = None
         self._connections: set[Connection] = set()
@@ -232,6 +236,12 @@ class Simulator:
             plan = replace(plan, reasoning="visible")
         if plan.choices > 1 or api == "completions":  # text only
             plan = replace(plan, tool_calls=0, refusal=False, reasoning="none", reasoning_tokens=0)
+        # A drawn or forced 429 has no headers of the limit, which is not reached.
+        if self._rate_limits is not None and row.response_index is None and plan.fault != "http_429":
+            limit = self._rate_limits.take(
+                request.headers, plan.model, plan.input_tokens, request.wall_ns / 1e9
+            )
+            plan = replace(plan, rate_limit=limit, fault="http_429" if limit["retry_s"] else plan.fault)
         writer = ResponseWriter(stream, plan, int(time.time()))
         row_builder.copy_plan(plan, writer)
         return Planned(request, plan, writer, row_builder)
@@ -333,6 +343,12 @@ def _option(field: str, kind: click.ParamType[Any] | None, metavar: str, text: s
 @_option("time_scale", Number(0, 1000), "N", "Multiplier of simulated times; 0.1 = ten times faster.")
 @_option(
     "keepalive_s", Duration(0.01), "DURATION", "Silence before a keep-alive, for vendors that send them."
+)
+@_option(
+    "rate_limit",
+    Number(0, 1e6),
+    "REQUESTS/MIN",
+    "Rate limit of each API key to each model; 0 = none, and no headers about it.",
 )
 @_option("ledger_rows", WholeNumber(1), "N", "Maximum number of requests in the ledger.")
 @click.option(

@@ -13,6 +13,7 @@ import hashlib
 import math
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
 
@@ -28,8 +29,9 @@ from streamgauge.simulator.response_plan import words
 from streamgauge.simulator.socket_traffic import converse, realtime_script, responses_script
 from streamgauge.simulator.written_streams import WRITTEN_STREAMS
 
-KEYS = ("sk-demo-search", "sk-demo-support", "sk-demo-batch", "sk-demo-app", "sk-demo-intern")
-"""API keys of the clients."""
+TEAMS = msgspec.toml.decode(Path(__file__).with_name("clients.toml").read_bytes(), type=dict[str, str])
+"""API key of a client → its team, in the header `x-team`."""
+KEYS = tuple(TEAMS)
 MAX_READS = 200
 """Maximum number of reads recorded per response. The first output is among the first reads."""
 
@@ -91,8 +93,8 @@ class ClientRow(msgspec.Struct, kw_only=True):
 class _Response:
     """One response and its parser callbacks."""
 
-    def __init__(self, row: ClientRow) -> None:
-        self.row = row
+    def __init__(self, row: ClientRow, kept: bytearray | None) -> None:
+        self.row, self.kept = row, kept
         self.complete = False
         self.ends_with_connection = True
         """Whether the body ends when the connection closes (neither content-length nor chunked)."""
@@ -120,6 +122,8 @@ class _Response:
             self.row.first_byte_ns = self.read_ns
         self.row.body_bytes += len(body)
         self.digest.update(body)
+        if self.kept is not None:
+            self.kept += body
 
     def on_message_complete(self) -> None:
         if self.row.status is not None and self.row.status >= 200:
@@ -127,6 +131,7 @@ class _Response:
             self.keep_alive = self.parser.should_keep_alive()
 
 
+_USUAL_HEADERS = {"user-agent": "streamgauge-traffic", "accept": "*/*"}
 _Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -203,18 +208,39 @@ class Traffic:
             profile.vendor == "responses" and rng.random() < options.socket_share
         ):
             request = replace(request, script_seed=request_id)
-        if self.incident is not None:
-            # Not of `rng`, so that an incident does not change the other requests.
-            forced = self.incident.header(Random(request_id), model=profile.model, key=key)  # noqa: S311
-            if forced is not None:
-                request = request.with_header("x-simulate", forced)
         abort_after_s = None
         if rng.random() < options.abort_share:
             abort_after_s = rng.uniform(*options.abort_after_s)
         reuse = rng.random() < options.reuse_share
+        self._begin(request, key, abort_after_s, reuse)
+        if self.incident is not None and self.incident.is_at(profile.model, key):
+            free = options.concurrency - len(self._tasks)
+            self.turned_away += max(0, self.incident.more - free)
+            for number in range(min(self.incident.more, free)):
+                more_id = f"{request_id}-{number}"
+                more = replace(request, request_id=more_id, script_seed=request.script_seed and more_id)
+                self._begin(more.with_header("x-request-id", more_id), key, abort_after_s, reuse)
+
+    async def ask(self, request: ClientRequest, key: str) -> tuple[int | None, bytes]:
+        """Send a request and return status and body of the response. The status is None if the exchange failed."""
+        request = replace(request, kept=bytearray())
+        await self._begin(request, key, None, True)
+        row = self.rows.get(request.request_id)
+        return None if row is None or row.error else row.status, bytes(request.kept or b"")
+
+    def _begin(
+        self, request: ClientRequest, key: str, abort_after_s: float | None, reuse: bool
+    ) -> asyncio.Task[None]:
+        if self.incident is not None:
+            # Not of `rng`, so that an incident does not change the other requests.
+            rng = Random(request.request_id)  # noqa: S311
+            forced = self.incident.header(rng, model=request.model, key=key)
+            if forced is not None:
+                request = request.with_header("x-simulate", forced)
         task = asyncio.get_running_loop().create_task(self._send_one(request, abort_after_s, reuse))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _send_one(self, request: ClientRequest, abort_after_s: float | None, reuse: bool) -> None:
         row = ClientRow(
@@ -226,7 +252,7 @@ class Traffic:
             reads=[],
         )
         self._remember(row)
-        response = _Response(row)
+        response = _Response(row, request.kept)
         self.sent += 1
         pair: _Pair | None = None
         try:
@@ -286,9 +312,7 @@ class Traffic:
         head = [
             f"POST {self._base_path}{request.path} HTTP/1.1",
             f"host: {self._host}:{self._port}",
-            "user-agent: streamgauge-traffic",
-            "accept: */*",
-            *(f"{name}: {value}" for name, value in request.headers),
+            *(f"{name}: {value}" for name, value in (_USUAL_HEADERS | dict(request.headers)).items()),
             f"content-length: {len(request.body)}",
         ]
         writer.write(("\r\n".join(head) + "\r\n\r\n").encode() + request.body)
@@ -316,6 +340,8 @@ class ClientRequest:
     streamed: bool
     script_seed: str | None = None
     """Seed of a conversation on a WebSocket that begins with the body; None for HTTP."""
+    kept: bytearray | None = None
+    """Gets the body of the response."""
 
     def with_header(self, name: str, value: str) -> ClientRequest:
         """The request with this value of the header and no other."""
@@ -355,6 +381,7 @@ def draw_request(
             drawn["logprobs"] = True
     headers = [("content-type", "application/json"), ("x-request-id", request_id)]
     headers += [(name, value.replace("<key>", key)) for name, value in stream.header_lines("credential")]
+    headers += [("x-team", TEAMS[key])] if key in TEAMS else []
     variant = rng.random()
     if variant < 0.02 and streamed:
         headers.append(("x-simulate", '{"coding":"gzip"}'))

@@ -8,6 +8,7 @@ vendor sends, or a fragment of JSON. A line that begins with a space continues t
     : credential NAME: VALUE         header of a request
     : id TEXT                        id of the response
     : header NAME: VALUE             response header
+    : rate-limit NAME: VALUE         response header of a simulator with rate limits
     : finish REASON WORD             the vendor's word for a finish reason of OpenAI
     : refusal STATUS TYPE [CODE]     error type and code of an HTTP status, or of its first digit; `-` = none
     : choices, : hidden_reasoning, : always_usage, : crlf, : websocket
@@ -134,6 +135,7 @@ class WrittenStream:
         self.api = self.settings["api"][0]
         self.finish = dict(line.split(" ", 1) for line in self.settings["finish"])
         self.headers = self.header_lines("header")
+        self._rate_limits = [(name, Template(value)) for name, value in self.header_lines("rate-limit")]
         self._refusals = {status: words for status, *words in (r.split() for r in self.settings["refusal"])}
         usages = [block.template for name in ("usage", "first-usage") for block in self.blocks.get(name, ())]
         self.usage_names = {name for template in usages for name in template.names}
@@ -142,6 +144,10 @@ class WrittenStream:
     def header_lines(self, setting: str) -> list[tuple[str, str]]:
         """Name and value of each header of a setting."""
         return [(name, value) for name, value in (h.split(": ") for h in self.settings.get(setting, ()))]
+
+    def rate_limit_headers(self, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """The headers of a rate limit, with the values of `streamgauge.simulator.rate_limits`."""
+        return [(name, value.write(values.__getitem__).decode()) for name, value in self._rate_limits]
 
     def write(self, block: str, values: Mapping[str, Any]) -> bytes:
         """A block that does not depend on a response."""

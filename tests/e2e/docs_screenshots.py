@@ -1,7 +1,8 @@
 """The screenshots of the docs, from five minutes of traffic: `python -m tests.e2e.docs_screenshots FOLDER [DARK_FOLDER]`.
 
-`make screenshots` runs it. Two simulated gateways get mixed traffic, and a router in front of one of them adds a hop. After three
-minutes most requests of one model are rejected at one gateway, so the Overview shows the diagnosis of an incident.
+`make screenshots` runs it, with the labels, prices and budgets of the demo. Two simulated gateways get mixed traffic and coding agents,
+and a router in front of one of them adds a hop. After three minutes most requests of one model are rejected at one gateway, so the
+Overview shows the diagnosis of an incident.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import asyncio
 import itertools
 import json
 import os
-import random
 import sys
 import tempfile
 import threading
@@ -27,6 +27,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from streamgauge.demo_run import CONFIG, PRICES
+from streamgauge.simulator.agents import run_agents
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
 from tests.dashboard.screenshots import main as take
 from tests.deadline import DEADLINE_S
@@ -124,6 +126,7 @@ def traffic(tap: str, router_port: int, stop: threading.Event) -> None:
         ]
         router = asyncio.create_task(route(router_port, lambda: tap))
         tasks = [asyncio.create_task(each.run(ended)) for each in found]
+        tasks += [asyncio.create_task(run_agents(each, 2, ended)) for each in found]
         await asyncio.to_thread(stop.wait)
         ended.set()
         for each in found:
@@ -134,14 +137,10 @@ def traffic(tap: str, router_port: int, stop: threading.Event) -> None:
     asyncio.run(run())
 
 
-def agents(tap: str, stop: threading.Event) -> None:
-    """Sessions of an agent through the router, one request after another."""
-    rng = random.Random(7)
-    for session in itertools.count():
-        for _ in range(rng.randint(3, 6)):
-            if stop.wait(rng.uniform(0.2, 1.5)):
-                return
-            chat(tap, "router", "gpt-sim-mini", **{"x-session-id": f"agent-{session}"})
+def through_router(tap: str, stop: threading.Event) -> None:
+    """Requests through the router, one after another."""
+    while not stop.wait(0.8):
+        chat(tap, "router", "gpt-sim-mini", **{"x-team": "product"})
 
 
 def rejections(tap: str, stop: threading.Event) -> None:
@@ -163,10 +162,14 @@ def main(folder: Path, dark_folder: Path | None = None) -> int:
         up(
             [f"eu-gateway={eu}", f"us-gateway={us}", f"router=http://127.0.0.1:{router_port}"],
             Path(parent) / "streamgauge-data",
+            "--config",
+            str(CONFIG),
+            "--price-file",
+            str(PRICES),
             dashboard=True,
         ) as running,
         in_thread(lambda stop: traffic(running.tap, router_port, stop)),
-        in_thread(lambda stop: agents(running.tap, stop)),
+        in_thread(lambda stop: through_router(running.tap, stop)),
     ):
         time.sleep(HEALTHY_S)
         with in_thread(lambda stop: rejections(running.tap, stop)):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from datetime import time as clock
 from pathlib import Path
@@ -19,17 +22,21 @@ from click.testing import CliRunner
 
 from streamgauge import demo_run
 from streamgauge.analytics.diagnosis.report import Report, as_json, read_report
+from streamgauge.analytics.query.errors import QueryError
 from streamgauge.analytics.query.query_pool import QueryPool
 from streamgauge.analytics.reports.selection import Selection
+from streamgauge.analytics.schema.outcomes import OK
 from streamgauge.demo import demo_command
 from streamgauge.demo_run import CLIENT_NAMES, Demo, DemoOptions
 from streamgauge.simulator.incidents import INCIDENTS
 from streamgauge.simulator.ledger import RemoteLedger
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
-from tests.deadline import DEADLINE_S
+from tests.deadline import DEADLINE_S, until
 from tests.streamgauge.simulator.test_measurement_check import measured, simulated
 from tests.tables import tables
 
+LATE_MS = 100
+"""How much later than the simulator the tap may measure a median, on a busy machine."""
 ANY_PORTS = [
     "--listen",
     "127.0.0.1:0",
@@ -58,15 +65,100 @@ def test_demo_with_seconds_ends_with_a_table_and_a_comparison(tmp_path: Path) ->
         assert not (data / "run" / f"{part}.json").exists()
 
 
+PROMISED = {
+    "sessions of agents": "SELECT count(DISTINCT client_app) >= 3 FROM streams WHERE turn IS NOT NULL",
+    "subagents": "SELECT count(*) > 0 FROM sessions WHERE parent_session_id IS NOT NULL",
+    "tools": "SELECT count(*) > 0 FROM sessions WHERE tool_ns > 0",
+    "teams": "SELECT count(DISTINCT labels['team']) = 5 FROM streams",
+    "names of clients": "SELECT count(*) = 6 FROM clients",
+    "prices": f"SELECT count(*) > 100 AND count(*) FILTER (total IS NULL) = 0 FROM spend WHERE outcome = '{OK}'",
+    "budgets": "SELECT count(*) = 3 AND min(spent) > 0 FROM budget_spend",
+    "rate limits of two vendors": """
+        SELECT min(response_headers) LIKE '%ratelimit%' AND count(*) = 2 FROM (
+            SELECT dialect, min(response_headers) AS response_headers FROM streams
+            WHERE request_model IN ('claude-sim-large', 'gpt-sim-mini') AND http_status = 200 GROUP BY 1)""",
+    "cached prompts": "SELECT sum(cached_input_tokens) > 0 FROM streams",
+    "answers on WebSockets": "SELECT count(*) > 0 FROM streams WHERE response_index > 0",
+}
+"""What each page needs → SQL that it is there."""
+
+
+def test_demo_has_something_for_each_page_and_ctrl_c_compares(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    arguments = [
+        "--rate",
+        "20",
+        "--time-scale",
+        "0.1",
+        "--incident",
+        "none",
+        "--seed",
+        "pages",
+        "--no-dashboard",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamgauge", "demo", *arguments, *ANY_PORTS, "--data", str(data)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    missing = dict(PROMISED)
+
+    def is_there() -> bool:
+        assert process.poll() is None, "the demo ended"
+        with suppress(QueryError):
+            for name, sql in tuple(missing.items()):
+                if not tables(data).query(sql).row(0)[0]:
+                    return False
+                del missing[name]
+        return not missing
+
+    try:
+        until(is_there, "what the demo promises")
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.terminate()
+        process.wait(DEADLINE_S)
+    assert "Every stream was measured exactly once, with the simulated values." in output
+    assert process.returncode == 0
+    for model in ("gpt-sim-realtime", "gpt-sim-responses"):
+        (line,) = [line.split() for line in output.splitlines() if line.startswith(model)]
+        assert abs(int(line[4]) - int(line[5])) <= LATE_MS, line
+    assert (
+        tables(data).query("SELECT count(*) FROM alerts WHERE rule IN ('burn_rate', 'budget')").row(0)[0] == 0
+    )
+
+
+def test_only_the_newest_responses_are_compared_if_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def prepare(ledger: RemoteLedger) -> None:
+        ledger.forgotten = 7
+
+    last_answer = simulated(0, request_id="socket", response_index=1, status=101)
+    rows = [last_answer, *(simulated(i) for i in range(1, 4))]
+    first_answer = measured(simulated(8, request_id="socket", response_index=0, status=101), response_index=0)
+    streams = [measured(simulated(9)), first_answer, *map(measured, rows)]
+    code, output = compare(monkeypatch, tmp_path, streams, rows, prepare)
+    assert code == 0, output
+    assert "Compared are the last 3 responses." in output
+    streams[-1]["output_tokens"] += 1
+    assert compare(monkeypatch, tmp_path, streams, rows, prepare)[0] == 1
+    assert compare(monkeypatch, tmp_path, streams[:-1], rows, prepare)[0] == 1
+
+
 OPTIONS = DemoOptions(
     listen="127.0.0.1:0", admin="127.0.0.1:0", dashboard_listen="127.0.0.1:0", no_dashboard=True, simulator=None, data=None, seconds=1,
-    seed=None, rate_per_s=6.0, concurrency=64, rate_faults=0.03, incident="none", incident_after_s=90, incident_length_s=90, time_scale=1.0,
-    up_flags=(),
+    seed=None, rate_per_s=6.0, concurrency=64, agents=0, rate_faults=0.03, incident="none", incident_after_s=90, incident_length_s=90,
+    time_scale=1.0, up_flags=(),
 )  # fmt: skip
 
 
 def compare(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, streams: list[dict[str, Any]], rows: list[Any]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    streams: list[dict[str, Any]],
+    rows: list[Any],
+    prepare: Callable[[RemoteLedger], None] = lambda _: None,
 ) -> tuple[int, str]:
     """Exit code and output of the comparison."""
 
@@ -76,6 +168,7 @@ def compare(
 
     ledger = RemoteLedger("http://127.0.0.1:1")
     monkeypatch.setattr(ledger, "rows", lambda: rows)
+    prepare(ledger)
     monkeypatch.setattr(demo_run, "QueryPool", NoTables)
     output: list[str] = []
     demo = Demo(OPTIONS, write=output.append)
@@ -124,7 +217,11 @@ def diagnosed(tables: QueryPool, since: datetime, until: datetime | None = None)
     "kind",
     [
         "rate-limited",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in INCIDENTS if kind != "rate-limited"),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in INCIDENTS
+            if kind not in ("rate-limited", "limit-nears")
+        ),
     ],
 )
 def test_diagnosis_names_the_incident_that_the_terminal_announces_and_the_end_leaves_nothing(

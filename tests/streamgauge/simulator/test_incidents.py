@@ -19,7 +19,7 @@ HALF = Incident(text="", dimension="model", value="edge-sim", share=0.5, forced=
 @pytest.mark.parametrize("incident", INCIDENTS.values(), ids=INCIDENTS)
 def test_place_exists_and_values_are_valid(incident: Incident) -> None:
     assert incident.value in (PROFILES if incident.dimension == "model" else KEYS)
-    assert read_simulate_header(json.dumps(incident.forced)) != ForcedValues()
+    assert incident.more or read_simulate_header(json.dumps(incident.forced)) != ForcedValues()
 
 
 def test_share_of_the_place_is_affected() -> None:
@@ -27,6 +27,24 @@ def test_share_of_the_place_is_affected() -> None:
     affected = [HALF.header(rng, model="edge-sim", key="k") is not None for _ in range(1000)]
     assert 400 < sum(affected) < 600
     assert all(HALF.header(rng, model="other", key="edge-sim") is None for _ in range(100))
+
+
+def test_client_of_a_surge_sends_each_request_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    surge = Incident(text="", dimension="client", value=KEYS[2], more=3)
+    traffic = Traffic(TrafficOptions(base_url="http://127.0.0.1:1", concurrency=10**6))
+    sent: list[Any] = []
+    monkeypatch.setattr(traffic, "_begin", lambda request, key, *_: sent.append((request, key)))
+    for incident in (None, surge):
+        traffic.incident = incident
+        for _ in range(100):
+            traffic._start()
+    by_client = [key for _, key in sent]
+    usual, more = by_client[:100], by_client[100:]
+    assert usual.count(KEYS[2]) > 5
+    assert len(more) == 100 + 3 * (more.count(KEYS[2]) // 4)
+    assert more.count(KEYS[2]) % 4 == 0
+    assert len({request.request_id for request, _ in sent}) == len(sent)
+    assert all(dict(request.headers)["x-request-id"] == request.request_id for request, _ in sent)
 
 
 def test_traffic_differs_only_in_the_requests_of_the_incident(monkeypatch: pytest.MonkeyPatch) -> None:

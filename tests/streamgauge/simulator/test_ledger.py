@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamgauge.simulator.ledger import Ledger, LedgerRow, RowBuilder, decode_lines
+from streamgauge.simulator.ledger import Ledger, LedgerRow, RemoteLedger, RowBuilder, decode_lines
+from streamgauge.simulator.server import Simulator
 
 
 def row(seq: int, **more: Any) -> LedgerRow:
@@ -34,6 +35,16 @@ def test_lines_decode_to_the_same_rows() -> None:
     ledger.add(row(0, outputs_ns=[3, 4], finish_reason="stop"))
     ledger.add(row(1))
     assert decode_lines(ledger.lines()) == list(ledger.rows())
+
+
+def test_copy_keeps_the_newest_rows_and_counts_the_others_apart(simulator: Simulator) -> None:
+    for _ in range(5):
+        simulator.ledger.add(row(simulator.ledger.next_seq(), end_ns=3))
+    copy = RemoteLedger(simulator.url, most_rows=3)
+    for _ in range(2):
+        copy.refresh()
+        assert [r.seq for r in copy.rows()] == [2, 3, 4]
+        assert (copy.forgotten, copy.dropped) == (2, 0)
 
 
 def outcome(**more: Any) -> tuple[str | None, str | None, str | None]:

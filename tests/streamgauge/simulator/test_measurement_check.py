@@ -13,6 +13,8 @@ from streamgauge.simulator.measurement_check import (
     Bounds,
     TtftOverhead,
     check_measurements,
+    comparison_table,
+    pairs,
     report_discrepancies,
     ttft_overhead,
 )
@@ -180,8 +182,33 @@ def test_ttft_overhead_covers_only_exact_streams() -> None:
         measured(rows[1], late_ns=6 * MS),
         measured(rows[2], late_ns=90 * MS),
     ]
-    assert ttft_overhead(rows, streams) == TtftOverhead(streams=2, median_ns=4 * MS, largest_ns=6 * MS)
-    assert ttft_overhead([], streams) is None
+    overhead = ttft_overhead(pairs(rows, streams))
+    assert overhead == TtftOverhead(streams=2, median_ns=4 * MS, largest_ns=6 * MS)
+    assert ttft_overhead(pairs([], streams)) is None
+
+
+def test_table_compares_each_answer_of_a_socket_with_its_own_stream() -> None:
+    def answer(index: int, ttft_ms: int) -> LedgerRow:
+        at = 1_000 * MS + ttft_ms * MS
+        return simulated(
+            index, request_id="socket", response_index=index, response_id=f"resp_{index}", status=101,
+            first_output_ns=at, first_answer_ns=at, last_output_ns=at + 90 * MS,
+        )  # fmt: skip
+
+    rows = [answer(0, 100), answer(1, 400), answer(2, 700)]
+    streams = [measured(row, late_ns=MS, response_index=row.response_index) for row in reversed(rows)]
+    found = pairs(rows, streams)
+    assert [(row.response_id, stream["response_id"]) for row, stream in found] == [
+        (f"resp_{i}", f"resp_{i}") for i in range(3)
+    ]
+    ttft = comparison_table(found)[2].split()
+    assert ttft[:6] == ["m", "openai_chat", "3", "0", "401", "400"]
+
+
+def test_request_that_was_not_measured_is_on_neither_side_of_the_table() -> None:
+    rows = [simulated(i) for i in range(3)]
+    found = pairs(rows, [measured(rows[0]), measured(rows[2]), measured(rows[2])])
+    assert [row.request_id for row, _ in found] == ["r0"]
 
 
 def test_stretched_span_is_a_discrepancy() -> None:
